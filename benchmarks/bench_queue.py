@@ -21,7 +21,11 @@ from engine.aio.tasks import Supervisor
 from engine.broker.delivery.pending_acks import Participation
 from engine.broker.delivery.queue import QueueConsumer
 from engine.broker.delivery.subscription import HostedSubscription
+from engine.broker.pools.latency import Measures
+from engine.broker.pools.pools import BrokerMemory
+from engine.broker.segment.environment import Environment
 from engine.broker.segment.hosted import HostedSegment
+from engine.broker.settings.config import BrokerConfig
 from engine.broker.transactions.headers import TransactionHeaders
 from engine.broker.transactions.operations import Operations
 from engine.client.consume.unacked import Unacknowledged
@@ -81,8 +85,12 @@ async def holding(messages: int) -> QueueConsumer:
     store = MemoryMetadataStore(loop_clock)
     cursor = await CursorStore(store).create(NAME, "s", 0)
     parts = Participation(TransactionHeaders(store), Operations(store), Supervisor("benchmark"))
-    subscription = HostedSubscription(HostedSegment(spec, segment, 1), "s", cursor, parts)
-    connection: Any = SimpleNamespace(consumers={}, writable=True, broker=SimpleNamespace(clock=loop_clock))
+    memory = BrokerMemory(BrokerConfig())
+    shared = Environment(memory.publish, memory.outbound.reads, Measures(loop_clock), loop_clock, lambda: None)
+    make_buffer: Any = None  # there are no transactions
+    hosted = HostedSegment(spec, segment, 1, shared, make_buffer)
+    subscription = HostedSubscription(hosted, "s", cursor, parts)
+    connection: Any = SimpleNamespace(writable=True)
     consumer = subscription.attach_queue(connection, 1, "c", 0)
     consumer.unacknowledged = range_set(0, messages - 1)
     return consumer

@@ -6,13 +6,12 @@ import asyncio
 import gc
 import tracemalloc
 
-from engine.broker.config import BrokerConfig
-from engine.broker.memory import BrokerMemory
-from engine.control.resources import ScalableTopicResources
-from engine.control.topic_lists import TopicLists
-
 from engine.aio.memory_limiter import LimitType
+from engine.broker.pools.pools import BrokerMemory
+from engine.broker.settings.config import BrokerConfig
 from engine.clock import SystemClock
+from engine.control.base.topic_records import ScalableTopicResources
+from engine.control.topic.topic_lists import TopicLists
 from engine.metadata.memory import MemoryMetadataStore
 from engine.metadata.store import ABSENT
 from engine.model.layout import SegmentLayout

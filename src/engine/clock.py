@@ -1,7 +1,7 @@
-"""What time it is: the `Clock` everybody is handed, the system's own, and ages that survive a wall clock that is set.
+"""The `Clock` that components are given, the system's own clock, and ages that survive changes of the wall clock.
 
-The rule (docs/guarantees.md, "Clocks"): a running process measures by the monotonic clock. The wall clock is asked for
-what is told to people and for what was written by an earlier process, and what it says of that is clamped.
+The rule (docs/guarantees.md, "Clocks"): a running process measures by the monotonic clock. The wall clock is read for
+times shown to users and for times written by an earlier process, and what it says of those is clamped.
 """
 
 from __future__ import annotations
@@ -11,12 +11,12 @@ from collections.abc import Mapping
 from typing import Generic, Protocol, TypeVar
 
 K = TypeVar("K")
-STEP_MS_MIN = 1_000  # a wall clock that runs so far ahead of the monotonic one between two looks was set
-STEPS_MAX = 64  # that are remembered one by one
+STEP_MS_MIN = 1_000  # the wall clock was set if it gains so much on the monotonic one between two readings
+STEPS_MAX = 64  # remembered one by one
 
 
 class Clock(Protocol):
-    """Two clocks in one. Timers go through the event loop, which a simulation runs on virtual time."""
+    """A wall clock and a monotonic clock. Timers go through the event loop, which a simulation runs on virtual time."""
 
     def time_ms(self) -> int:
         """Wall-clock time in milliseconds since the epoch, UTC. It may jump in either direction."""
@@ -25,7 +25,7 @@ class Clock(Protocol):
         """Seconds since an arbitrary start. It never goes back."""
 
 
-# A lease is over after so many seconds also where the machine was asleep for some of them.
+# A lease must expire after its seconds even when the machine was asleep for some of them.
 _SINCE_BOOT: int = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
 
 
@@ -33,18 +33,16 @@ class SystemClock:
     """The machine's clocks."""
 
     def time_ms(self) -> int:
-        """Wall-clock milliseconds since the epoch, UTC."""
         return time.time_ns() // 1_000_000
 
     def monotonic(self) -> float:
-        """Seconds since an arbitrary start."""
         return time.clock_gettime(_SINCE_BOOT)
 
 
 class ForwardSteps:
-    """By how much the wall clock was set forward while this process has watched it.
+    """How far the wall clock was set forward while this process has watched it.
 
-    What time the clock has left out has not passed. A clock that is set back again takes the latest steps with it.
+    Time that the wall clock skipped has not passed. Setting the clock back again undoes the latest steps.
     """
 
     def __init__(self, clock: Clock) -> None:
@@ -53,7 +51,7 @@ class ForwardSteps:
         self._seen = clock.time_ms(), clock.monotonic()
 
     def look(self) -> int:
-        """Compare the two clocks; the wall clock's time. Look often: steps that take each other back are not seen."""
+        """Compare the two clocks; the wall-clock time. Call it often: a step and its undoing in between are missed."""
         then_ms, then = self._seen
         now_ms, now = self._seen = self._clock.time_ms(), self._clock.monotonic()
         ahead_ms = now_ms - then_ms - round((now - then) * 1000)
@@ -74,17 +72,17 @@ class ForwardSteps:
             back_ms -= step_ms
 
     def left_out_ms(self, since_ms: int) -> int:
-        """What the wall clock has left out since a moment that it showed."""
+        """The milliseconds that the wall clock has skipped since a moment that it showed."""
         return sum(step_ms for before_ms, step_ms in self._steps if since_ms <= before_ms)
 
 
 class Ages(Generic[K]):
-    """How old things are whose beginnings are known by the wall clock only, whichever way that clock is set.
+    """Ages of things whose beginnings are known as wall-clock times only, whichever way that clock is set.
 
-    The wall clock is asked once for each thing, when it is first seen; its age then grows with the monotonic clock. A
-    beginning in the future counts as now, what the clock has left out since does not count, and a thing that was not
-    there at one look is younger than that look. So a clock that is set back makes nothing younger that was seen, and
-    one that is set forward while this process runs makes nothing older.
+    The wall clock is read once for each thing, when it is first seen; its age then grows with the monotonic clock. A
+    beginning in the future counts as now, skipped time does not count, and a thing that was absent from one look is
+    younger than that look. So setting the clock back makes no known thing younger, and setting it forward while this
+    process runs makes none older.
     """
 
     __slots__ = ("_began", "_clock", "_looked", "_steps")
@@ -92,13 +90,13 @@ class Ages(Generic[K]):
     def __init__(self, clock: Clock, steps: ForwardSteps) -> None:
         self._clock = clock
         self._steps = steps
-        self._began: dict[K, tuple[int, float]] = {}  # by the wall clock, as was said; by the monotonic clock
+        self._began: dict[K, tuple[int, float]] = {}  # by the wall clock, as it was told; by the monotonic clock
         self._looked: float | None = None
 
     def look(self, began_ms: Mapping[K, int], now: float | None = None) -> dict[K, float]:
-        """The ages, in seconds, of all that there are; what is not among them is forgotten.
+        """The ages, in seconds, of all things that exist; things not in `began_ms` are forgotten.
 
-        `now`: the monotonic time at which the things were asked for, where that took time; else the present.
+        `now`: the monotonic time at which the things were read, where that took time; default: the present.
         """
         now, wall_ms = self._clock.monotonic() if now is None else now, self._steps.look()
         began = self._began
@@ -112,7 +110,7 @@ class Ages(Generic[K]):
         return {key: max(0.0, now - since) for key, (_, since) in self._began.items()}
 
     def age(self, key: K, began_ms: int) -> float | None:
-        """Of one thing, which is remembered only if a look has seen it. None: its beginning lies in the future."""
+        """One thing's age. It is remembered only if look() has seen it. None: its beginning lies in the future."""
         now, wall_ms = self._clock.monotonic(), self._steps.look()
         seen = self._began.get(key)
         if seen is not None and seen[0] == began_ms:

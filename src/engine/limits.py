@@ -1,4 +1,4 @@
-"""Every number that bounds something, and the check that they agree.
+"""Every number that bounds something, and the check that the numbers agree.
 
 Sizes are bytes, times seconds, unless the name says otherwise. Numbers that stand on disk or on the wire are
 marked "do not change".
@@ -23,8 +23,8 @@ ENTRY_ALIGNMENT = 8  # on disk: do not change
 # The hash rings (semantics 1 to 3).
 HASH_RING_SIZE = 0x10000
 BUCKETS_PER_SEGMENT_MAX = 1024
-SEGMENTS_PER_TOPIC_MAX = 1024  # active ones
-LAYOUT_SIZE_MAX = 640 * KIB  # of a topic's record in JSON, sealed segments included
+SEGMENTS_PER_TOPIC_MAX = 1024  # active segments
+LAYOUT_SIZE_MAX = 640 * KIB  # a topic's record in JSON, with its sealed segments
 
 # Names.
 NAME_SIZE_MAX = 255
@@ -62,13 +62,13 @@ PUBLISH_BYTES_IN_FLIGHT_MAX = 256 * MIB
 READ_CACHE_MAX = 64 * MIB
 READS_IN_FLIGHT_MAX = 256 * MIB
 RECEIVE_BUFFERS_MAX = 256 * MIB
-SCARCE_BLOCK_SIZE = 64 * KIB  # of what a consumer is sent at a time while the broker's buffers are full
-BODIES_MAX = 64 * MIB  # of requests to the admin API, together
+SCARCE_BLOCK_SIZE = 64 * KIB  # sent to one consumer at a time while the broker's buffers are full
+BODIES_MAX = 64 * MIB  # all request bodies of the admin API together
 CONNECTIONS_MAX = 10_000
-HTTP_CONNECTIONS_MAX = 1_000  # to the admin API
+HTTP_CONNECTIONS_MAX = 1_000  # of the admin API
 HTTP_HEAD_S_MAX = 20.0  # for the head of a request; longer than clients keep idle connections for the next one (15 s)
-HTTP_BODY_S_MAX = 30.0  # for the body of one
-ATTACHMENTS_MAX = 100_000  # producers and consumers of one broker; they take 10 kB and more each
+HTTP_BODY_S_MAX = 30.0  # for the body of a request
+ATTACHMENTS_MAX = 100_000  # producers and consumers of one broker, 10 kB and more each
 ATTACHMENTS_PER_CONNECTION_MAX = 20_000
 LOOKUPS_MAX = 50_000
 TOPIC_LOADS_MAX = 5_000
@@ -78,10 +78,10 @@ TOPIC_LOAD_S_MAX = 60.0  # to wait for its turn
 CONSUMER_GRACE_S = 60.0
 CONTROLLER_IDLE_S = 60.0
 AUTO_SCALE_INTERVAL_S = 60.0
-AUTO_SCALE_QUIET_S = 0.1  # consumers that join within such pauses of each other are one burst, for at most
+AUTO_SCALE_QUIET_S = 0.1  # consumers that join at most this far apart count as one burst, for at most
 AUTO_SCALE_BURST_S_MAX = 1.0
 LOAD_WINDOW_S = 60.0  # over which the rates of a load report are averaged
-RESUME_S_MIN = 0.1  # the first pause after an unfinished change failed again; then twice as long, up to
+RESUME_S_MIN = 0.1  # the first pause after an unfinished change failed again; doubled each time, up to
 RESUME_S_MAX = 2.0
 DRAIN_ASK_S = 1.0  # the first consumer of a subscription waits this long for owners of sealed segments
 DRAIN_RECHECK_S = 5.0  # a watch for the end of a sealed segment's backlog is renewed this often
@@ -92,22 +92,22 @@ RETENTION_S_DEFAULT = 7 * 24 * 3600
 TOPIC_PATTERN_SIZE_MAX = 1024  # characters
 TOPIC_PATTERN_MEMORY_MAX = 1 * MIB  # of a compiled pattern
 TOPICS_PER_FRAME_MAX = 1_000  # a longer list takes several frames
-TOPIC_LIST_MEMORY_MAX = 100 * MIB  # of lists being assembled, and as much of their bytes on the way out (PIP-442)
+TOPIC_LIST_MEMORY_MAX = 100 * MIB  # lists being assembled, and again their bytes on the way out (PIP-442)
 TOPIC_LIST_TIMEOUT_S = 25.0  # to wait for a permit
 TOPIC_LIST_QUEUE_MAX = 1_000
 TOPIC_LIST_TAKEN_S_MAX = 30.0  # for a peer to take a part, and a second more for each so many bytes queued for it:
 TOPIC_LIST_TAKEN_RATE_MIN = 16 * KIB
 TOPIC_LIST_INITIAL_SIZE = 64 * KIB  # permit of a frame of a list before it is known; larger ones are seldom made
 TOPIC_LISTS_PER_CONNECTION_MAX = 1_000
-TOPIC_LIST_PARTS_MAX = 16 * MIB  # of lists, packed and kept for whoever is sent the same next
-TOPIC_CHANGES_KEPT = 16_384  # of a namespace; who is further behind gets the whole list again
+TOPIC_LIST_PARTS_MAX = 16 * MIB  # packed parts of lists, kept for requests of the same list
+TOPIC_CHANGES_KEPT = 16_384  # per namespace; a client further behind gets the whole list again
 
 # The proxy.
-PROXY_WRITE_HIGH = 256 * KIB  # queued for one side; above it nothing is read from the other
+PROXY_WRITE_HIGH = 256 * KIB  # queued for one side; above it the other side is not read
 PROXY_WRITE_LOW = 64 * KIB
 PROXY_ANSWER_S_MAX = 60.0  # for a broker to answer a request for a list; its permit goes back then
-PROXY_STALL_S_MAX = 120.0  # for a client to take what is queued for it above the mark, and as for a part of a list
-PROXY_BROKERS_MAX = 10_000  # that brokers have named
+PROXY_STALL_S_MAX = 120.0  # for a client to take data that is queued above the mark, or a part of a list
+PROXY_BROKERS_MAX = 10_000  # named by brokers
 PROXY_LIST_REQUESTS_MAX = 100  # for topic lists, under way on one connection
 PROXY_LIST_REQUEST_SIZE_MAX = 128 * KIB
 PROXY_LISTS_ASIDE_MAX = 512 * KIB  # of parts that wait for memory; above it nothing is read from the broker
@@ -131,14 +131,14 @@ TRANSACTION_TIMEOUT_S = 60.0
 TRANSACTION_TIMEOUT_S_MIN = 0.001
 TRANSACTION_TIMEOUT_S_MAX = 24 * 3600.0
 TRANSACTION_RETENTION_S = 60.0  # after its end
-TRANSACTION_NAMED_RETENTION_S = 7 * 24 * 3600.0  # of a committed one that a replayed job may ask for by its name
+TRANSACTION_NAMED_RETENTION_S = 7 * 24 * 3600.0  # of a committed one, which a replayed job may request by its name
 
 # Metadata.
 METADATA_VALUE_SIZE_MAX = 8 * MIB
 METADATA_KEY_SIZE_MAX = 8 * KIB
 METADATA_CHANGES_MAX = 16_384  # remembered for watches that resume
 METADATA_COMMIT_WRITES_MAX = 4_096
-METADATA_WRITE_ALL_MAX = 256  # writes with one call
+METADATA_WRITE_ALL_MAX = 256  # writes per call
 
 
 def check() -> None:

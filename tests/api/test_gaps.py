@@ -219,7 +219,7 @@ def test_what_is_lost_is_said_by_the_broker_and_by_the_client(
         with e.stream_consumer("orders", "stream") as consumer:
             assert received(consumer, 1) == [b"x"]
             told = [r.getMessage() for r in caplog.records if r.name == "engine.client"]
-            assert any(f"'stream' goes on at offset {LOG_FILE_MESSAGES_MAX}" in text for text in told)
+            assert any(f"'stream' continues at offset {LOG_FILE_MESSAGES_MAX}" in text for text in told)
             assert consumer.statistics().gaps == 1
         stored = [r.getMessage() for r in caplog.records if r.name == "engine.storage"]
         assert any(f"goes on at {LOG_FILE_MESSAGES_MAX}" in text for text in stored)

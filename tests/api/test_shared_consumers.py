@@ -27,8 +27,10 @@ from shared_segment import (
 )
 
 import engine
-from engine.client.consume.attachment import EXCLUSIVE, SHARED
 from engine.model.positions import split_position
+from engine.model.subscriptions import DeliveryMode
+
+EXCLUSIVE, SHARED = DeliveryMode.EXCLUSIVE, DeliveryMode.SHARED
 
 
 @pytest.fixture
@@ -256,9 +258,9 @@ async def test_after_a_seek_to_above_the_cursor_what_comes_again_is_not_acknowle
     (got, _) = await take_waiting(a, b)
     await a.acknowledge_cumulative(got[-2])  # the other one has all of its buckets still to acknowledge
     assert a.positions
-    before = a.attachments[0].position
+    before = a.attachments[0].progress.position
     await client.admin.seek_subscription("t", "s", between)
-    await until(lambda: all(c.attachments[0].connected and c.attachments[0].position > before for c in (a, b)))
+    await until(lambda: all(c.attachments[0].connected and c.attachments[0].progress.position > before for c in (a, b)))
     assert not a.positions, "nothing was delivered yet"
     again = [m for messages in await take_waiting(a, b) for m in messages]
     assert sorted(values_of(again)) == sorted(sent)

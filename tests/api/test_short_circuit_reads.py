@@ -16,8 +16,8 @@ from reshaping import until
 import engine
 from engine.aio.files import ReadFile
 from engine.broker.session import short_circuit
-from engine.client.ranges import local_files as near_files
-from engine.client.ranges.range_reader import NEAR_WINDOW_BYTES
+from engine.client.ranges import local_files
+from engine.client.ranges.range_reader import LOCAL_WINDOW_BYTES
 from engine.limits import ENTRY_SIZE_MAX, KIB, MIB, READ_BLOCK_SIZE
 from engine.wire.commands import Files
 
@@ -31,8 +31,8 @@ async def test_files_and_frames_say_the_same(
     served: engine.AsyncEngine, monkeypatch: pytest.MonkeyPatch, block_size: int
 ):
     """In blocks of any size, with any room, from anywhere to anywhere."""
-    monkeypatch.setattr(near_files, "READ_BLOCK_SIZE", block_size)
-    monkeypatch.setattr(near_files, "_WANTED", block_size + KIB)
+    monkeypatch.setattr(local_files, "READ_BLOCK_SIZE", block_size)
+    monkeypatch.setattr(local_files, "_WANTED", block_size + KIB)
     async with client_of(served) as near, client_of(served, nothing_opens) as far:
         await write(near)
         ranges, rng = await ranges_of(near), random.Random(7)
@@ -92,7 +92,7 @@ async def test_what_is_read_from_files_is_not_read_far_ahead(served: engine.Asyn
         async with await near.producer("t") as producer:
             await producer.send_batch([bytes([n]) * (MIB - KIB) for n in range(12)])
         async with await near.range_reader("t", {0: (0, 12)}) as reader:
-            waiting = {0: 12, 1: 12, 12: NEAR_WINDOW_BYTES // MIB + 1}[near_blocks]
+            waiting = {0: 12, 1: 12, 12: LOCAL_WINDOW_BYTES // MIB + 1}[near_blocks]
             await until(lambda: reader.statistics().messages_queued >= waiting)
             for _ in range(100):  # more would come at once
                 await asyncio.sleep(0)

@@ -13,12 +13,12 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from environments import hosted_segment
 from test_queue_model import NAME, FakeSegment
 
 from engine.aio.tasks import Supervisor
 from engine.broker.delivery.pending_acks import Participation
 from engine.broker.delivery.subscription import HostedSubscription
-from engine.broker.segment.hosted import HostedSegment
 from engine.broker.transactions.headers import TransactionHeaders
 from engine.broker.transactions.operations import Operations
 from engine.control.transactions.coordinator import TransactionCoordinator
@@ -74,6 +74,7 @@ class Life:
 
     def __init__(self, store: Any, clock: FakeClock) -> None:
         self.store = store
+        self.clock = clock
         self.coordinator = TransactionCoordinator(store, clock, random.Random(7), self.settle, retention_s=0)
         self.parts = Participation(TransactionHeaders(store), Operations(store), Supervisor("test"))
         self.subscription: HostedSubscription
@@ -82,7 +83,7 @@ class Life:
         segment = FakeSegment(NAME)
         segment.publish(COUNT)
         spec: Any = SimpleNamespace(name=NAME, bucket_ends=(0xFFFF,))
-        hosted = HostedSegment(spec, segment, 1)  # type: ignore[arg-type]
+        hosted = hosted_segment(spec, segment, self.clock)
         cursor = await CursorStore(self.store).create(NAME, "s", 0)
         found = await self.parts.operations.acks(NAME, "s")
         self.subscription = HostedSubscription(hosted, "s", cursor, self.parts)

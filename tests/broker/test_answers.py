@@ -30,7 +30,7 @@ async def test_requests_that_wait_are_bounded_by_what_their_headers_take(start_b
         await until(lambda: connection.held)
         for _ in range(100):
             await asyncio.sleep(0)
-        assert connection.frames <= 2 + REQUEST_BYTES_MAX // size + 1
+        assert connection.pulse.frames <= 2 + REQUEST_BYTES_MAX // size + 1
         heap.release(blocker)
         for request_id in requests:
             await peer.take(Command.SUCCESS, request_id=request_id)
@@ -87,7 +87,8 @@ class Told:
     takes_answers = True
 
     def __init__(self) -> None:
-        self.stream = self
+        self.stream = self.pressure = self
+        self.header_size = 0
         self.said: list[object] = []
 
     def succeed(self, request_id: int, result: object) -> None:
@@ -96,7 +97,7 @@ class Told:
     def flush(self) -> None:
         self.said.append("flush")
 
-    def release(self, why: str) -> None: ...
+    def release(self, reason: object) -> None: ...
 
 
 async def test_an_answer_goes_at_once_when_no_other_is_to_come_along():

@@ -9,7 +9,7 @@ import pytest
 from behind import Sender, state
 from transacting import hosted
 
-from engine.broker.hosting.transactions import SegmentTransactions
+from engine.broker.segment.hosted import HostedSegment
 from engine.broker.server import Broker
 from engine.broker.transactions.buffer import TransactionBuffer
 from engine.errors import SegmentSealedError, StorageError
@@ -37,7 +37,7 @@ async def test_what_cannot_be_let_in_leaves_it_open(
     async def refuse(*_: object) -> Any:
         raise StorageError("not now")
 
-    monkeypatch.setattr(SegmentTransactions, "begin", refuse)
+    monkeypatch.setattr(HostedSegment, "begin_transactions", refuse)
     sender.send(b"a")
     assert await asyncio.wait_for(sender.end(1), FOREVER_S) == TransactionState.OPEN
     assert await state(broker, sender.transaction) is TransactionState.OPEN
@@ -52,7 +52,7 @@ async def test_what_waits_and_is_never_let_in_leaves_it_open(
         waits.set()
         await asyncio.Event().wait()
 
-    monkeypatch.setattr(SegmentTransactions, "begin", wait)
+    monkeypatch.setattr(HostedSegment, "begin_transactions", wait)
     sender.send(b"a")
     ending = sender.end(1)
     await waits.wait()

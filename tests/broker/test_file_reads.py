@@ -6,9 +6,12 @@ import asyncio
 import itertools
 from typing import Any
 
+from environments import environment
+
 from engine.aio.pace import REST_S
 from engine.broker.pools.file_reads import READING_BYTES, FileReads
 from engine.broker.segment.reader import COLD_BLOCKS, SegmentReader
+from engine.clock import SystemClock
 from engine.storage.file.logfile import Block
 from engine.testing.loop import run_virtual
 
@@ -123,7 +126,7 @@ class ColdSegment:
     transactions = None
 
     def __init__(self) -> None:
-        self.reads, self.segment = FileReads(lambda: False), self
+        self.environment, self.segment = environment(SystemClock()), self
         self.warm = False
         self.asked: list[bool] = []  # what was read: at once, if it may be?
 

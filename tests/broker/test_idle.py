@@ -8,10 +8,11 @@ import random
 import pytest
 from peer import Peer, make_entries
 
-from engine.broker.segment.access import SHARED, Applicant
+from engine.broker.segment.access import Applicant
 from engine.broker.upkeep.idle import IdleLoop
 from engine.errors import NotOwnerError, StorageError
 from engine.metadata.memory import MemoryMetadataStore
+from engine.model.access import AccessMode
 from engine.testing.clock import FakeClock
 from engine.testing.metadata import FaultyMetadataStore
 from engine.wire.commands import Command
@@ -78,7 +79,7 @@ async def test_nobody_attaches_to_what_was_closed(broker):
     await broker.segments.unload(hosted)
     (connection,) = broker.connections
     for attach in (
-        lambda: hosted.access.attach(Applicant(connection, 1, "p", SHARED)),
+        lambda: hosted.access.attach(Applicant(connection, 1, "p", AccessMode.SHARED)),
         lambda: subscription.attach_exclusive(connection, 1, "c"),
         lambda: subscription.attach_queue(connection, 1, "c", 0),
     ):

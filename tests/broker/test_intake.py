@@ -28,16 +28,16 @@ async def test_another_is_answered_while_ten_thousand_frames_of_one_wait(start_b
         crowded, single = broker.connections
         at_once(many, Command.PING, [{}] * ASKED)
         await until(lambda: len(broker.memory.intake))
-        before = crowded.frames
+        before = crowded.pulse.frames
         other.send(Command.PING, {})
-        frames = single.frames
-        await until(lambda: single.frames > frames)
+        frames = single.pulse.frames
+        await until(lambda: single.pulse.frames > frames)
         assert crowded.held
-        assert crowded.frames < ASKED // 2
+        assert crowded.pulse.frames < ASKED // 2
         await other.take(Command.PONG)
         for _ in range(ASKED):
             await many.take(Command.PONG)
-        assert before < crowded.frames == ASKED + 1
+        assert before < crowded.pulse.frames == ASKED + 1
         assert not crowded.held
 
 
@@ -48,11 +48,11 @@ async def test_in_one_turn_of_the_loop_only_so_much_is_received(start_broker):
         connections = list(broker.connections)
         for peer in peers:
             at_once(peer, Command.PING, [{}] * 1_000)
-        seen, most = sum(c.frames for c in connections), 0
+        seen, most = sum(c.pulse.frames for c in connections), 0
         async with asyncio.timeout(WAIT_S):
-            while any(c.frames <= 1_000 for c in connections):
+            while any(c.pulse.frames <= 1_000 for c in connections):
                 await asyncio.sleep(0)
-                now = sum(c.frames for c in connections)
+                now = sum(c.pulse.frames for c in connections)
                 seen, most = now, max(most, now - seen)
         assert most <= FRAMES_PER_TURN + len(peers) + 1
         for peer in peers:

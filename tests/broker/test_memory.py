@@ -87,7 +87,7 @@ async def test_who_asks_and_does_not_read_is_not_listened_to_while_it_is_full(st
         segment = await fill(broker, url, 24 * MIB)
         await slow_reader(broker, url, segment)
         await until(lambda: broker.memory.outbound.full)
-        stuck = next(c for c in broker.connections if c.held_back)
+        stuck = next(c for c in broker.connections if c.pressure.held_back)
         assert not stuck.writable
         stuck.frame_received(Ping(), memoryview(b""))
         assert stuck.held
@@ -109,7 +109,7 @@ async def test_lookups_above_the_limit_are_refused_by_a_typed_error(start_broker
         monkeypatch.setattr(broker.service, "watch_topic", slow)
         first = asyncio.ensure_future(peer.lookup("t"))
         await until(lambda: broker.memory.lookups.used)
-        with pytest.raises(TooManyRequestsError, match="1 lookups"):
+        with pytest.raises(TooManyRequestsError, match=r"lookup limit reached \(1\)"):
             await peer.lookup("t")
         going.set()
         await first

@@ -162,7 +162,7 @@ async def test_unknown_segments_and_topics_are_not_found(connect):
 async def test_modes_that_do_not_exist_are_refused_by_name(connect):
     peer = await connect()
     segment = await peer.segment("orders")
-    with pytest.raises(InvalidArgumentError, match="exclusive, shared, reader, queue"):
+    with pytest.raises(InvalidArgumentError, match="exclusive, shared, queue, reader"):
         await peer.consumer(segment, "loud")
     with pytest.raises(InvalidArgumentError, match="shared, exclusive"):
         await peer.producer(segment, access="greedy")

@@ -7,20 +7,22 @@ back goes first, and nobody is served while somebody of a better priority has ro
 from __future__ import annotations
 
 import asyncio
+import struct
 from types import SimpleNamespace
 from typing import Any
 
+from environments import hosted_segment
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 from pyroaring import BitMap64
 
+from engine._native.format.heads import entry_heads
 from engine._native.format.offsets import runs
 from engine.aio.tasks import Supervisor
 from engine.broker.delivery.pending_acks import Participation
-from engine.broker.delivery.queue import _HEADER, QueueConsumer, entries_of
+from engine.broker.delivery.queue import QueueConsumer
 from engine.broker.delivery.subscription import HostedSubscription
-from engine.broker.segment.hosted import HostedSegment
 from engine.broker.transactions.headers import TransactionHeaders
 from engine.broker.transactions.operations import Operations
 from engine.limits import ENTRY_HEADER_SIZE, READ_BLOCK_SIZE
@@ -37,6 +39,7 @@ from engine.wire import commands
 
 NAME = SegmentName(TopicName.parse("t"), HashRange(0, 0xFFFF), 0)
 SETTLE_S = 0.05
+_HEADER = struct.Struct("<4xI9xB2xI64xQ")  # size, flags, count, first offset
 
 
 class FakeSegment:
@@ -48,6 +51,7 @@ class FakeSegment:
         self.durable_offset = self.first_offset = self.next_offset = 0
         self.sealed = self.sealing = False
         self.gaps = Gaps()
+        self.marks = SimpleNamespace(since=lambda offset: None)
         self.slow = False
         self._waiting: list[asyncio.Future[None]] = []
 
@@ -92,9 +96,10 @@ class Member:
         self.world, self.ident, self.priority = world, ident, priority
         self.writable = True
         self.block_size = READ_BLOCK_SIZE
-        self.consumers: dict[int, Any] = {}
-        self.broker = SimpleNamespace(clock=world.clock, measures=SimpleNamespace(delivered=lambda *_: None))
         self.consumer: QueueConsumer
+
+    def forget(self, attachment: Any) -> None:
+        assert attachment is self.consumer
 
     def send(self, header: commands.Header, data: Any = b"") -> None:
         if isinstance(header, commands.Message):
@@ -135,7 +140,7 @@ class Dispatching(RuleBasedStateMachine):
             self.segment = FakeSegment(NAME)
             self.segment.slow = slow
             spec: Any = SimpleNamespace(name=NAME)
-            self.hosted = HostedSegment(spec, self.segment, 1)  # type: ignore[arg-type]
+            self.hosted = hosted_segment(spec, self.segment, self.clock)
             store = MemoryMetadataStore(self.clock)
             cursor = await CursorStore(store).create(NAME, "s", 0)
             parts = Participation(TransactionHeaders(store), Operations(store), Supervisor("test"))
@@ -166,7 +171,7 @@ class Dispatching(RuleBasedStateMachine):
         return set(range(self.segment.durable_offset)) - self.acked - self.holder.keys() - kept
 
     def came(self, member: Member, header: commands.Message, data: memoryview) -> None:
-        offsets = {o for e in entries_of(data) for o in range(e.first, e.last + 1)}
+        offsets = {o for e in entry_heads(data) for o in range(e.first, e.last + 1)}
         offsets -= {o for first, last in header.skip or () for o in range(first, last + 1)}
         assert len(offsets) == header.messages > 0
         free = self.free()
@@ -220,7 +225,6 @@ class Dispatching(RuleBasedStateMachine):
             connection: Any = member
             member.consumer = self.subscription.attach_queue(connection, member.ident, f"c{member.ident}", priority)
             self.members[member.ident] = member
-            member.consumers[member.ident] = member.consumer
             member.consumer.add_credit(credit, 1 << 20)
 
         self.run(work)

@@ -39,27 +39,27 @@ def producers(connection: Connection) -> list[list[int]]:
 
 
 async def test_a_receipt_goes_at_once(connection: Any) -> None:
-    Receipts(connection).tell(receipt(1))
+    Receipts(connection).add(receipt(1))
     assert connection.sent == [receipt(1)]
 
 
 async def test_those_of_a_turn_go_together_and_later_ones_at_once(connection: Any) -> None:
     receipts = Receipts(connection)
-    receipts.tell(receipt(1))
+    receipts.add(receipt(1))
     receipts.gather()
-    receipts.tell(receipt(2))
-    receipts.tell(receipt(3))
+    receipts.add(receipt(2))
+    receipts.add(receipt(3))
     assert producers(connection) == [[1]]
     await asyncio.sleep(0)
     assert producers(connection) == [[1], [2, 3]]
-    receipts.tell(receipt(4))
+    receipts.add(receipt(4))
     assert producers(connection) == [[1], [2, 3], [4]]
 
 
 async def test_what_was_due_in_the_next_turn_goes_along(connection: Any) -> None:
     receipts, loop = Receipts(connection), asyncio.get_running_loop()
-    loop.call_soon(receipts.tell, receipt(1))
-    loop.call_soon(receipts.tell, receipt(2))
+    loop.call_soon(receipts.add, receipt(1))
+    loop.call_soon(receipts.add, receipt(2))
     receipts.gather()
     await asyncio.sleep(0)
     assert producers(connection) == [[1, 2]]
@@ -68,12 +68,12 @@ async def test_what_was_due_in_the_next_turn_goes_along(connection: Any) -> None
 async def test_what_is_due_behind_another_gathering_goes_along_too(connection: Any) -> None:
     receipts, loop = Receipts(connection), asyncio.get_running_loop()
     for number in range(1, 4):
-        loop.call_soon(receipts.tell, receipt(number))
+        loop.call_soon(receipts.add, receipt(number))
         receipts.gather()
     for _ in range(3):
         await asyncio.sleep(0)
     assert producers(connection) == [[1, 2, 3]]
-    receipts.tell(receipt(4))
+    receipts.add(receipt(4))
     assert producers(connection) == [[1, 2, 3], [4]]
 
 
@@ -88,6 +88,6 @@ async def test_a_frame_takes_so_many_entries(connection: Any, monkeypatch: pytes
     receipts = Receipts(connection)
     receipts.gather()
     for one in [receipt(1, 3), receipt(2, 2), receipt(3, 2), receipt(4, 9), receipt(5)]:
-        receipts.tell(one)
+        receipts.add(one)
     await asyncio.sleep(0)
     assert producers(connection) == [[1], [2, 3], [4], [5]]

@@ -118,7 +118,7 @@ async def test_without_trust_or_without_tls_nothing_is_said(start_broker):
         with pytest.raises(ConnectError, match=r"(?i)certificate"):
             async with engine.AsyncClient(url, tls=ssl.create_default_context()):
                 pass
-        with pytest.raises(ConnectError, match="does it want TLS"):
+        with pytest.raises(ConnectError, match="does it require TLS"):
             async with engine.AsyncClient(url):
                 pass
         host, port = url.removeprefix("engine://").split(":")

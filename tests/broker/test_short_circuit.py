@@ -71,7 +71,7 @@ async def test_what_is_open_or_hidden_is_said(broker: Broker, monkeypatch: pytes
     peer = await Peer.connect(broker, await listening(broker))
     segment = await published(peer, 30)
     hosted = next(iter(broker.segments))
-    buffer = await broker.segments.transactions.begin(hosted)
+    buffer = await hosted.begin_transactions()
     first, second = buffer.visibility.wrote(10, 19), buffer.visibility.wrote(20, 29)
     answer = (await peer.ask(Command.SEGMENT_FILES, topic=segment, **ASK))["result"]
     assert (answer["upto"], answer["hidden"], len(answer["files"])) == (10, [], 1)

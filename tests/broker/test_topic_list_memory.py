@@ -248,7 +248,7 @@ class Wire:
         self.stream = self
         self.frames: list[Header] = []
         self.waiting: list[Any] = []
-        self.broker = SimpleNamespace(memory=BrokerMemory(BrokerConfig()), tasks=self)
+        self.host = SimpleNamespace(memory=BrokerMemory(BrokerConfig()), tasks=self)
 
     def spawn(self, work: Any, name: str) -> asyncio.Task[Any]:
         return asyncio.ensure_future(work)
@@ -298,7 +298,7 @@ def test_whatever_changes_meanwhile_the_client_has_the_list_in_the_end(first, st
         listed.fill(facts)
         listed.finish()
         wire, pool = Wire(), SimpleNamespace(options=None)
-        wire.broker.service = SimpleNamespace(topic_lists=SimpleNamespace(open=opened(listed), leave=lambda *_: None))
+        wire.host.service = SimpleNamespace(topic_lists=SimpleNamespace(open=opened(listed), leave=lambda *_: None))
         client = TopicListSession(pool, TopicQuery(NS), lambda *_: None)
         session = topic_lists.TopicListSession(wire, 1, NS)
         await session.open(7, TopicFilter({}, None), None)
@@ -323,7 +323,7 @@ def test_whatever_changes_meanwhile_the_client_has_the_list_in_the_end(first, st
         assert again.hash == listed.hash  # whichever way it was reached
         session.close()
         await asyncio.sleep(0)
-        assert [pool.used for pool in wire.broker.memory.topic_lists.statistics().values()] == [0, 0]
+        assert [pool.used for pool in wire.host.memory.topic_lists.statistics().values()] == [0, 0]
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(topic_lists, "TOPICS_PER_FRAME_MAX", per_frame)

@@ -122,11 +122,10 @@ class TestChanges:
         peer = await connect()
         session, _ = await watch(peer)
         held = next(iter(broker.connections))
-        held.writable = False
+        held.pause_writing()
         await broker.service.create_topic("a")
         await broker.service.delete_topic("a")
         await broker.service.create_topic("b")
-        held.writable = True
         held.resume_writing()
         told = await change(peer, session)
         assert (told["removed"], told["added"]) == ([], full("b"))

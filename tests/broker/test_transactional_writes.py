@@ -9,6 +9,7 @@ import pytest
 from peer import Peer, until
 from transacting import begin, end, entry, hosted, latest, send, write
 
+from engine.broker.segment.hosted import HostedSegment
 from engine.broker.server import Broker
 from engine.errors import InvalidArgumentError, TransactionConflictError, TransactionNotFoundError
 from engine.wire.commands import Command
@@ -276,20 +277,20 @@ async def test_an_entry_of_another_transaction_than_its_frame_is_refused(connect
     assert await write(peer, producer, 0, [b"right"], transaction) == 0
 
 
-async def test_a_producer_that_leaves_takes_with_it_what_had_not_its_turn(broker, connect) -> None:
+async def test_a_producer_that_leaves_takes_with_it_what_had_not_its_turn(broker, connect, monkeypatch) -> None:
     """What it sent is not appended behind what its next session sends."""
     peer = await connect()
     segment = await peer.segment("orders")
     producer = await peer.producer(segment)
     transaction = await begin(peer)
     hold = asyncio.Event()
-    found = broker.segments.transactions.begin
+    found = HostedSegment.begin_transactions
 
     async def held(of: Any) -> Any:
         await hold.wait()
         return await found(of)
 
-    broker.segments.transactions.begin = held
+    monkeypatch.setattr(HostedSegment, "begin_transactions", held)
     send(peer, producer, [entry(0, [b"held"], transaction)], transaction)
     send(peer, producer, [entry(1, [b"behind"])])
     await peer.ask(Command.CLOSE_PRODUCER, producer_id=producer)

@@ -15,7 +15,7 @@ from engine.wire.commands import Command
 
 
 class Program:
-    """One client with a producer whose lanes are attached, and a transaction."""
+    """One client with a producer whose senders are attached, and a transaction."""
 
     def __init__(self, broker: FakeBroker, client: Any, producer: Any, transaction: AsyncTransaction) -> None:
         self.broker = broker

@@ -14,7 +14,7 @@ DEADLINE_MS = 1 << 60
 class FakeTransactions(dict[str, str]):
     """Their states. `marks`: of those that have ended; `leave_open`: what is to be committed behind its sends.
 
-    `holding`: that is answered by release() only. `refusal`: of spares.
+    `holding`: that is answered by release() only. `refusal`: of prefetched ones.
     """
 
     def __init__(self) -> None:

@@ -207,7 +207,7 @@ async def test_what_went_out_again_does_not_stand_for_what_did_not(program: Prog
     sent = program.send()
     await broker.until(lambda: len(broker.of(Command.SEND)) == 3)
     scope = program.transaction.scope
-    scope.entry_entered(False)  # as if another one waited for its lane: so many went out as came under way
+    scope.entry_entered(False)  # as if another one waited for its sender: so many went out as came under way
     assert scope.sends_behind_which_to_commit() is None
     scope._entries -= 1
     scope._under_way -= 1

@@ -10,7 +10,7 @@ from fake_broker import TOPIC, URL, FakeBroker
 from msgspec import convert
 
 from engine.client import MessageId
-from engine.client.topic.session import TopicLayout
+from engine.client.topic.layout import TopicLayout
 from engine.errors import FencedError, NotFoundError, NotOwnerError
 from engine.wire.commands import Command, Dag
 

@@ -40,7 +40,7 @@ def test_the_parts_of_a_window_follow_the_clients(kind: type[Budget]):
     memory = ClientMemory(64 * MIB)
     leave = memory.consumer_came()
     budget = kind((1000, RECEIVE_QUEUE_BYTES), memory=memory)
-    budget.recount(0, 4)
+    budget.share().set(held=0, attachments=4)
     before = budget.state
     assert budget.part == (250, 8 * MIB)
     others = [memory.consumer_came() for _ in range(31)]

@@ -38,10 +38,10 @@ async def test_a_flight_of_several_entries_is_one(broker: FakeBroker):
         sends = [asyncio.ensure_future(producer.send(b"x")) for _ in range(6)]
         await broker.settle()
         assert len(broker.log[0]) == 3
-        assert producer._outbox.ledger.flights == 1
+        assert producer._outbox.in_flight.flights == 1
         broker.release()
         await asyncio.gather(*sends)
-        assert producer._outbox.ledger.flights == 0
+        assert producer._outbox.in_flight.flights == 0
 
 
 async def test_with_something_in_flight_a_batch_waits_at_most_its_delay(broker: FakeBroker):

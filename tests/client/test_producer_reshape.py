@@ -187,7 +187,7 @@ async def test_37_layouts_out_of_order_and_several_in_one():
         await asyncio.gather(*sends)
         assert producer._outbox.session.layout.epoch == 4
         check(broker.topic, [(n, KEYS[n % 30]) for n in range(60)])
-        assert set(producer._outbox._lanes) == {p.ident for p in broker.topic.active}
+        assert set(producer._outbox._senders) == {p.ident for p in broker.topic.active}
 
 
 async def test_26_flush_during_a_change_waits_for_what_was_sent_before_it():

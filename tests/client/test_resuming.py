@@ -49,7 +49,7 @@ def test_what_failed_is_not_overtaken_and_is_stored_in_the_next_life() -> None:
     async def scenario(cluster: SimCluster) -> None:
         producer = await one_that_fails(cluster, name="loader")
         for number in range(4, COUNT):
-            with pytest.raises(AlreadyClosedError, match="go on behind its acknowledged_sequence_id"):
+            with pytest.raises(AlreadyClosedError, match="continue behind its acknowledged_sequence_id"):
                 await producer.send(b"", key=key_of(number), sequence_id=number)
         with pytest.raises(AlreadyClosedError):
             await producer.flush()

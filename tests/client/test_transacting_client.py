@@ -350,7 +350,7 @@ async def test_one_is_begun_once(broker: FakeBroker):
             with pytest.raises(InvalidArgumentError, match="awaited or entered before"):
                 await entering
         assert transaction.state == "COMMITTED"
-        with pytest.raises(InvalidArgumentError, match="ask the client for another one"):
+        with pytest.raises(InvalidArgumentError, match="keep the transaction that it gave"):
             async with entering:
                 raise AssertionError
         assert len(broker.transactions) == 1

@@ -9,10 +9,10 @@ from hypothesis import strategies as st
 from engine.control.policy.assignment import assign, open_segments
 from engine.model.layout import SegmentLayout
 from engine.model.reshape import merge_segments, prune_segment, rebucket_segment, split_segment
-from engine.model.subscriptions import AttachMode, Share, Shares, SubscriptionKind
+from engine.model.subscriptions import DeliveryMode, Share, Shares, SubscriptionKind
 
 STREAM, CHECKPOINT = SubscriptionKind.STREAM, SubscriptionKind.CHECKPOINT
-EXCLUSIVE, SHARED = AttachMode.EXCLUSIVE, AttachMode.SHARED
+EXCLUSIVE, SHARED = DeliveryMode.EXCLUSIVE, DeliveryMode.SHARED
 FLAT4 = SegmentLayout.create(4, now_ms=0)  # one bucket each
 # 0 -> (1, 2); 1 -> (3, 4)
 DEEP = split_segment(split_segment(SegmentLayout.create(1, now_ms=0), 0, 1), 1, 2)
@@ -191,7 +191,7 @@ def test_semantics_15_and_16_who_reads_what(layout: SegmentLayout, data: st.Data
     assert shares == assign(layout, STREAM, drained, data.draw(st.permutations(names)))
     assert shares.keys() == set(names)
     readable = {s.segment_id: s for s in open_segments(layout, drained)}
-    readers: dict[int, list[AttachMode]] = {i: [] for i in readable}
+    readers: dict[int, list[DeliveryMode]] = {i: [] for i in readable}
     for share in shares.values():
         for segment_id, mode in share:
             readers[segment_id].append(mode)

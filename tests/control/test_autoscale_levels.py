@@ -32,7 +32,7 @@ async def test_semantics_34_policies_resolve_and_a_contradiction_is_a_warning(ca
     assert not status.policy.enabled
     assert status.decision is not None
     assert status.decision["reason"] == "invalid_policy"
-    warnings = [r.getMessage() for r in caplog.records if "contradicts" in r.getMessage()]
+    warnings = [r.getMessage() for r in caplog.records if "contradictory" in r.getMessage()]
     assert len(warnings) == 1
     assert "min_segments is 3, above max_segments, 2" in warnings[0]
     await scaling.set_policy(TOPIC, None)
@@ -89,6 +89,6 @@ async def test_one_topic_that_cannot_be_looked_at_does_not_end_the_tick(caplog: 
     service.scaling.loaded(TOPIC)
     await asyncio.sleep(61)
     assert len(await shape(brokers)) == 2
-    assert len([record for record in caplog.records if "looking for who leads it failed" in record.message]) == 2
+    assert len([record for record in caplog.records if "the search for its leader failed" in record.message]) == 2
     caplog.clear()
     await service.close()

@@ -12,7 +12,7 @@ from control_fakes import TOPIC, settle, virtual
 from engine.control.base.topic_records import ScalableTopicResources
 from engine.errors import ConsumerBusyError, EngineError, NotOwnerError, StorageError
 from engine.metadata import keys
-from engine.model.subscriptions import AttachMode, ConsumerAssignment, Share
+from engine.model.subscriptions import ConsumerAssignment, DeliveryMode, Share
 
 
 @virtual
@@ -43,7 +43,7 @@ async def test_semantics_15_surplus_consumers_are_idle_and_undisturbed() -> None
     assert not group.channels["f"].pushed
 
 
-def modes(assignment: ConsumerAssignment) -> list[tuple[int, AttachMode, int]]:
+def modes(assignment: ConsumerAssignment) -> list[tuple[int, DeliveryMode, int]]:
     """Segment, mode and how many bucket ends are told."""
     return [(s.segment_id, s.mode, len(s.bucket_ends)) for s in assignment.segments]
 
@@ -51,10 +51,10 @@ def modes(assignment: ConsumerAssignment) -> list[tuple[int, AttachMode, int]]:
 @virtual
 async def test_semantics_16_sharers_are_told_all_boundaries_and_the_modes_are_kept() -> None:
     group = Group(segments=1)  # of four buckets
-    assert modes(await group.join_whole("a")) == [(0, AttachMode.EXCLUSIVE, 0)]
-    assert modes(await group.join_whole("b")) == [(0, AttachMode.SHARED, 4)]
+    assert modes(await group.join_whole("a")) == [(0, DeliveryMode.EXCLUSIVE, 0)]
+    assert modes(await group.join_whole("b")) == [(0, DeliveryMode.SHARED, 4)]
     [told] = group.channels["a"].pushed
-    assert modes(told) == [(0, AttachMode.SHARED, 4)]
+    assert modes(told) == [(0, DeliveryMode.SHARED, 4)]
     assert told.segments[0].bucket_ends == group.layout.segments[0].bucket_ends
     await group.join("c")  # the others share it as before
     assert len(group.channels["a"].pushed) == 1
@@ -62,7 +62,7 @@ async def test_semantics_16_sharers_are_told_all_boundaries_and_the_modes_are_ke
     await group.coordinator.written()
     found = await ScalableTopicResources(group.store).list_consumers(TOPIC)
     assert {facts.consumer_name: facts.shares for _, facts, _ in found} == dict.fromkeys(
-        "abc", (Share(0, AttachMode.SHARED),)
+        "abc", (Share(0, DeliveryMode.SHARED),)
     )
 
 
@@ -75,7 +75,7 @@ async def test_semantics_14_a_new_leader_flips_nothing() -> None:
     found = await ScalableTopicResources(group.store).list_consumers(TOPIC)
     group.coordinator = group.make(term=2)
     group.coordinator.restore([(facts, version) for _, facts, version in found])
-    assert modes(await group.join_whole("a")) == [(0, AttachMode.SHARED, 4)]
+    assert modes(await group.join_whole("a")) == [(0, DeliveryMode.SHARED, 4)]
     assert not group.channels["a"].pushed
 
 
@@ -85,7 +85,7 @@ async def test_the_last_sharer_reads_alone_again() -> None:
     await group.join("a")
     await group.join("b")
     assert await group.coordinator.leave("a", "1")
-    assert modes(group.channels["b"].pushed[-1]) == [(0, AttachMode.EXCLUSIVE, 0)]
+    assert modes(group.channels["b"].pushed[-1]) == [(0, DeliveryMode.EXCLUSIVE, 0)]
 
 
 @virtual
@@ -102,7 +102,7 @@ async def test_who_must_let_go_is_told_first() -> None:
     await group.join("1")  # takes the place of `a`, which goes to the second
     assert told == ["a", "a", "b"]
     shares = {name: group.coordinator._sessions[name].shares for name in "01ab"}
-    assert shares == {name: (Share(i, AttachMode.SHARED),) for name, i in {"0": 0, "1": 0, "a": 1, "b": 1}.items()}
+    assert shares == {name: (Share(i, DeliveryMode.SHARED),) for name, i in {"0": 0, "1": 0, "a": 1, "b": 1}.items()}
 
 
 @virtual

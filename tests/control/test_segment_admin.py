@@ -20,7 +20,7 @@ async def test_what_a_newer_layout_has_is_not_taken_for_a_left_over() -> None:
     await bench.change(service)
     child = (await bench.layout()).segments[2]
     controller._shape.record = old
-    with pytest.raises(InvalidArgumentError, match="has just come into the layout"):
+    with pytest.raises(InvalidArgumentError, match="has just been added to the layout"):
         await service.segments.delete(TOPIC.segment(child.hash_range, 2))
     assert not bench.host.deleted
     await service.close()

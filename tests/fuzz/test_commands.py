@@ -13,13 +13,13 @@ from peer import Peer, make_entries
 from values import header
 
 from engine.broker.server import Broker
-from engine.broker.session.connection import _HANDLERS
+from engine.broker.session.handlers import HANDLERS
 from engine.broker.settings.config import BrokerConfig
 from engine.errors import EngineError
 from engine.limits import FRAME_HEADER_SIZE_MAX
 from engine.wire.commands import Command
 
-COMMANDS = [kind.command for kind in _HANDLERS if kind.command not in (Command.PING, Command.PONG)]
+COMMANDS = [kind.command for kind in HANDLERS if kind.command not in (Command.PING, Command.PONG)]
 BUCKETS = [16383, 32767, 49151, 65535]
 MODES = ((1, "queue", "q"), (2, "shared", "sh"), (3, "exclusive", "ex"), (8, "reader", None))
 PRODUCER = 4

@@ -7,10 +7,11 @@ import json
 import pytest
 
 from engine.errors import CorruptionError, InvalidArgumentError
+from engine.model.access import AccessMode
 from engine.model.policies import NamespacePolicies
 from engine.model.subscriptions import (
-    AttachMode,
     ConsumerRegistration,
+    DeliveryMode,
     InitialPosition,
     Share,
     SubscriptionKind,
@@ -37,7 +38,7 @@ def test_registration_round_trip() -> None:
 
 
 def test_a_registration_says_which_segments_are_shared() -> None:
-    shares = (Share(1), Share(4, AttachMode.SHARED))
+    shares = (Share(1), Share(4, DeliveryMode.SHARED))
     registration = ConsumerRegistration("c", "i", SubscriptionKind.STREAM, 7, 3, shares)
     assert ConsumerRegistration.from_json(registration.to_json()) == registration
     expected = {"layoutEpoch": 3, "segmentIds": [1, 4], "sharedSegmentIds": [4]}
@@ -60,10 +61,15 @@ def test_a_subscription_with_a_wrong_field_names_it(field: str) -> None:
 
 
 def test_unknown_choices_say_what_is_right() -> None:
-    with pytest.raises(InvalidArgumentError, match="'stream', 'queue', 'checkpoint'"):
+    with pytest.raises(InvalidArgumentError, match="must be one of stream, queue, checkpoint, got 'fanout'"):
         SubscriptionKind.parse("fanout")
-    with pytest.raises(InvalidArgumentError, match="'earliest', 'latest'"):
+    with pytest.raises(InvalidArgumentError, match="must be one of earliest, latest, got 'first'"):
         InitialPosition.parse("first")
+    with pytest.raises(InvalidArgumentError, match="mode must be one of exclusive, shared, queue, reader, got 'loud'"):
+        DeliveryMode.parse("loud")
+    modes = "shared, exclusive, exclusive_with_fencing, wait_for_exclusive"
+    with pytest.raises(InvalidArgumentError, match=f"access_mode must be one of {modes}, got 'loud'"):
+        AccessMode.parse("loud")
 
 
 def test_policies_round_trip_and_defaults() -> None:

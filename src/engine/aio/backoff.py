@@ -1,4 +1,4 @@
-"""How long to wait before trying again."""
+"""Delays before a failed operation is tried again."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ class RetryDelay:
 
     def __init__(self, rng: random.Random, *, initial: float = 0.1, maximum: float = 10.0) -> None:
         if not 0 < initial <= maximum:
-            raise InvalidArgumentError(f"backoff from {initial} to {maximum} s; 0 < initial <= maximum is right")
+            raise InvalidArgumentError(f"backoff must have 0 < initial <= maximum, got {initial} to {maximum} s")
         self._rng = rng
         self._initial = initial
         self._maximum = maximum
         self.attempts = 0
 
     def next(self) -> float:
-        """Seconds to wait now; the following ones are longer."""
+        """The delay in seconds before the next attempt; each call returns a longer one."""
         delay = min(self._initial * 2.0 ** min(self.attempts, 60), self._maximum)
         self.attempts += 1
         return delay * (0.5 + 0.5 * self._rng.random())
 
     def reset(self) -> None:
-        """Start over, after a success."""
+        """Begin with the initial delay again, after a success."""
         self.attempts = 0

@@ -1,4 +1,4 @@
-"""A set that is iterated in the order things came: a simulation under one seed then runs the same way every time."""
+"""A set that is iterated in insertion order, so that a simulation under one seed runs the same way every time."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ T = TypeVar("T")
 
 
 class Bag(Generic[T]):
-    """Distinct things, compared as a set does. What a plain set of objects lacks is a repeatable order."""
+    """Distinct items, compared as a set does, in a repeatable order, which a plain set of objects lacks."""
 
     __slots__ = ("_items",)
 
@@ -17,19 +17,17 @@ class Bag(Generic[T]):
         self._items: dict[T, None] = dict.fromkeys(items)
 
     def add(self, item: T) -> None:
-        """Put in at the end; what is there stays where it is."""
+        """Add at the end; a member keeps its place."""
         self._items[item] = None
 
     def update(self, items: Iterable[T]) -> None:
-        """Put in several."""
         self._items.update(dict.fromkeys(items))
 
     def discard(self, item: T) -> None:
-        """Take out, if it is there."""
+        """Remove if present."""
         self._items.pop(item, None)
 
     def clear(self) -> None:
-        """Take out everything."""
         self._items.clear()
 
     def __contains__(self, item: object) -> bool:

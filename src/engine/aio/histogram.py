@@ -1,4 +1,4 @@
-"""How long things took, or how large they were: counts by bucket, cheap enough for the path of every frame."""
+"""Histograms of durations and sizes: counts by bucket, cheap enough to be updated for every frame."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ COUNT = tuple(float(2**power) for power in range(13))  # 1 to 4,096
 
 @dataclass(frozen=True, slots=True)
 class HistogramStatistics:
-    """What was seen so far. `counts` has one number for each bound, of what is at or below it; and `count` in all."""
+    """Values observed so far. `counts`: for each bound, the values at or below it. `count`: all values."""
 
     bounds: tuple[float, ...]
     counts: tuple[int, ...]
@@ -25,22 +25,20 @@ class HistogramStatistics:
 
 
 class Histogram:
-    """Loop thread only. Nothing is allocated by observe(); a value costs one bisection."""
+    """Counts values by bucket. Loop thread only. observe() allocates nothing and costs one bisection."""
 
     __slots__ = ("_bounds", "_counts", "_total")
 
     def __init__(self, bounds: Sequence[float] = LATENCY_S) -> None:
-        """`bounds` rise. What is above the last is only in the count of all."""
+        """`bounds` rise. Values above the last bound are only in the total count."""
         self._bounds = tuple(bounds)
         self._counts = [0] * (len(self._bounds) + 1)
         self._total = 0.0
 
     def observe(self, value: float) -> None:
-        """One more."""
         self._counts[bisect_left(self._bounds, value)] += 1
         self._total += value
 
     def statistics(self) -> HistogramStatistics:
-        """As of now."""
         sums = tuple(accumulate(self._counts))
         return HistogramStatistics(self._bounds, sums[:-1], sums[-1], self._total)

@@ -1,4 +1,4 @@
-"""A lock for what threads of users and the loop's own both touch, in steps that take no time; or for users' alone."""
+"""A lock for state that user threads share with the loop's thread, or with each other; held for short steps only."""
 
 from __future__ import annotations
 

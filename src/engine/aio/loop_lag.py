@@ -1,4 +1,4 @@
-"""How late the event loop is: what everything on it waits for while something holds it up."""
+"""Measures how late the event loop runs its timers, which is how long everything on it is held up."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from collections import deque
 from engine.aio.histogram import Histogram
 
 PERIOD_S = 0.1
-_RECENT = 50  # looks that `recent` goes by
+_RECENT = 50  # samples that `recent` covers
 
 
 class LoopLag:
-    """Asks the loop for a call again and again, and measures how late it comes. Loop thread only."""
+    """Schedules a timer periodically and measures its delay. Loop thread only."""
 
     __slots__ = ("_due", "_last", "_timer", "histogram")
 
@@ -24,16 +24,16 @@ class LoopLag:
 
     @property
     def recent(self) -> float:
-        """The longest delay of the last seconds."""
+        """The longest delay of the last samples, in seconds."""
         return max(self._last, default=0.0)
 
     def start(self) -> None:
-        """Begin to look. Idempotent."""
+        """Begin to measure. Idempotent."""
         if self._timer is None:
             self._ask()
 
     def stop(self) -> None:
-        """Look no more. Idempotent."""
+        """End measuring. Idempotent."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None

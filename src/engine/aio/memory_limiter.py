@@ -1,7 +1,7 @@
-"""`AsyncDualMemoryLimiter`: two pools of memory, for what is being put together and for what is on its way out.
+"""`AsyncDualMemoryLimiter`: two memory pools, one for answers being assembled, one for bytes on the way out.
 
 A topic list costs both (PIP-442): the names while an answer is assembled, and its bytes until the socket has taken
-them. Each pool has its own limit, queue and time to wait.
+them. Each pool has its own limit, queue and timeout.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ class LimitType(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class MemoryLimit:
-    """Of one pool. `timeout`: seconds to wait for a permit; `queue_max`: how many may wait."""
+    """The limit of one pool. `timeout`: seconds to wait for a permit; `queue_max`: requests that may wait."""
 
     size: int
     timeout: float
@@ -31,22 +31,22 @@ class MemoryLimit:
 
 @dataclass(frozen=True, slots=True)
 class MemoryPermit:
-    """Of one pool, which it goes back to."""
+    """A permit of one pool, to which it must be released."""
 
     limit_type: LimitType
     permit: Permit
 
     @property
     def size(self) -> int:
-        """Bytes; 0 once it is released."""
+        """The permit's bytes; 0 once it is released."""
         return self.permit.size
 
 
 class AsyncDualMemoryLimiter:
-    """Loop thread only."""
+    """The two pools. Loop thread only."""
 
     def __init__(self, heap: MemoryLimit, direct: MemoryLimit, name: str = "memory") -> None:
-        """`name`: what errors and metrics call it, followed by that of the pool."""
+        """`name`: the name in errors and metrics, followed by that of the pool."""
         limits = {LimitType.HEAP_MEMORY: heap, LimitType.DIRECT_MEMORY: direct}
         self._pools: Mapping[LimitType, AsyncSemaphore] = {
             kind: AsyncSemaphore(
@@ -56,23 +56,22 @@ class AsyncDualMemoryLimiter:
         }
 
     def pool(self, limit_type: LimitType) -> AsyncSemaphore:
-        """One of the two, to change its limits."""
         return self._pools[limit_type]
 
     async def acquire(self, size: int, limit_type: LimitType) -> MemoryPermit:
-        """A permit for so many bytes, which has to be released.
+        """Acquire a permit for `size` bytes, which must be released.
 
         Raises PermitTimeoutError, PermitQueueFullError, InvalidArgumentError.
         """
         return MemoryPermit(limit_type, await self._pools[limit_type].acquire(size))
 
     def acquire_nowait(self, size: int, limit_type: LimitType) -> MemoryPermit | None:
-        """The same if it can be had at once and no request waits; otherwise None."""
+        """Acquire a permit if it is free now and no request waits; otherwise None."""
         permit = self._pools[limit_type].acquire_nowait(size)
         return None if permit is None else MemoryPermit(limit_type, permit)
 
     async def update(self, permit: MemoryPermit, size: int) -> MemoryPermit:
-        """Make a held permit smaller or larger; the same permit. When it fails the permit stays as it was, and held.
+        """Resize a permit that is held, and return it. If that fails the permit stays held, with its old size.
 
         Raises PermitTimeoutError, PermitQueueFullError, InvalidArgumentError.
         """
@@ -80,9 +79,8 @@ class AsyncDualMemoryLimiter:
         return permit
 
     def release(self, permit: MemoryPermit) -> None:
-        """Give it back. Idempotent."""
+        """Return the permit to its pool. Idempotent."""
         self._pools[permit.limit_type].release(permit.permit)
 
     def statistics(self) -> dict[LimitType, PoolStatistics]:
-        """Of both pools."""
         return {kind: pool.statistics() for kind, pool in self._pools.items()}

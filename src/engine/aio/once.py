@@ -1,4 +1,4 @@
-"""`Once`: an end that many may ask for and that happens once."""
+"""`Once`: a shutdown that several callers may request and that runs once."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from typing import Any
 
 
 class Once:
-    """Loop thread only."""
+    """Runs one piece of work for all its callers. Loop thread only."""
 
     def __init__(self) -> None:
         self._task: asyncio.Task[None] | None = None
 
     async def run(self, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
-        """The first call does the work and raises what it raises; the others wait until that has ended.
+        """Do the work for the first caller, who gets its error; later callers wait until it has ended.
 
-        The work goes on to its end when a caller is cancelled: half an end would be the last there is.
+        A cancelled caller does not cancel the work: a half-done shutdown would never be completed.
         """
         if self._task is None:
             self._task = asyncio.ensure_future(work())

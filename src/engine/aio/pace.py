@@ -1,4 +1,4 @@
-"""`Pace`: work that many want done at once, in small steps that leave the loop to all that is no step."""
+"""`Pace`: runs many pending pieces of work in small steps, and lets the loop serve everything else in between."""
 
 from __future__ import annotations
 
@@ -6,15 +6,15 @@ import asyncio
 from collections import deque
 from collections.abc import Callable
 
-STEPS = 4  # one after the other, with a look at the sockets between them; then a rest
-REST_S = 0.001  # the shortest that timers know
+STEPS = 4  # in succession, with a poll of the sockets in between; then a pause
+REST_S = 0.001  # the shortest that timers can do
 
 
 class Pace:
-    """First come, first served. Whoever comes alone does not wait. Loop thread only.
+    """Grants steps in the order of requests; a single request is granted at once. Loop thread only.
 
-    While others are busy there is a rest after each step: they hardly notice, and the work does not stand still.
-    Steps are counted, not timed: they are to be of bounded size, a tenth of a millisecond or two.
+    While the loop is busy each step is followed by a pause, so other work is hardly delayed and this work still
+    progresses. Steps are counted, not timed: each should be of bounded size, a tenth of a millisecond or two.
     """
 
     __slots__ = ("_busy", "_room", "_scheduled", "_steps", "_steps_max", "_waiting")
@@ -26,39 +26,39 @@ class Pace:
         steps: int = STEPS,
         room: Callable[[], bool] = lambda: True,
     ) -> None:
-        """`busy`: whether there is something else that should not wait. `steps`: until the next rest, while there is
-        nothing; 0: no rests then. `room`: whether a step may begin; when there is room again, go_on() is to be called.
+        """`busy`: whether there is other work that should not wait. `steps`: steps between pauses while the loop is
+        idle; 0 means no pauses then. `room`: whether a step may begin; the caller runs go_on() when that becomes true.
         """
         self._busy = busy
         self._room = room
         self._steps_max = steps
         self._waiting: deque[asyncio.Future[None]] = deque()
-        self._scheduled = False  # a step, or a rest
-        self._steps = 0  # since the last rest
+        self._scheduled = False  # a step or a pause is scheduled
+        self._steps = 0  # since the last pause
 
     def __len__(self) -> int:
-        """How many wait, those included that gave up."""
+        """The requests that wait, including cancelled ones."""
         return len(self._waiting)
 
     async def turn(self) -> None:
-        """Done when it is this one's turn: the step is what the caller does before it awaits anything else."""
+        """Wait for the next step, which lasts until the caller's next await."""
         await self.join()
 
     def join(self) -> asyncio.Future[None]:
-        """The same as a future: the step is what is called when it is done. Cancelling it gives the turn up."""
+        """A future for the next step, which is its callbacks. Cancel it to give the step up."""
         mine: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._waiting.append(mine)
         self.go_on()
         return mine
 
     def go_on(self) -> None:
-        """There may be somebody to let go on."""
+        """Resume: `room` may be true again."""
         if self._waiting and not self._scheduled:
             self._scheduled = True
             asyncio.get_running_loop().call_soon(self._next)
 
     def _next(self) -> None:
-        """Let the first one go on; _after_step() runs right after its step."""
+        """Grant one step; _after_step() runs right behind it."""
         while self._waiting and self._room():
             first = self._waiting.popleft()
             if not first.done():
@@ -70,7 +70,8 @@ class Pace:
     def _after_step(self) -> None:
         loop = asyncio.get_running_loop()
         self._steps += 1
-        if self._busy() or self._steps >= self._steps_max > 0:  # also when nobody waits: who comes next is not alone
+        # Also with an empty queue: the next request does not come alone.
+        if self._busy() or self._steps >= self._steps_max > 0:
             self._steps = 0
             loop.call_later(REST_S, self._next)
         else:

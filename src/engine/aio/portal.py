@@ -1,4 +1,4 @@
-"""An event loop on a thread of its own, and the door into it for code that blocks."""
+"""An event loop on a thread of its own, and a thread-safe way for blocking code to run coroutines on it."""
 
 from __future__ import annotations
 
@@ -17,26 +17,25 @@ from engine.errors import AlreadyClosedError, InvalidArgumentError
 
 T = TypeVar("T")
 
-SIGNALS_S = 0.5  # in which a blocked main thread notices a signal
+SIGNALS_S = 0.5  # within which a blocked main thread handles a signal
 _CLOCK = SystemClock()
 CLOSED = "the engine or client was closed; open another one"
 FORKED = "this process was forked while the engine or client was open, which works in the parent only: open another one"
 
 
 class ForkListener(Protocol):
-    """Something that must know that it is in a forked child, where its portal is dead."""
+    """An object that must be told when its process was forked: in the child its portal is dead."""
 
     def after_fork(self, error: AlreadyClosedError) -> None:
-        """Called in the child; `error` is to be raised by whatever would use the portal."""
+        """Runs in the child. `error` is to be raised by every later use of the portal."""
 
 
 class Portal:
     """Runs coroutines on its own loop for callers on any other thread.
 
-    All methods may be called from any thread, except that those which wait (`run`, `call`, `close`) refuse the
-    portal's own thread, where they would wait for themselves. The thread is a daemon; a portal that is still
-    open when the interpreter exits is closed then. A forked child has no such thread: there the portal is closed,
-    and says why.
+    All methods are thread-safe. Those that block (`run`, `call`, `close`) refuse the portal's own thread, where they
+    would deadlock. The thread is a daemon; a portal that is still open when the interpreter exits is closed then. A
+    forked child has no such thread: there the portal is closed, and its error says why.
     """
 
     def __init__(
@@ -53,10 +52,10 @@ class Portal:
         _portals.add(self)
 
     def run(self, coroutine: Coroutine[Any, Any, T], timeout: float | None = None) -> T:
-        """Run it on the loop and wait for its result, at most `timeout` seconds.
+        """Run it on the loop and block until its result is there, at most `timeout` seconds.
 
-        Interrupted (KeyboardInterrupt) or out of time, the coroutine is cancelled. Raises what it raises,
-        TimeoutError, AlreadyClosedError after close().
+        On KeyboardInterrupt or timeout the coroutine is cancelled. Raises the coroutine's error, TimeoutError,
+        AlreadyClosedError after close().
         """
         try:
             self.check_thread()
@@ -65,17 +64,17 @@ class Portal:
             raise
         future = self.submit(coroutine)
         try:
-            return _wait(future, timeout)
+            return result_of(future, timeout)
         except concurrent.futures.CancelledError:
             if not self._closed:
                 raise
-            raise AlreadyClosedError(CLOSED) from None  # nothing else ends what the loop still ran
+            raise AlreadyClosedError(CLOSED) from None  # only close() cancels work on the loop
         except BaseException:
             future.cancel()
             raise
 
     def submit(self, coroutine: Coroutine[Any, Any, T]) -> concurrent.futures.Future[T]:
-        """Start it on the loop and return at once. Raises AlreadyClosedError after close()."""
+        """Schedule it on the loop and return at once. Raises AlreadyClosedError after close()."""
         with self._lock:
             if self._closed:
                 coroutine.close()
@@ -83,14 +82,14 @@ class Portal:
             return asyncio.run_coroutine_threadsafe(coroutine, self.loop)
 
     def call(self, function: Callable[..., T], *args: Any) -> T:
-        """Call a plain function on the loop thread and wait for its result."""
+        """Call a plain function on the loop thread and block until it has returned."""
         self.check_thread()
         future: concurrent.futures.Future[T] = concurrent.futures.Future()
         self.call_soon_threadsafe(_call_into, future, function, args)
-        return future.result()
+        return result_of(future)
 
     def call_soon_threadsafe(self, callback: Callable[..., object], *args: Any) -> None:
-        """Have the loop thread call it soon. Raises AlreadyClosedError after close()."""
+        """Schedule a callback on the loop thread. Raises AlreadyClosedError after close()."""
         with self._lock:
             if self._closed:
                 raise AlreadyClosedError(CLOSED)
@@ -98,16 +97,15 @@ class Portal:
 
     @property
     def closed(self) -> bool:
-        """Whether close() was called."""
         return self._closed
 
     @property
     def in_loop_thread(self) -> bool:
         """Whether the caller runs on the portal's own thread."""
-        return threading.current_thread() is self._thread  # idents are given again when a thread has ended
+        return threading.current_thread() is self._thread  # not by ident: the system reuses those of ended threads
 
     def close(self) -> None:
-        """Cancel what still runs, stop the loop and wait for the thread. Idempotent; nothing in a forked child."""
+        """Cancel all tasks, stop the loop and join the thread. Idempotent; does nothing in a forked child."""
         if self._forked:
             return
         self.check_thread()
@@ -126,7 +124,7 @@ class Portal:
             raise InvalidArgumentError("a blocking call was made on the event loop's own thread; await there instead")
 
     def after_fork(self) -> None:
-        """In the child, right after a fork: the thread is not there, so nobody may wait for it."""
+        """In the child, right after a fork: the thread does not exist here, so nothing may wait for it."""
         self._lock = threading.Lock()  # another thread of the parent may have held the old one
         if not self._closed:
             self._closed = self._forked = True
@@ -157,9 +155,9 @@ os.register_at_fork(after_in_child=_after_fork_in_child)
 
 
 def before_exit(callback: Callable[[], object]) -> None:
-    """Call it when the interpreter begins to end: before atexit's turn, while executors and daemon threads still work.
+    """Register a callback for the start of interpreter shutdown, while executors and daemon threads still run.
 
-    It cannot be taken back.
+    It runs before atexit's callbacks and cannot be unregistered.
     """
     getattr(threading, "_register_atexit", atexit.register)(callback)
 
@@ -167,26 +165,30 @@ def before_exit(callback: Callable[[], object]) -> None:
 def _call_into(future: concurrent.futures.Future[T], function: Callable[..., T], args: tuple[Any, ...]) -> None:
     try:
         future.set_result(function(*args))
-    except Exception as e:  # the caller, who waits on another thread, gets it
+    except Exception as e:  # raised on the calling thread
         future.set_exception(e)
 
 
 def _cancel_all(loop: asyncio.AbstractEventLoop) -> None:
-    """Cancel every task of the stopped loop, and those that begin meanwhile, and run until all have ended."""
+    """Cancel all tasks of the stopped loop, including new ones, and run it until all have ended."""
     while tasks := asyncio.all_tasks(loop):
         for task in tasks:
             task.cancel()
         loop.run_until_complete(asyncio.gather(*tasks, return_exceptions=True))
 
 
-def _wait(future: concurrent.futures.Future[T], timeout: float | None) -> T:
-    """The future's result. A signal that comes just before the thread blocks does not wake it, so it is in slices."""
+def result_of(future: concurrent.futures.Future[T], timeout: float | None = None) -> T:
+    """The result of a future, awaited for at most `timeout` seconds. Raises what it raises, TimeoutError.
+
+    A signal that arrives just before the thread blocks does not wake it; so it blocks in slices, between which Python
+    runs the handlers.
+    """
     until = None if timeout is None else _CLOCK.monotonic() + timeout
     while True:
         left = SIGNALS_S if until is None else min(SIGNALS_S, until - _CLOCK.monotonic())
         try:
             return future.result(max(left, 0.0))
-        except TimeoutError:  # of this wait, unless the coroutine has ended with one
+        except TimeoutError:  # of this slice, unless the coroutine itself raised it
             if future.done():
                 return future.result()
             if until is not None and _CLOCK.monotonic() >= until:

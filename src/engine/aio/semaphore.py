@@ -1,12 +1,12 @@
-"""`AsyncSemaphore`: permits counted in bytes (or anything else), given in order, within a time, to a bounded queue.
+"""`AsyncSemaphore`: permits counted in bytes (or other units), granted in order, with a timeout and a bounded queue.
 
-The rules are those of PIP-442. Three things it leaves open are decided here:
+The rules are those of PIP-442. Three cases that it leaves open are decided here:
 
-* A request for more than the whole limit is neither refused nor cut down: it is granted when nothing else is out.
-  `used` then tells the truth, which is more than the limit.
-* Who holds a permit and grows it is served before those who hold none: what it holds comes free only when it goes on.
-* When all that is out is held by those who wait to grow, the first of them is served although it does not fit: else
-  they would wait for each other until their time is over. So `used` may pass the limit by one such growth.
+* A request for more than the whole limit is neither refused nor cut down: it is granted when no other permit is out.
+  `used` then exceeds the limit.
+* Requests to grow a held permit are served before new ones: the held part comes free only when they proceed.
+* When every permit that is out waits to grow, the first is served although it does not fit; otherwise all would wait
+  for each other until their timeouts. So `used` may exceed the limit by one such growth.
 """
 
 from __future__ import annotations
@@ -24,21 +24,21 @@ _NO_WAITS = Histogram(WAIT_MS).statistics()
 
 @dataclass(frozen=True, slots=True)
 class PoolStatistics:
-    """A bounded thing at one moment. Of what nobody queues for, all behind `limit` is zero."""
+    """A bounded resource at one moment. Fields behind `limit` are zero where nothing queues for it."""
 
     name: str
-    unit: str  # "bytes", or what is counted
+    unit: str  # "bytes", or another unit
     used: int
     limit: int  # 0: none
-    queue: int = 0  # waiting now
+    queue: int = 0  # requests waiting now
     queue_max: int = 0
-    waits: HistogramStatistics = _NO_WAITS  # milliseconds, of those who were given what they asked for
-    timeouts: int = 0  # gave up after the time allowed
-    refusals: int = 0  # found the queue full
+    waits: HistogramStatistics = _NO_WAITS  # milliseconds, of requests that were granted
+    timeouts: int = 0  # requests that timed out
+    refusals: int = 0  # requests that found the queue full
 
 
 class Permit:
-    """What was acquired. `size` is as of the last grant; 0 once it is released."""
+    """An acquired permit. `size` is that of the last grant; 0 once it is released."""
 
     __slots__ = ("released", "size")
 
@@ -48,7 +48,7 @@ class Permit:
 
 
 class _Waiter:
-    """Somebody in a queue: wants `size` in all, of which `permit`, if there is one, holds a part already."""
+    """A queued request for `size` in all; `permit`, if any, holds a part of it already."""
 
     __slots__ = ("future", "permit", "since", "size")
 
@@ -72,43 +72,41 @@ class AsyncSemaphore:
     def __init__(
         self, limit: int, *, timeout: float | None = None, queue_max: int = 1_000, name: str = "", unit: str = "bytes"
     ) -> None:
-        """`timeout`: seconds to wait for a permit; None: for ever. `queue_max`: how many may wait at once."""
+        """`timeout`: seconds to wait for a permit; None: no limit. `queue_max`: requests that may wait at once."""
         self.name = name
         self.unit = unit
         self.timeout = timeout
         self.queue_max = queue_max
         self.used = 0
         self._limit = limit
-        # First come, first served, in each of them.
+        # Both queues are served in the order of arrival.
         self._growing: OrderedDict[_Waiter, None] = OrderedDict()
         self._acquiring: OrderedDict[_Waiter, None] = OrderedDict()
         self._granted: set[Permit] = set()  # for _check() alone
-        # Counted.
+        # Counters.
         self._waits = Histogram(WAIT_MS)
         self._timeouts = 0
         self._refusals = 0
 
     @property
     def limit(self) -> int:
-        """How much is there in all."""
         return self._limit
 
     @property
     def queue(self) -> int:
-        """How many wait."""
         return len(self._growing) + len(self._acquiring)
 
-    # -- the three verbs -------------------------------------------------------------------------------------------
+    # -- acquire, update, release --------------------------------------------------------------------------------
 
     async def acquire(self, size: int) -> Permit:
-        """A permit for `size`, which has to be released.
+        """Acquire a permit for `size`, which must be released.
 
         Raises PermitTimeoutError, PermitQueueFullError, InvalidArgumentError.
         """
         return self.acquire_nowait(size) or await self._wait(size, None, self._acquiring)
 
     def acquire_nowait(self, size: int) -> Permit | None:
-        """The same if it can be had at once and no request waits; otherwise None."""
+        """Acquire a permit if it is free now and no request waits; otherwise None."""
         _check(size)
         if self.queue or not self._fits(size, 0):
             return None
@@ -116,9 +114,9 @@ class AsyncSemaphore:
         return self._grant(Permit(0), size)
 
     async def update(self, permit: Permit, size: int) -> Permit:
-        """Make a held permit smaller, which is done at once, or larger, which may have to wait; the same permit.
+        """Resize a permit that is held, and return it. Shrinking takes effect at once, growing may wait.
 
-        While it waits, and when it fails, the permit stays as it was: it has to be released all the same.
+        While it waits, and when it fails, the permit keeps its old size and must still be released.
         Raises PermitTimeoutError, PermitQueueFullError, InvalidArgumentError.
         """
         _check(size)
@@ -134,14 +132,14 @@ class AsyncSemaphore:
         return permit
 
     def release(self, permit: Permit) -> None:
-        """Give it back. Idempotent."""
+        """Return the permit. Idempotent."""
         if not permit.released:
             permit.released = True
             self._grant(permit, 0)
             self._serve()
 
     def resize(self, limit: int) -> None:
-        """Another limit from now on. Permits that are out stay out, also when they are more than that."""
+        """Change the limit. Permits that are out stay out, even when they exceed the new limit."""
         self._limit = limit
         self._serve()
 
@@ -152,7 +150,7 @@ class AsyncSemaphore:
         return others + size <= self._limit or others == 0
 
     def _stuck(self) -> bool:
-        """Whether all that is out is held by those who wait to grow."""
+        """Whether every permit that is out waits to grow."""
         return sum(waiter.permit.size for waiter in self._growing if waiter.permit is not None) >= self.used
 
     def _grant(self, permit: Permit, size: int) -> Permit:
@@ -197,20 +195,20 @@ class AsyncSemaphore:
             self._leave(waiter)
 
     def _abandon(self, waiter: _Waiter, permit: Permit | None) -> None:
-        """Whoever waited does not any more: it timed out, or was cancelled, perhaps with the permit on its way."""
+        """A request ends without its permit: timed out or cancelled, perhaps after the grant."""
         self._leave(waiter)
         granted = waiter.future.done() and not waiter.future.cancelled() and waiter.future.exception() is None
         if granted and permit is None:
             self.release(waiter.future.result())
 
     def _leave(self, waiter: _Waiter) -> None:
-        """Out of the queue; it may have held up those behind it."""
+        """Remove from the queue; requests behind it may fit now."""
         self._growing.pop(waiter, None)
         self._acquiring.pop(waiter, None)
         self._serve()
 
     def _serve(self) -> None:
-        """Give what there is to those who have waited longest."""
+        """Grant requests in order, as far as they fit."""
         for queue in (self._growing, self._acquiring):
             while queue:
                 waiter = next(iter(queue))
@@ -233,7 +231,6 @@ class AsyncSemaphore:
         return f"{size} {self.unit} of {self.name or 'memory'} were asked for, {self.used} of {self._limit} are in use"
 
     def statistics(self) -> PoolStatistics:
-        """How it stands, and what was counted so far."""
         return PoolStatistics(
             name=self.name,
             unit=self.unit,
@@ -249,7 +246,7 @@ class AsyncSemaphore:
 
 def _check(size: int) -> None:
     if size < 0:
-        raise InvalidArgumentError(f"a permit for {size}; 0 or more is right")
+        raise InvalidArgumentError(f"the size of a permit must be 0 or more, got {size}")
 
 
 def _released() -> InvalidArgumentError:

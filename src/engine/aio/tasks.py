@@ -13,7 +13,7 @@ log = logging.getLogger(__name__)
 
 
 class Supervisor:
-    """Owns background tasks: holds them (asyncio itself does not), logs their failures, cancels them at the end.
+    """Owns background tasks: keeps references (asyncio does not), logs failures, cancels the tasks at the end.
 
     Loop thread only.
     """
@@ -26,7 +26,7 @@ class Supervisor:
         self._closed = False
 
     def spawn(self, coroutine: Coroutine[Any, Any, Any], name: str = "") -> asyncio.Task[Any] | None:
-        """Start it. After close() it is dropped and None is returned."""
+        """Start a task. After close() the coroutine is dropped and None is returned."""
         if self._closed:
             coroutine.close()
             return None
@@ -44,14 +44,14 @@ class Supervisor:
         return len(self._tasks)
 
     async def drain(self) -> None:
-        """Wait until every task that runs now has ended."""
+        """Wait until all present tasks have ended."""
         current = asyncio.current_task()
         tasks = [task for task in self._tasks if task is not current]
         if tasks:
             await asyncio.wait(tasks)
 
     async def close(self) -> None:
-        """Cancel every task and wait for its end. Idempotent."""
+        """Cancel all tasks and wait for their end. Idempotent."""
         self._closed = True
         current = asyncio.current_task()
         tasks = [task for task in self._tasks if task is not current]

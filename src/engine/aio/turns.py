@@ -1,4 +1,4 @@
-"""`Turns`: work that is done one after the other, each to its end, also when whoever waits for it gives up."""
+"""`Turns`: runs pieces of work one after the other, each to its end, even when the caller is cancelled."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ T = TypeVar("T")
 
 
 class Turns:
-    """Loop thread only. Holds its tasks, since asyncio does not."""
+    """Runs work one at a time. Loop thread only. Keeps references to its tasks, since asyncio does not."""
 
     __slots__ = ("_last",)
 
@@ -19,22 +19,22 @@ class Turns:
 
     @property
     def idle(self) -> bool:
-        """Whether everything that was given has ended."""
+        """Whether all work has ended."""
         return self._last is None or self._last.done()
 
     async def take(self, work: Callable[[], Coroutine[Any, Any, T]]) -> T:
-        """Do it after all that was given before. Cancelling the caller does not cancel the work."""
+        """Run it after all earlier work, and wait. Cancelling the caller does not cancel the work."""
         return await asyncio.shield(self.begin(work))
 
     def begin(self, work: Callable[[], Coroutine[Any, Any, T]]) -> asyncio.Future[T]:
-        """The same; nobody has to wait for it."""
+        """Run it after all earlier work, without waiting."""
         task = asyncio.ensure_future(_after(self._last, work))
         task.add_done_callback(_seen)
         self._last = task
         return task
 
     def wait_for(self, under_way: asyncio.Future[Any]) -> None:
-        """What is given from now on comes after this, too, which was not given here. Nothing may be under way."""
+        """Make later work wait for a future that was not started here. Nothing may be running or queued."""
         self._last = under_way
 
 
@@ -45,6 +45,6 @@ async def _after(previous: asyncio.Future[Any] | None, work: Callable[[], Corout
 
 
 def _seen(task: asyncio.Future[Any]) -> None:
-    """Nobody may be left to look at the error."""
+    """Mark the error as retrieved: there may be no caller any more."""
     if not task.cancelled():
         task.exception()

@@ -11,7 +11,7 @@ T = TypeVar("T")
 
 
 def new_event_loop() -> asyncio.AbstractEventLoop:
-    """A new uvloop loop; the standard library's where uvloop is not made for the platform."""
+    """A new uvloop loop, or asyncio's where uvloop does not support the platform."""
     try:
         uvloop = importlib.import_module("uvloop")
     except ImportError:
@@ -21,6 +21,6 @@ def new_event_loop() -> asyncio.AbstractEventLoop:
 
 
 def run(main: Coroutine[Any, Any, T]) -> T:
-    """Like asyncio.run, on `new_event_loop()`: SIGINT cancels `main`, and everything is closed at the end."""
+    """Like asyncio.run on new_event_loop(): SIGINT cancels `main`, and the loop is cleaned up at the end."""
     with asyncio.Runner(loop_factory=new_event_loop) as runner:
         return runner.run(main)

@@ -1,6 +1,6 @@
-"""Who does blocking file work: a few threads, somebody's executor, or the loop itself under simulation.
+"""Workers for blocking file access: a few threads, a foreign executor, or the loop itself under simulation.
 
-A worker takes a job from a `SimpleQueue` and answers with `call_soon_threadsafe`: about 50 µs there and back on
+A worker takes a job from a `SimpleQueue` and answers with `call_soon_threadsafe`: about 50 µs per round trip on
 uvloop, where `loop.run_in_executor` costs up to twice that, which is as much as the sync it waits for.
 """
 
@@ -20,17 +20,17 @@ Done = Callable[[Any, "BaseException | None"], None]
 
 
 class Workers(Protocol):
-    """Runs blocking work off the loop. Jobs may run at once and end in any order."""
+    """Runs blocking work off the loop. Jobs may run concurrently and end in any order."""
 
     def post(self, work: Work, done: Done) -> None:
-        """Call work() somewhere, then done(its result or None, its exception or None) on the calling loop."""
+        """Run work() elsewhere, then call done(its result or None, its exception or None) on the calling loop."""
 
     def close(self) -> None:
-        """Finish what was posted and stop. Idempotent."""
+        """Finish all posted work and stop. Idempotent."""
 
 
 class ThreadWorkers:
-    """Daemon threads, started when there is work for one more, at most `threads`."""
+    """Daemon threads, started on demand, at most `threads`."""
 
     def __init__(self, threads: int = 16, name: str = "engine-storage") -> None:
         self._threads_max = threads
@@ -41,7 +41,6 @@ class ThreadWorkers:
         self._outstanding = 0
 
     def post(self, work: Work, done: Done) -> None:
-        """Hand a job to a thread."""
         with self._lock:
             self._outstanding += 1
             if self._outstanding > len(self._threads) < self._threads_max:
@@ -59,12 +58,11 @@ class ThreadWorkers:
             result, error = call(work)
             with self._lock:
                 self._outstanding -= 1
-            with contextlib.suppress(RuntimeError):  # the loop was closed; nobody waits any more
+            with contextlib.suppress(RuntimeError):  # the loop was closed: nothing waits for the result
                 loop.call_soon_threadsafe(done, result, error)
-            del loop, job, work, done, result, error  # an idle thread keeps nothing alive
+            del loop, job, work, done, result, error  # an idle thread must not keep objects alive
 
     def close(self) -> None:
-        """Finish what was posted and stop the threads."""
         threads, self._threads = self._threads, []
         for _ in threads:
             self._jobs.put(None)
@@ -73,43 +71,41 @@ class ThreadWorkers:
 
 
 class InlineWorkers:
-    """Does the work at once, on the loop, and answers in its next turn: deterministic under virtual time."""
+    """Runs the work at once, on the loop, and answers in its next turn: deterministic under virtual time."""
 
     def post(self, work: Work, done: Done) -> None:
-        """Run now, answer soon."""
         result, error = call(work)
         asyncio.get_running_loop().call_soon(done, result, error)
 
     def close(self) -> None:
-        """Nothing to stop."""
+        """Does nothing."""
 
 
 class Submits(Protocol):
-    """What is needed of a concurrent.futures.Executor."""
+    """The part of concurrent.futures.Executor that is used."""
 
     def submit(self, fn: Callable[..., Any], /) -> Future[Any]:
-        """Run fn() somewhere."""
+        """Run fn() elsewhere."""
 
 
 class ExecutorWorkers:
-    """Uses an executor that belongs to somebody else."""
+    """Uses an executor that another component owns."""
 
     def __init__(self, executor: Submits) -> None:
         self._executor = executor
 
     def post(self, work: Work, done: Done) -> None:
-        """Submit, answer on the calling loop."""
         loop = asyncio.get_running_loop()
 
         def finished(future: Future[Any]) -> None:
             error = future.exception()
-            with contextlib.suppress(RuntimeError):  # the loop was closed; nobody waits any more
+            with contextlib.suppress(RuntimeError):  # the loop was closed: nothing waits for the result
                 loop.call_soon_threadsafe(done, None if error else future.result(), error)
 
         self._executor.submit(work).add_done_callback(finished)
 
     def close(self) -> None:
-        """The executor belongs to its owner."""
+        """Does nothing: the executor's owner shuts it down."""
 
 
 def call(work: Work) -> tuple[Any, BaseException | None]:
@@ -126,7 +122,7 @@ def as_workers(executor: Workers | Submits) -> Workers:
 
 
 def run(workers: Workers, work: Callable[[], T]) -> asyncio.Future[T]:
-    """Do blocking work; a future for its result."""
+    """Run blocking work; a future for its result."""
     future: asyncio.Future[T] = asyncio.get_running_loop().create_future()
 
     def done(result: T, error: BaseException | None) -> None:

@@ -43,8 +43,7 @@ class Addresses:
 
     def url_for(self, stream: FrameStream) -> str:
         """The address for the peer of a connection: configured, or the one that the peer has dialled."""
-        dialled: str | None = getattr(stream, "local_url", None)
-        return self._current.value.service_url or dialled or self.service_url
+        return self._current.value.service_url or stream.local_url or self.service_url
 
     def dial(self, url: str, stream: FrameStream) -> str:
         """A broker's URL as the peer of a connection can use it."""

@@ -21,6 +21,7 @@ from engine.broker.hosting.segment_host import SegmentHosting
 from engine.broker.metrics.catalogue import metrics_page
 from engine.broker.metrics.ports import Observed
 from engine.broker.pools.pools import BrokerMemory
+from engine.broker.segment.environment import Environment
 from engine.broker.settings.config import BrokerConfig
 from engine.broker.settings.current import CurrentConfig
 from engine.broker.upkeep.idle import IdleLoop
@@ -51,6 +52,7 @@ class Foundation:
     memory: BrokerMemory
     clock: Clock
     connector: Connector | None
+    environment: Environment
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,7 +146,7 @@ def _membership(base: Foundation, config: BrokerConfig) -> Membership:
         connector=base.connector,
         shared=base.shared,
         loads=base.memory.topic_loads,
-        reads=base.memory.outbound.reads,
+        environment=base.environment,
     )
 
 

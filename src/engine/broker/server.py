@@ -25,7 +25,10 @@ from engine.broker.hosting.segment_host import SegmentHosting
 from engine.broker.pools.latency import Measures
 from engine.broker.pools.partial_frames import HalfFrames
 from engine.broker.pools.pools import BrokerMemory
+from engine.broker.pools.ports import Pause
+from engine.broker.segment.environment import Environment
 from engine.broker.session.connection import Connection
+from engine.broker.session.handlers import accept
 from engine.broker.session.keepalive import KeepAlive
 from engine.broker.settings.config import BrokerConfig
 from engine.broker.settings.current import CurrentConfig
@@ -226,8 +229,23 @@ class Broker:
         await check_explained(store, metadata, str(self._data), shared=self.shared)
         self.started_as = await raise_generation(metadata, store.rng)
         store.identify(self.started_as.store, self.started_as.generation)
+        environment = Environment(
+            publish=self.memory.publish,
+            reads=self.memory.outbound.reads,
+            latency=self.measures,
+            clock=self.clock,
+            serving_since=self._serving_since,
+        )
         base = Foundation(
-            store, metadata, self.shared, self.current, self.addresses, self.memory, self.clock, self._connector
+            store=store,
+            metadata=metadata,
+            shared=self.shared,
+            current=self.current,
+            addresses=self.addresses,
+            memory=self.memory,
+            clock=self.clock,
+            connector=self._connector,
+            environment=environment,
         )
         parts = self._parts = build(base, self)
         await parts.members.start()
@@ -278,7 +296,7 @@ class Broker:
             await admin.quiet()
         self._keep_alive.stop()
         for connection in self.connections:
-            connection.hold("closing")
+            connection.hold(Pause.CLOSING)
         if self._running:
             await self.tasks.close()
             await self.dynamic.close()
@@ -318,11 +336,11 @@ class Broker:
 
     def accept(self, stream: FrameStream) -> Connection:
         """The handler for a new connection, of whatever kind."""
-        return self._accept(Connection(self, stream))
+        return self._accept(accept(self, stream))
 
     def accept_local(self, stream: FrameStream) -> Connection:
         """The same for one from within this process, which needs no token."""
-        return self._accept(Connection(self, stream, trusted=True))
+        return self._accept(accept(self, stream, trusted=True))
 
     def _accept(self, connection: Connection) -> Connection:
         self.connections.add(connection)
@@ -378,7 +396,7 @@ class Broker:
     def forget(self, connection: Connection) -> None:
         """It is gone."""
         self.connections.discard(connection)
-        self.memory.forget(connection)
+        self.memory.forget(connection.pressure, connection.caller)
         if not self.connections:
             self._emptied.set()
 
@@ -414,6 +432,9 @@ class Broker:
         server = self.addresses.admin_server = AdminServer(self)
         self.loop_lag.start()
         return await server.listen(host, port, self.doors.tls(self.config))
+
+    def _serving_since(self) -> float | None:
+        return self.up_since if self.addresses.reachable else None
 
     # -- housekeeping ----------------------------------------------------------------------------------------------
 

@@ -1,4 +1,4 @@
-"""Sends and receives, on the user's side. `AsyncClient` is the door."""
+"""The client: sends and receives messages, for programs. `AsyncClient` is its entry point."""
 
 from __future__ import annotations
 

@@ -4,14 +4,20 @@ from __future__ import annotations
 
 import random
 import ssl
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Coroutine, Iterable, Mapping
 from functools import partial
 from typing import Any, Self, TypeVar
 
 from engine.aio.once import Once
 from engine.client.admin.admin import AsyncAdmin
-from engine.client.base.options import Batching, ClientOptions, ConsumerOptions, ProducerOptions
-from engine.client.base.redelivery import QueueOptions, backoff_of
+from engine.client.base.options import (
+    Batching,
+    ClientOptions,
+    ConsumerOptions,
+    ProducerOptions,
+    QueueOptions,
+    backoff_of,
+)
 from engine.client.base.schema import Schema
 from engine.client.consume.checkpoint_consumer import AsyncCheckpointConsumer
 from engine.client.consume.queue_consumer import AsyncQueueConsumer
@@ -19,8 +25,9 @@ from engine.client.consume.stream_consumer import AsyncStreamConsumer
 from engine.client.many.multi import AsyncMultiQueueConsumer, AsyncMultiStreamConsumer
 from engine.client.net.children import Children, Closable
 from engine.client.net.pool import Pool
-from engine.client.planning import Planning
 from engine.client.produce.producer import AsyncProducer
+from engine.client.ranges.range_reader import AsyncRangeReader, Ranges, ReadPlan, check_keys, check_ranges
+from engine.client.ranges.topic_view import AsyncTopicView
 from engine.client.topic.session import TopicSession
 from engine.client.topic.topic_list import AsyncTopicWatch, TopicQuery, Topics, chosen, list_topics
 from engine.client.transact.entering import Entering
@@ -47,14 +54,14 @@ from engine.wire.url import parse_url
 C = TypeVar("C", bound=Closable)
 
 
-class AsyncClient(Planning):
+class AsyncClient:
     """A client of one service, `engine://host:port`. Use it from one event loop, preferably as `async with`.
 
     `token`: what the broker asks for. `tls`: an ssl.SSLContext. `memory_limit`: bytes that all its producers and
-    consumers may hold together. `operation_timeout`: seconds for whatever has no time limit of its own. `connector`,
-    `clock`, `rng`, `admin` are for embedding and for tests.
+    consumers may hold together. `operation_timeout`: seconds for each operation that has no time limit of its own.
+    `connector`, `clock`, `rng`, `admin` are for embedding and for tests.
 
-    Nothing is connected before it is needed (`async with` needs it at once, and raises ConnectError when nobody
+    Nothing is connected before it is needed (`async with` connects at once, and raises ConnectError when no broker
     answers). A lost connection is made again in the background. Raises InvalidArgumentError for a malformed URL.
     """
 
@@ -75,7 +82,7 @@ class AsyncClient(Planning):
         if connector is None:
             parse_url(url)
         if tls is not None and not isinstance(tls, ssl.SSLContext):
-            raise InvalidArgumentError(f"tls is {type(tls).__name__}; an ssl.SSLContext is right")
+            raise InvalidArgumentError(f"tls must be an ssl.SSLContext, got {type(tls).__name__}")
         self.service_url = url
         self._options = ClientOptions(
             connector=connector or TcpConnector(tls=tls),
@@ -252,7 +259,7 @@ class AsyncClient(Planning):
         TimeoutError, InvalidArgumentError.
         """
         if start is not None and not isinstance(start, Checkpoint):
-            raise InvalidArgumentError(f"start is {type(start).__name__}; an engine.Checkpoint is right")
+            raise InvalidArgumentError(f"start must be an engine.Checkpoint, got {type(start).__name__}")
         more: dict[str, Any] = {"schema": schema, "on_corrupt": on_corrupt, "group": group}
         options = self._consumer_options(name, None, "latest", receive_queue_size, **more)
         consumer = AsyncCheckpointConsumer(self._pool, TopicName.parse(topic), options)
@@ -309,7 +316,7 @@ class AsyncClient(Planning):
         return self._transactions.begin(timeout, name)
 
     def join_transaction(self, id: str, attempt: str | None = None) -> Entering:  # noqa: A002 - what it is called
-        """Takes part in a transaction that somebody else has begun and ends: await it, or enter it with `async with`,
+        """Takes part in a transaction that is begun and ended elsewhere: await it, or enter it with `async with`,
         which waits at its end until everything is written.
 
         `attempt`: what is done with this object belongs to that attempt, and takes effect only if the commit accepts
@@ -333,6 +340,50 @@ class AsyncClient(Planning):
 
     def _make_name(self, kind: str) -> str:
         return f"{kind}-{self._options.rng.getrandbits(64):016x}"
+
+    # -- reading by plan -------------------------------------------------------------------------------------
+
+    async def topic_view(self, topic: str) -> AsyncTopicView:
+        """Follows a topic's segments, and tells how far each of them reaches. The topic is not created.
+
+        Raises NotFoundError, ConnectError, TimeoutError, InvalidArgumentError.
+        """
+        view = AsyncTopicView(self._pool, TopicName.parse(topic), self._make_name("view"))
+        return await self._started(view, view.start)
+
+    async def range_reader(
+        self,
+        topic: str,
+        ranges: Ranges,
+        *,
+        buckets: tuple[int, int] | None = None,
+        keys: Iterable[bytes | str] | None = None,
+        skip_deleted: bool = False,
+        receive_queue_size: int = RECEIVE_QUEUE_MESSAGES,
+        on_corrupt: str = "stop",
+    ) -> AsyncRangeReader:
+        """Reads `ranges`, {segment id: (first offset, offset behind the last)}, and then it is done.
+
+        One segment after the other, parents before children, each in the order of its offsets; what belongs to no
+        committed transaction is left out. `buckets`: (first, last), only entries whose smallest bucket hash lies
+        there: tasks whose `buckets` tile 0..65535 share the entries out, each to one of them, and where they are cut
+        at bucket boundaries, a key is in one task. `keys`: entries that hold none of these may be left out; what comes
+        is not filtered further. `skip_deleted`: leave out what retention has deleted, and say so in `deleted`, rather
+        than raise NotFoundError where it is met. `receive_queue_size`: messages fetched ahead. `on_corrupt`: a bad
+        entry ends the reading with CorruptionError ("stop"), or is passed by, logged and counted ("skip").
+
+        Raises NotFoundError, ConnectError, TimeoutError; InvalidArgumentError, also for a range beyond a segment's end.
+        """
+        plan = ReadPlan(check_ranges(ranges), buckets, check_keys(keys), skip_deleted)
+        options = ConsumerOptions(
+            name=self._make_name("consumer"),
+            instance=self._make_name("instance"),
+            receive_queue_size=receive_queue_size,
+            create_topic=False,
+            on_corrupt=on_corrupt,
+        )
+        reader = AsyncRangeReader(self._pool, TopicName.parse(topic), options, plan)
+        return await self._started(reader, reader.start)
 
     async def _started(self, made: C, start: Callable[[], Coroutine[Any, Any, None]]) -> C:
         return await self._children.start(made, start)

@@ -1,4 +1,4 @@
-"""A client of a broker in the same process and on the same loop, joined by an in-memory pair of frame streams."""
+"""A client of a broker in the same process and event loop, connected by an in-memory pair of frame streams."""
 
 from __future__ import annotations
 

@@ -1,0 +1,1 @@
+"""The control plane: decides the shape of topics and the assignment of segments to consumers."""

@@ -1,4 +1,4 @@
-"""`AutoScaling`: topics that find their own size, as one broker sees them: its tick, and the policies (PIP-483)."""
+"""`AutoScaling`: auto-scale on one broker: its tick, and the policies (PIP-483)."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _AT_ONCE_MAX = 16
 
 
 class AutoScaling:
-    """Loop thread only. Topics that carry no load, and that nobody leads here, cost nothing."""
+    """Loop thread only. A topic without load that is not led here costs nothing."""
 
     def __init__(
         self, controllers: Controllers, resources: ScalableTopicResources, config: ControlConfig, tasks: Supervisor
@@ -34,11 +34,10 @@ class AutoScaling:
         self._loaded: set[TopicName] = set()  # since the last tick
 
     def start(self) -> None:
-        """Begin to tick."""
         self._tasks.spawn(self._tick(), "auto-scale")
 
     def loaded(self, topic: TopicName) -> None:
-        """This broker serves a segment of it that carries load now: somebody must lead it, or it would never scale."""
+        """A segment here carries load: its topic must have a leader, or it would never scale."""
         self._loaded.add(topic)
 
     async def _tick(self) -> None:
@@ -51,7 +50,7 @@ class AutoScaling:
                 await asyncio.gather(*map(self._find_leader, loaded[first : first + _AT_ONCE_MAX]))
 
     async def _find_leader(self, topic: TopicName) -> None:
-        """Lead it if nobody does and it is to scale; the leader resigns when it is at rest."""
+        """Lead the topic if no broker does and its policy enables auto-scale; an idle leader resigns later."""
         controller = self._controllers.get(topic)
         if controller is not None and controller.leadership.leading:
             return
@@ -61,14 +60,16 @@ class AutoScaling:
         except (NotOwnerError, NotFoundError, AlreadyClosedError):
             return
         except EngineError as e:
-            log.warning("%s has load, and nobody can be found to lead it for now: %s", topic, e)
-        except Exception:  # the tick is for all topics
-            log.exception("%s has load, and looking for who leads it failed", topic)
+            log.warning("%s has load, but no leader was found: %s", topic, e)
+        except Exception:  # the tick serves all topics
+            log.exception("%s has load, but the search for its leader failed", topic)
 
     # Policies and what came of them.
 
     async def status(self, topic: str | TopicName) -> AutoScaleStatus:
-        """The effective policy and the last reports of load; from its leader, also the last decision. NotFoundError."""
+        """The effective policy and the last load reports; from the leader, also the last decision. Raises
+        NotFoundError.
+        """
         name = TopicName.parse(topic)
         policy, loads = await self._effective(name), await read_loads(self._resources.metadata, name)
         controller = self._controllers.get(name)
@@ -77,20 +78,20 @@ class AutoScaling:
         return replace(controller.scaling.status, policy=policy, loads=loads)
 
     async def get_policy(self, topic: str | TopicName) -> AutoScalePolicyOverride | None:
-        """What the topic itself overrides. Raises NotFoundError."""
+        """The topic's own override. Raises NotFoundError."""
         return (await self._load(TopicName.parse(topic))).layout.auto_scale_policy
 
     async def set_policy(self, topic: str | TopicName, override: AutoScalePolicyOverride | None) -> None:
-        """Replace what the topic overrides; None: nothing. It counts at once. Raises NotFoundError, NotOwnerError."""
+        """Replace the topic's override (None: remove it), effective at once. Raises NotFoundError, NotOwnerError."""
         controller = await self._controllers.lead(TopicName.parse(topic))
         await controller.set_auto_scale_policy(override or None)
 
     async def get_namespace_policy(self, namespace: str) -> AutoScalePolicyOverride | None:
-        """What a "tenant/namespace" overrides for its topics."""
+        """The override that a "tenant/namespace" sets for its topics."""
         return await self._resources.load_namespace_auto_scale_policy(*parse_namespace(namespace))
 
     async def set_namespace_policy(self, namespace: str, override: AutoScalePolicyOverride | None) -> None:
-        """Replace what it overrides; None: nothing. Its topics follow at their next look."""
+        """Replace the namespace's override (None: remove it). Its topics follow at their next look."""
         await self._resources.save_namespace_auto_scale_policy(*parse_namespace(namespace), override or None)
 
     async def _effective(self, topic: TopicName) -> AutoScalePolicy:

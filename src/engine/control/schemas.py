@@ -1,4 +1,4 @@
-"""`TopicSchemas`: which schemas the messages of a topic may have been written with. Any broker may serve it."""
+"""`TopicSchemas`: the schemas with which a topic's messages may have been written. Any broker may serve it."""
 
 from __future__ import annotations
 
@@ -15,31 +15,31 @@ _ATTEMPTS_MAX = 10  # several clients may declare new versions at the same time
 
 
 class TopicSchemas:
-    """A history changes by compare-and-set, so that two who declare at once are checked against each other."""
+    """A history changes by compare-and-set, so concurrent declarations are checked against each other."""
 
     def __init__(self, resources: ScalableTopicResources) -> None:
         self._resources = resources
 
     async def history(self, topic: TopicName) -> SchemaHistory:
-        """What was declared so far. Raises NotFoundError when there is no such topic."""
+        """The schemas declared so far. Raises NotFoundError when the topic does not exist."""
         return (await self._load(topic))[0]
 
     async def declare(self, topic: TopicName, schema: TopicSchema, *, producer: bool) -> SchemaHistory:
-        """The history with `schema` checked against it, and durably in it where it is new for a producer, or the first.
+        """Check `schema` against the history, and add it durably if it is new and from a producer, or the first.
 
-        Raises NotFoundError, InvalidArgumentError for a new one that is no schema or beyond a limit, SchemaError when
-        it does not go together with what is there.
+        Returns the history. Raises NotFoundError, InvalidArgumentError for a new one that is no schema or exceeds a
+        limit, SchemaError when it is incompatible with the history.
         """
         for _ in range(_ATTEMPTS_MAX):
             known, version = await self._load(topic)
             if schema.definition and schema not in known.versions:
                 schema.check()
             for _ in known.comparisons(schema, producer=producer):
-                await asyncio.sleep(0)  # each takes milliseconds at most; others have their turn between two of them
+                await asyncio.sleep(0)  # a check takes milliseconds at most; let the loop serve other work in between
             wanted = known.extended(schema, producer=producer)
             if wanted == known or await self._save(topic, wanted, version):
                 return wanted
-        raise EngineError(f"the schema of {topic} is changed by others all the time; try again")
+        raise EngineError(f"the schema of {topic} keeps changing; try again")
 
     async def _load(self, topic: TopicName) -> tuple[SchemaHistory, Expected | int]:
         found = await self._resources.load_topic(topic)
@@ -50,13 +50,13 @@ class TopicSchemas:
         if record is None:
             return SchemaHistory(born), ABSENT
         history = SchemaHistory.from_json(record.value)
-        # One of another time was left by a topic that had this name before.
+        # A history of another creation time belongs to an earlier topic of this name.
         return history if history.topic_created_ms == born else SchemaHistory(born), record.stat.version
 
     async def _save(self, topic: TopicName, history: SchemaHistory, version: Expected | int) -> bool:
-        """Whether it is there; False when somebody else was faster, or may have been."""
+        """Whether it was written; False when another writer was faster, or the outcome is unknown."""
         try:
             await self._resources.metadata.put(keys.schema(topic), history.to_json(), version)
         except (ConflictError, OutcomeUnknownError):
-            return False  # the next look tells
+            return False  # the next reading tells
         return True

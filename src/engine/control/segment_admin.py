@@ -1,7 +1,7 @@
-"""`SegmentAdmin`: single segments as an operator may ask for them (PIP-468 "Segment Topic Management").
+"""`SegmentAdmin`: operators' access to single segments (PIP-468 "Segment Topic Management").
 
-The layout decides which segments there are, and the changes of the topic make, seal and delete them. What is asked for
-here only repairs: whatever the layout or a pending change does not call for is refused.
+The layout decides which segments exist, and changes of the topic create, seal and delete them. Requests here only
+repair: whatever neither the layout nor a pending change calls for is refused.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ class SegmentAdmin:
         self._host = host
 
     async def create(self, name: SegmentName, subscriptions: Sequence[str] = ()) -> None:
-        """The store of an active segment, or of one that is just being made, and cursors for these subscriptions.
+        """Create the store of an active segment, or of one that is being created, and cursors for these subscriptions.
 
-        What is there already stays as it is.
+        What exists stays as it is.
         """
         async with self._unchanging(name.topic) as controller:
             layout = controller.layout
@@ -43,13 +43,13 @@ class SegmentAdmin:
                 raise InvalidArgumentError(f"{_unknown(name, layout)}: splits and merges make segments")
             _check_range(name, info.hash_range)
             if not info.active:
-                raise InvalidArgumentError(f"{name} is sealed; a sealed segment is never made again")
+                raise InvalidArgumentError(f"{name} must be active, got a sealed segment, which is never created again")
             await self._check_subscriptions(name.topic, subscriptions)
             spec = segment_spec(name.topic, layout, info)
             await self._host.create_segment(spec, subscriptions, term=controller.leadership.term)
 
     async def terminate(self, name: SegmentName) -> None:
-        """Nothing for a sealed segment; one that a pending change is about to seal is sealed."""
+        """Seal a segment that a pending change is about to seal; do nothing for a sealed one."""
         async with self._unchanging(name.topic) as controller:
             layout = controller.layout
             info = layout.segments.get(name.segment_id)
@@ -59,14 +59,14 @@ class SegmentAdmin:
             if not info.active:
                 return
             if name.segment_id not in _ending(layout):
-                raise InvalidArgumentError(f"{name} is active; a split, merge or rebucket seals it, nothing else")
+                raise InvalidArgumentError(f"{name} is active; only a split, merge or rebucket seals it")
             spec = segment_spec(name.topic, layout, info)
             await self._host.terminate_segment(spec, term=controller.leadership.term)
 
     async def delete(self, name: SegmentName, *, force: bool = False) -> None:
-        """What is left of a segment that the layout does not name; or a sealed one, that then leaves the layout.
+        """Delete the leftovers of a segment that is not in the layout; or a sealed one, which then leaves the layout.
 
-        A sealed one has to be drained, that is acknowledged by every subscription; `force` acknowledges what is left.
+        A sealed one must be drained, that is, acknowledged by every subscription; `force` acknowledges the rest.
         """
         async with self._unchanging(name.topic) as controller:
             layout = controller.layout
@@ -81,7 +81,7 @@ class SegmentAdmin:
                 for facts in await self._resources.list_subscriptions(name.topic):
                     await self._host.seek_subscription(spec, facts.name, InitialPosition.LATEST)
         if not await controller.prune(name.segment_id):
-            raise InvalidArgumentError(f"{name} is not drained: a subscription has messages in it that it has not read")
+            raise InvalidArgumentError(f"{name} is not drained: a subscription has not acknowledged all its messages")
 
     @staticmethod
     def _check_deletable(name: SegmentName, info: SegmentInfo) -> None:
@@ -89,15 +89,15 @@ class SegmentAdmin:
             raise InvalidArgumentError(f"{name} is active; only a sealed segment can be deleted")
         if info.parent_ids:
             parents = ", ".join(map(str, info.parent_ids))
-            raise InvalidArgumentError(f"{name} has parents that are still there: {parents}; the oldest go first")
+            raise InvalidArgumentError(f"{name} still has parents: {parents}; delete the oldest first")
 
     async def _delete_unknown(self, name: SegmentName, controller: ScalableTopicController) -> None:
-        record = await self._resources.load_topic(name.topic)  # what is known here may be older
+        record = await self._resources.load_topic(name.topic)  # the record known here may be old
         layout = controller.layout if record is None else record.layout
         if name.segment_id in layout.segments:
-            raise InvalidArgumentError(f"{name} has just come into the layout; try again")
+            raise InvalidArgumentError(f"{name} has just been added to the layout; try again")
         if name.segment_id in _children(layout):
-            raise InvalidArgumentError(f"{name} is just being made by a change of the topic")
+            raise InvalidArgumentError(f"{name} is being created by a change of the topic")
         spec = SegmentSpec(name, layout.durability, bucket_ends(1))
         await self._host.delete_segment(spec, term=controller.leadership.term)
 
@@ -110,7 +110,7 @@ class SegmentAdmin:
 
     @asynccontextmanager
     async def _unchanging(self, topic: TopicName) -> AsyncIterator[ScalableTopicController]:
-        """The topic's controller, leading; its layout stays as it is meanwhile."""
+        """The topic's controller, leading; its layout does not change meanwhile."""
         controller = await self._controllers.lead(topic)
         async with controller.changing():
             controller.leadership.check()
@@ -120,7 +120,7 @@ class SegmentAdmin:
 
 
 def _children(layout: SegmentLayout) -> dict[int, SegmentInfo]:
-    """The segments that a pending change is making."""
+    """The segments that a pending change is creating."""
     return {} if layout.change is None else {child.segment_id: child for child in children_of(layout.change)}
 
 
@@ -139,4 +139,4 @@ def _unknown(name: SegmentName, layout: SegmentLayout) -> str:
 def _check_range(name: SegmentName, real: HashRange) -> None:
     if name.hash_range != real:
         right = name.topic.segment(real, name.segment_id).descriptor
-        raise InvalidArgumentError(f"{name} has another hash range; {right} is right")
+        raise InvalidArgumentError(f"{name} must have the hash range of {right}")

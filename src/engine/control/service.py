@@ -1,4 +1,4 @@
-"""`ScalableTopicService`: the control plane of one broker, and the only door to it (PIP-468)."""
+"""`ScalableTopicService`: the control plane of one broker, and its only entrance (PIP-468)."""
 
 from __future__ import annotations
 
@@ -50,8 +50,8 @@ _CREATE_ATTEMPTS_MAX = 5
 class ScalableTopicService:
     """Loop thread only. Topics are given as text or TopicName; every method may raise InvalidArgumentError.
 
-    What only the topic's leader can do makes this broker its leader when nobody is, and raises NotOwnerError, naming
-    the leader, when another broker is.
+    A method that only the leader can run makes this broker the leader when there is none, and raises NotOwnerError,
+    naming the leader, when another broker leads.
     """
 
     def __init__(
@@ -66,7 +66,7 @@ class ScalableTopicService:
         list_pace: Pace | None = None,
         list_memory: AsyncDualMemoryLimiter | None = None,
     ) -> None:
-        """`brokers`: leaderships hang on its session; without it they have one of their own.
+        """`brokers`: provides the session of the leaderships; without it they have one of their own.
 
         `list_pace`, `list_memory`: see TopicLists.
         """
@@ -100,13 +100,13 @@ class ScalableTopicService:
         )
 
     async def start(self) -> None:
-        """Begin to follow the metadata store, and resume changes that were left unfinished."""
+        """Begin to follow the metadata store, and resume pending changes."""
         self._watches.start()
         self._controllers.resumption.look()
         self.scaling.start()
 
     async def close(self) -> None:
-        """Resign every leadership; consumers' channels get AlreadyClosedError, their sessions stay. Idempotent."""
+        """Resign all leaderships; consumers' channels get AlreadyClosedError, their sessions stay. Idempotent."""
         await self._watches.close()
         await self.topic_lists.close()
         await self._controllers.close()
@@ -124,8 +124,8 @@ class ScalableTopicService:
         durability: str | None = None,
         entry_buckets: int | None = None,
     ) -> TopicView:
-        """A new topic; None takes the namespace's or the broker's default. Its record is all there is at first:
-        segments come into being on their owners at first use. Raises AlreadyExistsError, InvalidArgumentError.
+        """Create a topic; None takes the namespace's or the broker's default. Only its record is written:
+        owners create segments on first use. Raises AlreadyExistsError, InvalidArgumentError.
         """
         name = TopicName.parse(topic)
         await self._resources.check_new_topic(name, properties or {})
@@ -150,7 +150,7 @@ class ScalableTopicService:
         raise AlreadyExistsError(f"{name} is being deleted; try again")
 
     async def ensure_topic(self, topic: str | TopicName, *, create: bool = True) -> TopicView:
-        """The topic's view. When it is missing, `create` is true and the broker allows it: created with the defaults.
+        """The topic's view. A missing topic is created with the defaults if `create` is true and the broker allows it.
 
         Raises NotFoundError.
         """
@@ -167,9 +167,9 @@ class ScalableTopicService:
         return TopicView(name, record.layout, self._broker_url if leader is None else leader.url)
 
     async def delete_topic(self, topic: str | TopicName) -> None:
-        """The topic with its segments and subscriptions; one that is half deleted is finished.
+        """Delete a topic with its segments and subscriptions, or complete its deletion.
 
-        Raises NotFoundError, NotOwnerError; another error leaves it deleted for everybody, to be cleaned up later.
+        Raises NotFoundError, NotOwnerError; after another error the topic counts as deleted, and is cleaned up later.
         """
         name = TopicName.parse(topic)
         controller = await self._controllers.lead(name)
@@ -183,7 +183,7 @@ class ScalableTopicService:
         return await list_topics(self._resources, namespace, properties)
 
     def topic_pages(self) -> AsyncIterator[list[TopicName]]:
-        """The topics of all namespaces, some at a time."""
+        """The topics of all namespaces, in pages."""
         return self._resources.topic_pages()
 
     async def get_metadata(self, topic: str | TopicName) -> dict[str, Any]:
@@ -204,7 +204,7 @@ class ScalableTopicService:
         return with_scaling(stats, await self.scaling.status(name), self._clock.time_ms())
 
     async def segment_spec(self, topic: str | TopicName, segment_id: int) -> SegmentSpec:
-        """What a host needs to open one segment of the present layout. Raises NotFoundError."""
+        """The facts that a host needs to open a segment of the present layout. Raises NotFoundError."""
         name = TopicName.parse(topic)
         record = self._watches.cached(name)
         if record is None or segment_id not in record.layout.segments:
@@ -212,7 +212,7 @@ class ScalableTopicService:
         return segment_spec(name, record.layout, record.layout.segment(segment_id))
 
     async def watch_topic(self, topic: str | TopicName, listener: TopicListener, *, create: bool = False) -> TopicWatch:
-        """What a DagWatchSession needs: `view` is the first view, the listener hears of newer ones.
+        """Watch a topic: `view` is the first view, the listener gets newer ones.
 
         Creates a missing topic as ensure_topic does. Raises NotFoundError.
         """
@@ -226,19 +226,19 @@ class ScalableTopicService:
     # Its shape (PIP-468 "Split Protocol", "Merge Protocol"). All raise NotFoundError (topic), NotOwnerError.
 
     async def split_segment(self, topic: str | TopicName, segment_id: int) -> TopicView:
-        """An active segment becomes two, each with half its range. Raises InvalidArgumentError: nothing is touched.
+        """Split an active segment into two, each with half its range. Raises InvalidArgumentError: nothing was changed.
 
-        After another error the topic is as it was before, or the change is finished as soon as that can be done; asking
-        once more is right in both cases.
+        After another error the topic is as it was before, or the change is completed as soon as possible; calling again
+        is safe in both cases.
         """
         return await self._reshape(topic, lambda layout: plan_split(layout, segment_id))
 
     async def merge_segments(self, topic: str | TopicName, first_id: int, second_id: int) -> TopicView:
-        """Two neighbours become one, which has the subscriptions of both. Errors as for split_segment."""
+        """Merge two neighbours into one, which has the subscriptions of both. Raises as split_segment() does."""
         return await self._reshape(topic, lambda layout: plan_merge(layout, first_id, second_id))
 
     async def rebucket_segment(self, topic: str | TopicName, segment_id: int, buckets: int) -> TopicView:
-        """An active segment is replaced by one with other entry buckets. Errors as for split_segment."""
+        """Replace an active segment by one with other entry buckets. Raises as split_segment() does."""
         return await self._reshape(topic, lambda layout: plan_rebucket(layout, segment_id, buckets))
 
     async def _reshape(self, topic: str | TopicName, plan: Plan) -> TopicView:
@@ -247,10 +247,10 @@ class ScalableTopicService:
         return TopicView(name, await controller.reshape(plan), self._broker_url)
 
     async def prune_segment(self, topic: str | TopicName, segment_id: int) -> bool:
-        """A sealed segment leaves the layout and is deleted; its owner has seen that retention lets it go.
+        """Remove a sealed segment from the layout and delete it; its owner has checked its retention.
 
-        False: not now; it is unknown, it has parents left, or a subscription has a backlog in it. InvalidArgumentError
-        when it is active.
+        False: not now; it is unknown, has parents left, or a subscription has a backlog in it. Raises
+        InvalidArgumentError when it is active.
         """
         controller = await self._controllers.lead(TopicName.parse(topic))
         return await controller.prune(segment_id)
@@ -265,7 +265,7 @@ class ScalableTopicService:
         initial_position: InitialPosition | str = InitialPosition.LATEST,
         kind: SubscriptionKind | str | None = None,
     ) -> SubscriptionMetadata:
-        """A durable cursor in every active segment. Raises AlreadyExistsError, NotFoundError, NotOwnerError."""
+        """Create a durable cursor in every active segment. Raises AlreadyExistsError, NotFoundError, NotOwnerError."""
         return await self._create_subscription(topic, subscription, initial_position, kind, exist_ok=False)
 
     async def ensure_subscription(
@@ -277,7 +277,7 @@ class ScalableTopicService:
         kind: SubscriptionKind | str | None = None,
         created_ms: int | None = None,
     ) -> SubscriptionMetadata:
-        """The subscription as it is, or created; with `created_ms`, the one that was created then, or none.
+        """The subscription, created if missing; with `created_ms`, only the one created at that time.
 
         Raises NotFoundError, SubscriptionNotFoundError, NotOwnerError when it must be created and another broker leads.
         """
@@ -298,17 +298,19 @@ class ScalableTopicService:
         position = InitialPosition.parse(initial_position)
         reader = None if kind is None else SubscriptionKind.parse(kind)
         if reader is SubscriptionKind.CHECKPOINT:
-            raise InvalidArgumentError("checkpoint groups have no subscription; 'stream' or 'queue' is right")
+            raise InvalidArgumentError(
+                "kind must be 'stream' or 'queue', got 'checkpoint': checkpoint groups have no subscription"
+            )
         controller = await self._controllers.lead(TopicName.parse(topic))
         return await controller.create_subscription(subscription, position, reader, exist_ok=exist_ok)
 
     async def delete_subscription(self, topic: str | TopicName, subscription: str) -> None:
-        """Its consumers are told, its cursors are gone from every segment. Raises NotFoundError, NotOwnerError."""
+        """Delete its cursors in every segment; its consumers are told. Raises NotFoundError, NotOwnerError."""
         controller = await self._controllers.lead(TopicName.parse(topic))
         await controller.delete_subscription(check_name(subscription, "subscription"))
 
     async def list_subscriptions(self, topic: str | TopicName) -> list[SubscriptionMetadata]:
-        """Those that are usable, by name. Raises NotFoundError (topic)."""
+        """The usable subscriptions, by name. Raises NotFoundError (topic)."""
         name = TopicName.parse(topic)
         await self._load(name)
         return [f for f in await self._resources.list_subscriptions(name) if f.state is SubscriptionState.ACTIVE]
@@ -316,13 +318,13 @@ class ScalableTopicService:
     async def seek_subscription(
         self, topic: str | TopicName, subscription: str, when: InitialPosition | str | int
     ) -> None:
-        """Move all its cursors to "earliest", "latest" or a wall-clock time in ms (semantics 38). NotFoundError."""
+        """Move all cursors to "earliest", "latest" or a wall-clock time in ms (semantics 38). Raises NotFoundError."""
         position = when if type(when) is int else InitialPosition.parse(str(when))
         controller = await self._controllers.lead(TopicName.parse(topic))
         await controller.seek_subscription(check_name(subscription, "subscription"), position)
 
     async def clear_backlog(self, topic: str | TopicName, subscription: str) -> None:
-        """Acknowledge everything there is. Raises NotFoundError, NotOwnerError."""
+        """Acknowledge all messages. Raises NotFoundError, NotOwnerError."""
         await self.seek_subscription(topic, subscription, InitialPosition.LATEST)
 
     async def skip_messages(self, topic: TopicName, subscription: str, segment_id: int, first: int, last: int) -> None:
@@ -344,9 +346,9 @@ class ScalableTopicService:
         initial_position: InitialPosition | str = InitialPosition.LATEST,
         created_ms: int | None = None,
     ) -> ConsumerAssignment:
-        """Join, or resume the session of that name; its share. Of the subscription as by ensure_subscription().
+        """Register a consumer, or resume its session; its share. The subscription is found as by ensure_subscription().
 
-        The caller answers before it yields to the loop, so that a push cannot overtake the answer.
+        The caller answers the client before it yields to the loop, so that no push overtakes the answer.
         Raises NotFoundError (topic), SubscriptionNotFoundError, NotOwnerError, ConsumerBusyError.
         """
         check_new_name(consumer_name, "consumer", pattern=False)
@@ -366,14 +368,14 @@ class ScalableTopicService:
     async def unregister_consumer(
         self, topic: str | TopicName, subscription: str, consumer_name: str, *, instance: str
     ) -> bool:
-        """A clean leave, durable at the return; False when another instance has the name, or nobody (semantics 13)."""
+        """Leave, durably; False when another instance has the name, or none (semantics 13)."""
         controller = await self._controllers.lead(TopicName.parse(topic))
         return await controller.unregister_consumer(subscription, consumer_name, instance)
 
     def disconnect_consumer(
         self, topic: str | TopicName, subscription: str, consumer_name: str, *, channel: ConsumerChannel
     ) -> None:
-        """The connection dropped of the consumer that registered with `channel`: its grace period begins."""
+        """The connection of the consumer registered with `channel` was lost: its grace period begins."""
         controller = self._controllers.get(TopicName.parse(topic))
         if controller is not None:
             controller.disconnect_consumer(subscription, consumer_name, channel)
@@ -385,17 +387,17 @@ class ScalableTopicService:
         return await self.find_namespace_policies(namespace) or NamespacePolicies()
 
     async def find_namespace_policies(self, namespace: str) -> NamespacePolicies | None:
-        """The policies that somebody has set for a "tenant/namespace"; None: the broker's configuration holds."""
+        """The policies set for a "tenant/namespace"; None: the broker's configuration applies."""
         return await self._resources.load_policies(*parse_namespace(namespace))
 
     async def set_namespace_policies(self, namespace: str, policies: NamespacePolicies | None) -> None:
-        """Replace them; None goes back to the defaults."""
+        """Replace the policies; None restores the defaults."""
         await self._resources.save_policies(*parse_namespace(namespace), policies)
 
-    # Within.
+    # Helpers.
 
     async def _find(self, name: TopicName) -> TopicRecord | None:
-        """Its record; None also when it is being deleted."""
+        """The topic's record; None also while the topic is being deleted."""
         record = await self._resources.load_topic(name)
         return None if record is None or record.layout.deleting else record
 

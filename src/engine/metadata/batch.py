@@ -1,7 +1,7 @@
-"""Evaluates writes, one after the other, on top of a table, without changing it.
+"""Evaluates writes in order on top of a table, without changing the table.
 
-What a batch decided becomes visible when its changes are applied to the table; a store that has to make them durable
-does that in between. One batch at a time.
+The changes of a batch become visible when they are applied to the table; a durable store commits them before that.
+Only one batch exists at a time.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class Batch:
     def __init__(self, table: Table, now_ms: int) -> None:
         self.changes: list[Change] = []
         self.ended: set[int] = set()
-        self.refused = 0  # by write_all()
+        self.refused = 0  # writes of write_all() that were refused
         self._table = table
         self._now_ms = now_ms
         self._staged: dict[str, Row | None] = {}
@@ -56,7 +56,7 @@ class Batch:
         return stat
 
     def put_sequence(self, prefix: str, value: bytes, indexes: Indexes) -> Record:
-        """Write a new record below `prefix`; its sequence is its version, which no write ever gets again."""
+        """Write a new record below `prefix`. Its sequence is its version, so no sequence is used twice."""
         while self._row(key := f"{prefix}/{self._version + 1:020d}") is not None:
             self._version += 1
         stat = Stat(self._version + 1, self._now_ms, self._now_ms)
@@ -88,7 +88,7 @@ class Batch:
         return sum(self.delete(key, ANY) for key in sorted(keys))
 
     def write_all(self, operations: Iterable[Callable[[Batch], Outcome]]) -> Outcomes:
-        """Each for itself: what it returns, or why it was refused."""
+        """Evaluate independent writes: each one's result, or the error that refused it."""
         outcomes: Outcomes = []
         for operation in operations:
             try:
@@ -108,7 +108,7 @@ class Batch:
                 self._change(key, row, None)
 
     def apply(self) -> None:
-        """Make everything visible in the table."""
+        """Make the changes visible in the table."""
         self._table.apply(self.changes)
         for session in self.ended:
             self._table.sessions.pop(session, None)
@@ -141,25 +141,25 @@ def check_expected(key: str, row: Row | None, expected: Expected | int) -> None:
 def check_key(key: str, what: str = "key") -> str:
     """`key` itself, when it can be stored. Raises InvalidArgumentError."""
     if not isinstance(key, str) or not key:
-        raise InvalidArgumentError(f"metadata {what} is {key!r}; text of at least one character is right")
+        raise InvalidArgumentError(f"metadata {what} must be text of at least one character, got {key!r}")
     if 4 * len(key) <= METADATA_KEY_SIZE_MAX and key.isascii():
         return key
     try:
         size = len(key.encode())
     except UnicodeEncodeError as e:
-        raise InvalidArgumentError(f"metadata {what} {key!r} is not valid Unicode text") from e
+        raise InvalidArgumentError(f"metadata {what} must be valid Unicode text, got {key!r}") from e
     if size > METADATA_KEY_SIZE_MAX:
-        raise InvalidArgumentError(f"metadata {what} is {size} bytes; at most {METADATA_KEY_SIZE_MAX} are allowed")
+        raise InvalidArgumentError(f"metadata {what} must have at most {METADATA_KEY_SIZE_MAX} bytes, got {size}")
     return key
 
 
 def check_value(key: str, value: bytes) -> bytes:
     """`value` as bytes. Raises InvalidArgumentError."""
     if not isinstance(value, bytes | bytearray | memoryview):
-        raise InvalidArgumentError(f"the value of {key!r} is {type(value).__name__}; bytes are right")
+        raise InvalidArgumentError(f"the value of {key!r} must be bytes, got {type(value).__name__}")
     if len(value) > METADATA_VALUE_SIZE_MAX:
-        limit = f"at most {METADATA_VALUE_SIZE_MAX} are allowed"
-        raise InvalidArgumentError(f"the value of {key!r} is {len(value)} bytes; {limit}")
+        limit = f"must have at most {METADATA_VALUE_SIZE_MAX} bytes"
+        raise InvalidArgumentError(f"the value of {key!r} {limit}, got {len(value)}")
     return bytes(value)
 
 
@@ -171,11 +171,10 @@ def check_indexes(indexes: Indexes | None) -> Indexes:
 
 
 def _check_index_keys(keys: str | tuple[str, ...]) -> str | tuple[str, ...]:
-    """Each once."""
     if not isinstance(keys, tuple):
         return check_key(keys, "index key")
     if not keys:
-        raise InvalidArgumentError("metadata index keys are (); one at least is right")
+        raise InvalidArgumentError("metadata index keys must be at least one, got ()")
     for key in keys:
         check_key(key, "index key")
     return tuple(dict.fromkeys(keys))
@@ -185,4 +184,4 @@ def check_version(expected: Expected | int) -> Expected | int:
     """`expected` itself, when it is ANY, ABSENT or a version. Raises InvalidArgumentError."""
     if isinstance(expected, Expected) or type(expected) is int:
         return expected
-    raise InvalidArgumentError(f"expected is {expected!r}; ANY, ABSENT or a version is right")
+    raise InvalidArgumentError(f"expected must be ANY, ABSENT or a version, got {expected!r}")

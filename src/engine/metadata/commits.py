@@ -1,4 +1,4 @@
-"""Who makes the steps of a metadata image durable, one at a time, while the loop goes on."""
+"""Commits steps of a metadata image, one at a time, off the loop."""
 
 from __future__ import annotations
 
@@ -10,25 +10,24 @@ from engine.metadata.image import Image, ImageStep
 
 
 class StepCommits(Protocol):
-    """Loop thread only. The image is closed after it."""
+    """Commits one step at a time. Loop thread only. It is closed before the image."""
 
     def post(self, step: ImageStep, done: Done) -> None:
-        """Begin to make it durable; then done(None, None), or done(None, what Image.commit() raises)."""
+        """Start a commit; then done(None, None), or done(None, the error of Image.commit())."""
 
     def close(self) -> None:
-        """Let go of threads; there is no step under way."""
+        """Release threads. No step may be under way."""
 
 
 class ImageCommits:
-    """Through Python's `sqlite3`, on the thread that owns the image."""
+    """Commits through Python's `sqlite3`, on the thread that owns the image."""
 
     def __init__(self, image: Image, owner: Workers) -> None:
         self._image = image
         self._owner = owner
 
     def post(self, step: ImageStep, done: Done) -> None:
-        """See StepCommits."""
         self._owner.post(partial(self._image.commit, step), done)
 
     def close(self) -> None:
-        """The thread is its owner's."""
+        """Does nothing: the store owns the thread."""

@@ -1,4 +1,4 @@
-"""Following the store for as long as it is open: a watch that breaks off is started again, and nothing is missed."""
+"""Follows the store until it is closed: a watch that fails is restarted, and no change is missed."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from engine.metadata.store import Event, EventKind, MetadataStore, OutcomeUnknow
 log = logging.getLogger(__name__)
 
 RESTART_S = 0.5
-_LOOKED_AT_ONCE = 1_000  # keys
+_LOOKED_AT_ONCE = 1_000  # keys, between turns of the loop
 
 
 async def follow(
@@ -23,11 +23,11 @@ async def follow(
     *,
     what: str,
 ) -> None:
-    """Call `heard` for everything that `watch()`, a watch with a snapshot, says, until the store is closed.
+    """Call `heard` with every event of `watch()`, a watch that starts with a snapshot, until the store is closed.
 
-    A watch that breaks off misses what happens before the next one begins. That shows in its snapshot: what is there,
-    is said again; what `known()` names, the keys the caller holds facts of, and is gone, `heard` gets as a DELETE,
-    before it gets the SNAPSHOT_END.
+    A failed watch misses the changes up to the start of the next one. Their effect shows in the next snapshot: it
+    repeats existing records, and each key of `known()` (the keys that the caller holds facts of) that no longer exists
+    is reported as a DELETE before the SNAPSHOT_END.
     """
     while True:
         try:
@@ -36,7 +36,7 @@ async def follow(
         except AlreadyClosedError:
             return
         except (EngineError, OutcomeUnknownError) as e:
-            log.warning("the watch of %s broke off, starting it again: %s", what, e)
+            log.warning("the watch of %s failed, restarting it: %s", what, e)
             await asyncio.sleep(RESTART_S)
 
 
@@ -61,15 +61,15 @@ async def _look_for_gone(
 ) -> None:
     for i, key in enumerate(known):
         if i % _LOOKED_AT_ONCE == 0:
-            await asyncio.sleep(0)  # others are served
+            await asyncio.sleep(0)  # let the loop serve other work
         if key not in shown:
             await _look(metadata, key, heard)
 
 
 async def _look(metadata: MetadataStore, key: str, heard: Callable[[Event], None]) -> None:
-    """Say that a key is gone, unless it is younger than the snapshot: then the watch says so next.
+    """Report a missing key as deleted. One that was created after the snapshot is left to the watch.
 
-    The version is above all that anybody here has seen of the key, and below that of another one of its name.
+    The version is above any that this process has seen of the key, and below that of a later record of the same key.
     """
     version = metadata.version
     if await metadata.get(key) is None:

@@ -1,4 +1,4 @@
-"""Each start of a broker on a metadata store has a generation of its own, larger than all before."""
+"""The generation of a broker's start on a metadata store: larger than all earlier ones."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ from engine.model.identity import Identity
 if TYPE_CHECKING:
     import random
 
-ATTEMPTS_MAX = 64  # brokers that start at the same moment take one another's turn
+ATTEMPTS_MAX = 64  # brokers that start at the same moment conflict with each other
 
 
 async def load_identity(metadata: MetadataStore) -> Identity | None:
-    """Of the broker that started last; None where none has. Raises CorruptionError."""
+    """The identity of the last start; None before the first. Raises CorruptionError."""
     record = await metadata.get(keys.STORE)
     return None if record is None else Identity.from_json(record.value)
 
 
 async def raise_generation(metadata: MetadataStore, rng: random.Random) -> Identity:
-    """The identity of a broker that starts now: durable, and of no other broker. `rng` draws the store's number once.
+    """Write and return the identity of this start: durable, and unique. `rng` draws the store's id, once per store.
 
-    A write whose outcome is not known is made again: a generation may be left out, none is given twice.
-    Raises CorruptionError, UnknownOutcomeError, and what the metadata store raises.
+    A write with an unknown outcome is repeated: a generation may be skipped, but is never given twice.
+    Raises CorruptionError, UnknownOutcomeError, and the errors of the metadata store.
     """
     for _ in range(ATTEMPTS_MAX):
         record = await metadata.get(keys.STORE)
@@ -39,4 +39,4 @@ async def raise_generation(metadata: MetadataStore, rng: random.Random) -> Ident
         except (ConflictError, OutcomeUnknownError):
             continue
         return mine
-    raise UnknownOutcomeError(f"{keys.STORE} changes all the time, or its outcome stays unknown; start again")
+    raise UnknownOutcomeError(f"{keys.STORE} keeps changing, or the outcome of its write stays unknown; start again")

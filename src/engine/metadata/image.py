@@ -60,7 +60,7 @@ INSERT INTO meta VALUES ({FORMAT}, 0, 0, 0, {zlib.crc32(f"{FORMAT} 0 0 0".encode
 COMMIT;
 """
 
-# What a commit takes, for whoever prepares it.
+# The statements of a commit, for each implementation of StepCommits.
 STATEMENTS = {
     "begin": "BEGIN IMMEDIATE",
     "remove": "DELETE FROM records WHERE key = ?",
@@ -79,9 +79,9 @@ PRAGMA temp_store = MEMORY;
 
 
 class ImageStep(NamedTuple):
-    """What one commit does: rows put, keys removed, and the summary after that: version, rows, digest, checksum.
+    """One commit: rows to put, keys to remove, and the summary behind it: version, rows, digest, checksum.
 
-    `mark`: what is written when it is durable.
+    `mark`: the slot to write when the commit is durable.
     """
 
     put: list[Fields]
@@ -91,7 +91,7 @@ class ImageStep(NamedTuple):
 
 
 class Image:
-    """The open file. It stays with the thread that opened it, but for step() and committed(): those are the loop's."""
+    """The open file. Used on the thread that opened it, except step() and committed(): those run on the loop."""
 
     def __init__(self, path: Path, witness: MarkPolicy = MarkPolicy.CHECK) -> None:
         """Lock and open `path`, creating it when there is none.
@@ -104,7 +104,7 @@ class Image:
         self.version = 0
         self._count = 0
         self._digest = 0
-        self._connection: SqliteConnection | None = None  # in place of the database
+        self._connection: SqliteConnection | None = None  # replaces _database after connect()
         self._lock = LockFile(path.with_name(path.name + ".lock"))
         try:
             with _errors_named(path):
@@ -117,7 +117,7 @@ class Image:
             raise
 
     def load(self) -> list[Row]:
-        """Every row in the order of the keys, all checked. Raises CorruptionError; the image is closed then."""
+        """Every row in key order, verified. Raises CorruptionError, and closes the image then."""
         try:
             with _errors_named(self._path):
                 rows = self._load()
@@ -130,7 +130,7 @@ class Image:
             raise
 
     def _put_back_log(self) -> None:
-        """What SQLite has taken for whole it has folded into the file; the rest may tell more to people."""
+        """Restore the log's bytes after SQLite folded its valid part into the file: they may help to find the cause."""
         log = log_of(self._path)
         if self._log and not log.exists():
             log.write_bytes(self._log)
@@ -159,7 +159,7 @@ class Image:
         return form, version, rows, digest
 
     def step(self, changes: list[Change]) -> ImageStep:
-        """What makes these changes, which are the next, durable."""
+        """Prepare the commit of these changes, which follow the last step."""
         before: dict[str, Row | None] = {}
         after: dict[str, Row | None] = {}
         for change in changes:
@@ -170,22 +170,22 @@ class Image:
         count = self._count + sum(row is not None for row in after.values())
         count -= sum(row is not None for row in before.values())
         digest = self._digest + sum(fields[-1] for fields in put)
-        digest -= sum(row.checksum for row in before.values() if row is not None)  # each was put, or loaded
+        digest -= sum(row.checksum for row in before.values() if row is not None)  # set by the put, or by load()
         summary = (changes[-1].version, count, digest & _DIGEST_MASK)
         mark = None if self.mark is None else self.mark.following(summary[0])
         return ImageStep(put, removed, (*summary, _meta_checksum(FORMAT, *summary)), mark)
 
     def committed(self, step: ImageStep) -> None:
-        """It is durable."""
+        """The step is durable."""
         self.version, self._count, self._digest, _ = step.summary
         if self.mark is not None:
             self.mark.taken(self.version)
 
     def commit(self, step: ImageStep) -> None:
-        """Make a step durable, all or nothing.
+        """Commit a step, all or nothing.
 
         Raises DiskFullError, StorageError (nothing was written), OutcomeUnknownError (a failed sync: the image must be
-        closed and opened again before it is used).
+        closed and opened again before further use).
         """
         try:
             self._database.execute(STATEMENTS["begin"])
@@ -211,9 +211,9 @@ class Image:
             self._database.execute(STATEMENTS["rollback"])
 
     def connect(self, library: Library) -> SqliteConnection:
-        """Give the file, once it is loaded, to who commits without this: commit() may not be called any more.
+        """Hand a loaded file to native commits, through a connection of its own; commit() may not be called afterwards.
 
-        The image closes the connection. Raises DataDirectoryError, StorageError; the image is closed then.
+        close() closes the connection. Raises DataDirectoryError, StorageError, and closes the image then.
         """
         try:
             with _errors_named(self._path):
@@ -270,7 +270,7 @@ def _check_format(path: Path, database: sqlite3.Connection) -> None:
 
 
 def _create_if_missing(path: Path, witness: MarkPolicy) -> None:
-    """A new file appears whole, under its name, or not at all: an empty one is damage."""
+    """A new file appears under its name complete or not at all; an empty file is damage."""
     log = log_of(path)
     if path.exists():
         if path.stat().st_size == 0:
@@ -293,15 +293,15 @@ def _create_if_missing(path: Path, witness: MarkPolicy) -> None:
 
 
 def _make_private(path: Path) -> None:
-    """Remove the rights of other users, which earlier releases left. SQLite makes a log with the mode of its file."""
+    """Remove access for other users, which earlier releases left. SQLite creates the log with the mode of its file."""
     for file in (path.with_name(path.name + suffix) for suffix in ("", "-wal", ".lock")):
-        with suppress(FileNotFoundError, PermissionError):  # the file of another user stays as it is
+        with suppress(FileNotFoundError, PermissionError):  # a file of another user stays as it is
             if file.stat().st_mode & 0o077:
                 file.chmod(PRIVATE)
 
 
 def _check_log(log: Path) -> bytes:
-    """What is in it."""
+    """The log's content. Raises CorruptionError."""
     content = log.read_bytes() if log.exists() else b""
     damage = find_damage(content)
     if damage is not None:
@@ -335,7 +335,7 @@ def _indexes_text(row: Row) -> str | None:
 
 
 def _checksum(key: str, value: bytes, stat: Stat, indexes: object) -> int:
-    """CRC-32 of everything a row says. On disk: do not change."""
+    """CRC-32 of all fields of a row. On disk: do not change."""
     facts = f"{key}\n{stat.version}\n{stat.created_ms}\n{stat.modified_ms}\n{stat.session}\n{indexes}\n"
     return zlib.crc32(value, zlib.crc32(facts.encode()))
 
@@ -351,7 +351,7 @@ def _code(error: sqlite3.Error) -> int:
 
 
 def error_of(path: Path, code: int, said: str, *, committing: bool) -> Exception:
-    """What a failure of SQLite means. `code`: its own, or an extended one; `committing`: it was the commit itself."""
+    """The error for a failure of SQLite. `code`: primary or extended; `committing`: COMMIT itself failed."""
     text, primary = f"{path}: {said}", code & 0xFF
     if primary == sqlite3.SQLITE_FULL:
         return DiskFullError(f"{text}; nothing was written")
@@ -360,7 +360,7 @@ def error_of(path: Path, code: int, said: str, *, committing: bool) -> Exception
     if primary in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
         return DataDirectoryBusyError(f"{path} is open in another process")
     if primary in (sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_READONLY, sqlite3.SQLITE_PERM):
-        return DataDirectoryError(f"{text}; a file, in a directory, that this process may write is right")
+        return DataDirectoryError(f"{text}; the file and its directory must be writable by this process")
     if primary == sqlite3.SQLITE_IOERR:
         return StorageError(text)
     return CorruptionError(f"{path} is damaged: {said}")
@@ -368,14 +368,14 @@ def error_of(path: Path, code: int, said: str, *, committing: bool) -> Exception
 
 @contextmanager
 def _errors_named(path: Path) -> Iterator[None]:
-    """Turn what SQLite and the system say about the file into our errors."""
+    """Turn errors of SQLite and the system into ours."""
     try:
         yield
     except sqlite3.Error as e:
         raise error_of(path, _code(e), str(e), committing=False) from e
     except LibraryError as e:
         raise error_of(path, e.code, str(e), committing=False) from e
-    except UnicodeDecodeError as e:  # the text of a damaged schema, in what SQLite says of it or instead of a value
+    except UnicodeDecodeError as e:  # a damaged schema's text, in SQLite's message or in place of a value
         raise CorruptionError(f"{path} is damaged: it holds text that is not UTF-8") from e
     except PermissionError as e:
         raise DataDirectoryError(f"{path} cannot be written: {e.strerror}") from e

@@ -12,8 +12,8 @@ NAMESPACES = "/namespaces/"
 BROKERS = "/brokers/"
 CONFIGURATION = "/configuration/"
 STORE = "/store"  # holds the store's Identity: its number, and the generation of the last start
-LOAD = "load"  # what a segment's load report is called below the segment
-LAST = "\U0010ffff"  # behind every key
+LOAD = "load"  # last path component of a segment's load report
+LAST = "\U0010ffff"  # sorts behind every key
 
 
 def prefix_end(prefix: str) -> str:
@@ -38,7 +38,7 @@ def broker(url: str) -> str:
 
 
 def setting(name: str) -> str:
-    """Holds what an operator has set at run time, for all brokers."""
+    """Holds a setting that an operator has changed at run time, for all brokers."""
     return f"{CONFIGURATION}{encode(name)}"
 
 
@@ -83,7 +83,7 @@ def consumer(name: TopicName, subscription_name: str, consumer: str) -> str:
 
 
 def cursor(segment: SegmentName, subscription_name: str) -> str:
-    """Holds what a subscription has acknowledged in one segment."""
+    """Holds the acknowledgements of a subscription in one segment."""
     return f"{subscription(segment.topic, subscription_name)}/cursors/{segment.segment_id}"
 
 
@@ -103,12 +103,12 @@ def load(segment_name: SegmentName) -> str:
 
 
 def stored(segment_name: SegmentName) -> str:
-    """Says that the segment's store was made, and not deleted since."""
+    """Exists from the creation of the segment's store until its deletion."""
     return f"{segment(segment_name)}/store"
 
 
 def visibility(segment_name: SegmentName) -> str:
-    """Holds what transactions have left in a segment for readers to leave out."""
+    """Holds the aborted ranges that transactions left in a segment, and what is undecided."""
     return f"{segment(segment_name)}/visibility"
 
 
@@ -118,7 +118,7 @@ def transaction(txn_id: str) -> str:
 
 
 def transaction_name(name: str) -> str:
-    """Holds the id of the transaction that has this name."""
+    """Holds the id of the transaction of this name."""
     return f"/txn-name/{encode(name)}"
 
 

@@ -1,6 +1,6 @@
-"""SQLite's own library, the one that Python's `sqlite3` uses: for native code, which needs no interpreter lock.
+"""The SQLite library that Python's `sqlite3` uses, for native code that runs without the interpreter lock.
 
-Python does not hand out what it has opened. So a file that was checked with `sqlite3` is closed there, and opened here.
+Python does not expose its database handles. So a file is checked with `sqlite3`, closed, and opened again here.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ _PREPARE_PERSISTENT = 1
 
 
 class LibraryError(Exception):
-    """SQLite failed: its code, and what it says."""
+    """An error of SQLite: its code and its message."""
 
     def __init__(self, code: int, said: str) -> None:
         super().__init__(said)
@@ -24,10 +24,10 @@ class LibraryError(Exception):
 
 
 class Library:
-    """Where SQLite's functions are."""
+    """The addresses of SQLite's functions."""
 
     def __init__(self, functions: ctypes.CDLL) -> None:
-        """Raises AttributeError when one is missing."""
+        """Raises AttributeError when a function is missing."""
         pointer = ctypes.c_void_p
         self.errmsg = functions.sqlite3_errmsg
         self.errmsg.argtypes, self.errmsg.restype = [pointer], ctypes.c_char_p
@@ -47,11 +47,11 @@ class Library:
 
     @property
     def threadsafe(self) -> bool:
-        """Whether a connection may be used by one thread after another."""
+        """Whether several threads may use a connection, one at a time."""
         return bool(self._functions.sqlite3_threadsafe())
 
     def addresses(self, names: Iterable[str]) -> dict[str, int]:
-        """Of functions by their names without `sqlite3_`. Raises AttributeError when one is missing."""
+        """{name: address} for names without `sqlite3_`. Raises AttributeError when one is missing."""
         found = {name: getattr(self._functions, f"sqlite3_{name}") for name in names}
         return {name: ctypes.cast(function, ctypes.c_void_p).value or 0 for name, function in found.items()}
 
@@ -61,7 +61,7 @@ def _file_name(path: Path) -> bytes:
 
 
 def find_library() -> Library | None:
-    """The one of this process; None where it cannot be used, as in a Python that has SQLite inside it."""
+    """The library of this process; None where it is not accessible, such as a Python with SQLite linked in."""
     for name in (getattr(import_module("_sqlite3"), "__file__", None), None):
         try:
             library = Library(ctypes.CDLL(name))
@@ -73,10 +73,10 @@ def find_library() -> Library | None:
 
 
 class SqliteConnection:
-    """An open database. Blocking; by one thread after another. Raises LibraryError."""
+    """An open database. Blocking; one thread at a time. Raises LibraryError."""
 
     def __init__(self, library: Library, path: Path) -> None:
-        """Open a file that exists."""
+        """Open an existing file."""
         self.path = path
         self.library = library
         self._statements: list[int] = []
@@ -89,15 +89,15 @@ class SqliteConnection:
 
     @property
     def address(self) -> int:
-        """Of the database."""
+        """The address of the database handle."""
         return self._database.value or 0
 
     def execute(self, text: str) -> None:
-        """Run statements; what they return is dropped."""
+        """Run statements; their results are dropped."""
         self._check(self.library.execute(self._database, text.encode(), None, None, None))
 
     def prepare(self, text: str) -> int:
-        """The address of a statement, good until close()."""
+        """The address of a prepared statement, valid until close()."""
         statement = ctypes.c_void_p()
         code = self.library.prepare(
             self._database, text.encode(), -1, _PREPARE_PERSISTENT, ctypes.byref(statement), None
@@ -107,7 +107,7 @@ class SqliteConnection:
         return self._statements[-1]
 
     def close(self) -> None:
-        """Fold the write-ahead log into the file, and let go of it. Idempotent."""
+        """Fold the write-ahead log into the file and close it. Idempotent."""
         while self._statements:
             self.library.finalize(self._statements.pop())
         database, self._database = self._database, ctypes.c_void_p()

@@ -1,4 +1,7 @@
-"""What the local stores share: reads and watches from memory, checks, sessions. Durability is theirs."""
+"""What the stores of one process share: reads and watches from memory, argument checks, sessions.
+
+A subclass makes writes durable: it implements `_write`.
+"""
 
 from __future__ import annotations
 
@@ -38,7 +41,7 @@ _list = list  # inside the class, `list` is a method
 
 
 class SessionLease:
-    """Ends a session whose holder does not refresh it. `end_after`: ends it on the store's side, after seconds."""
+    """Ends a session whose holder does not refresh it. `end_after`: schedules its end on the store's side."""
 
     def __init__(self, clock: Clock, timeout: float, end_after: Callable[[float], asyncio.TimerHandle]) -> None:
         self._clock = clock
@@ -48,24 +51,24 @@ class SessionLease:
         self.renew()
 
     def renew(self) -> None:
-        """The holder lives: count its timeout from now."""
+        """Restart the timeout."""
         self.deadline = self._clock.monotonic() + self._timeout
         self.end_after(self._timeout)
 
     def end_after(self, seconds: float) -> None:
-        """End the session after so many seconds, whatever the deadline that the holder knows."""
+        """End the session after so many seconds, whatever deadline its holder sees."""
         self.cancel()
         self._timer = self._end_after(seconds)
 
     def cancel(self) -> None:
-        """The session has ended. Idempotent."""
+        """Stop the timer: the session has ended. Idempotent."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
 
 
 class LocalSession:
-    """A session of a local store. It ends by close(), with the store that gave it, or with its lease if it has one."""
+    """A session of a local store. It ends by close(), with its store, or, if it has one, with its lease."""
 
     def __init__(self, store: LocalStore, session_id: int, timeout: float) -> None:
         self.id = session_id
@@ -75,22 +78,20 @@ class LocalSession:
 
     @property
     def deadline(self) -> float:
-        """See Session: without a lease, as long as the process."""
+        """See Session. Without a lease it is infinite."""
         return inf if self.lease is None else self.lease.deadline
 
     async def refresh(self) -> None:
-        """Raise AlreadyClosedError when the session is over."""
         self._store.check_session(self)
         if self.lease is not None:
             self.lease.renew()
 
     async def close(self) -> None:
-        """End the session and delete its records. Idempotent."""
         await self._store.end_session(self)
 
 
 class LocalStore(ABC):
-    """A store whose records are all in this process. Loop thread only; the interface and its errors are store.py's."""
+    """A store whose records are all in this process. Loop thread only. See MetadataStore for the methods."""
 
     def __init__(self, table: Table, hub: WatchHub) -> None:
         self._table = table
@@ -101,9 +102,9 @@ class LocalStore(ABC):
 
     @abstractmethod
     async def _write(self, operation: Callable[[Batch], T], count: int = 1) -> T:
-        """Evaluate `operation`, make its changes durable, then visible. What it raises is raised here.
+        """Evaluate `operation`, make its changes durable, then visible. Errors of `operation` are raised here.
 
-        `count`: as how many writes it counts.
+        `count`: the writes it counts as.
         """
 
     def _check_open(self) -> None:
@@ -111,7 +112,6 @@ class LocalStore(ABC):
             raise AlreadyClosedError("the metadata store is closed")
 
     async def get(self, key: str) -> Record | None:
-        """The record, or None."""
         self._check_open()
         row = self._table.rows.get(key)
         return None if row is None else row.record
@@ -126,7 +126,6 @@ class LocalStore(ABC):
         partition_key: str | None = None,
         indexes: Indexes | None = None,
     ) -> Stat:
-        """Write one record; its new facts. Raises ConflictError, AlreadyClosedError when the session has ended."""
         self._check_open()
         return await self._write(_putting(Put(key, value, expected, session, partition_key, indexes)))
 
@@ -138,58 +137,48 @@ class LocalStore(ABC):
         partition_key: str | None = None,
         indexes: Indexes | None = None,
     ) -> Record:
-        """Write a new record at `{prefix}/{sequence:020d}`."""
         self._check_open()
         append = _checked_append(Append(prefix, value, partition_key, indexes))
         return await self._write(lambda batch: batch.put_sequence(prefix, append.value, append.indexes or NO_INDEXES))
 
     async def put_with_sequence(self, put: Put, appended: Append) -> tuple[Stat, Record]:
-        """Write a record and a new one below a prefix, atomically. Raises as put() does."""
         self._check_open()
         put, appended = _checked_put(put), _checked_append(appended)
         return await self._write(lambda batch: batch.put_with_sequence(put, appended))
 
     async def delete(self, key: str, expected: Expected | int = ANY) -> bool:
-        """Delete one record; False when there was none. Raises ConflictError."""
         self._check_open()
         return await self._write(_deleting(key, expected))
 
     async def delete_range(self, start: str, end: str) -> int:
-        """Delete the records with start <= key < end, atomically; how many there were."""
         self._check_open()
         return await self._write(lambda batch: batch.delete_range(start, end))
 
     async def write_all(self, writes: Sequence[Put | Delete]) -> Outcomes:
-        """Do them all with one call; what came of each."""
         self._check_open()
         if len(writes) > METADATA_WRITE_ALL_MAX:
-            raise InvalidArgumentError(f"{len(writes)} writes at once; at most {METADATA_WRITE_ALL_MAX} are allowed")
+            raise InvalidArgumentError(f"writes must be at most {METADATA_WRITE_ALL_MAX}, got {len(writes)}")
         operations = [_operation(write) for write in writes]
         return await self._write(lambda batch: batch.write_all(operations), len(operations))
 
     async def list(self, start: str, end: str, limit: int | None = None) -> list[Record]:
-        """The records with start <= key < end, in order."""
         self._check_open()
         return [self._table.rows[key].record for key in self._table.keys(start, end, limit)]
 
     async def list_keys(self, start: str, end: str, limit: int | None = None) -> Keys:
-        """The same, keys only."""
         self._check_open()
         return self._table.keys(start, end, limit)
 
     async def list_index(self, index: str, start: str, end: str, limit: int | None = None) -> IndexedRecords:
-        """(index key, record) with start <= index key < end, ordered by index key, then key."""
         self._check_open()
         found = self._table.index_keys(index, start, end, limit)
         return [(index_key, self._table.rows[key].record) for index_key, key in found]
 
     def watch(self, prefix: str, from_version: int | None = None) -> PrefixWatch:
-        """Changes of keys that start with `prefix`, resumed after `from_version` or from a snapshot."""
         self._check_open()
         return self._own(self._hub.watch_prefix(prefix, from_version))
 
     def watch_index(self, index: str, start: str, end: str) -> IndexWatch:
-        """Changes of records whose key in `index` is (or was) in [start, end), from a snapshot."""
         self._check_open()
         return self._own(self._hub.watch_index(index, start, end))
 
@@ -206,19 +195,18 @@ class LocalStore(ABC):
             watch.close()
 
     async def session(self, timeout: float = 30.0) -> LocalSession:
-        """A new session."""
         self._check_open()
         session = LocalSession(self, self._table.new_session(), timeout)
         self._sessions[session] = None
         return session
 
     def check_session(self, session: LocalSession) -> None:
-        """Raise AlreadyClosedError when it is over."""
+        """Raise AlreadyClosedError when the session has ended."""
         if session not in self._sessions or self._closed:
             raise AlreadyClosedError(f"the metadata session {session.id} has ended")
 
     async def end_session(self, session: LocalSession) -> None:
-        """Delete the session's records; nothing when it has ended."""
+        """Delete the session's records; nothing when it has ended before."""
         if session.lease is not None:
             session.lease.cancel()
         if session in self._sessions:
@@ -227,40 +215,36 @@ class LocalStore(ABC):
 
     @property
     def version(self) -> int:
-        """The version of the last visible write."""
         return self._table.version
 
 
 def _checked_put(put: Put) -> Put:
-    """A copy that other code cannot change any more. Raises InvalidArgumentError."""
+    """A copy that the caller cannot change. Raises InvalidArgumentError."""
     key, value, expected = check_key(put.key), check_value(put.key, put.value), check_version(put.expected)
     return Put(key, value, expected, put.session, put.partition_key, check_indexes(put.indexes))
 
 
 def _checked_append(append: Append) -> Append:
-    """A copy that other code cannot change any more. Raises InvalidArgumentError."""
+    """A copy that the caller cannot change. Raises InvalidArgumentError."""
     check_key(f"{append.prefix}/{0:020d}")
     value, indexes = check_value(append.prefix, append.value), check_indexes(append.indexes)
     return Append(append.prefix, value, append.partition_key, indexes)
 
 
 def _putting(put: Put) -> Callable[[Batch], Stat]:
-    """Raises InvalidArgumentError."""
     checked, session = _checked_put(put), None if put.session is None else put.session.id
     key, value, expected, indexes = checked.key, checked.value, checked.expected, checked.indexes or NO_INDEXES
     return lambda batch: batch.put(key, value, expected, session, indexes)
 
 
 def _deleting(key: str, expected: Expected | int) -> Callable[[Batch], bool]:
-    """Raises InvalidArgumentError."""
     check_version(expected)
     return lambda batch: batch.delete(key, expected)
 
 
 def _operation(write: Put | Delete) -> Callable[[Batch], Outcome]:
-    """Raises InvalidArgumentError."""
     if isinstance(write, Put):
         return _putting(write)
     if isinstance(write, Delete):
         return _deleting(write.key, write.expected)
-    raise InvalidArgumentError(f"a write is {write!r:.80}; Put or Delete is right")
+    raise InvalidArgumentError(f"a write must be a Put or a Delete, got {write!r:.80}")

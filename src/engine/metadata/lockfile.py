@@ -1,4 +1,4 @@
-"""A file whose lock means: this directory is mine. The system lets go of it when the process dies."""
+"""A lock file that reserves a directory for one process. The system releases the lock when the process dies."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ PRIVATE = 0o600  # mode of the files of a metadata store
 
 
 class LockFile:
-    """Held from construction to release(). The file stays behind; only its lock means something."""
+    """Locked from construction to release(). The file itself stays; only the lock counts."""
 
     def __init__(self, path: Path) -> None:
-        """Take the lock at once. Raises DataDirectoryBusyError, DataDirectoryError."""
+        """Take the lock without waiting. Raises DataDirectoryBusyError, DataDirectoryError."""
         try:
             path.parent.mkdir(mode=0o750, parents=True, exist_ok=True)
             path.touch(mode=PRIVATE)
             self._file = path.open("ab")
         except OSError as e:
             raise DataDirectoryError(
-                f"{path.parent} cannot be written ({e.strerror or e}); one that this process owns is right"
+                f"{path.parent} cannot be written: it must be writable by this process, got {e.strerror or e}"
             ) from e
         try:
             fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -32,7 +32,7 @@ class LockFile:
             ) from None
 
     def release(self) -> None:
-        """Let go, also where a forked child has inherited the file. Idempotent."""
+        """Release the lock, also when a forked child has inherited the file. Idempotent."""
         if not self._file.closed:
             fcntl.flock(self._file, fcntl.LOCK_UN)
             self._file.close()

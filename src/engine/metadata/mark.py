@@ -1,15 +1,15 @@
-"""`Mark`: how far a metadata file has come, in a small file beside it, written behind each of its commits.
+"""`Mark`: a commit token beside a metadata file, written after each commit, that shows lost commits.
 
-SQLite takes the first bad frame of its write-ahead log for the log's end, so it cannot know that commits behind it are
-lost. The mark is written when a commit is durable, never before: so a file that is behind its mark has lost commits, or
-is an older one. The mark itself is not synced with each commit. A kill leaves it in the system's cache, and after a
-power cut it may be behind the file, which says nothing; it is synced when the file falls quiet.
+SQLite takes the first bad frame of its write-ahead log for the log's end, so it cannot notice lost commits behind it.
+The mark is written when a commit is durable, never before: a file that is behind its mark has lost commits, or is an
+older copy. The mark itself is not synced with each commit. A kill leaves it in the page cache; after a power cut it may
+be behind the file, which proves nothing. It is synced when no commit has followed for a moment.
 
     0     a slot, 64 bytes     magic "ENMK" u32 | format u32 | id of the file i64 | version u64 | zeros | crc u32
     4096  the other slot
 
-All little-endian, CRC-32 of the 60 bytes before it. They are written in turn, in blocks of their own: a torn or damaged
-one leaves the other, which is one commit behind.
+All little-endian, CRC-32 of the 60 bytes before it. The slots are written in turn and lie in different blocks: a torn
+or damaged one leaves the other, which is one commit behind.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ REPAIR = "`engine inspect --repair DIRECTORY` goes on with what is there"
 
 
 class SlotWrite(NamedTuple):
-    """What is written behind one commit, and where."""
+    """The bytes to write after one commit, and their position."""
 
     descriptor: int
     position: int
@@ -51,7 +51,7 @@ class Mark:
     """An open mark. One thread at a time."""
 
     def __init__(self, path: Path, descriptor: int, ident: int, version: int, newest: int) -> None:
-        """Use create() or open(). `newest`: which slot has `version`."""
+        """Use create() or open(). `newest`: the slot that holds `version`."""
         self.path = path
         self.version = version
         self._descriptor = descriptor
@@ -61,7 +61,7 @@ class Mark:
 
     @classmethod
     def create(cls, path: Path, ident: int, version: int) -> Mark:
-        """A new one in place of any that is there; durable when this returns. Raises OSError."""
+        """Create a mark, replacing any that exists; durable on return. Raises OSError."""
         fresh = path.with_name(path.name + ".new")
         fresh.unlink(missing_ok=True)
         descriptor = os.open(fresh, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, _MODE)
@@ -78,7 +78,7 @@ class Mark:
 
     @classmethod
     def open(cls, path: Path, ident: int) -> Mark:
-        """The mark of the metadata file that has this id. Raises CorruptionError, UnsupportedError, OSError."""
+        """Open the mark of the metadata file with this id. Raises CorruptionError, UnsupportedError, OSError."""
         try:
             descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)
         except FileNotFoundError:
@@ -99,44 +99,44 @@ class Mark:
         return cls(path, descriptor, ident, version, newest)
 
     def following(self, version: int) -> SlotWrite:
-        """What says that `version` was reached. taken() when it was written, or when that was tried."""
+        """The write for `version`. Call taken() after it was done or tried."""
         position = SLOT_POSITIONS[1 - self._newest]
         return SlotWrite(self._descriptor, position, _pack(self._ident, version))
 
     def taken(self, version: int) -> None:
-        """following() was done."""
+        """The slot of following(version) was written, or its write was tried."""
         self.version = version
         self._newest = 1 - self._newest
 
     def write(self, slot: SlotWrite) -> None:
-        """Do what following() says. A failure is logged once: commits are good without it."""
+        """Write a slot. A failure is logged once: commits are durable without it."""
         try:
             if os.pwrite(slot.descriptor, slot.image, slot.position) != SLOT_SIZE:
-                raise OSError("it was not written whole")
+                raise OSError("it was written in part")
         except OSError as e:
             self.complain(str(e))
 
     def complain(self, why: str) -> None:
-        """Say once that it cannot be written."""
+        """Log once that the mark cannot be written."""
         if not self._complained:
             self._complained = True
             log.error("%s cannot be written: %s; a loss of later metadata commits would not be noticed", self.path, why)
 
     def sync(self) -> None:
-        """Make durable what was written. Any thread."""
+        """Make the written slots durable. Any thread."""
         try:
             os.fdatasync(self._descriptor)
         except OSError as e:
             self.complain(str(e))
 
     def close(self) -> None:
-        """Sync, and let go of the file. Once."""
+        """Sync and close the file. Call once."""
         self.sync()
         os.close(self._descriptor)
 
 
 def read_version(path: Path) -> int | None:
-    """How far the mark at `path` says that some metadata file has come; None when it says nothing."""
+    """The version in the mark at `path`; None when it has no readable one."""
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     except FileNotFoundError:
@@ -150,7 +150,7 @@ def read_version(path: Path) -> int | None:
 
 
 def sync_directory(path: Path) -> None:
-    """Make names in it durable. Raises OSError."""
+    """Make the names in a directory durable. Raises OSError."""
     descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         os.fsync(descriptor)
@@ -177,7 +177,7 @@ def _unpack(path: Path, image: bytes) -> tuple[int, int] | None:
 
 
 def _newest(path: Path, descriptor: int) -> tuple[int, tuple[int, int]]:
-    """Which slot is the newest, and what it says."""
+    """(slot, (id, version)) of the newest readable slot."""
     slots = [_unpack(path, os.pread(descriptor, SLOT_SIZE, position)) for position in SLOT_POSITIONS]
     good = [(found[1], number, found) for number, found in enumerate(slots) if found is not None]
     if not good:

@@ -18,10 +18,10 @@ T = TypeVar("T")
 
 
 class MemoryMetadataStore(LocalStore):
-    """One broker's handle on records in memory. `client()` gives another broker its own handle on the same records.
+    """One broker's handle on records in memory. `client()` returns another broker's handle on the same records.
 
-    `leases`: sessions expire unless they are refreshed, as in a store on other machines. Without, a session lives until
-    it is closed or abandoned.
+    `leases`: sessions expire unless they are refreshed, as in a remote store. Without leases a session lives until it
+    is closed or abandoned.
     """
 
     def __init__(self, clock: Clock, _root: MemoryMetadataStore | None = None, *, leases: bool = False) -> None:
@@ -29,7 +29,7 @@ class MemoryMetadataStore(LocalStore):
         super().__init__(hub.table, hub)
         self._clock = clock
         self._leases = leases
-        # The store's own, not that of the program that holds the handle, which may die.
+        # Timers run in the store's context: the program that holds a handle may be killed in a simulation.
         self._context: Context = copy_context() if _root is None else _root._context
         self._expiring: set[asyncio.Task[None]] = set()
 
@@ -38,7 +38,6 @@ class MemoryMetadataStore(LocalStore):
         return MemoryMetadataStore(self._clock, self, leases=self._leases if leases is None else leases)
 
     async def session(self, timeout: float = 30.0) -> LocalSession:
-        """A new session."""
         session = await super().session(timeout)
         if self._leases:
             session.lease = SessionLease(self._clock, timeout, partial(self._end_after, session))
@@ -55,9 +54,9 @@ class MemoryMetadataStore(LocalStore):
         return result
 
     def abandon(self, after: float | None = None) -> None:
-        """What the store sees of a killed broker: silence, and sessions that expire.
+        """Behave as the store sees a killed broker: no more calls, and sessions that expire.
 
-        `after`: seconds until they do; None is each session's own timeout, counted from when it was heard of last.
+        `after`: seconds until they expire; None: each session's own timeout since its last refresh.
         """
         if self._closed:
             return

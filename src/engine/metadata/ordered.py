@@ -1,4 +1,4 @@
-"""A sorted set that stays cheap to change when it is large: what ranges and indexes are read from."""
+"""A sorted set with cheap changes at any size: the basis of range reads and indexes."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from engine import checks
 T = TypeVar("T", str, tuple[str, str])
 
 _CHUNK_SIZE_MAX = 1024
-_UNSORTED_MAX = 512  # put in, and as many taken out
+_UNSORTED_MAX = 512  # additions, and as many removals
 _SORTED_AT_ONCE = 64  # some tenths of a millisecond
 
 
 class OrderedSet(Generic[T]):
-    """Distinct items in order, as a list of short sorted lists, and beside them what was put in or taken out last.
+    """Distinct items in order: a list of short sorted chunks, and beside them the latest additions and removals.
 
-    An item is given its place when somebody reads, or when many have come after it: most are taken out again before
-    that, and were never searched for.
+    An item is sorted into a chunk at the next read, or when many were added after it: most items are removed again
+    before that, and are never searched for.
 
     Invariants: no chunk is empty, and `_lasts[i]` is the last item of `_chunks[i]`. No item of `_added` is in a chunk,
     every item of `_removed` is. Checked by _check(), with ENGINE_DEBUG=1.
@@ -33,14 +33,14 @@ class OrderedSet(Generic[T]):
         while chunk := list(islice(source, _CHUNK_SIZE_MAX // 2)):
             self._chunks.append(chunk)
         self._lasts: list[T] = [chunk[-1] for chunk in self._chunks]
-        self._added: dict[T, None] = {}  # the oldest first
+        self._added: dict[T, None] = {}  # in order of insertion
         self._removed: dict[T, None] = {}
 
     def __len__(self) -> int:
         return sum(map(len, self._chunks)) + len(self._added) - len(self._removed)
 
     def add(self, item: T) -> None:
-        """Put in an item that is not there."""
+        """Add an item that is absent."""
         if item in self._removed:
             del self._removed[item]
             return
@@ -49,7 +49,7 @@ class OrderedSet(Generic[T]):
             self._sort(_SORTED_AT_ONCE)
 
     def remove(self, item: T) -> None:
-        """Take out an item that is there."""
+        """Remove an item that is present."""
         if item in self._added:
             del self._added[item]
             return
@@ -58,7 +58,7 @@ class OrderedSet(Generic[T]):
             self._sort(_SORTED_AT_ONCE)
 
     def _sort(self, count: int | None = None) -> None:
-        """Give what has changed its place; only so many, the oldest."""
+        """Sort pending changes into the chunks: all, or the `count` oldest."""
         for item in sorted(islice(self._removed, count)):
             del self._removed[item]
             self._take_out(item)
@@ -76,8 +76,8 @@ class OrderedSet(Generic[T]):
         items = [item for chunk in self._chunks for item in chunk]
         checks.check(all(a < b for a, b in pairwise(items)), "the chunks of a sorted set are in order")
         there = set(items)
-        checks.check(there.isdisjoint(self._added), "nothing that was put in last is in a chunk")
-        checks.check(there.issuperset(self._removed), "what was taken out last is in a chunk")
+        checks.check(there.isdisjoint(self._added), "no pending addition is in a chunk")
+        checks.check(there.issuperset(self._removed), "every pending removal is in a chunk")
 
     def _put_in(self, item: T) -> None:
         if not self._chunks:

@@ -1,8 +1,8 @@
-"""`Snapshot`: the keys of a table as it was at one moment, by version, while the table goes on changing.
+"""`Snapshot`: the keys of a table at one moment, in version order, while the table goes on changing.
 
-It begins with references to the keys in their own order, which costs little however many they are. They are put in
-order some at a time: in between others are served, and what changes then is noted so that each key has the place that
-it had at that moment.
+It begins with references to the keys in key order, which is cheap for any number of them. They are sorted by version
+some at a time, with turns of the loop in between; changes in the meantime are noted, so that each key keeps the place
+that it had at that moment.
 """
 
 from __future__ import annotations
@@ -18,38 +18,38 @@ Place = tuple[int, str]  # a version, and the key that had it
 
 
 class Snapshot:
-    """Loop thread only.
+    """One watch's start. Loop thread only.
 
-    A key is taken once, at its place, whatever its record has become meanwhile; or not at all, if it has left.
+    Each key is returned once, at its place, whatever its record has become meanwhile; or not at all, if it was removed.
     """
 
     __slots__ = ("_before", "_count", "_index", "_keys", "_left", "_merged", "_reached", "_runs", "_several", "_table",
                  "version")  # fmt: skip
 
     def __init__(self, table: Table, keys: list[str], index: str | None = None) -> None:
-        """`keys`: of rows that are there. Those of an `index` may be given as often as the index has them."""
+        """`keys`: of present rows. A key of an `index` may be given as often as the index lists it."""
         self.version = table.version
         self._table = table
         self._index = index
-        self._keys = keys  # those that were not looked at yet are the first ones
-        self._runs: list[list[Place]] = []  # each in order
+        self._keys = keys  # the first ones are not sorted yet
+        self._runs: list[list[Place]] = []  # each sorted
         self._merged: Iterator[Place] = iter(())
         self._count = len(keys)
-        self._reached = 0  # the version of the last that was taken
-        # Of keys that have changed since, and were not passed: the version then, and whether they may be given again.
+        self._reached = 0  # the version of the last place that was returned
+        # Keys that changed since and are still ahead: their version at the moment, whether they may be listed again.
         self._before: dict[str, tuple[int, bool]] = {}
-        self._left: set[str] = set()  # of these, those that are not to be taken
-        self._several: set[str] = set()  # that may be given again, and were given
+        self._left: set[str] = set()  # of these, keys that are not to be returned
+        self._several: set[str] = set()  # keys that may be listed again and were returned
         if len(keys) <= LOOKED_AT_ONCE:
             self.look()
 
     @property
     def in_order(self) -> bool:
-        """Whether the first can be taken."""
+        """Whether take() may be called."""
         return not self._keys
 
     def look(self) -> None:
-        """Put some more of it in order."""
+        """Sort some more keys."""
         some = self._keys[-LOOKED_AT_ONCE:]
         del self._keys[-LOOKED_AT_ONCE:]
         self._runs.append(sorted(self._places(some)))
@@ -72,9 +72,9 @@ class Snapshot:
         return row.record.stat.version, repeated
 
     def notice(self, change: Change, before: bool, after: bool) -> bool:
-        """Whether a change is of a key that is still to be taken; otherwise it is to be told behind the snapshot.
+        """Whether a change is of a key that is still ahead; if not, it must be reported after the snapshot.
 
-        `before`, `after`: whether the key belonged to what is watched, and does.
+        `before`, `after`: whether the key was, and is, inside the watch.
         """
         key, place = change.key, self._before.get(change.key)
         if place is None:
@@ -92,7 +92,7 @@ class Snapshot:
         return True
 
     def take(self) -> Place | None:
-        """The next one; None when there are no more. Only when they are in order."""
+        """The next place; None at the end. Only when in_order."""
         for version, key in self._merged:
             self._reached = version
             self._before.pop(key, None)
@@ -103,7 +103,7 @@ class Snapshot:
         return None
 
     def __len__(self) -> int:
-        """How many are still to be taken. Puts all in order if it has to, for one that is given keys repeatedly."""
+        """The places still ahead. Sorts the rest first where keys may be listed repeatedly."""
         while self._index is not None and self._keys:
             self.look()
         return self._count

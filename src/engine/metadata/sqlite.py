@@ -1,7 +1,19 @@
-"""The metadata store of one machine: records in memory, their durable image in a SQLite file, writes in groups.
+"""The metadata store of one machine: records in memory, their durable image in a SQLite file, group commit.
 
-Writes that arrive while a commit runs form the next one and share its sync. A write is evaluated when the commit before
-it is visible, and becomes visible, on the loop, when its own is durable: nobody reads what a crash could take back.
+    callers           put() put() put()     put() put()
+                          |                    |
+    loop, one batch   evaluate on the      (queued: the next batch, evaluated
+                      visible table         when this one is visible)
+                          | step
+    owner's thread    BEGIN, rows, summary, COMMIT = one sync
+                          | done
+    loop              apply to the table, answer callers, notify watches, begin the next batch
+
+One commit runs at a time; writes that arrive meanwhile form the next one and share its sync. A write is evaluated when
+the commit before it is visible, so a compare-and-set sees exactly what it competes with; and it becomes visible when
+its own commit is durable, so a reader never sees what a crash could take back. A commit that fails surely (disk full)
+leaves no trace. One whose outcome is unknown stops the store until the file is opened again: what is on disk is no
+longer known to equal what is in memory.
 """
 
 from __future__ import annotations
@@ -34,8 +46,8 @@ _Opened = tuple[Image, list[Row], "SqliteConnection | None"]
 
 log = logging.getLogger(__name__)
 
-_QUIET_S = 0.02  # after the last commit the mark is synced
-_BUSY_LOOKS_MAX = 50  # or after so many of these where commits never end
+_QUIET_S = 0.02  # without commits, after which the mark is synced
+_BUSY_LOOKS_MAX = 50  # or after so many checks while commits never pause
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,16 +59,16 @@ class MetadataStatistics:
     commits: int
     conflicts: int
     version: int
-    commit_s: HistogramStatistics  # from handing a commit to its thread until the loop hears that it is durable
+    commit_s: HistogramStatistics  # from handing a commit over until the loop learns that it is durable
 
 
 @dataclass(slots=True)
 class _Write:
-    """One write on its way: what to evaluate, who waits, what came out. It happens also when nobody waits any more."""
+    """One queued write: its evaluation, its future, its result. It is done even when its caller was cancelled."""
 
     operation: Callable[[Batch], Any]
     future: asyncio.Future[Any]
-    count: int = 1  # as so many writes
+    count: int = 1  # the writes that it counts as
     result: Any = None
     error: Exception | None = None
 
@@ -77,7 +89,7 @@ class _Write:
 
 
 class SqliteMetadataStore(LocalStore):
-    """Open it with `await SqliteMetadataStore.open(path, clock=…)`. All methods on the loop that opened it."""
+    """Open it with `await SqliteMetadataStore.open(path, clock=…)`. Used on the loop that opened it."""
 
     def __init__(self, image: Image, table: Table, clock: Clock, owner: ThreadWorkers, commits: StepCommits) -> None:
         """Use open()."""
@@ -86,7 +98,7 @@ class SqliteMetadataStore(LocalStore):
         self._clock = clock
         self._owner = owner  # the one thread that may touch the image
         self._commits_to = commits
-        # Writes not yet in a commit, in their order.
+        # Writes not in a commit yet, in order.
         self._queue: deque[_Write] = deque()
         self._committing = False
         self._idle: asyncio.Future[None] | None = None
@@ -105,11 +117,11 @@ class SqliteMetadataStore(LocalStore):
         clock: Clock,
         native: Callable[[SqliteConnection, Mark | None], StepCommits] | None = None,
     ) -> SqliteMetadataStore:
-        """Open or create the file at `path`; beside it live `-wal`, while it is open, and `.lock`.
+        """Open or create the file at `path`; beside it are `-wal`, while it is open, and `.lock`.
 
-        The store starts the thread that owns the file. `native`: who commits, where SQLite can be used without Python's
-        interpreter lock; else that thread does. Raises DataDirectoryBusyError, UnsupportedError (a newer
-        format), CorruptionError, DiskFullError, StorageError.
+        The store starts the thread that owns the file. `native`: makes the StepCommits where SQLite can be used without
+        Python's interpreter lock; elsewhere that thread commits. Raises DataDirectoryBusyError, UnsupportedError (a
+        newer format), CorruptionError, DiskFullError, StorageError.
         """
         owner = ThreadWorkers(1, "engine-metadata")
         opening = run(owner, partial(_open_image, Path(path), native is not None))
@@ -139,14 +151,14 @@ class SqliteMetadataStore(LocalStore):
         write = _Write(operation, loop.create_future(), count)
         self._queue.append(write)
         if not self._committing:
-            # Not at once: what else this turn of the loop writes comes along.
+            # Not at once: other writes of this turn of the loop join the commit.
             self._committing = True
             loop.call_soon(self._commit_next)
         result: T = await write.future
         return result
 
     def _commit_next(self) -> None:
-        """Evaluate what waits and hand it to the owner thread. One commit at a time."""
+        """Evaluate queued writes as one batch and start its commit. One commit at a time."""
         while self._queue:
             writes, count = [], 0
             batch = Batch(self._table, self._clock.time_ms())
@@ -162,7 +174,7 @@ class SqliteMetadataStore(LocalStore):
             self._idle.set_result(None)
 
     def _post(self, batch: Batch, writes: list[_Write]) -> bool:
-        """Hand a commit to its thread. False: that cannot be done, and its writes have failed."""
+        """Start a commit. False: it could not be started, and its writes have failed."""
         self._begun_at = self._clock.monotonic()
         try:
             step = self._image.step(batch.changes)
@@ -191,7 +203,7 @@ class SqliteMetadataStore(LocalStore):
         self._until_quiet = loop.call_later(_QUIET_S, self._look_for_quiet, self._commits, looks + 1)
 
     def _look_for_quiet(self, commits: int, looks: int) -> None:
-        """Sync the mark, once for a burst of commits: none has ended since the timer was set."""
+        """Sync the mark once per burst of commits: when none has ended since the timer was set."""
         if commits != self._commits and looks < _BUSY_LOOKS_MAX:
             self._wait_for_quiet(looks)
             return
@@ -210,7 +222,9 @@ class SqliteMetadataStore(LocalStore):
         self._hub.notify(batch.changes)
 
     def _fail(self, failure: BaseException, writes: list[_Write]) -> None:
-        """Nothing of a failed commit becomes visible. After an unknown one nothing is written before a reopening."""
+        """Nothing of a failed commit becomes visible. After an unknown outcome the store takes no writes until
+        reopened.
+        """
         for write in writes:
             write.finish(failure)
         if isinstance(failure, StorageError):
@@ -222,18 +236,17 @@ class SqliteMetadataStore(LocalStore):
 
     @property
     def failure(self) -> str | None:
-        """Why nothing is written any more, until somebody opens the file again."""
+        """Why writes are refused until the file is opened again; None while the store works."""
         return self._failure
 
     def statistics(self) -> MetadataStatistics:
-        """Counters since open, and sizes now."""
         return MetadataStatistics(
             len(self._table.rows), self._writes, self._commits, self._conflicts, self._table.version,
             self._commit_s.statistics(),
         )  # fmt: skip
 
     async def close(self) -> None:
-        """Finish what is queued, end sessions and watches, release the file and its lock. Idempotent."""
+        """Finish queued writes, end sessions and watches, release the file and its lock. Idempotent."""
         if self._closing is None:
             self._closed = True
             self._closing = asyncio.get_running_loop().create_task(self._close())
@@ -261,7 +274,7 @@ def _open_image(path: Path, native: bool) -> _Opened:
 
 
 def _discard(opening: asyncio.Future[_Opened], owner: ThreadWorkers) -> None:
-    """Release what a failed or cancelled open() holds, as soon as it can be."""
+    """Release the resources of a failed or cancelled open() as soon as possible."""
 
     def release(done: asyncio.Future[_Opened]) -> None:
         if not done.cancelled() and done.exception() is None:

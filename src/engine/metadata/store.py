@@ -1,8 +1,8 @@
 """The metadata store: small facts that must survive and be agreed upon (docs/formats/metadata.md).
 
-One interface, one file per implementation (`memory.py`, `sqlite.py`), one conformance suite
-(`tests/metadata/`) that each of them passes. Keys are "/"-separated paths in text, ordered by code point; values are
-bytes. Every write of a key gives it a new, larger version.
+One interface, one file per implementation (`memory.py`, `sqlite.py`), one conformance suite (`tests/metadata/`) that
+each of them passes. Keys are "/"-separated paths in text, ordered by code point; values are bytes. Every write of a key
+gives it a new, larger version.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from engine.errors import AlreadyClosedError
 
 
 class Expected(enum.Enum):
-    """What a write demands of the key's present state; an int demands that version."""
+    """The state of the key that a write demands; an int demands that version."""
 
     ANY = "any"
     ABSENT = "absent"
@@ -28,7 +28,7 @@ ABSENT = Expected.ABSENT
 
 
 class Stat(msgspec.Struct, frozen=True, gc=False):
-    """Facts about one record. Times are wall-clock milliseconds. `session` is the owner of an ephemeral, or None."""
+    """Facts about one record. Times are wall-clock milliseconds. `session`: the owner of an ephemeral, or None."""
 
     version: int
     created_ms: int
@@ -37,7 +37,7 @@ class Stat(msgspec.Struct, frozen=True, gc=False):
 
 
 class Record(msgspec.Struct, frozen=True, gc=False):
-    """One key and what it holds."""
+    """One key, its value and its facts."""
 
     key: str
     value: bytes
@@ -45,7 +45,7 @@ class Record(msgspec.Struct, frozen=True, gc=False):
 
 
 class EventKind(enum.Enum):
-    """What happened to a key. SNAPSHOT_END ends the records a watch starts with."""
+    """The change of a key. SNAPSHOT_END follows the records with which a watch starts."""
 
     PUT = "put"
     DELETE = "delete"
@@ -55,7 +55,7 @@ class EventKind(enum.Enum):
 class Event(msgspec.Struct, frozen=True, gc=False):
     """One change. Events of a key arrive in version order; several may collapse into the last (semantics 37).
 
-    `version` is the store-wide version at which it happened: hand the last one seen to `watch` to resume.
+    `version`: the store-wide version of the change. Pass the last one seen to `watch` to resume.
     """
 
     kind: EventKind
@@ -65,7 +65,7 @@ class Event(msgspec.Struct, frozen=True, gc=False):
 
 
 class ConflictError(Exception):
-    """The key is not in the state that `expected` demanded; nothing was written."""
+    """The key is not in the state that `expected` demands; nothing was written."""
 
 
 class OutcomeUnknownError(Exception):
@@ -79,21 +79,22 @@ class Session(Protocol):
 
     @property
     def deadline(self) -> float:
-        """Until when, on the holder's monotonic clock, it surely lives; infinite where it lives as long as the process.
+        """The time on the holder's monotonic clock until which it surely lives; infinite if it lives as long as the
+        process.
 
-        A store that can lose sight of a holder counts the timeout from when it heard of it; the holder, from before it
-        spoke. So the deadline is over on the holder's side before anything is taken from it on the store's.
+        A remote store counts the timeout from the arrival of a refresh; the holder, from before it was sent. So the
+        holder stops relying on the session before the store ends it.
         """
 
     async def refresh(self) -> None:
-        """Show that the holder lives, which moves the deadline. Raises AlreadyClosedError when the session is over."""
+        """Prolong the session, which moves the deadline. Raises AlreadyClosedError when it has ended."""
 
     async def close(self) -> None:
         """End the session and delete its records. Idempotent."""
 
 
 class Watch(Protocol):
-    """A running watch: iterate it, close it."""
+    """A running watch."""
 
     def __aiter__(self) -> AsyncIterator[Event]:
         """The events. The iteration ends when the watch or the store is closed."""
@@ -135,7 +136,7 @@ class Delete(msgspec.Struct, frozen=True):
     expected: Expected | int = ANY
 
 
-# What came of one of several writes: what put() or delete() returns, or what it raises because of record or session.
+# The outcome of one of several writes: what put() or delete() returns, or an error that concerns this write alone.
 Outcome = Stat | bool | ConflictError | AlreadyClosedError
 Outcomes = list[Outcome]
 
@@ -162,10 +163,10 @@ class MetadataStore(Protocol):
     ) -> Stat:
         """Write one record and return its new facts once it is durable.
 
-        `session` makes it ephemeral. `partition_key` keeps records together where a store is sharded (a local store
-        remembers nothing of it). `indexes` maps index names to this record's key in that index, or to several; they
-        replace those of the record's earlier version, atomically with the record. Raises ConflictError,
-        OutcomeUnknownError.
+        `session` makes the record ephemeral. `partition_key` keeps records together in a sharded store (a local store
+        ignores it). `indexes` maps index names to the record's key or keys in that index; they replace those of the
+        record's earlier version, atomically with the record. Raises ConflictError, OutcomeUnknownError,
+        AlreadyClosedError when the session has ended.
         """
 
     async def delete(self, key: str, expected: Expected | int = ANY) -> bool:
@@ -175,7 +176,7 @@ class MetadataStore(Protocol):
         """The records with start <= key < end, in order."""
 
     async def list_keys(self, start: str, end: str, limit: int | None = None) -> Keys:
-        """The same, keys only."""
+        """The keys with start <= key < end, in order."""
 
     async def delete_range(self, start: str, end: str) -> int:
         """Delete the records with start <= key < end, atomically; how many there were."""
@@ -188,7 +189,7 @@ class MetadataStore(Protocol):
         partition_key: str | None = None,
         indexes: Indexes | None = None,
     ) -> Record:
-        """Write a new record at `{prefix}/{sequence:020d}`, the sequence larger than any the prefix ever had."""
+        """Write a new record at `{prefix}/{sequence:020d}`, the sequence larger than any before below the prefix."""
 
     async def put_with_sequence(self, put: Put, appended: Append) -> tuple[Stat, Record]:
         """Write one record as put() does, and a new one as put_sequence() does: atomically, both or nothing.
@@ -198,12 +199,11 @@ class MetadataStore(Protocol):
         """
 
     async def write_all(self, writes: Sequence[Put | Delete]) -> Outcomes:
-        """Do up to METADATA_WRITE_ALL_MAX writes with one call; what came of each, in their order, not raised.
+        """Do up to METADATA_WRITE_ALL_MAX independent writes with one call; their outcomes, in order, not raised.
 
-        They are independent: a conflict of one is not the others'. They are done in their order, and each finds what
-        those before it did; nobody else's write comes in between. What is done of them is durable, and is seen, at
-        once, and no part of it without the rest. What is raised concerns all of them: OutcomeUnknownError, they were
-        done or were not; InvalidArgumentError (what one of them cannot be), nothing was.
+        They are evaluated in order, with no other write in between, and each sees the ones before it; a conflict of one
+        does not affect the others. They become durable, and visible, together. Raised are only errors that concern all
+        of them: OutcomeUnknownError (all were done, or none), InvalidArgumentError (one is malformed; none was done).
         """
 
     async def list_index(self, index: str, start: str, end: str, limit: int | None = None) -> IndexedRecords:
@@ -212,20 +212,20 @@ class MetadataStore(Protocol):
     def watch(self, prefix: str, from_version: int | None = None) -> Watch:
         """Changes of keys that start with `prefix`.
 
-        Without `from_version`: first the present records as PUT events, then SNAPSHOT_END, then changes. With it: only
-        what changed after that store version; where the store no longer knows, it starts over with a snapshot
-        (SNAPSHOT_END says so: what the reader knew and the snapshot did not show is gone).
+        Without `from_version`: the present records as PUT events, SNAPSHOT_END, then changes. With it: only changes
+        after that store version; where the store no longer remembers them, it starts with a snapshot (ended by
+        SNAPSHOT_END: a key that the reader knew and the snapshot did not show was deleted).
         """
 
     def watch_index(self, index: str, start: str, end: str) -> Watch:
         """Changes of records whose key in `index` is (or, on DELETE, was) in [start, end); starts with a snapshot."""
 
     async def session(self, timeout: float = 30.0) -> Session:
-        """A new session. A local store ends it with the process; `timeout` is for stores that can lose sight of it."""
+        """A new session. A local store ends it with the process; `timeout` is for stores that can lose contact."""
 
     @property
     def version(self) -> int:
-        """The store-wide version of the last write this process knows of."""
+        """The store-wide version of the last write known to this process."""
 
     async def close(self) -> None:
         """End all watches and sessions and release the store. Idempotent."""

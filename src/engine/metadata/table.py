@@ -1,7 +1,7 @@
-"""The records of a local store in memory: rows, order, secondary indexes, sessions and the recent changes.
+"""The records of a local store in memory: rows, order, secondary indexes, sessions and recent changes.
 
-Pure and synchronous. A write is evaluated in a `Batch` (batch.py), made durable by whoever must, and applied here;
-readers and watches see it only then.
+Pure and synchronous. A write is evaluated in a `Batch` (batch.py), made durable by the store, and applied here; only
+then do readers and watches see it.
 """
 
 from __future__ import annotations
@@ -25,9 +25,7 @@ def each_key(index_keys: str | tuple[str, ...]) -> tuple[str, ...]:
 
 
 class Row(msgspec.Struct, eq=False, gc=False):
-    """A record, and its key in each index it is declared in, or its keys. `checksum`: of its image, for whoever makes
-    it durable.
-    """
+    """A record and its key or keys in each index. `checksum`: of its durable image, once that exists."""
 
     record: Record
     indexes: Indexes
@@ -35,7 +33,7 @@ class Row(msgspec.Struct, eq=False, gc=False):
 
 
 class Change(msgspec.Struct, frozen=True, eq=False, gc=False):
-    """One key's step from `old` to `new`; None where it does not exist. Every change has a version of its own."""
+    """The change of one key from `old` to `new`; None where it does not exist. Each change has its own version."""
 
     version: int
     key: str
@@ -44,17 +42,17 @@ class Change(msgspec.Struct, frozen=True, eq=False, gc=False):
 
 
 class Table:
-    """Loop thread only, except while it is being filled."""
+    """The visible state. Loop thread only, except while it is being loaded."""
 
     def __init__(self, version: int = 0, rows: Iterable[Row] = ()) -> None:
-        """`rows` come in the order of their keys; `version` is the last one ever given out."""
+        """`rows`: in key order. `version`: the last one that was given out."""
         self.rows: dict[str, Row] = {row.record.key: row for row in rows}
         self.version = version
         self.sessions: dict[int, set[str]] = {}
         self._keys: OrderedSet[str] = OrderedSet(self.rows)
         self._indexes: defaultdict[str, OrderedSet[tuple[str, str]]] = defaultdict(OrderedSet)
         self._last_session = 0
-        # (version, key) of every change after `_floor`, rising.
+        # (version, key) of every change after `_floor`, ascending.
         self._changes: deque[tuple[int, str]] = deque()
         self._floor = version
         for row in self.rows.values():
@@ -98,7 +96,7 @@ class Table:
             self._floor, _ = self._changes.popleft()
 
     def new_session(self) -> int:
-        """The id of a session that was never used before in this process."""
+        """A session id that this process has not used before."""
         self._last_session += 1
         self.sessions[self._last_session] = set()
         return self._last_session
@@ -113,7 +111,7 @@ class Table:
         return [] if keys is None else keys.between((start, ""), (end, ""), limit)
 
     def changed_since(self, version: int) -> dict[str, int] | None:
-        """Each key changed after `version`, with and by the version of its last change; None: no longer known."""
+        """{key: version of its last change} for changes after `version`; None: no longer remembered."""
         if not self._floor <= version <= self.version:
             return None
         changed: dict[str, int] = {}

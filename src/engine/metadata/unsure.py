@@ -1,4 +1,4 @@
-"""Writes whose outcome the store may leave open: it is read back, and they are repeated (docs/formats/metadata.md)."""
+"""Writes that resolve an unknown outcome: read back, then repeat (docs/formats/metadata.md)."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ ATTEMPTS_MAX = 8
 
 
 async def delete(metadata: MetadataStore, key: str, expected: Expected | int = ANY) -> bool:
-    """Delete a record; whether it was there. Raises ConflictError, UnknownOutcomeError."""
+    """Delete a record; whether it existed. Raises ConflictError, UnknownOutcomeError."""
     unsure = False
     for _ in range(ATTEMPTS_MAX):
         try:
@@ -22,7 +22,7 @@ async def delete(metadata: MetadataStore, key: str, expected: Expected | int = A
 
 
 async def put(metadata: MetadataStore, key: str, value: bytes) -> None:
-    """Put a record that has one writer, whatever is there. Raises UnknownOutcomeError."""
+    """Put a record that has only one writer, unconditionally. Raises UnknownOutcomeError."""
     for _ in range(ATTEMPTS_MAX):
         try:
             await metadata.put(key, value)

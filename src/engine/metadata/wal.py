@@ -22,7 +22,7 @@ import numpy.typing as npt
 _HEADER = struct.Struct(">IIII8sII")
 _FRAME = struct.Struct(">II8sII")
 _MAGIC = 0x377F0682
-_WORDS_SUMMED = 2  # a step of the checksum takes two words
+_WORDS_SUMMED = 2  # one step of the checksum takes two words
 
 _SEEDS_MAX = 3
 
@@ -30,7 +30,7 @@ Sum = tuple[int, int]
 
 
 def find_damage(log: bytes) -> str | None:
-    """What is wrong with the write-ahead log in `log`, or None for a whole one, an empty one or a torn tail."""
+    """The damage of the write-ahead log in `log`; None for a whole log, an empty one, or a torn tail."""
     if len(log) < _HEADER.size:
         return None
     magic, _, page_size, _, salt, *stored = _HEADER.unpack_from(log)
@@ -63,7 +63,7 @@ def _frames_damage(log: bytes, page_size: int, salt: bytes, sums: _Checksum, fir
         elif whole and committed:
             return f"the frame at byte {bad} is damaged, and committed transactions follow it"
         committed |= bad is not None and commit != 0
-        # Behind a bad frame the sum may go on from what is stored, or, if that is what was hit, from the content.
+        # Behind a bad frame the sum may continue from the stored sum, or, if that was hit, from the content.
         before = {stored} if whole else {stored, *computed}
         if len(before) > _SEEDS_MAX:
             before = {stored}
@@ -83,7 +83,7 @@ class _Checksum:
         self._weights: dict[int, tuple[npt.NDArray[np.uint32], npt.NDArray[np.uint32], list[Sum]]] = {}
 
     def of(self, content: bytes, before: Sum) -> Sum:
-        """The checksum after `content`, going on from `before`."""
+        """The checksum after `content`, continued from `before`."""
         words = np.frombuffer(content, self._words).astype(np.uint32)
         first, second, carry = self._weights_of(len(words))
         sums = int((words * first).sum(dtype=np.uint32)), int((words * second).sum(dtype=np.uint32))
@@ -97,7 +97,7 @@ class _Checksum:
 
 
 def _weights(count: int) -> tuple[npt.NDArray[np.uint32], npt.NDArray[np.uint32], list[Sum]]:
-    """How much each word, and each part of the sum before, counts in s0 and in s1 after `count` words."""
+    """The weights of each word, and of both parts of the earlier sum, in s0 and in s1 after `count` words."""
     mask = 0xFFFFFFFF
     first, second = np.empty(count, np.uint32), np.empty(count, np.uint32)
     # (x, y): a unit of s0 / of s1 after the words so far, counted from the end, adds x to the final s0 and y to s1.

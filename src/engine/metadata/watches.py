@@ -1,8 +1,13 @@
-"""Running watches over a table: who is told of which change, and what a slow reader is still owed.
+"""Running watches over a table: which watch gets which change, and what a slow reader still has to be given.
 
-A reader is owed keys, not events: each key waits at most once and is delivered in its latest state. A key that
-appeared and vanished unseen is owed no more. So what waits is never more than the keys the reader has seen, those of
-its snapshot, and those that exist now, however long it sleeps.
+A change is queued as a key, not as an event: each key is queued at most once, and is delivered in its latest state. A
+key that was created and deleted before the reader saw it is dropped. So the queue never holds more than the keys that
+the reader has seen, those of its snapshot, and those that exist now, however slow it is.
+
+    snapshot (by version)  ->  SNAPSHOT_END  ->  queued keys, in the order of their changes
+
+A change of a key that the snapshot has not reached yet changes nothing: the key is delivered at its place, in its new
+state.
 """
 
 from __future__ import annotations
@@ -17,7 +22,7 @@ from engine.metadata.store import Event, EventKind
 from engine.metadata.table import Change, Row, Table, each_key
 
 _NO_KEY = ""
-_READ_AT_ONCE = 64  # events, which are then looked at: others are served, though more wait
+_READ_AT_ONCE = 64  # events, then the loop serves other work
 
 
 class TableWatch:
@@ -25,11 +30,10 @@ class TableWatch:
 
     def __init__(self, hub: WatchHub) -> None:
         self._hub = hub
-        self._snapshot: Snapshot | None = None  # comes before all else
-        # Key -> version of its change, in the order of delivery. The first of a plain dict is slow to find, once others
-        # were taken before it.
+        self._snapshot: Snapshot | None = None  # delivered before anything else
+        # Key -> version of its change, in order of delivery. Ordered: popping the first item of a plain dict gets slow.
         self._owed: OrderedDict[str, int] = OrderedDict()
-        # Owed keys that the reader does not know yet.
+        # Queued keys that the reader does not know yet.
         self._unseen: set[str] = set()
         self._read = 0
         self._waiter: asyncio.Future[None] | None = None
@@ -37,23 +41,23 @@ class TableWatch:
         self.on_close: Callable[[TableWatch], object] | None = None
 
     def matches(self, row: Row) -> bool:
-        """Whether a row of the right prefix or index is inside this watch."""
+        """Whether a row of the watched prefix or index is inside this watch."""
         raise NotImplementedError
 
     def detach(self) -> None:
-        """Ask the hub for no more changes."""
+        """Unregister from the hub."""
         raise NotImplementedError
 
     def start(self, snapshot: Snapshot) -> None:
-        """Owe a snapshot: the rows by version, then its end. A version in mid-snapshot is good to resume from."""
+        """Queue a snapshot: the rows by version, then its end. A reader may resume from any version in it."""
         self._snapshot = snapshot
 
     def resume(self, changed: dict[str, int]) -> None:
-        """Owe what changed since the reader last looked."""
+        """Queue the changes since the reader last read."""
         self._owed.update(changed)
 
     def notice(self, change: Change) -> None:
-        """Owe one change, if it is ours."""
+        """Queue a change if it is inside this watch."""
         before = change.old is not None and self.matches(change.old)
         after = change.new is not None and self.matches(change.new)
         if before or after:
@@ -79,11 +83,10 @@ class TableWatch:
         self._owed[key] = change.version
 
     def __aiter__(self) -> AsyncIterator[Event]:
-        """The events; one reader at a time."""
         return self
 
     async def __anext__(self) -> Event:
-        """The next one. Of many, every so often the others on the loop get their turn first."""
+        """The next event. Every so often the loop serves other work first."""
         self._read += 1
         if self._read % _READ_AT_ONCE == 0:
             await asyncio.sleep(0)
@@ -93,7 +96,7 @@ class TableWatch:
         while not self._owed and self._snapshot is None and not self._closed:
             self._waiter = asyncio.get_running_loop().create_future()
             await self._waiter
-            await asyncio.sleep(0)  # who wrote goes first: somebody waits for the answer
+            await asyncio.sleep(0)  # the writer goes first: its caller waits for the answer
         if self._closed:
             raise StopAsyncIteration
         return self._next()
@@ -131,32 +134,30 @@ class TableWatch:
 
     @property
     def owed(self) -> int:
-        """How many events wait to be read."""
+        """The events that wait to be read."""
         return len(self._owed) + (0 if self._snapshot is None else len(self._snapshot) + 1)
 
 
 class PrefixWatch(TableWatch):
-    """Watches the keys that start with a prefix."""
+    """Watches keys with a prefix."""
 
     def __init__(self, hub: WatchHub, prefix: str) -> None:
         super().__init__(hub)
         self.prefix = prefix
 
     def matches(self, row: Row) -> bool:
-        """Whether the key has the prefix."""
         return row.record.key.startswith(self.prefix)
 
     def notice(self, change: Change) -> None:
-        """Owe one change; its key has the prefix."""
+        """Queue a change, whose key has the prefix."""
         self._hear(change, change.old is not None, change.new is not None)
 
     def detach(self) -> None:
-        """Ask the hub for no more changes."""
         self._hub.drop_prefix(self)
 
 
 class IndexWatch(TableWatch):
-    """Watches the records whose key in an index lies in a range."""
+    """Watches records whose key in an index lies in a range."""
 
     def __init__(self, hub: WatchHub, index: str, start: str, end: str) -> None:
         super().__init__(hub)
@@ -165,27 +166,25 @@ class IndexWatch(TableWatch):
         self._end = end
 
     def matches(self, row: Row) -> bool:
-        """Whether the row is in the range of the index."""
         index_keys = each_key(row.indexes.get(self.index, ()))
         return any(self._start <= index_key < self._end for index_key in index_keys)
 
     def detach(self) -> None:
-        """Ask the hub for no more changes."""
         self._hub.drop_index(self)
 
 
 class WatchHub:
-    """All watches of one table. A change costs a look-up per distinct length of a watched prefix."""
+    """All watches of one table. A change costs one look-up per distinct length of a watched prefix."""
 
     def __init__(self, table: Table) -> None:
         self.table = table
-        # Watches are kept in dicts to be told in the order they came.
+        # In dicts: watches are notified in the order in which they were opened.
         self._by_prefix: dict[str, dict[PrefixWatch, None]] = {}
         self._by_index: dict[str, dict[IndexWatch, None]] = {}
         self._lengths: Counter[int] = Counter()
 
     def notify(self, changes: list[Change]) -> None:
-        """Tell the watches about changes that the table shows already."""
+        """Notify watches of changes that are visible in the table."""
         for change in changes:
             for length in self._lengths:
                 for prefix_watch in self._by_prefix.get(change.key[:length], ()):
@@ -216,16 +215,14 @@ class WatchHub:
         return watch
 
     def drop_prefix(self, watch: PrefixWatch) -> None:
-        """Forget a watch."""
         watches = self._by_prefix[watch.prefix]
         del watches[watch]
         if not watches:
             del self._by_prefix[watch.prefix]
         self._lengths[len(watch.prefix)] -= 1
-        self._lengths += Counter()  # drops the lengths nobody uses
+        self._lengths += Counter()  # drops lengths without watches
 
     def drop_index(self, watch: IndexWatch) -> None:
-        """Forget a watch."""
         watches = self._by_index[watch.index]
         del watches[watch]
         if not watches:
@@ -233,7 +230,6 @@ class WatchHub:
 
 
 def _indexes_of(change: Change) -> Iterable[str]:
-    """Each once."""
     old, new = change.old, change.new
     if old is None or new is None:
         row = old or new

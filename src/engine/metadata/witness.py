@@ -1,4 +1,4 @@
-"""Compares a metadata file with the mark beside it, and gives it one where it has none (docs/formats/metadata.md)."""
+"""Checks a metadata file against the mark beside it, and gives it one where it has none (docs/formats/metadata.md)."""
 
 from __future__ import annotations
 
@@ -13,31 +13,31 @@ from engine.metadata.mark import REPAIR, Mark, read_version, sync_directory
 if TYPE_CHECKING:
     import sqlite3
 
-# Files that no build with marks has opened have no such table. Its row and the mark bear the same number.
+# Files that were never opened by a release with marks lack this table. Its row and the mark hold the same id.
 _MARKED = "SELECT COUNT(*) FROM sqlite_master WHERE name = 'mark'"
 _TABLE = "CREATE TABLE IF NOT EXISTS mark (id INTEGER, checksum INTEGER)"
 
 
 class MarkPolicy(enum.Enum):
-    """What becomes of the mark beside the file."""
+    """What opening a file does with the mark beside it."""
 
-    CHECK = "check"  # the file must have come as far as it says; made where there was none before
-    RENEW = "renew"  # whatever it says is void: a new one, as far as the file has come
-    IGNORE = "ignore"  # not looked at, not written
+    CHECK = "check"  # the file must have reached the mark's version; a file that never had a mark gets one
+    RENEW = "renew"  # the mark is replaced by one at the file's version
+    IGNORE = "ignore"  # the mark is neither read nor written
 
 
 def mark_of(path: Path) -> Path:
-    """Where the mark of a metadata file is."""
+    """The path of a metadata file's mark."""
     return path.with_suffix(".mark")
 
 
 def log_of(path: Path) -> Path:
-    """Where SQLite has the write-ahead log of a metadata file."""
+    """The path of a metadata file's write-ahead log."""
     return path.with_name(path.name + "-wal")
 
 
 def enter_mark(path: Path, database: sqlite3.Connection, version: int, witness: MarkPolicy) -> Mark | None:
-    """The mark of the open and checked file that has come as far as `version`; None where it is to be ignored.
+    """The mark of a file that is open, checked, and at `version`; None where it is to be ignored.
 
     Raises CorruptionError, UnsupportedError, OSError, sqlite3.Error.
     """
@@ -70,7 +70,7 @@ def _check_reached(path: Path, version: int, marked: int | None) -> None:
 
 
 def _ident(path: Path, database: sqlite3.Connection) -> int | None:
-    """What file and mark have in common; None in a file that was never marked."""
+    """The id that file and mark share; None in a file that never had a mark."""
     if database.execute(_MARKED).fetchall() == [(0,)]:
         return None
     found = database.execute("SELECT id, checksum FROM mark").fetchall()
@@ -81,7 +81,7 @@ def _ident(path: Path, database: sqlite3.Connection) -> int | None:
 
 
 def _make(where: Path, database: sqlite3.Connection, version: int) -> Mark:
-    """A mark, durable before the file says that it has one; and the file's own name before that."""
+    """Create a mark: first the file's own name is durable, then the mark, then the file says that it has one."""
     ((ident,),) = database.execute("SELECT random()").fetchall()
     sync_directory(where.parent)
     mark = Mark.create(where, ident, version)

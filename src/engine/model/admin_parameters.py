@@ -169,6 +169,13 @@ class Whole(Kind):
         return int(text)
 
 
+class Offset(Whole):
+    """An offset of a segment."""
+
+    def check(self, what: str, value: Any) -> int:
+        return super().check(f"the offset `{what}`", value)
+
+
 class Seconds(Kind):
     """A number of seconds, 0 or more."""
 

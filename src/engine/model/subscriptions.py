@@ -17,8 +17,7 @@ def _parse(kind: type[S], text: str, what: str) -> S:
     try:
         return kind(text)
     except ValueError:
-        right = ", ".join(repr(str(member)) for member in kind)
-        raise InvalidArgumentError(f"{what} {text!r:.80} is unknown; one of {right} is right") from None
+        raise InvalidArgumentError(f"{what} must be one of {', '.join(kind)}, got {text!r:.80}") from None
 
 
 class SubscriptionKind(enum.StrEnum):
@@ -54,18 +53,28 @@ class SubscriptionState(enum.StrEnum):
     DELETING = "DELETING"
 
 
-class AttachMode(enum.StrEnum):
-    """How a consumer attaches to a segment it was assigned (semantics 16)."""
+class DeliveryMode(enum.StrEnum):
+    """How a consumer gets the messages of one segment. The values stand in metadata and on the wire: do not change.
 
-    EXCLUSIVE = "exclusive"
-    SHARED = "shared"
+    Assignments have EXCLUSIVE and SHARED (semantics 16).
+    """
+
+    EXCLUSIVE = "exclusive"  # one stream consumer, in order
+    SHARED = "shared"  # several stream consumers, each with some of the buckets
+    QUEUE = "queue"  # several queue consumers, in any order
+    READER = "reader"  # in order, without a subscription
+
+    @classmethod
+    def parse(cls, text: str) -> DeliveryMode:
+        """Raises InvalidArgumentError for any other text."""
+        return _parse(cls, text, "mode")
 
 
 class Share(NamedTuple):
     """One segment that a consumer reads, and how."""
 
     segment_id: int
-    mode: AttachMode = AttachMode.EXCLUSIVE
+    mode: DeliveryMode = DeliveryMode.EXCLUSIVE
 
 
 Shares = tuple[Share, ...]
@@ -79,7 +88,7 @@ class AssignedSegment:
     """
 
     name: SegmentName
-    mode: AttachMode = AttachMode.EXCLUSIVE
+    mode: DeliveryMode = DeliveryMode.EXCLUSIVE
     bucket_ends: tuple[int, ...] = ()
 
     @property
@@ -160,7 +169,7 @@ class ConsumerRegistration:
             "layoutEpoch": self.layout_epoch,
             "segmentIds": self.segment_ids,
         }
-        if shared := [segment_id for segment_id, mode in self.shares if mode is AttachMode.SHARED]:
+        if shared := [segment_id for segment_id, mode in self.shares if mode is DeliveryMode.SHARED]:
             assignment["sharedSegmentIds"] = shared
         fields = {
             "consumerName": self.consumer_name,
@@ -177,7 +186,7 @@ class ConsumerRegistration:
         record = Fields.parse("consumer registration", value)
         assignment = record.fields("assignment")
         shared = frozenset(assignment.numbers("sharedSegmentIds", []))
-        modes = {True: AttachMode.SHARED, False: AttachMode.EXCLUSIVE}
+        modes = {True: DeliveryMode.SHARED, False: DeliveryMode.EXCLUSIVE}
         return cls(
             record.text("consumerName"),
             record.text("instance"),

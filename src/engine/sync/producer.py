@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from datetime import datetime, timedelta
 from typing import Any
 
-from engine.aio.portal import Portal
+from engine.aio.portal import Portal, result_of
 from engine.client import AsyncProducer, MessageId, ProducerStatistics
 from engine.errors import AlreadyClosedError
 from engine.sync.closing import run_to_close
@@ -81,7 +81,7 @@ class Producer:
         self._producer.send_for(
             future, value, key, properties, event_time, sequence_id, deliver_at, deliver_after, transaction
         )
-        return future.result()
+        return result_of(future)
 
     def send_nowait(
         self,

@@ -8,7 +8,7 @@ from typing import Any, Self
 from engine.aio.portal import Portal
 from engine.client import AsyncRangeReader, AsyncTopicView, Checkpoint, Message, MessageBatch, TopicSegments
 from engine.client.base.options import check_count
-from engine.client.ranges.caller_reads import Handover
+from engine.client.ranges.caller_reads import CallerReads
 from engine.client.ranges.range_reader import BATCH_MESSAGES
 from engine.errors import AlreadyClosedError
 from engine.sync.closing import run_to_close
@@ -91,7 +91,7 @@ class RangeReader:
     def __init__(self, portal: Portal, reader: AsyncRangeReader) -> None:
         self._portal = portal
         self._reader = reader
-        self._handover: Handover | None = None
+        self._caller_reads: CallerReads | None = None
         portal.fork_listeners.add(self)
 
     @property
@@ -112,15 +112,15 @@ class RangeReader:
         """
         check_count("max_messages", max_messages)
         while True:
-            found: MessageBatch | Handover | None = self._handover or self._reader.take_now(max_messages)
+            found: MessageBatch | CallerReads | None = self._caller_reads or self._reader.take_now(max_messages)
             if found is None:
-                found = self._portal.run(self._reader.next_batch_or_handover(max_messages))
-            if not isinstance(found, Handover):
+                found = self._portal.run(self._reader.next_batch_or_reads(max_messages))
+            if not isinstance(found, CallerReads):
                 return found
-            self._handover = found
+            self._caller_reads = found
             if (batch := found.next_batch(max_messages)) is not None:
                 return batch
-            self._handover = None
+            self._caller_reads = None
             self._portal.call(self._reader.given_back, found)
 
     def batches(self, max_messages: int = BATCH_MESSAGES) -> Iterator[MessageBatch]:

@@ -137,6 +137,9 @@ class SimConnector:
 class SimStream:
     """One end of a connection. `_inbox` holds what the other end sent, with the time it arrives."""
 
+    local_url = None
+    is_near = False
+
     def __init__(self, network: SimNetwork, host: str, context: Context) -> None:
         self.host = host
         self.context = context
@@ -153,8 +156,8 @@ class SimStream:
         self._writing_paused = False
         self._closing = False
         self._lost = False
-        self._bytes_sent = 0
-        self._taken = Taken(lambda: self._bytes_sent - self.unsent_bytes)
+        self.bytes_sent = 0
+        self._taken = Taken(lambda: self.bytes_sent - self.unsent_bytes)
 
     def start(self, make_handler: Accept) -> None:
         """Meet the owner."""
@@ -168,7 +171,7 @@ class SimStream:
         if self._closing:
             return
         data = encode_bytes(header, payload)
-        self._bytes_sent += len(data)
+        self.bytes_sent += len(data)
         rng = self._network.rng
         cut = rng.randrange(1, len(data)) if rng.random() < _SPLIT_RATE else len(data)
         for piece in (data[:cut], data[cut:]):
@@ -201,7 +204,7 @@ class SimStream:
 
     def when_taken(self, tell: Callable[[], object]) -> None:
         """Call `tell()` once all that is queued now has arrived, or the connection has ended."""
-        self._taken.add(self._bytes_sent, tell)
+        self._taken.add(self.bytes_sent, tell)
         if self._lost:
             self._taken.end()
 
@@ -209,6 +212,11 @@ class SimStream:
     def bytes_received(self) -> int:
         """Bytes received since the connection was made."""
         return self._reader.bytes_received
+
+    @property
+    def header_size(self) -> int:
+        """Bytes of the header of the frame that is being delivered."""
+        return self._reader.header_size
 
     @property
     def pending_bytes(self) -> int:

@@ -32,6 +32,11 @@ class MemoryStream:
     __slots__ = ("_closing", "_handler", "_inbox", "_inbox_bytes", "_loop", "_lost", "_other", "_reading_paused",
                  "_scheduled", "_taken", "_writing_paused", "bytes_received", "bytes_sent", "peer")  # fmt: skip
 
+    # What an end within a process has no need of.
+    local_url = None
+    is_near = False
+    header_size = 0
+
     def __init__(self, peer: str) -> None:
         self.peer = peer
         self.bytes_received = 0

@@ -37,6 +37,26 @@ class FrameStream(Protocol):
 
     peer: str  # for texts and logs
 
+    @property
+    def local_url(self) -> str | None:
+        """The address that the peer has dialled; None where it dials no address, as within a process."""
+
+    @property
+    def is_near(self) -> bool:
+        """Whether the peer runs on this machine, and so may share files with this process."""
+
+    @property
+    def header_size(self) -> int:
+        """Bytes of the header of the frame that is being delivered; 0 where frames are not encoded."""
+
+    @property
+    def bytes_received(self) -> int:
+        """Bytes received so far."""
+
+    @property
+    def bytes_sent(self) -> int:
+        """Bytes of all frames sent so far, those still queued included."""
+
     def send(self, header: Sent, payload: Payload = b"") -> None:
         """Queue one frame; never blocks. After close() or loss: nothing. The caller gives up header and payload."""
 

@@ -10,7 +10,7 @@ from engine.broker.hosting.open_segments import OpenSegments
 from engine.broker.hosting.open_subscriptions import OpenSubscriptions
 from engine.broker.hosting.ownership import Ownership
 from engine.broker.hosting.segment_host import SegmentHosting
-from engine.broker.pools.file_reads import FileReads
+from engine.broker.segment.environment import Environment
 from engine.clock import Clock
 from engine.control.base.brokers import Brokers
 from engine.control.base.ports import SegmentHost
@@ -35,13 +35,13 @@ class Membership:
         token: str | None,
         connector: Connector | None,
         shared: bool,
-        loads: AsyncSemaphore | None = None,
-        reads: FileReads | None = None,
+        loads: AsyncSemaphore,
+        environment: Environment,
     ) -> None:
-        """`loads`, `reads`: see OpenSegments."""
+        """`loads`, `environment`: see OpenSegments."""
         self.brokers = Brokers(metadata, clock=clock, url=url, admin_url=admin_url, session_timeout=session_timeout)
         self.ownership = Ownership(metadata, self.brokers, clock, follows=shared)
-        self.segments = OpenSegments(store, metadata, self.ownership, loads=loads, reads=reads)
+        self.segments = OpenSegments(store, metadata, self.ownership, loads=loads, environment=environment)
         self.subscriptions = OpenSubscriptions(self.segments, store.cursors, metadata)
         self.hosting = SegmentHosting(self.segments, self.subscriptions, store, metadata)
         self.peers = Peers(connector or TcpConnector(), token)

@@ -1,7 +1,7 @@
-"""Acknowledgements by position in each bucket of a segment: what they say, and which messages that is.
+"""Acknowledgements by a position in each bucket of a segment, and the offsets that they mean.
 
-Where the messages of a bucket lie among those of the others is known of what a shared segment's ledger holds. For
-anything else, such as an id that was kept from an earlier attachment, the headers of the entries are read.
+The ledger of a shared segment knows which offsets are of which bucket, as far as it has routed them. For others, such
+as those of a message id from an earlier attachment, the headers of the entries are read.
 """
 
 from __future__ import annotations
@@ -26,10 +26,12 @@ BucketRun = tuple[int, int, int]  # (bucket, start, stop)
 
 
 def positions_of(header: commands.Ack, hosted: HostedSegment) -> list[Position]:
-    """What a cumulative ACK says of each bucket: `buckets`, or `position` for all. Raises InvalidArgumentError."""
+    """The positions of a cumulative ACK: `buckets`, or `position` for all of them. Raises InvalidArgumentError."""
     said, position, count = header.buckets, header.position, len(hosted.spec.bucket_ends)
     if header.ack_type != "cumulative" or (said is None) == (position is None):
-        raise InvalidArgumentError("a stream consumer acknowledges cumulatively, by `position` or by `buckets`")
+        raise InvalidArgumentError(
+            "a stream consumer's ack_type must be cumulative, with either `position` or `buckets`"
+        )
     if position is not None:
         check_position(position, hosted.segment.durable_offset)
         return [(bucket, int(position)) for bucket in range(count)]
@@ -37,13 +39,13 @@ def positions_of(header: commands.Ack, hosted: HostedSegment) -> list[Position]:
 
 
 def check_buckets(said: Any, hosted: HostedSegment) -> list[Position]:
-    """Pairs [bucket, position] as a client said them. Raises InvalidArgumentError."""
+    """Pairs [bucket, position] from a client, checked. Raises InvalidArgumentError."""
     count, end = len(hosted.spec.bucket_ends), hosted.segment.durable_offset
     for pair in said:
         if not isinstance(pair, list | tuple) or len(pair) != 2 or not all(type(n) is int for n in pair):
-            raise InvalidArgumentError(f"{pair!r:.80} in `buckets` is malformed; [bucket, position] is right")
+            raise InvalidArgumentError(f"`buckets` must have pairs [bucket, position], got {pair!r:.80}")
         if not 0 <= pair[0] < count:
-            raise InvalidArgumentError(f"bucket {pair[0]}; {hosted.name} has the buckets 0 to {count - 1}")
+            raise InvalidArgumentError(f"a bucket of {hosted.name} must be 0 to {count - 1}, got {pair[0]}")
         check_position(pair[1], end)
     return [(bucket, position) for bucket, position in said]
 
@@ -51,11 +53,11 @@ def check_buckets(said: Any, hosted: HostedSegment) -> list[Position]:
 def check_position(position: Any, end: int) -> None:
     """Raise InvalidArgumentError unless it is an offset of a segment, or its end."""
     if not 0 <= position <= end:
-        raise InvalidArgumentError(f"acknowledged up to {position}; the segment ends at {end}")
+        raise InvalidArgumentError(f"a position must be 0 to {end}, the end of the segment, got {position}")
 
 
 async def find(hosted: HostedSegment, positions: Iterable[Position], start: int) -> list[BucketRun]:
-    """What the segment has from `start` on in each bucket below its position. Reads entries as far as that takes."""
+    """The runs from `start` on in each bucket below its position. Reads the entries of that range."""
     limits = array("Q", bytes(8 * len(hosted.spec.bucket_ends)))
     for bucket, position in positions:
         limits[bucket] = max(limits[bucket], position)
@@ -66,12 +68,12 @@ async def find(hosted: HostedSegment, positions: Iterable[Position], start: int)
         block = read if isinstance(read, Block) else await read
         found += ledger.unacknowledged(block.data, limits, offset)
         offset = block.next_offset
-        await asyncio.sleep(0)  # others' turn: this may be long
+        await asyncio.sleep(0)  # let other work run: there may be many blocks
     return found
 
 
 async def open_buckets(subscription: HostedSubscription, positions: list[Position]) -> list[int]:
-    """Those of the buckets in which something below the position is not acknowledged, durably."""
+    """The buckets in which messages below the position are not acknowledged, durably."""
     cursor = subscription.cursor
     found = await find(subscription.hosted, positions, subscription.start)
     open_ones = {bucket for bucket, start, stop in found if cursor.unacked(start, stop)}
@@ -82,7 +84,7 @@ async def open_buckets(subscription: HostedSubscription, positions: list[Positio
 def acknowledge_alone(
     consumer: Consumer, subscription: HostedSubscription, positions: list[Position]
 ) -> Awaitable[None]:
-    """By the one consumer of all buckets. Done when durable. Raises NotOwnerError when it has detached meanwhile."""
+    """Acknowledge for the one consumer of all buckets. Done when durable. Raises NotOwnerError when it has detached."""
     named = dict(positions)
     floor = min(named.values()) if len(named) == len(subscription.hosted.spec.bucket_ends) else 0
     start = max(subscription.start, floor)
@@ -100,6 +102,6 @@ async def _acknowledge_found(
 
 
 def check_attached(consumer: Consumer) -> None:
-    """Raise NotOwnerError: what a consumer acknowledges that is not attached any more is refused (semantics 12)."""
+    """Raise NotOwnerError when the consumer has detached: its acknowledgements are refused (semantics 12)."""
     if consumer.closed:
         raise NotOwnerError(f"the consumer {consumer.name!r} is not attached any more; attach and acknowledge again")

@@ -1,4 +1,4 @@
-"""Who owns which bucket of a shared segment: evenly, and with as few moves as that allows."""
+"""The assignment of a shared segment's buckets to its consumers: even, with as few moves as that allows."""
 
 from __future__ import annotations
 
@@ -7,23 +7,24 @@ from collections.abc import Sequence
 NOBODY = -1
 
 
-def spread(owners: Sequence[int], sharers: Sequence[int]) -> list[int]:
-    """The owner of each bucket, from who owned it before; `sharers` in the order in which they are to be served.
+def spread(owners: Sequence[int], members: Sequence[int]) -> list[int]:
+    """The owner of each bucket, given the previous owners. `members`: in order of preference.
 
-    Each sharer gets the number of buckets over the number of sharers, rounded down or up. Who stays keeps as many as
-    that allows; the larger shares are left to those who had most.
+    1. Each member's share is buckets / members, rounded down or up; members that had most get the larger shares.
+    2. Each member keeps buckets that it had, up to its share.
+    3. The remaining buckets fill the shares, in the order of `members`.
     """
-    if not sharers:
+    if not members:
         return [NOBODY] * len(owners)
-    had = dict.fromkeys(sharers, 0)
+    had = dict.fromkeys(members, 0)
     for owner in owners:
         if owner in had:
             had[owner] += 1
-    floor, larger = divmod(len(owners), len(sharers))
-    by_need = sorted(sharers, key=lambda sharer: -had[sharer])  # stable: else in the order given
-    room = {sharer: floor + (place < larger) for place, sharer in enumerate(by_need)}
+    floor, larger = divmod(len(owners), len(members))
+    by_need = sorted(members, key=lambda member: -had[member])  # stable: else in the order given
+    room = {member: floor + (place < larger) for place, member in enumerate(by_need)}
     spread = [_kept(owner, room) for owner in owners]
-    takers = [sharer for sharer in sharers for _ in range(room[sharer])]
+    takers = [member for member in members for _ in range(room[member])]
     free = [bucket for bucket, owner in enumerate(spread) if owner == NOBODY]
     for bucket, taker in zip(free, takers, strict=True):
         spread[bucket] = taker
@@ -31,7 +32,7 @@ def spread(owners: Sequence[int], sharers: Sequence[int]) -> list[int]:
 
 
 def _kept(owner: int, room: dict[int, int]) -> int:
-    """The owner, as long as it has room for what it had."""
+    """The owner, if it has room left for a bucket that it had."""
     if room.get(owner, 0) == 0:
         return NOBODY
     room[owner] -= 1

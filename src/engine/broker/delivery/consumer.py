@@ -1,4 +1,8 @@
-"""Consumers attached to a segment: credit, blocks of messages, and the two kinds that read alone."""
+"""Consumers attached to a segment: credit, blocks of messages, and the kinds that read a segment alone.
+
+A client grants credit in messages and bytes (FLOW). A consumer is sent blocks, each of whole entries, as long as it has
+credit for both and its connection is writable; one block may overshoot the credit.
+"""
 
 from __future__ import annotations
 
@@ -17,6 +21,7 @@ from engine.broker.pools.rates import Rate
 from engine.broker.segment.reader import SegmentReader
 from engine.errors import EngineError, InvalidArgumentError, UnsupportedError
 from engine.limits import READ_BLOCK_SIZE
+from engine.model.subscriptions import DeliveryMode
 from engine.storage.file.logfile import Block
 from engine.wire import commands
 from engine.wire.framing import payload_size
@@ -25,9 +30,9 @@ from engine.wire.stream import Payload
 if TYPE_CHECKING:
     from engine.broker.delivery.subscription import HostedSubscription
     from engine.broker.segment.hosted import HostedSegment
-    from engine.broker.session.connection import Connection
+    from engine.broker.segment.ports import Peer
 
-CREDIT_MAX = 2**48  # more than anybody has room for, and a number that native code can hold
+CREDIT_MAX = 2**48  # more than any client has room for, and still an int64
 
 Range = tuple[int, int]  # inclusive
 
@@ -37,11 +42,11 @@ class Consumer(ABC):
 
     __slots__ = ("bytes_credit", "closed", "connection", "hosted", "ident", "messages_credit", "name", "out",
                  "seeks", "sent")  # fmt: skip
-    mode = ""
+    mode: DeliveryMode
 
     def __init__(
         self,
-        connection: Connection,
+        connection: Peer,
         ident: int,
         hosted: HostedSegment,
         name: str,
@@ -52,19 +57,19 @@ class Consumer(ABC):
         self.hosted = hosted
         self.name = name
         self.closed = False
-        # What the client has room for. One block may overshoot it.
+        # What the client has room for; one block may overshoot it.
         self.messages_credit = 0
         self.bytes_credit = 0
         time, heir = asyncio.get_running_loop().time, hosted.incoming.heir
         before = None if subscription is None else subscription.left.pop(name, None)
-        # Counts what is sent, together with the others of the subscription; and what is sent to this one alone.
+        # Sent to all consumers of the subscription, and to this one alone.
         self.out = Rate(time) if subscription is None else subscription.out
         self.sent = Rate(time, heir=heir) if before is None else before
         self.seeks = 0 if subscription is None else subscription.seeks
 
     @property
     def ready(self) -> bool:
-        """Whether it takes another block now."""
+        """Whether it may be sent another block now."""
         return self.messages_credit > 0 and self.bytes_credit > 0 and self.connection.writable and not self.closed
 
     def add_credit(self, messages: int, size: int) -> None:
@@ -81,7 +86,7 @@ class Consumer(ABC):
         skip: list[commands.Range] | None = None,
         redelivered: list[tuple[int, int, int]] | None = None,
     ) -> None:
-        """Whole entries; `messages` are those not skipped."""
+        """Send whole entries. `messages`: those not skipped. `skip`, `redelivered`: ranges [first, last(, count)]."""
         size = payload_size(data)
         self.messages_credit -= messages
         self.bytes_credit -= size
@@ -90,7 +95,7 @@ class Consumer(ABC):
         self.hosted.sent_messages += messages
         self.hosted.sent_bytes += size
         if not redelivered:
-            self.connection.broker.measures.delivered(self.hosted.segment, data)
+            self.hosted.environment.latency.delivered(self.hosted.segment, data)
         header = commands.Message(
             consumer_id=self.ident,
             segment_id=self.hosted.name.segment_id,
@@ -102,23 +107,22 @@ class Consumer(ABC):
         self.connection.send(header, data)
 
     def send_end(self, end: int) -> None:
-        """The segment ends at `end` and this consumer has all of it."""
+        """Report that the segment ends at `end`, and that the consumer has all of it."""
         self.connection.send(commands.ReachedEnd(consumer_id=self.ident, end=end))
 
     def close(self, error: EngineError | None = None) -> None:
-        """End the attachment; with an error the client is told."""
+        """End the attachment; an error is sent to the client."""
         if self.closed:
             return
         self.closed = True
         self.detach()
-        if self.connection.consumers.get(self.ident) is self:
-            del self.connection.consumers[self.ident]
+        self.connection.forget(self)
         if error is not None:
             closing = commands.CloseConsumer(consumer_id=self.ident, code=error.code, message=str(error))
             self.connection.send(closing)
 
     def connection_lost(self) -> None:
-        """The client is gone."""
+        """The connection is closed: end the attachment."""
         if not self.closed:
             self.closed = True
             self.detach()
@@ -126,37 +130,37 @@ class Consumer(ABC):
     @property
     @abstractmethod
     def pending(self) -> int:
-        """Messages it was sent and has not acknowledged."""
+        """Messages that it was sent and has not acknowledged."""
 
     @abstractmethod
     def pump(self) -> None:
-        """Send what there is and what there is credit for."""
+        """Send blocks until credit, room or durable messages run out."""
 
     @abstractmethod
     def detach(self) -> None:
-        """Let go of the segment."""
+        """Stop reading the segment."""
 
     @abstractmethod
     def acknowledge(self, header: commands.Ack) -> Awaitable[Any]:
         """Done when the acknowledgement is durable. Raises EngineError."""
 
-    def leaving(self, header: commands.CloseConsumer) -> None:  # noqa: B027 - most say nothing
-        """What a client says as it closes."""
+    def leaving(self, header: commands.CloseConsumer) -> None:  # noqa: B027 - most kinds need nothing of it
+        """The client closes it, with CLOSE_CONSUMER's header."""
 
     def redeliver(self, header: commands.Redeliver) -> None:
-        """Deliver `ranges` again. Raises UnsupportedError where that is not how the mode works."""
-        raise UnsupportedError("only queue consumers hand messages back; attach again to start from the cursor")
+        """Deliver `ranges` again. Raises UnsupportedError for all but queue consumers."""
+        raise UnsupportedError("REDELIVER requires a queue consumer; a stream consumer attaches again instead")
 
 
 class LoneReader(Consumer):
-    """Reads a segment alone and in order: an exclusive consumer with its cursor, or a reader that has none."""
+    """Reads a segment alone and in order: an exclusive consumer of a subscription, or a reader without one."""
 
     __slots__ = ("_end_sent", "_next", "_pumping", "_reader", "_subscription", "_waits_for")
-    mode = "exclusive"
+    mode = DeliveryMode.EXCLUSIVE
 
     def __init__(
         self,
-        connection: Connection,
+        connection: Peer,
         ident: int,
         hosted: HostedSegment,
         name: str,
@@ -175,15 +179,16 @@ class LoneReader(Consumer):
 
     @property
     def pending(self) -> int:
-        """What lies between the cursor and what was sent."""
+        """The messages between the cursor and the last one sent."""
         if self._subscription is None:
             return 0
         return self._subscription.backlog_below(self._next)
 
     def wait_for(self, held: BitMap64) -> None:
-        """Nothing is delivered until none of these, which transactions hold, is held any more.
+        """Deliver nothing until these, which open transactions have acknowledged, are decided.
 
-        Positions would cover them, and they come if that is aborted. Whoever ends it calls pump().
+        Earlier delivery would let a cumulative acknowledgement cover messages that are due again after an abort.
+        pump() is called when a transaction ends.
         """
         self._waits_for = held or None
 
@@ -220,7 +225,7 @@ class LoneReader(Consumer):
             self._pump_at_end()
 
     def _pump_at_end(self) -> None:
-        """Everything durable is sent, or it cannot be sent now: wait for more, or say that there never will be."""
+        """All durable messages are sent, or the consumer takes no more now: wait for more, or report the end."""
         segment = self.hosted.segment
         self._next = segment.gaps.skip(self._next)
         if segment.sealed and self._next >= segment.next_offset:
@@ -231,7 +236,7 @@ class LoneReader(Consumer):
             self._reader.wait(self._next)
 
     def _step(self, block: Block | None) -> None:
-        """A read or a wait has ended. While a block from the disk is being sent, the next one is read."""
+        """A read or a wait has ended. The next block is read from disk while this one is sent."""
         if self.closed:
             return
         if block is None:
@@ -240,7 +245,7 @@ class LoneReader(Consumer):
         self._next = block.next_offset
         if self._may_read_ahead(block):
             self._reader.read_ahead(self._next, self.connection.block_size)
-        if self._reader.busy:  # its first step comes before what is called soon
+        if self._reader.busy:  # that read begins in the next turn of the loop, before this block is sent
             asyncio.get_running_loop().call_soon(self._send_read, block)
         else:
             self._send_read(block)
@@ -261,16 +266,14 @@ class LoneReader(Consumer):
         self.send_block(block.data, block.salt, messages, skip)
 
     def _skipped(self, block: Block) -> list[list[int]]:
-        """What of a block is not for the consumer."""
+        """Ranges of a block that the consumer must not get."""
         skip = self._acknowledged(block)
         hidden = self.hosted.hidden(block.first_offset, block.next_offset)
         return skip if hidden is None else runs(hidden | offset_set(skip, block.next_offset))
 
     def _acknowledged(self, block: Block) -> list[list[int]]:
-        """What of a block is acknowledged: below the cursor's position, and, if the segment was shared, above it.
+        """Ranges of a block that are acknowledged, also those above the cursor, and those in open transactions."""
 
-        Likewise what is acknowledged in a transaction that is open.
-        """
         subscription = self._subscription
         if subscription is None or subscription.free_from <= block.first_offset:
             return []
@@ -283,16 +286,15 @@ class LoneReader(Consumer):
         return holes
 
     def detach(self) -> None:
-        """Stop reading."""
         self._reader.stop()
         self.hosted.readers.discard(self._reader)
         if self._subscription is not None:
             self._subscription.lone_left(self)
 
     def acknowledge(self, header: commands.Ack) -> Awaitable[Any]:
-        """Move the cursor to `position`, or acknowledge each of `buckets` up to its own."""
+        """Move the cursor to `position`, or acknowledge each of `buckets` up to its position."""
         if self._subscription is None:
-            raise UnsupportedError("a reader has no cursor to acknowledge to")
+            raise UnsupportedError("a reader has no cursor: it cannot acknowledge")
         inside = transaction_of(header)
         if inside is not None or self._subscription.pending:
             return transactional_acks.acknowledge_alone(self, self._subscription, header, inside)
@@ -300,6 +302,6 @@ class LoneReader(Consumer):
         if position is None or header.buckets is not None:
             return acknowledge_alone(self, self._subscription, positions_of(header, self.hosted))
         if header.ack_type != "cumulative":
-            raise InvalidArgumentError("an exclusive consumer acknowledges cumulatively, by `position`")
+            raise InvalidArgumentError("an exclusive consumer's ack_type must be cumulative, with `position`")
         check_position(position, self.hosted.segment.durable_offset)
         return self._subscription.ack_cumulative(position)

@@ -1,11 +1,11 @@
-"""Messages that are not due yet: which ones a queue withholds, and when it looks at them again.
+"""Messages that a queue withholds until their time, and when it checks them again.
 
-Offsets are kept in compressed sets, one per time. The times of messages that are far off are coarse and early: when one
-comes, its messages are read once more and withheld anew, more exactly. So there are at most about 64 times for every
-doubling of the distance, whatever the number of messages, and a set costs two bytes for a message at worst.
+Offsets are kept in compressed sets, one for each time. Times in the far future are coarse, and early: when such a time
+comes, its messages are read again and withheld anew, more exactly. So there are at most about 64 times for each
+doubling of the delay, whatever the number of messages, and a message takes at most two bytes.
 
-Nothing of this is stored. Who serves the segment next (after a restart, or because its owner changed) finds the
-delays again when it reads the entries.
+Nothing is stored. The next owner of the segment, or this broker after a restart, finds the delays when it reads the
+entries.
 """
 
 from __future__ import annotations
@@ -21,20 +21,20 @@ from engine._native.serve.delays import has_delays, withheld
 
 __all__ = ["TICK_MS", "Delays", "has_delays"]
 
-TICK_MS = 100  # a message is delivered so much after it is due, at most
-KEEP_MS = 10  # the times of messages that are kept back are whole multiples of it
-_LOOK_S_MAX = 60.0  # the wall clock may be set forward: it is looked at so often at least
+TICK_MS = 100  # a message is delivered at most so much after it is due
+KEEP_MS = 10  # times of back-offs are multiples of it
+_LOOK_S_MAX = 60.0  # between two checks: the wall clock may be set forward
 
 
 class Delays:
-    """Of one queue in one segment. Loop thread only.
+    """The withheld messages of one queue. Loop thread only.
 
-    Invariant: every offset withheld is in the set of a time. Checked by _check(), with ENGINE_DEBUG=1. A set may have
-    offsets that are withheld no more, or until a later time: looked at then, they are withheld anew.
+    Invariant: every offset withheld is in the set of a time. Checked by _check(), with ENGINE_DEBUG=1. A set may also
+    have offsets that are no longer withheld, or until a later time: when checked, they are withheld anew.
 
-    `now_ms` is the broker's wall clock where messages say when they are due, which may be set in either direction, and
-    a monotonic one where they are kept back for some time. `released` gets the offsets to look at again: most are due,
-    some a little later, and withhold() is asked again for all of them.
+    `now_ms`: the broker's wall clock, which may be set in either direction, for delivery times of messages; a monotonic
+    one for back-offs. `released` is called with offsets to check again: most are due, some a little later, so
+    withhold() is called again for all of them.
     """
 
     __slots__ = ("_held", "_now_ms", "_released", "_sets", "_timer", "_times")
@@ -48,16 +48,16 @@ class Delays:
         self._timer: asyncio.TimerHandle | None = None
 
     def __len__(self) -> int:
-        """How many messages are withheld."""
+        """The number of messages withheld."""
         return len(self._held)
 
     @property
     def times(self) -> int:
-        """How many different times there are."""
+        """The number of different times."""
         return len(self._times)
 
     def withhold(self, entry: memoryview, wanted: BitMap64) -> BitMap64:
-        """Of the offsets `wanted` of an entry, those that are not due. They come back through `released`."""
+        """The offsets of `wanted`, all of one entry, that are not due. They come back through `released`."""
         new = wanted - self._held
         if new:
             for time, first, stop in withheld(entry, self._now_ms(), TICK_MS):
@@ -69,7 +69,7 @@ class Delays:
         return wanted & self._held
 
     def hold(self, offsets: BitMap64, until_ms: int) -> None:
-        """Withhold these until a time."""
+        """Withhold offsets until a time."""
         self._held |= offsets
         found = self._sets.get(until_ms)
         if found is not None:
@@ -87,20 +87,20 @@ class Delays:
         checks.check(sorted(self._sets) == sorted(self._times), "each set of withheld messages has its time")
 
     def keep(self, offsets: BitMap64, delay_ms: int) -> None:
-        """Withhold these for some time: the longer, the coarser, so that the different times stay few."""
+        """Withhold offsets for a time, rounded up: more for longer delays, so that there are few different times."""
         if offsets:
             due, tick = self._now_ms() + delay_ms, max(delay_ms // 64, KEEP_MS)
             self.hold(offsets, due + -due % tick)
 
     def forget(self, offsets: BitMap64) -> None:
-        """These are acknowledged, or gone."""
+        """These are acknowledged."""
         if self._held:
             self._held -= offsets
             if not self._held:
                 self.close()
 
     def close(self) -> None:
-        """Forget everything; nothing is released any more."""
+        """Drop all offsets; `released` is not called any more."""
         self._held, self._times = BitMap64(), []
         self._sets.clear()
         if self._timer is not None:
@@ -114,12 +114,12 @@ class Delays:
         self._timer = asyncio.get_running_loop().call_later(min(wait, _LOOK_S_MAX), self._look)
 
     def _look(self) -> None:
-        """Release what is due."""
+        """Release the offsets whose time has come."""
         self._timer = None
         now, due = self._now_ms(), BitMap64()
         while self._times and self._times[0] <= now:
             due |= self._sets.pop(heapq.heappop(self._times))
-        due &= self._held  # some were acknowledged meanwhile
+        due &= self._held  # without those that were acknowledged meanwhile
         self._held -= due
         if checks.COSTLY:
             self._check()

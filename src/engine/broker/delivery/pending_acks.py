@@ -1,9 +1,19 @@
-"""`PendingAcks`: what open transactions have acknowledged of one subscription in one segment (PIP-473).
+"""`PendingAcks`: acknowledgements of open transactions, of one subscription in one segment (PIP-473).
 
-A message that is acknowledged in an open transaction is nobody else's: it is delivered to nobody, and nobody else
-acknowledges it. What the transaction comes to decides: then the cursor takes it, durably, before its operation records
-are deleted; or the message is due again. The records are all that is durable of this. Whoever opens the subscription
-finds them through their index, and so does whoever looks for what was left behind.
+A message that is acknowledged in an open transaction is *held*: it is delivered to no consumer, and can be acknowledged
+neither in another transaction nor outside of one, until the transaction ends. The order of steps:
+
+    record()   1. hold the messages in memory, so that no other request gets them
+               2. write an operation record for each RUNS_PER_RECORD runs
+               3. read the header: if the transaction has ended before the record, delete it, and the messages are due
+               4. answer the client
+    _apply()   when the end of the transaction is heard of, and no record of it is being written:
+               committed: 1. the cursor acknowledges the messages   2. that is durable   3. the records are deleted
+               aborted:   1. the messages are due again             2. the records are deleted
+
+Only the records are durable. A new owner of the segment finds them by their index (restore()), and so does the
+coordinator's sweep (settle()). Because records are deleted after the cursor is durable, a crash between the two leaves
+records of messages that are acknowledged already, which changes nothing.
 """
 
 from __future__ import annotations
@@ -40,14 +50,14 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-SETTLE_S_MAX = 5.0  # so long who collects waits for one subscription
-AGAIN_S = 1.0  # what the metadata store did not take is tried again after this time
+SETTLE_S_MAX = 5.0  # that settle() waits for one subscription
+AGAIN_S = 1.0  # until a write that the metadata store has refused is tried again
 _TROUBLE = (EngineError, ConflictError, OutcomeUnknownError)
 _LOST = (AlreadyClosedError, FencedError, NotOwnerError)  # the next owner finds the records
 
 
 class Participation(NamedTuple):
-    """What every participant of this broker shares."""
+    """What all subscriptions of a broker share, for transactions."""
 
     headers: TransactionHeaders
     operations: Operations
@@ -57,9 +67,9 @@ class Participation(NamedTuple):
 class PendingAcks:
     """Loop thread only.
 
-    Invariant: `offsets` is the union of all claims', and no message is in two of them; `_overlaps` says where one is,
-    as a crash may have left the records of an aborted transaction whose messages were acknowledged anew in another
-    one. Checked by _check(), with ENGINE_DEBUG=1.
+    Invariant: `offsets` is the union of all claims, and no message is in two of them; `_overlaps` says where one is,
+    as a crash may have left the records of an aborted transaction whose messages were then acknowledged in another one.
+    Checked by _check(), with ENGINE_DEBUG=1.
     """
 
     __slots__ = ("_applying", "_claims", "_closed", "_overlaps", "buckets", "changes", "offsets", "parts",
@@ -82,12 +92,12 @@ class PendingAcks:
 
     @property
     def in_use(self) -> bool:
-        """Whether a transaction that takes part here has not been applied yet."""
+        """Whether a transaction that acknowledges here has not been applied yet."""
         return bool(self._claims or self._applying)
 
     @property
     def records(self) -> int:
-        """Operation records that are known here."""
+        """The number of operation records known here."""
         return sum(ack.key is not None for claims in self._claims.values() for ack in claims.acks)
 
     def holder_of(self, offset: int) -> int | None:
@@ -96,14 +106,14 @@ class PendingAcks:
 
     @property
     def transactions(self) -> dict[int, int]:
-        """How many messages each transaction holds, by its number."""
+        """The number of messages that each transaction holds, by the transaction's number."""
         return {number: len(claims.offsets) for number, claims in self._claims.items()}
 
     # -- acknowledging -----------------------------------------------------------------------------------------------
 
     @contextlib.asynccontextmanager
     async def request(self, number: int) -> AsyncIterator[Claims]:
-        """In an open transaction, which is followed from now on as long as it has anything here.
+        """The claims of an open transaction, during one request. The transaction is followed while it has claims.
 
         Raises TransactionNotFoundError, TransactionConflictError when it has ended.
         """
@@ -127,15 +137,15 @@ class PendingAcks:
         self.subscription.hosted.check_open()
 
     def _check_current(self, number: int, claims: Claims) -> None:
-        """Raise unless the transaction is open, as far as is known, and nothing was moved meanwhile."""
+        """Raise unless the transaction is open, as far as is known, and the cursor was not moved meanwhile."""
         self._check_open()
         if claims.ended:
-            raise TransactionConflictError(f"the transaction {id_text(number)} has ended: nothing is added to it")
+            raise TransactionConflictError(f"the transaction {id_text(number)} has ended")
         if self._claims.get(number) is not claims:
             raise NotOwnerError(f"{self.subscription} was moved; attach again")
 
     async def contended(self, offsets: BitMap64, own: Claims | None) -> BitMap64:
-        """Of these, what other open transactions hold. Those that have ended by now are applied when it returns."""
+        """The offsets that other open transactions hold. Those that have ended by now are applied when it returns."""
         held = BitMap64()
         for other, claims in list(self._claims.items()):
             hit = BitMap64() if claims is own else claims.offsets & offsets
@@ -146,7 +156,7 @@ class PendingAcks:
         return held
 
     async def refresh(self) -> None:
-        """Whatever has ended by now is applied when it returns. Raises what the metadata store raises."""
+        """Transactions that have ended by now are applied when it returns. Raises what the metadata store raises."""
         for number, claims in list(self._claims.items()):
             if await self._has_ended(number, claims):
                 await asyncio.shield(claims.applied)
@@ -165,10 +175,10 @@ class PendingAcks:
         offsets: BitMap64,
         buckets: Iterable[tuple[int, BitMap64]] | None = None,
     ) -> None:
-        """These, which nobody holds, are the transaction's; durable when it returns. During its request().
+        """Acknowledge offsets, which no transaction holds, in a transaction; durable when it returns. In request().
 
-        `buckets`: the same by bucket, if that is known. Raises TransactionConflictError when the transaction has
-        ended before that; then they are due again, as after any other error.
+        `buckets`: the same by bucket, if known. Raises TransactionConflictError when the transaction has ended before
+        that; the messages are due again then, as after any other error.
         """
         self._check_current(number, claims)
         added = parted(offsets, attempt)
@@ -201,7 +211,7 @@ class PendingAcks:
         ack.key, ack.version = found.key, found.version
 
     async def _confirm(self, number: int, claims: Claims, added: list[PendingAck]) -> None:
-        """Raise unless they are this owner's to confirm, and count if the transaction was committed meanwhile."""
+        """Raise unless this broker still owns the cursor, and the records count if the transaction is committed."""
         self.subscription.cursor.check_usable()
         if self._claims.get(number) is not claims:
             await self._delete(added)
@@ -241,16 +251,16 @@ class PendingAcks:
         )
 
     def held_by_others(self, numbers: Collection[int]) -> BitMap64:
-        """What transactions hold that are none of these."""
+        """The messages that other transactions than these hold."""
         return BitMap64().union(*(claims.offsets for n, claims in self._claims.items() if n not in numbers))
 
     def _release(self, acks: Iterable[PendingAck], due: Iterable[PendingAck]) -> None:
-        """They are not of their claims any more; some of them are due again."""
-        self._let_go(acks)
+        """These are no longer held; those of `due` are delivered again."""
+        self._remove(acks)
         self._take_back(due)
         self.subscription.resume()
 
-    def _let_go(self, acks: Iterable[PendingAck]) -> None:
+    def _remove(self, acks: Iterable[PendingAck]) -> None:
         gone = union(acks)
         if not gone:
             return
@@ -267,7 +277,7 @@ class PendingAcks:
             self._check()
 
     def _take_back(self, acks: Iterable[PendingAck]) -> None:
-        """They are acknowledged by nobody now."""
+        """Deliver the messages again that no transaction holds now."""
         due = union(acks) - self.offsets
         if due:
             self.subscription.take_back(due)
@@ -275,7 +285,7 @@ class PendingAcks:
     # -- the end of a transaction ------------------------------------------------------------------------------------
 
     def _ended(self, number: int, view: TransactionView | None) -> None:
-        """It is decided."""
+        """The transaction has ended; None: its header is gone."""
         claims = self._claims.get(number)
         if claims is None or claims.ended or self._closed:
             return
@@ -287,10 +297,10 @@ class PendingAcks:
             task.add_done_callback(self._applying.discard)
 
     async def _apply(self, number: int, claims: Claims) -> None:
-        """The cursor takes what counts; once that is durable, the records go."""
+        """Apply its claims to the cursor, and delete the records once that is durable."""
         await claims.written.wait()
         if self._claims.get(number) is not claims:
-            return  # moved
+            return  # the cursor was moved
         back = [ack for ack in claims.acks if not counts(ack, claims.view)]
         saved = self.subscription.take(union(ack for ack in claims.acks if counts(ack, claims.view)))
         del self._claims[number]
@@ -300,7 +310,7 @@ class PendingAcks:
             await self._delete(claims.acks)
 
     async def _is_saved(self, saved: asyncio.Future[None]) -> bool:
-        """Wait for it; False when somebody else owns the cursor: he finds the records."""
+        """Wait until the cursor is durable; False when another broker owns it, and will find the records."""
         while True:
             try:
                 await saved
@@ -314,19 +324,19 @@ class PendingAcks:
             return True
 
     async def _delete(self, acks: Iterable[PendingAck]) -> None:
-        """The records of what is applied, or was never acknowledged. What stays is found when they are collected."""
+        """Delete records. Those that cannot be deleted now are left to the coordinator's sweep."""
         for ack in acks:
             if ack.key is not None:
                 try:
                     await self.parts.operations.delete(ack.key)
                 except _TROUBLE as e:
-                    log.info("%s stays for now: %s", ack.key, e)
+                    log.info("the operation record %s could not be deleted yet: %s", ack.key, e)
                     return
 
-    # -- the end of it -----------------------------------------------------------------------------------------------
+    # -- closing -----------------------------------------------------------------------------------------------------
 
     def drop(self) -> None:
-        """The cursor is moved, or goes: nobody holds anything of it any more. The records are for the caller."""
+        """The cursor is moved or deleted: drop all claims. The caller deletes the records."""
         for number, claims in self._claims.items():
             self.parts.headers.release(number, self._ended)
             claims.leave()
@@ -337,7 +347,7 @@ class PendingAcks:
             self.subscription.resume()
 
     async def close(self) -> None:
-        """Apply nothing any more: whoever opens the subscription next does. Idempotent."""
+        """Stop; the next owner of the segment applies the rest. Idempotent."""
         self._closed = True
         self.drop()
         for task in list(self._applying):
@@ -345,16 +355,16 @@ class PendingAcks:
         if self._applying:
             await asyncio.wait(list(self._applying))
 
-    # -- what was found in the store ---------------------------------------------------------------------------------
+    # -- recovery ----------------------------------------------------------------------------------------------------
 
     def restore(self, found: Iterable[RecordedOperation]) -> None:
-        """The records of the subscription, as it is opened. Until more is known, their transactions are open."""
+        """Hold the messages of records found as the subscription is opened, until their transactions are looked up."""
         self._adopt(found)
         if self._claims:
             self.parts.tasks.spawn(self._look_at_all(), f"transactions of {self.subscription}")
 
     def _adopt(self, found: Iterable[RecordedOperation]) -> list[RecordedOperation]:
-        """Those of them that are pending here now; while a transaction's are being written, it is left alone."""
+        """Hold the messages of records, and return these; without transactions whose records are being written."""
         adopted = []
         known = {ack.key for claims in self._claims.values() for ack in claims.acks}
         cursor = self.subscription.cursor
@@ -381,7 +391,7 @@ class PendingAcks:
             except _LOST:
                 return
             except _TROUBLE as e:
-                log.warning("%s: how its transactions stand cannot be seen for now: %s", self.subscription, e)
+                log.warning("%s: its transactions cannot be looked up, retrying: %s", self.subscription, e)
                 await asyncio.sleep(AGAIN_S)
 
     async def _look(self) -> None:
@@ -391,9 +401,9 @@ class PendingAcks:
                 await self._has_ended(number, claims)
 
     async def settle(self) -> None:
-        """Apply all that is decided, also what nobody here knows of; its records are gone when it returns.
+        """Apply all transactions that have ended, also those known by records alone; their records are deleted then.
 
-        Raises NotOwnerError; TimeoutError: the cursor cannot be saved for now; what the metadata store raises.
+        Raises NotOwnerError; TimeoutError: the cursor could not be saved in time; what the metadata store raises.
         """
         self._check_open()
         found = await self.parts.operations.acks(self.subscription.hosted.name, self.subscription.name)

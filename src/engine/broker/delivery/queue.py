@@ -1,114 +1,103 @@
-"""Queue consumption of one segment by one subscription: whole entries in turn, individual acknowledgements."""
+"""Queue consumption of one segment by one subscription: entries dealt in turn, individual acknowledgements.
+
+    acknowledged        held by a consumer, kept back, due again, or acknowledged        not dealt yet
+    ──────────────────┬──────────────────────────────────────────────────────────────┬──────────────────> offsets
+                    cursor                                                         _next
+
+How the dispatcher deals (`_pump`):
+
+1. The first due offset is the lowest of `_replay` (handed back, or its time has come); if that is empty, `_next`, moved
+   over what is acknowledged. A block is read there: small ones for single messages of `_replay`.
+2. Consumers are ready that have credit and a writable connection; only those with the smallest priority number of them
+   take part.
+3. One consumer alone gets a new block whole, if no message of it is acknowledged, delayed or hidden.
+4. Otherwise each gets a run of consecutive entries in turn, about _TURNS_PER_BLOCK runs of a block. Of each entry the
+   messages are due that are free (not acknowledged, not in an open transaction, not hidden) and not delayed.
+5. An entry with more messages than a consumer ever has room for is dealt in at most about PIECES_MAX pieces, so that
+   several consumers share its work.
+
+A message that is dealt moves into `unacknowledged` of its consumer. It leaves by an acknowledgement, or goes back to
+`_replay`: when the consumer hands it back (after a back-off), when it detaches, or when a transaction is aborted.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import logging
 import math
-import struct
-from collections.abc import Awaitable, Iterator
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Awaitable
+from typing import TYPE_CHECKING, Any
 
 from pyroaring import BitMap64
 
 from engine import checks
+from engine._native.format.heads import Head, entry_heads
 from engine._native.format.offsets import offset_set, range_set, runs
 from engine.broker.delivery.consumer import CREDIT_MAX, Consumer
 from engine.broker.delivery.delayed import Delays, has_delays
 from engine.broker.delivery.redelivery import backoff_of
 from engine.broker.delivery.transactional_acks import acknowledge_some, transaction_of
 from engine.broker.segment.reader import SegmentReader
-from engine.errors import CorruptionError, EngineError, InvalidArgumentError
-from engine.limits import ENTRY_HEADER_SIZE, KIB
+from engine.errors import EngineError, InvalidArgumentError
+from engine.limits import KIB
 from engine.model.redelivery import Backoff
+from engine.model.subscriptions import DeliveryMode
 from engine.storage.file.logfile import Block
 from engine.wire import commands
 
 if TYPE_CHECKING:
     from engine.broker.delivery.subscription import HostedSubscription
-    from engine.broker.session.connection import Connection
+    from engine.broker.segment.ports import Peer
 
 log = logging.getLogger(__name__)
 
 PIECES_MAX = 16  # of one entry, for consumers that have room for few messages
-REPLAY_READ_SIZE = 64 * KIB  # a message to deliver again is looked for in blocks of this size
-_TURNS_PER_BLOCK = 4  # each consumer gets about this many turns of a block with many entries
-
-# Where the broker looks into an entry's header (_native/format/layout.pxd): size, flags, count, first offset.
-_HEADER = struct.Struct("<4xI9xB2xI64xQ")
-_DELIVER_AT = 32
-
-
-class EntryAt(NamedTuple):
-    """One entry of a block: its bytes [start, stop) and its messages [first, last], inclusive.
-
-    `delayed`: some have a time before which they are not to be delivered.
-    """
-
-    start: int
-    stop: int
-    first: int
-    last: int
-    delayed: bool
-
-
-def entries_of(data: memoryview) -> Iterator[EntryAt]:
-    """The entries of a block, by their headers. Raises CorruptionError for what does not add up."""
-    at = 0
-    while at < len(data):
-        size, flags, count, first = (
-            _HEADER.unpack_from(data, at) if at + ENTRY_HEADER_SIZE <= len(data) else (0, 0, 0, 0)
-        )
-        if size < ENTRY_HEADER_SIZE or at + size > len(data) or not count:
-            raise CorruptionError(f"an entry of {size} bytes and {count} messages at byte {at} of {len(data)}")
-        yield EntryAt(at, at + size, first, first + count - 1, flags & _DELIVER_AT != 0)
-        at += size
+REPLAY_READ_SIZE = 64 * KIB  # blocks that are read for messages of `_replay`
+_TURNS_PER_BLOCK = 4  # of each consumer, in a block with many entries
 
 
 class QueueConsumer(Consumer):
-    """One of several consumers that share a segment. `unacknowledged` is what it holds."""
+    """One consumer of a queue. `unacknowledged`: the messages that it holds."""
 
-    __slots__ = ("_dispatcher", "end_told", "priority", "unacknowledged", "window")
-    mode = "queue"
+    __slots__ = ("_dispatcher", "end_sent", "priority", "unacknowledged", "window")
+    mode = DeliveryMode.QUEUE
 
-    def __init__(
-        self, connection: Connection, ident: int, name: str, dispatcher: QueueDispatcher, priority: int = 0
-    ) -> None:
+    def __init__(self, connection: Peer, ident: int, name: str, dispatcher: QueueDispatcher, priority: int = 0) -> None:
         super().__init__(connection, ident, dispatcher.hosted, name, dispatcher.subscription)
         self._dispatcher = dispatcher
         self.priority = priority
-        self.end_told = False
+        self.end_sent = False
         self.unacknowledged = BitMap64()
-        self.window = 0  # the most messages that it had room for
+        self.window = 0  # the most messages that it ever had room for
 
     @property
     def pending(self) -> int:
-        """Messages it holds."""
+        """Messages that it holds."""
         return len(self.unacknowledged)
 
     def pump(self) -> None:
-        """There is credit or room again."""
+        """Deal: there is credit or room again."""
         self._dispatcher.pump()
 
     def add_credit(self, messages: int, size: int) -> None:
-        """The client has room for more."""
+        """The client has room for more; `window` grows with it."""
         self.window = max(self.window, min(self.messages_credit + messages, CREDIT_MAX))
         super().add_credit(messages, size)
 
     def leaving(self, header: commands.CloseConsumer) -> None:
-        """Its user has seen only the ranges `seen` of what it holds: the rest comes back without being counted."""
+        """Its user has seen only the ranges `seen`: the rest is due again, and not counted as redelivered."""
         if header.seen is not None:
             seen = offset_set(header.seen, self.hosted.segment.durable_offset)
             self._dispatcher.put_back(self, self.unacknowledged - seen)
 
     def detach(self) -> None:
-        """What it holds goes to the others at once."""
+        """Its messages are due again, to the others at once."""
         self._dispatcher.detach(self)
 
     def acknowledge(self, header: commands.Ack) -> Awaitable[Any]:
         """Individual: `ranges`, inclusive."""
         if header.ack_type != "individual" or header.ranges is None:
-            raise InvalidArgumentError("a queue consumer acknowledges individually, by `ranges`")
+            raise InvalidArgumentError("a queue consumer's ack_type must be individual, with `ranges`")
         offsets = offset_set(header.ranges, self.hosted.segment.durable_offset)
         inside = transaction_of(header)
         if inside is not None or self._dispatcher.subscription.pending:
@@ -116,17 +105,17 @@ class QueueConsumer(Consumer):
         return self._dispatcher.acknowledge(self, offsets)
 
     def redeliver(self, header: commands.Redeliver) -> None:
-        """Hand `ranges` back, to be kept back as `backoff` says."""
+        """Take `ranges` back, to be delivered again after `backoff`."""
         offsets = offset_set(header.ranges, self.hosted.segment.durable_offset)
         self._dispatcher.redeliver(self, offsets, backoff_of(header.backoff))
 
 
 class QueueDispatcher:
-    """Deals the entries of a segment to its consumers in turn, those with the smallest priority number first.
+    """Deals the entries of a segment to the consumers of one subscription. Loop thread only.
 
-    Loop thread only. A message from the cursor up to `_next` that is not acknowledged is held by one consumer, or due
-    for redelivery, or kept back until its time comes. Invariant: no message is held by two consumers, and none that is
-    held is due. Checked by _check(), with ENGINE_DEBUG=1.
+    A message from the cursor up to `_next` that is neither acknowledged nor in an open transaction is in one of these:
+    `unacknowledged` of a consumer; `_replay`; `_delays` or `_kept`, until its time comes. Invariant: no message is held
+    by two consumers, and none that is held is in `_replay`. Checked by _check(), with ENGINE_DEBUG=1.
     """
 
     __slots__ = ("_asked", "_counts", "_cursor", "_delays", "_kept", "_next", "_pumping", "_reader", "_replay", "_turn",
@@ -138,11 +127,11 @@ class QueueDispatcher:
         self.consumers: list[QueueConsumer] = []
         self._cursor = subscription.cursor
         self._next = subscription.start
-        self._asked = self._next  # the offset that the read under way begins at
-        self._replay = BitMap64()
+        self._asked = self._next  # where the last read began
+        self._replay = BitMap64()  # due again
         self._counts = subscription.redeliveries
         self._delays = Delays(self._wall_ms, self._released)
-        self._kept = Delays(self._steady_ms, self._released)  # handed back; how the wall clock is set is all one
+        self._kept = Delays(self._steady_ms, self._released)  # handed back; not affected by the wall clock
         self._turn = 0
         self._pumping = False
         self._reader = SegmentReader(hosted, self._step, self.close)
@@ -150,18 +139,18 @@ class QueueDispatcher:
 
     @property
     def delayed(self) -> int:
-        """How many messages wait for their time, or for the back-off after they were handed back."""
+        """Messages that wait for their delivery time, or for their back-off."""
         return len(self._delays) + len(self._kept)
 
     # -- members ---------------------------------------------------------------------------------------------------
 
     def attach(self, consumer: QueueConsumer) -> None:
-        """A new member."""
+        """Add a consumer."""
         self.consumers.append(consumer)
         self.consumers.sort(key=lambda c: c.priority)
 
     def detach(self, consumer: QueueConsumer) -> None:
-        """A member leaves; what it holds is due again (semantics 22)."""
+        """Remove a consumer; the messages that it holds are due again (semantics 22)."""
         if consumer not in self.consumers:
             return
         self.consumers.remove(consumer)
@@ -178,14 +167,14 @@ class QueueDispatcher:
             self.subscription.queue_left(self)
 
     def redeliver(self, consumer: QueueConsumer, offsets: BitMap64, backoff: Backoff | None = None) -> None:
-        """Of these, what the consumer holds is due again: at once, or as the back-off says."""
+        """Those of the messages that the consumer holds are due again, at once or after the back-off."""
         handed = consumer.unacknowledged & offsets
         consumer.unacknowledged -= handed
         self._hand_back(handed, backoff)
         self.pump()
 
     def put_back(self, consumer: QueueConsumer, offsets: BitMap64) -> None:
-        """These were sent to a consumer that leaves, and nobody has seen them."""
+        """The user of a consumer that leaves has not seen these: they are due again, and not counted."""
         consumer.unacknowledged -= offsets
         self._replay |= offsets
 
@@ -201,35 +190,35 @@ class QueueDispatcher:
         self._counts.increment(offsets)
 
     def acknowledge(self, by: QueueConsumer, offsets: BitMap64) -> asyncio.Future[None]:
-        """Nobody gets these again, whoever held them (semantics 12). Done when durable."""
+        """Acknowledge messages, whichever consumer holds them (semantics 12). Done when durable."""
         self.set_aside(by, offsets)
         self._counts.clear(offsets)
         return self.subscription.ack_set(offsets)
 
     def set_aside(self, by: QueueConsumer, offsets: BitMap64) -> None:
-        """Nobody holds these any more, and nobody gets them as long as they are not free()."""
+        """No consumer holds these any more, and none gets them while `subscription.free` excludes them."""
         self._replay -= offsets
         self._delays.forget(offsets)
         self._kept.forget(offsets)
-        for holder in (by,) if offsets <= by.unacknowledged else self.consumers:  # of which there may be thousands
+        for holder in (by,) if offsets <= by.unacknowledged else self.consumers:  # there may be thousands
             holder.unacknowledged -= offsets
 
     def due_again(self, offsets: BitMap64) -> None:
-        """Undo set_aside(), as if they were handed back. What lies before was not dealt yet in this queue's life."""
+        """Undo set_aside(), as if they were handed back. Those from `_next` on have not been dealt yet anyway."""
         dealt = offsets & range_set(0, self._next - 1) if self._next else BitMap64()
         self._replay |= dealt
         self._counts.increment(offsets)
         self.pump()
 
     def close(self, error: EngineError) -> None:
-        """Every consumer is told."""
+        """Close all consumers with an error."""
         for consumer in list(self.consumers):
             consumer.close(error)
 
     # -- dealing ---------------------------------------------------------------------------------------------------
 
     def pump(self) -> None:
-        """Deal until credit, room or durable data run out."""
+        """Deal until credit, room or durable messages run out."""
         if self._pumping:
             return
         if self._replay and self._reader.waiting:
@@ -268,15 +257,15 @@ class QueueDispatcher:
         elif self._next >= segment.durable_offset:
             self._reader.wait(self._next)
 
-    def tell_end(self) -> None:
-        """The segment is drained: its consumers can let go of it."""
+    def send_end(self) -> None:
+        """The segment is drained: its consumers may close."""
         for consumer in self.consumers:
-            if not consumer.end_told:
-                consumer.end_told = True
+            if not consumer.end_sent:
+                consumer.end_sent = True
                 consumer.send_end(self.hosted.segment.messages_end)
 
     def _step(self, block: Block | None) -> None:
-        """A read or a wait has ended. A block that came from the disk is dealt if it is still what is due."""
+        """A read or a wait has ended. A block from disk is dealt if its first offset is still the first due."""
         if block is not None and self._ready() and self._asked == self._first_due():
             self._pumping = True
             try:
@@ -288,31 +277,31 @@ class QueueDispatcher:
         self.pump()
 
     def _first_due(self) -> int:
-        """The offset to read at: what was handed back goes first, what is acknowledged is not read."""
+        """The offset to read at: messages due again go first, acknowledged ones are not read."""
         if not self._replay:
             self._next = self.subscription.due_from(self._next)
         return self._replay.min() if self._replay else self._next
 
     def _ready(self) -> list[QueueConsumer]:
-        """The consumers whose turn it may be: those with credit, of the best priority that has any."""
+        """The consumers that may be sent messages: those with credit, of the best priority among them."""
         ready = [c for c in self.consumers if c.ready]
         return [c for c in ready if c.priority == ready[0].priority] if ready else ready
 
     def _deal(self, block: Block, start: int) -> None:
-        """Give the block's entries out, beginning with the one that holds `start`."""
-        if start < block.first_offset:  # retention took what was before
+        """Deal the block's entries, beginning with the one that contains `start`."""
+        if start < block.first_offset:  # retention has deleted what was before
             self._replay.remove_range(start, block.first_offset)
             start = block.first_offset
             self._next = max(self._next, start)
         if len(self.consumers) == 1 and self._deal_whole(block, start):
             return
-        entries, at = list(entries_of(block.data)), 0
+        entries, at = entry_heads(block.data), 0
         share = max(1, len(entries) // (_TURNS_PER_BLOCK * len(self.consumers)))
         while at < len(entries) and (ready := self._ready()):
             at = self._deal_turn(block, entries, at, share, ready)
 
     def _deal_whole(self, block: Block, start: int) -> bool:
-        """A lone consumer gets a new block in one piece, when there is nothing in it to skip."""
+        """Send a new block whole to the only consumer, if no message in it has to be skipped. Whether it was sent."""
         new = start == self._next == block.first_offset and not self._replay
         if (
             not new
@@ -329,8 +318,8 @@ class QueueDispatcher:
         consumer.send_block(block.data, block.salt, block.messages, redelivered=counts)
         return True
 
-    def _deal_turn(self, block: Block, entries: list[EntryAt], at: int, share: int, ready: list[QueueConsumer]) -> int:
-        """One consumer's turn: up to `share` entries that follow each other. Where the next turn begins."""
+    def _deal_turn(self, block: Block, entries: list[Head], at: int, share: int, ready: list[QueueConsumer]) -> int:
+        """One consumer's turn: up to `share` consecutive entries. The index at which the next turn begins."""
         while at < len(entries) and not self._due(block, entries[at]):
             self._pass(entries[at])
             at += 1
@@ -338,21 +327,23 @@ class QueueDispatcher:
             return at
         self._turn += 1
         consumer = ready[self._turn % len(ready)]
-        first, due, whole = at, BitMap64(), True
-        while whole and at < len(entries) and at - first < share and len(due) < consumer.messages_credit:
-            wanted = self._due(block, entries[at])
-            if not wanted:
+        first = last = entries[at]
+        due = BitMap64()
+        for entry in entries[at : at + share]:
+            if len(due) >= consumer.messages_credit or not (wanted := self._due(block, entry)):
                 break
-            whole = self._take(wanted, entries[at], consumer, due)
-            at += whole
-        self._give(consumer, block, entries[first], entries[at - whole], due)
+            last = entry
+            if not self._take(wanted, entry, consumer, due):
+                break  # the rest of it goes to the next consumer
+            at += 1
+        self._send(consumer, block, first, last, due)
         return at
 
-    def _take(self, wanted: BitMap64, entry: EntryAt, consumer: QueueConsumer, due: BitMap64) -> bool:
-        """Add to `due` what the consumer gets of an entry; whether that is all of it.
+    def _take(self, wanted: BitMap64, entry: Head, consumer: QueueConsumer, due: BitMap64) -> bool:
+        """Add to `due` the messages of an entry that the consumer gets; whether these are all that are wanted.
 
-        An entry that is larger than what the consumer ever has room for is dealt in pieces, so that one does not get
-        the work of many. It is sent once for each, so there are few of them.
+        An entry with more messages than the consumer ever has room for is dealt in pieces. It is sent once for each
+        piece, so their number is limited.
         """
         if len(wanted) > consumer.window:
             room = max(consumer.messages_credit - len(due), -(-(entry.last + 1 - entry.first) // PIECES_MAX))
@@ -365,8 +356,8 @@ class QueueDispatcher:
         self._pass(entry)
         return True
 
-    def _due(self, block: Block, entry: EntryAt) -> BitMap64:
-        """The messages of an entry that somebody is to get now."""
+    def _due(self, block: Block, entry: Head) -> BitMap64:
+        """The messages of an entry that may be delivered now."""
         due = BitMap64()
         if entry.last >= self._next:
             for start, stop in self.subscription.free(max(entry.first, self._next), entry.last + 1):
@@ -382,22 +373,22 @@ class QueueDispatcher:
         return due
 
     def _wall_ms(self) -> int:
-        return self.consumers[0].connection.broker.clock.time_ms()
+        return self.hosted.environment.clock.time_ms()
 
     def _steady_ms(self) -> int:
-        return int(self.consumers[0].connection.broker.clock.monotonic() * 1000)
+        return int(self.hosted.environment.clock.monotonic() * 1000)
 
     def _released(self, offsets: BitMap64) -> None:
-        """The time of these has come: not a redelivery, but they are read again as such."""
+        """The time of these has come: they are read again, and not counted as redelivered."""
         self._replay |= offsets
         self.pump()
 
-    def _pass(self, entry: EntryAt) -> None:
-        """The entry is dealt with. What lies between is not lost: reading is without gaps."""
+    def _pass(self, entry: Head) -> None:
+        """All of the entry is dealt or not wanted: `_next` moves past it."""
         if entry.first <= self._next <= entry.last:
             self._next = entry.last + 1
 
-    def _give(self, consumer: QueueConsumer, block: Block, first: EntryAt, last: EntryAt, due: BitMap64) -> None:
+    def _send(self, consumer: QueueConsumer, block: Block, first: Head, last: Head, due: BitMap64) -> None:
         skip = range_set(first.first, last.last)
         skip -= due
         self._replay -= due

@@ -1,4 +1,4 @@
-"""How often each message was handed back: a counter per offset, kept as bit planes over sets of offsets."""
+"""Redelivery counts: a counter for each offset, stored as bit planes over compressed sets of offsets."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ PLANES_MAX = 32  # a count that reaches 2^32 - 1 stays there
 
 
 class RedeliveryCounts:
-    """Plane b holds the offsets whose count has bit b set, so that a million messages cost a few kilobytes."""
+    """Plane b has the offsets whose count has bit b set: a million messages take a few kilobytes."""
 
     __slots__ = ("_planes",)
 
@@ -26,7 +26,7 @@ class RedeliveryCounts:
         return bool(self._planes)
 
     def increment(self, offsets: BitMap64) -> None:
-        """One more for each of them: binary addition, all offsets at once."""
+        """Add 1 to the count of each: binary addition, of all offsets at once."""
         carry = offsets
         for plane in self._planes:
             if not carry:
@@ -43,7 +43,7 @@ class RedeliveryCounts:
             plane |= carry
 
     def clear(self, offsets: BitMap64) -> None:
-        """These are acknowledged: their counts are 0 again."""
+        """Reset the counts of acknowledged messages to 0."""
         if not self._planes:
             return
         for plane in self._planes:
@@ -52,11 +52,11 @@ class RedeliveryCounts:
             self._planes.pop()
 
     def count(self, offset: int) -> int:
-        """How often this one was handed back."""
+        """The count of one offset."""
         return sum(1 << bit for bit, plane in enumerate(self._planes) if offset in plane)
 
     def groups(self, offsets: BitMap64) -> list[tuple[int, BitMap64]]:
-        """(count, those of `offsets` that have it), without empty ones."""
+        """The offsets by count: (count, offsets), without empty sets."""
         groups = [(0, offsets)]
         for bit, plane in enumerate(self._planes):
             split = []
@@ -78,5 +78,5 @@ def backoff_of(parts: Any) -> Backoff | None:
     if parts is None:
         return None
     if not isinstance(parts, list) or len(parts) != 3:
-        raise InvalidArgumentError(f"backoff {parts!r:.80}; [min, max, multiplier] is right")
+        raise InvalidArgumentError(f"backoff must be [min, max, multiplier], got {parts!r:.80}")
     return Backoff(*parts)

@@ -1,10 +1,17 @@
-"""A subscription in an open segment: its cursor, who is attached in which mode, and when it is drained."""
+"""`HostedSubscription`: a subscription in an open segment: its cursor, its consumers, and when it is drained.
+
+*Drained* means: the segment is sealed and everything in it acknowledged, durably (semantics 7). Only then do consumers
+go on to the children of a segment that was split or merged. look() checks for it, and is called whenever it may have
+become true: the segment was sealed, an acknowledgement was saved, a consumer has read to the end. If messages are
+acknowledged and the cursor is not saved, look() runs again when it is; if it cannot be saved, a save is tried again
+after SAVE_AGAIN_S. Once drained, the callbacks of when_drained() run and consumers are sent the end.
+"""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Collection
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 from pyroaring import BitMap64
 
@@ -24,19 +31,26 @@ from engine.errors import (
     NotOwnerError,
     SubscriptionKindError,
 )
+from engine.model.subscriptions import DeliveryMode
 
 if TYPE_CHECKING:
     from engine.broker.segment.hosted import HostedSegment
-    from engine.broker.session.connection import Connection
+    from engine.broker.segment.ports import Peer
     from engine.storage.cursor.cursor import Cursor
 
-SAVE_AGAIN_S = 1.0  # a cursor that could not be saved, and that others wait for, is saved again after this time
+SAVE_AGAIN_S = 1.0  # until a save of a cursor is tried again that has failed, and that drain callbacks wait for
+
+
+def subscriptions_of(hosted: HostedSegment) -> dict[str, HostedSubscription]:
+    """The subscriptions that are open in a segment, by name. All of them are made by `hosting`, of this class."""
+    return cast("dict[str, HostedSubscription]", hosted.subscriptions)
 
 
 class HostedSubscription:
-    """One subscription in one segment: its cursor, and who is attached. Loop thread only.
+    """One subscription in one segment. Loop thread only.
 
-    Those are either one exclusive consumer, or stream consumers that share the segment, or queue consumers.
+    Its consumers are of one kind: one exclusive consumer, or stream consumers that share the segment, or queue
+    consumers.
     """
 
     __slots__ = ("_deleted", "_dispatcher", "_drained", "_lone", "_looking", "_shared", "cursor", "hosted", "left",
@@ -48,52 +62,52 @@ class HostedSubscription:
         self.name = name
         self.cursor = cursor
         self.out = Rate(asyncio.get_running_loop().time, heir=hosted.incoming.heir)
-        self.left: dict[str, Rate] = {}  # what went lately to consumers that are not attached any more, by their names
-        self._deleted: EngineError | None = None  # what ends consumers that come too late
+        self.left: dict[str, Rate] = {}  # recent rates of consumers that have detached, by name
+        self._deleted: EngineError | None = None  # the error of later attachments
         self._lone: LoneReader | None = None
         self._dispatcher: QueueDispatcher | None = None
         self._shared: SharedDispatcher | None = None
         self.was_shared = False
-        self.reassignments = 0  # of buckets, from one sharer to another
+        self.reassignments = 0  # of buckets, from one consumer to another
         self.seeks = 0  # since the segment was opened
         self._drained: Bag[Callable[[], None]] = Bag()
-        self._looking = False  # look() will be called when the cursor is saved, or after a while
-        # How often each message came back; kept while no queue consumer is attached, forgotten at a restart.
+        self._looking = False  # look() will be called when the cursor is saved, or by a timer
+        # Redeliveries of each message; kept while no queue consumer is attached, lost at a restart.
         self.redeliveries = RedeliveryCounts()
-        self.was_queue = False  # by whom it was read last
+        self.was_queue = False  # its last consumers were queue consumers
         self.pending = PendingAcks(self, parts)
 
     @property
     def in_use(self) -> bool:
-        """Whether anybody is attached or waits, or there are counts of redeliveries, which are nowhere else.
+        """Whether consumers or drain callbacks are attached, or memory holds what no file does.
 
-        Likewise while a transaction acknowledges here: it is to take effect as soon as it has ended.
+        That is: counts of redeliveries, and acknowledgements of transactions that are not applied.
         """
         return bool(self.consumers or self._drained or self.redeliveries or self.pending.in_use)
 
     @property
     def consumers(self) -> list[Consumer]:
-        """Who is attached now."""
+        """The attached consumers."""
         if self._lone is not None:
             return [self._lone]
         dispatcher = self._dispatcher or self._shared
         return list(dispatcher.consumers) if dispatcher is not None else []
 
     @property
-    def mode(self) -> str | None:
-        """In which mode consumers are attached; None while there are none."""
+    def mode(self) -> DeliveryMode | None:
+        """The mode of the attached consumers; None while there are none."""
         return next((consumer.mode for consumer in self.consumers), None)
 
     @property
     def sharing(self) -> Sharing | None:
-        """How stream consumers share the segment; None when they have not done so since the broker opened it."""
+        """How stream consumers share the segment; None if they have not since the broker opened it."""
         if self._shared is not None:
             return self._shared.sharing
         return Sharing(len(self.hosted.spec.bucket_ends), self.reassignments) if self.was_shared else None
 
     @property
     def delayed(self) -> int:
-        """How many messages queue consumers do not get yet, though they could."""
+        """Messages that are withheld from queue consumers until their time comes."""
         return 0 if self._dispatcher is None else self._dispatcher.delayed
 
     @property
@@ -107,11 +121,11 @@ class HostedSubscription:
     # -- attaching -------------------------------------------------------------------------------------------------
 
     def attach_exclusive(
-        self, connection: Connection, ident: int, name: str, transactions: Collection[int] = ()
+        self, connection: Peer, ident: int, name: str, transactions: Collection[int] = ()
     ) -> LoneReader:
-        """The consumer that reads alone; one of the same name is its own earlier session and makes room.
+        """Attach the consumer that reads alone. One of the same name is its own earlier session, and is closed.
 
-        `transactions`: those in which it has acknowledged here itself; it waits for all others.
+        `transactions`: open ones in which it has acknowledged here itself; it waits for the end of all others.
         Raises ConsumerBusyError, SubscriptionKindError, NotOwnerError, SubscriptionNotFoundError.
         """
         self._make_room(name, self.consumers)
@@ -119,9 +133,9 @@ class HostedSubscription:
         self._lone.wait_for(self.pending.held_by_others(transactions))
         return self._lone
 
-    def attach_shared(self, connection: Connection, ident: int, name: str) -> SharedConsumer:
-        """One more of those that share the segment; it takes the place of its own earlier session. Raises as above."""
-        self._make_room(name, [] if self.mode == SharedConsumer.mode else self.consumers)
+    def attach_shared(self, connection: Peer, ident: int, name: str) -> SharedConsumer:
+        """Attach a consumer that shares the segment. It replaces its own earlier session. Raises as above."""
+        self._make_room(name, [] if self.mode is DeliveryMode.SHARED else self.consumers)
         if self._shared is None:
             self._shared, self.was_shared = SharedDispatcher(self), True
         consumer = SharedConsumer(connection, ident, name, self._shared)
@@ -129,13 +143,13 @@ class HostedSubscription:
         return consumer
 
     def _make_room(self, name: str, attached: list[Consumer]) -> None:
-        """Close the earlier session of a stream consumer; nobody else's."""
+        """Close the earlier session of a stream consumer; consumers of other names keep it from attaching."""
         self._check_open()
         self.was_queue = self._dispatcher is not None
         if self._dispatcher is not None:
             raise SubscriptionKindError(
                 f"{self} is read by queue consumers, which a stream consumer cannot join; "
-                "queue_consumer(…) or another subscription is right"
+                "use queue_consumer(…) or another subscription"
             )
         for other in attached:
             if other.name != name:
@@ -143,13 +157,13 @@ class HostedSubscription:
         for own in attached:
             own.close(FencedError(f"the consumer {name!r} attached to {self} again elsewhere"))
 
-    def attach_queue(self, connection: Connection, ident: int, name: str, priority: int) -> QueueConsumer:
-        """One more consumer of the queue. Raises SubscriptionKindError, NotOwnerError, SubscriptionNotFoundError."""
+    def attach_queue(self, connection: Peer, ident: int, name: str, priority: int) -> QueueConsumer:
+        """Attach a queue consumer. Raises SubscriptionKindError, NotOwnerError, SubscriptionNotFoundError."""
         self._check_open()
         if self._dispatcher is None and (attached := self.consumers):
             raise SubscriptionKindError(
                 f"{self} is read by the stream consumer {attached[0].name!r}, which a queue consumer cannot join; "
-                "stream_consumer(…) or another subscription is right"
+                "use stream_consumer(…) or another subscription"
             )
         self.was_queue = True
         if self._dispatcher is None:
@@ -158,14 +172,14 @@ class HostedSubscription:
         self._dispatcher.attach(consumer)
         return consumer
 
-    def rivals(self, name: str, mode: str) -> list[Connection]:
-        """The connections of consumers that keep one called `name` from attaching in that mode."""
-        if mode != LoneReader.mode and self.mode == mode:
+    def rivals(self, name: str, mode: DeliveryMode) -> list[Peer]:
+        """The connections of consumers that keep one of that name from attaching in that mode."""
+        if mode is not DeliveryMode.EXCLUSIVE and self.mode is mode:
             return []
-        streams = QueueConsumer.mode not in (mode, self.mode)  # else one of that name is another consumer even so
+        streams = DeliveryMode.QUEUE not in (mode, self.mode)  # among those, one of that name is an earlier session
         return [consumer.connection for consumer in self.consumers if not (streams and consumer.name == name)]
 
-    def is_read_elsewhere(self, connection: Connection, name: str) -> bool:
+    def is_read_elsewhere(self, connection: Peer, name: str) -> bool:
         """Whether a stream consumer of that name is attached over another connection."""
         return any(c.name == name and c.connection is not connection for c in self.consumers)
 
@@ -176,13 +190,13 @@ class HostedSubscription:
             self.left[consumer.name] = consumer.sent
 
     def sample(self) -> None:
-        """Bring the rates up to date, and forget those of consumers that left long ago."""
+        """Bring the rates up to date, and forget those of consumers that detached long ago."""
         for rate in (self.out, *(consumer.sent for consumer in self.consumers), *self.left.values()):
             rate.sample()
         self.left = {name: rate for name, rate in self.left.items() if not rate.silent}
 
     def shared_left(self, dispatcher: SharedDispatcher) -> None:
-        """The last of those that shared the segment has detached."""
+        """The last consumer that shared the segment has detached."""
         if self._shared is dispatcher:
             self._shared = None
 
@@ -197,12 +211,12 @@ class HostedSubscription:
             raise self._deleted
 
     def delete(self, error: EngineError) -> None:
-        """It is no more: its consumers are told, also one that is just being attached."""
+        """It was deleted: close its consumers, and refuse any that is being attached."""
         self._deleted = error
         self.close(error)
 
     def close(self, error: EngineError) -> None:
-        """Its consumers are told."""
+        """Close its consumers with an error."""
         if self._shared is not None:
             self._shared.close(error)
             return
@@ -212,23 +226,23 @@ class HostedSubscription:
     # -- acknowledging ---------------------------------------------------------------------------------------------
 
     def ack_cumulative(self, position: int) -> asyncio.Future[None]:
-        """Everything before `position`. Done when durable."""
+        """Acknowledge everything before `position`. Done when durable."""
         if self.redeliveries and position > 0:
             self.redeliveries.clear(range_set(0, position - 1))
         return self._then_look(self.cursor.ack_cumulative(position))
 
     def ack_individual(self, ranges: list[Range]) -> asyncio.Future[None]:
-        """These, inclusive. Done when durable."""
+        """Acknowledge ranges, inclusive. Done when durable."""
         return self.ack_runs(0, [(first, last + 1) for first, last in ranges])
 
     def ack_set(self, offsets: BitMap64, below: int = 0) -> asyncio.Future[None]:
-        """These, and everything `below`, with what nobody gets among them. Done when durable."""
+        """Acknowledge offsets, everything `below`, and hidden messages among them. Done when durable."""
         if offsets and (hidden := self.hosted.hidden(self.cursor.position, offsets.max())) is not None:
             offsets = offsets | hidden
         return self._then_look(self.cursor.ack_set(offsets, below))
 
     def ack_runs(self, below: int, runs: list[Range]) -> asyncio.Future[None]:
-        """Everything `below`, and these runs [start, stop), likewise. Done when durable."""
+        """Acknowledge runs [start, stop), and as ack_set(). Done when durable."""
         if runs and self.hosted.hidden(self.cursor.position, max(stop for _, stop in runs)) is not None:
             offsets = BitMap64()
             for start, stop in runs:
@@ -239,7 +253,7 @@ class HostedSubscription:
     # -- in transactions -------------------------------------------------------------------------------------------
 
     def free(self, start: int, stop: int) -> list[tuple[int, int]]:
-        """The runs [start, stop) of what is neither acknowledged nor held for a transaction inside [start, stop)."""
+        """The runs of [start, stop) that are neither acknowledged nor held by a transaction."""
         found = self.cursor.unacked(start, stop)
         if not self.pending or not found:
             return found
@@ -248,14 +262,14 @@ class HostedSubscription:
         return [(first, last + 1) for first, last in runs(left)]
 
     def unacked(self, start: int, stop: int) -> BitMap64:
-        """What is not acknowledged inside [start, stop)."""
+        """The offsets in [start, stop) that are not acknowledged."""
         left = BitMap64()
         for first, end in self.cursor.unacked(start, stop):
             left.add_range(first, end)
         return left
 
     def due_from(self, offset: int) -> int:
-        """The first offset from this one on that is not acknowledged: what is before it need not be read."""
+        """The first offset from this one on that is not acknowledged."""
         end = self.cursor.acked_end
         if offset >= end or self.cursor.unacked(offset, offset + 1):
             return offset
@@ -263,29 +277,29 @@ class HostedSubscription:
         return left[0][0] if left else end
 
     async def skip(self, first: int, last: int) -> None:
-        """Acknowledge what an operator gives up. Its consumers attach again, and go on behind it. Durable then."""
+        """Acknowledge messages that an operator gives up, durably. Consumers attach again, and do not get them."""
         await self.ack_individual([(first, last)])
-        self.close(NotOwnerError(f"{self} goes on behind the offsets {first}..{last}; attach again"))
+        self.close(NotOwnerError(f"{self} skips the offsets {first}..{last}; attach again"))
 
     def unacked_count(self, start: int, stop: int) -> int:
-        """How many of [start, stop) are not acknowledged."""
+        """The number of offsets in [start, stop) that are not acknowledged."""
         return sum(end - first for first, end in self.cursor.unacked(start, stop))
 
     @property
     def free_from(self) -> int:
-        """Everything from here on is free."""
+        """From here on no offset is acknowledged or held by a transaction."""
         return max(self.cursor.acked_end, self.pending.offsets.max() + 1 if self.pending else 0)
 
     def take(self, offsets: BitMap64) -> asyncio.Future[None]:
-        """What a transaction has acknowledged takes effect. Done when durable."""
+        """Apply acknowledgements of a committed transaction. Done when durable."""
         self.redeliveries.clear(offsets)
         return self.ack_set(offsets)
 
     def take_back(self, offsets: BitMap64) -> None:
-        """What a transaction has acknowledged is due again: it was aborted.
+        """Deliver messages again that an aborted transaction has acknowledged.
 
-        In a queue to anybody, as if it was handed back. Who reads a stream begins again at the cursor: he has gone on,
-        and would acknowledge these with what is behind them.
+        A queue treats them as handed back. A stream reader is reset to the cursor; a later cumulative acknowledgement
+        would otherwise cover these messages.
         """
         if self.hosted.closed:
             return
@@ -295,12 +309,10 @@ class HostedSubscription:
             self.redeliveries.increment(offsets)
         else:
             self.seeks += 1
-            self.close(
-                NotOwnerError(f"{self}: a transaction was aborted, and what it acknowledged is due; attach again")
-            )
+            self.close(NotOwnerError(f"{self}: messages of an aborted transaction are due again; attach again"))
 
     def resume(self) -> None:
-        """Something is not held any more: who reads the stream and waits for it goes on."""
+        """A transaction has ended: stream consumers that waited for it go on."""
         if self.hosted.closed:
             return
         if self._lone is not None:
@@ -309,27 +321,27 @@ class HostedSubscription:
             self._shared.resume()
 
     async def end(self) -> None:
-        """Finish saving; nothing is acknowledged here any more. Idempotent."""
+        """Save the cursor, and take no more acknowledgements. Idempotent."""
         await self.pending.close()
         await self.cursor.close()
 
-    # -- what is left ----------------------------------------------------------------------------------------------
+    # -- the backlog -----------------------------------------------------------------------------------------------
 
     @property
     def backlog(self) -> int:
-        """Messages not acknowledged. Those of transactions that are open count, those that nobody gets do not."""
+        """Messages not acknowledged. Those held by open transactions count, hidden ones do not."""
         return self.backlog_below(self.hosted.segment.durable_offset)
 
     def backlog_below(self, offset: int) -> int:
-        """Those that lie below an offset."""
+        """The backlog below an offset."""
         cursor, first = self.cursor, self.hosted.segment.first_offset
-        gone = cursor.backlog(first)  # retention took it, or it was gone before the start
+        gone = cursor.backlog(first)  # deleted by retention, perhaps before the subscription was made
         unacknowledged = max(0, cursor.backlog(offset) - gone)
         hidden = self.hosted.hidden(max(first, cursor.position), offset) if unacknowledged else None
         return unacknowledged if hidden is None else unacknowledged - cursor.unacked_of(hidden, offset)
 
     async def settled(self) -> int:
-        """The offset below which nothing is needed any more, once that is durable. Raises as an acknowledgement."""
+        """The offset below which all is acknowledged, once that is durable. Raises as an acknowledgement."""
         hidden = self.hosted.hidden(self.cursor.position, self.hosted.readable)
         position = self.cursor.position if hidden is None else self.cursor.position_over(hidden)
         await self.cursor.settled()
@@ -347,7 +359,7 @@ class HostedSubscription:
         return lambda: self._drained.discard(callback)
 
     def look(self) -> None:
-        """Tell those who wait for it, if the segment is drained."""
+        """Run the drain callbacks and send the end, if the segment is drained."""
         if not self.hosted.segment.sealed or self.backlog:
             return
         if self.cursor.unsaved:
@@ -358,7 +370,7 @@ class HostedSubscription:
             callback()
         dispatcher = self._dispatcher or self._shared
         if dispatcher is not None:
-            dispatcher.tell_end()
+            dispatcher.send_end()
 
     def _then_look(self, saved: asyncio.Future[None]) -> asyncio.Future[None]:
         if self.hosted.segment.sealed:
@@ -366,7 +378,7 @@ class HostedSubscription:
         return saved
 
     def _look_when_saved(self) -> None:
-        """What was acknowledged is still on its way to the store, or did not get there."""
+        """Acknowledgements are being saved, or their last save has failed."""
         if not self._looking:
             self._looking = True
             self.cursor.ack_individual(()).add_done_callback(self._looked)
@@ -380,7 +392,7 @@ class HostedSubscription:
         if error is None:
             self.look()
         elif not isinstance(error, (AlreadyClosedError, FencedError)) and not self._looking:
-            self._looking = True  # nobody has to acknowledge once more: it is saved as soon as that can be done
+            self._looking = True  # save again without another acknowledgement
             asyncio.get_running_loop().call_later(SAVE_AGAIN_S, self._look_again)
 
     def _look_again(self) -> None:

@@ -1,7 +1,7 @@
-"""Acknowledgements in transactions, and others that meet them: what is refused, and what is held until the end.
+"""Acknowledgements in transactions, and others that conflict with them.
 
-A message that an open transaction has acknowledged can be acknowledged neither in another one nor without. Whoever
-meets one that has ended in the meantime waits until that is applied, and then looks again.
+A message that an open transaction has acknowledged can be acknowledged neither in another transaction nor outside of
+one. A request that conflicts with a transaction that has ended waits until its end is applied, and checks again.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 
 class Inside(NamedTuple):
-    """The transaction that a request is in, and its attempt."""
+    """The transaction and the attempt of a request."""
 
     number: int
     attempt: int
@@ -42,17 +42,17 @@ class BucketAcks(NamedTuple):
 
 
 def transaction_of(header: commands.Ack) -> Inside | None:
-    """What an ACK or SEND is in; None: nothing. Raises InvalidArgumentError."""
+    """The transaction of an ACK or SEND; None: it is in none. Raises InvalidArgumentError."""
     ident, attempt = header.transaction, header.attempt
     if ident is None:
         if attempt is not None:
-            raise InvalidArgumentError("an attempt belongs to a transaction; this one has none")
+            raise InvalidArgumentError("an attempt requires a transaction")
         return None
     return Inside(parse_id(ident), attempt_number(attempt))
 
 
 class _Request:
-    """One acknowledgement while it looks for what is in its way."""
+    """One acknowledgement, while it is checked for conflicts."""
 
     def __init__(self, pending: PendingAcks, inside: Inside | None, claims: Claims | None) -> None:
         self.pending = pending
@@ -61,14 +61,14 @@ class _Request:
 
     @property
     def own(self) -> BitMap64:
-        """What its transaction holds already."""
+        """The messages that its transaction holds already."""
         return BitMap64() if self._claims is None else self._claims.offsets
 
     async def contended(self, offsets: BitMap64) -> BitMap64 | None:
-        """Of these, what others hold for good; None: nobody holds any, and nothing has changed since.
+        """The offsets that other open transactions hold. None: there are none, and the state has not changed since.
 
-        An empty set: what was in the way has gone. Waits for what its own transaction is writing, to say no more of it
-        than that says.
+        An empty set: the conflict is over, check again. Waits for records that its own transaction is writing, so that
+        its answer does not come before theirs.
         """
         if self._claims is not None and self._claims.writing and self._claims.offsets & offsets:
             await self._claims.written.wait()
@@ -78,7 +78,7 @@ class _Request:
         return await self.pending.contended(others, self._claims) if others else None
 
     async def record(self, offsets: BitMap64, buckets: Iterable[BucketAcks] | None = None) -> None:
-        """Hold these for the transaction. Durable when it returns."""
+        """Acknowledge offsets in the transaction. Durable when it returns."""
         assert self._inside is not None
         assert self._claims is not None
         if offsets:
@@ -113,7 +113,7 @@ DONE = "acknowledged already"
 async def acknowledge_some(
     dispatcher: QueueDispatcher, consumer: QueueConsumer, offsets: BitMap64, inside: Inside | None
 ) -> None:
-    """Individually. What others hold, or have acknowledged already, is refused; the rest is done all the same.
+    """Acknowledge individually. Messages that other transactions hold are refused; the rest is acknowledged.
 
     Raises TransactionConflictError, TransactionNotFoundError, NotOwnerError.
     """
@@ -144,7 +144,7 @@ async def acknowledge_some(
 async def acknowledge_alone(
     consumer: LoneReader, subscription: HostedSubscription, header: commands.Ack, inside: Inside | None
 ) -> None:
-    """Everything up to a position, or up to one in each bucket. Nothing is done when others hold some of it.
+    """Acknowledge up to a position, or up to one in each bucket: all of it, or nothing in case of a conflict.
 
     Raises TransactionConflictError, TransactionNotFoundError, NotOwnerError.
     """
@@ -163,11 +163,11 @@ async def acknowledge_alone(
 
 
 async def _said(subscription: HostedSubscription, header: commands.Ack) -> BitMap64:
-    """What a cumulative ACK names and is not acknowledged."""
+    """The offsets of a cumulative ACK that are not acknowledged."""
     hosted, position = subscription.hosted, header.position
     if position is not None and header.buckets is None:
         if header.ack_type != "cumulative":
-            raise InvalidArgumentError("an exclusive consumer acknowledges cumulatively, by `position`")
+            raise InvalidArgumentError("an exclusive consumer's ack_type must be cumulative, with `position`")
         check_position(position, hosted.segment.durable_offset)
         return subscription.unacked(0, position)
     named = BitMap64()
@@ -176,15 +176,15 @@ async def _said(subscription: HostedSubscription, header: commands.Ack) -> BitMa
     return named & subscription.unacked(0, named.max() + 1) if named else named
 
 
-# -- sharers -----------------------------------------------------------------------------------------------------------
+# -- shared ------------------------------------------------------------------------------------------------------------
 
 
 async def acknowledge_buckets(
     dispatcher: SharedDispatcher, consumer: SharedConsumer, positions: list[Position], inside: Inside | None
 ) -> None:
-    """Up to a position in each bucket. Nothing is done when others hold some of it.
+    """Acknowledge up to a position in each bucket, or nothing in case of a conflict.
 
-    Raises FencedError for buckets that are not its own, and does the others; TransactionConflictError,
+    Raises FencedError for buckets that are not its own, and acknowledges the others; TransactionConflictError,
     TransactionNotFoundError, NotOwnerError.
     """
     subscription, routed = dispatcher.subscription, dispatcher.ledger.next_offset
@@ -207,16 +207,17 @@ async def acknowledge_buckets(
             await request.record(offsets, mine)
     if theirs:
         raise FencedError(
-            f"{consumer.name!r} acknowledged in buckets of {subscription} that are not its: {sorted(theirs)}"
+            f"{consumer.name!r} acknowledged in buckets of {subscription} that it does not own: {sorted(theirs)}"
         )
 
 
 def _claim(
     dispatcher: SharedDispatcher, consumer: SharedConsumer, positions: list[Position], unread: list[BucketRun]
 ) -> tuple[list[BucketAcks], set[int]]:
-    """What a sharer acknowledges by these, each message once, and the buckets that are not its own. Nothing is saved.
+    """The messages that a consumer acknowledges, each once, and the buckets that are not its own. Nothing is saved.
 
-    Whatever lies below the ledger's floor is acknowledged by now: what is neither saved nor held is so by this.
+    Everything below the ledger's floor is acknowledged after this; of that, messages neither saved nor held before are
+    acknowledged by this request.
     """
     ledger, subscription = dispatcher.ledger, dispatcher.subscription
     mine, theirs, seen = [], set(), BitMap64(subscription.pending.offsets)
@@ -235,7 +236,7 @@ def _claim(
 
 
 async def _held(request: _Request, dispatcher: SharedDispatcher, positions: list[Position]) -> BitMap64 | None:
-    """As _Request.contended(), of the messages of each bucket below its position."""
+    """As _Request.contended(), for the messages of each bucket below its position."""
     pending = request.pending
     if not pending:
         return None
@@ -250,13 +251,13 @@ async def _held(request: _Request, dispatcher: SharedDispatcher, positions: list
 
 
 async def learn_buckets(pending: PendingAcks) -> None:
-    """Until they are known, if anything is pending."""
+    """Find the buckets of held messages, if there are any."""
     while pending and pending.buckets is None:
         await _look_for_buckets(pending)
 
 
 async def _look_for_buckets(pending: PendingAcks) -> None:
-    """Those of what is pending, unless that changes; who acknowledged it did not need to know."""
+    """Find the buckets of held messages, unless these change meanwhile. Other kinds of consumers do not record them."""
     hosted, changes = pending.subscription.hosted, pending.changes
     end, buckets = pending.offsets.max() + 1, [BitMap64() for _ in hosted.spec.bucket_ends]
     everything = [(bucket, end) for bucket in range(len(buckets))]

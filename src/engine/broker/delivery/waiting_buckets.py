@@ -1,6 +1,7 @@
-"""Buckets of a shared segment whose owners wait: others acknowledged some of them in transactions that are open.
+"""Buckets of a shared segment whose owners wait for open transactions.
 
-Were they given what is behind that, their positions would cover what they never got, and what is due after an abort.
+Another consumer has acknowledged messages of the bucket in a transaction that is open. If the owner were sent later
+messages, its positions would cover messages that it never got, and that are due again if the transaction is aborted.
 """
 
 from __future__ import annotations
@@ -20,9 +21,9 @@ if TYPE_CHECKING:
 
 
 class WaitingBuckets:
-    """Tells the ledger of a shared segment whose its buckets are: nobody's while the owner waits. Loop thread only.
+    """Assigns buckets to owners in the ledger, and to none while the owner waits. Loop thread only.
 
-    What is new in such a bucket stays due.
+    New messages of such a bucket stay due.
     """
 
     __slots__ = ("_held", "_ledger", "_owners", "_pending")
@@ -34,39 +35,39 @@ class WaitingBuckets:
         self._held: dict[int, BitMap64] = {}  # by bucket, what its owner waits for
 
     def assign(self, owners: list[int]) -> None:
-        """Who is a bucket's owner from now on waits for whatever is held of it."""
+        """Set the owners. A new owner waits for all messages of its bucket that are held."""
         before = self._owners or [NOBODY] * len(owners)
         self._owners = owners
         self._wait(bucket for bucket, owner in enumerate(owners) if owner != before[bucket])
 
     def renew(self, number: int) -> None:
-        """The sharer of that number is another one now."""
+        """The number belongs to another consumer now, which waits like a new owner."""
         self._wait(bucket for bucket, owner in enumerate(self._owners) if owner == number)
 
     def _wait(self, buckets: Iterable[int]) -> None:
-        known, held = self._pending.buckets, self._pending.offsets  # of all, where the buckets are not known
+        known, held = self._pending.buckets, self._pending.offsets  # of all buckets, where they are not known
         for bucket in buckets:
             self._add(bucket, held if known is None else known[bucket])
-        self._tell()
+        self._assign()
 
     def acknowledged(self, number: int, acks: Iterable[BucketAcks]) -> None:
-        """A sharer is about to hold these; some of the buckets are perhaps to go to others then, who wait for it."""
+        """A transaction of a consumer is about to hold messages. Other owners of their buckets wait for it."""
         for bucket, offsets in acks:
             if self._owners[bucket] != number:
                 self._add(bucket, offsets)
-        self._tell()
+        self._assign()
 
     def _add(self, bucket: int, held: BitMap64) -> None:
         if held:
             self._held[bucket] = self._held.get(bucket, BitMap64()) | held
 
     def look(self) -> None:
-        """Something is not held any more: perhaps owners have waited for it."""
+        """A transaction has ended: check which owners still wait."""
         if self._held:
             held = self._pending.offsets
             self._held = {bucket: left for bucket, offsets in self._held.items() if (left := offsets & held)}
-            self._tell()
+            self._assign()
 
-    def _tell(self) -> None:
+    def _assign(self) -> None:
         owners = [NOBODY if bucket in self._held else owner for bucket, owner in enumerate(self._owners)]
         self._ledger.assign(array("i", owners))

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from engine.aio.semaphore import AsyncSemaphore
 from engine.aio.tasks import Supervisor
 from engine.broker.delivery.pending_acks import Participation
+from engine.broker.delivery.subscription import subscriptions_of
 from engine.broker.hosting.ownership import Owned, Ownership
 from engine.broker.hosting.remembered import Remembered, check_identity
 from engine.broker.hosting.transactions import SegmentTransactions
@@ -25,7 +26,7 @@ from engine.model.layout import SegmentLayout
 from engine.model.names import SegmentName, TopicName
 
 if TYPE_CHECKING:
-    from engine.broker.pools.file_reads import FileReads
+    from engine.broker.segment.environment import Environment
     from engine.storage.segment import Segment
     from engine.storage.store import SegmentStore
 
@@ -56,10 +57,10 @@ class OpenSegments:
         metadata: MetadataStore,
         ownership: Ownership,
         *,
-        loads: AsyncSemaphore | None = None,
-        reads: FileReads | None = None,
+        loads: AsyncSemaphore,
+        environment: Environment,
     ) -> None:
-        """`loads`: how many segments may be opened at once; `reads`: counts reads from files. None: no limit."""
+        """`loads`: how many segments may be opened at once. `environment`: handed to the segments."""
         self._store = store
         self._cursors = store.cursors
         self._metadata = metadata
@@ -75,7 +76,7 @@ class OpenSegments:
         self.damaged: dict[SegmentName, str] = {}  # whose files were found damaged, when last opened
         self._closed = False
         self._loads = loads
-        self._reads = reads
+        self._environment = environment
 
     def __iter__(self) -> Iterator[HostedSegment]:
         return iter(list(self._hosted.values()))
@@ -129,8 +130,6 @@ class OpenSegments:
             return None
 
     async def _open(self, spec: SegmentSpec, create: bool) -> HostedSegment:
-        if self._loads is None:
-            return await self._load(spec, create)
         permit = await self._loads.acquire(1)
         try:
             return await self._load(spec, create)
@@ -168,8 +167,8 @@ class OpenSegments:
         if owned.lease is not None and not owned.lease.held:
             await self._store.abandon(spec.name)
             owned.lease.check()
-        hosted = HostedSegment(spec, segment, term, self._served_since(owned))
-        hosted.reads = self._reads
+        make_buffer = self.transactions.make_buffer
+        hosted = HostedSegment(spec, segment, term, self._environment, make_buffer, self._served_since(owned))
         await self.transactions.recover(hosted)
         return hosted
 
@@ -221,7 +220,7 @@ class OpenSegments:
         if hosted.transactions is not None:
             hosted.transactions.abandon()
         await self._store.abandon(hosted.name)
-        for subscription in hosted.subscriptions.values():
+        for subscription in subscriptions_of(hosted).values():
             await subscription.end()
 
     # -- unloading -------------------------------------------------------------------------------------------------
@@ -236,7 +235,7 @@ class OpenSegments:
         return True
 
     async def _unload(self, hosted: HostedSegment) -> None:
-        for subscription in hosted.subscriptions.values():
+        for subscription in subscriptions_of(hosted).values():
             await subscription.end()
         if hosted.transactions is not None:
             await hosted.transactions.close()
@@ -301,7 +300,7 @@ class OpenSegments:
             await confirm()
         if hosted is not None and hosted.transactions is not None:
             hosted.transactions.abandon()
-        for subscription in hosted.subscriptions.values() if hosted is not None else ():
+        for subscription in subscriptions_of(hosted).values() if hosted is not None else ():
             await subscription.end()
         await self._cursors.delete_all(name, lease)
         await self.transactions.forget(name, lease)
@@ -415,7 +414,7 @@ class OpenSegments:
         for hosted in self:
             hosted.close_consumers(NotOwnerError(f"the broker of {hosted.name} is closing"))
         for hosted in self:
-            for subscription in hosted.subscriptions.values():
+            for subscription in subscriptions_of(hosted).values():
                 await subscription.end()
 
 

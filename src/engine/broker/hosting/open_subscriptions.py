@@ -14,7 +14,7 @@ from weakref import WeakValueDictionary
 
 from engine._native.format.offsets import range_set
 from engine.broker.delivery.redelivery import RedeliveryCounts
-from engine.broker.delivery.subscription import HostedSubscription
+from engine.broker.delivery.subscription import HostedSubscription, subscriptions_of
 from engine.broker.hosting.open_segments import OpenSegments
 from engine.broker.segment.hosted import HostedSegment
 from engine.control.subscription.subscriptions import deleted_subscription
@@ -49,12 +49,12 @@ class OpenSubscriptions:
         decides. `facts`: what was read of it; None: it cannot be deleted meanwhile. Raises SubscriptionNotFoundError
         when it was: a cursor that is made after its deletion would keep messages that no consumer can acknowledge.
         """
-        found = hosted.subscriptions.get(name)
+        found = subscriptions_of(hosted).get(name)
         if found is None:
             async with self._turn(hosted.name, name):
                 if facts is not None:
                     await self._check_there(hosted.name.topic, facts)
-                found = hosted.subscriptions.get(name) or await self._make(hosted, name, facts)
+                found = subscriptions_of(hosted).get(name) or await self._make(hosted, name, facts)
         return found
 
     async def _make(self, hosted: HostedSegment, name: str, facts: SubscriptionMetadata | None) -> HostedSubscription:
@@ -75,7 +75,7 @@ class OpenSubscriptions:
 
     async def find(self, hosted: HostedSegment, name: str) -> HostedSubscription | None:
         """The subscription; None when it has no cursor here."""
-        found = hosted.subscriptions.get(name)
+        found = subscriptions_of(hosted).get(name)
         if found is None:
             async with self._turn(hosted.name, name):
                 try:
@@ -90,9 +90,11 @@ class OpenSubscriptions:
         pending = await self._operations.acks(hosted.name, name)
         hosted.check_open()
         cursor.pass_gaps(hosted.segment.gaps)
-        found = hosted.subscriptions.get(name)
+        found = subscriptions_of(hosted).get(name)
         if found is None:
-            found = hosted.subscriptions[name] = HostedSubscription(hosted, name, cursor, self._segments.participation)
+            found = subscriptions_of(hosted)[name] = HostedSubscription(
+                hosted, name, cursor, self._segments.participation
+            )
             found.pending.restore(pending)
         return found
 
@@ -134,7 +136,7 @@ class OpenSubscriptions:
         """Delete it with its cursor; its consumers end with SubscriptionNotFoundError. Idempotent."""
         async with self._turn(segment, subscription):
             hosted = self._segments.peek(segment)
-            if hosted is not None and (found := hosted.subscriptions.pop(subscription, None)) is not None:
+            if hosted is not None and (found := subscriptions_of(hosted).pop(subscription, None)) is not None:
                 found.delete(deleted_subscription(segment.topic, subscription))
                 await found.end()
             await self._operations.forget_subscription(segment, subscription)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from engine.broker.delivery.consumer import Consumer
 from engine.broker.delivery.shared import SharedConsumer, Sharing
-from engine.broker.delivery.subscription import HostedSubscription
+from engine.broker.delivery.subscription import HostedSubscription, subscriptions_of
 from engine.broker.segment.hosted import HostedSegment
 from engine.control.base.ports import LEFT, HostedConsumerStatistics, HostedSegmentStatistics, SubscriptionStatistics
 from engine.model.transactions import id_text
@@ -29,7 +29,7 @@ def segment_statistics(hosted: HostedSegment) -> HostedSegmentStatistics:
         msg_rate_in=hosted.incoming.messages_per_s,
         bytes_rate_in=hosted.incoming.bytes_per_s,
         sealed=segment.sealed,
-        subscriptions={name: _subscription(s) for name, s in hosted.subscriptions.items()},
+        subscriptions={name: _subscription(s) for name, s in subscriptions_of(hosted).items()},
     )
 
 

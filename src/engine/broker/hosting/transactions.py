@@ -44,16 +44,12 @@ class SegmentTransactions:
                 raise
             hosted.transactions = buffer
 
-    async def begin(self, hosted: HostedSegment) -> TransactionBuffer:
-        """What keeps their messages from readers; made when the first comes. Raises what the metadata store raises."""
-
-        async def make() -> TransactionBuffer:
-            hosted.check_open()
-            visibility = await self._visibility(hosted)
-            await visibility.mark()
-            return self._buffer(hosted, visibility)
-
-        return hosted.transactions or await hosted.begin_transactions(make)
+    async def make_buffer(self, hosted: HostedSegment) -> TransactionBuffer:
+        """The buffer of a segment, before its first transactional entry. Raises NotOwnerError, as stores do."""
+        hosted.check_open()
+        visibility = await self._visibility(hosted)
+        await visibility.mark()
+        return self._buffer(hosted, visibility)
 
     def _visibility(self, hosted: HostedSegment) -> Coroutine[Any, Any, Visibility]:
         segment = hosted.segment

@@ -1,0 +1,1 @@
+"""What a broker counts and serves at /metrics, and whether it is healthy."""

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
+from engine.broker.delivery.subscription import HostedSubscription, subscriptions_of
 from engine.broker.metrics.exposition import Family, Sample, counter, gauge
 from engine.broker.metrics.labels import segment_labels, subscription_labels
 
 if TYPE_CHECKING:
-    from engine.broker.delivery.subscription import HostedSubscription
     from engine.broker.segment.hosted import HostedSegment
 
 # {name: (field of SegmentStatistics, what it says)}
@@ -65,7 +65,7 @@ def segment_families(hosted: Sequence[HostedSegment]) -> Iterator[Family]:
 
 def subscription_families(hosted: Sequence[HostedSegment]) -> Iterator[Family]:
     """Of each open segment and subscription."""
-    readers = [(subscription_labels(h, s), s) for h in hosted for s in h.subscriptions.values()]
+    readers = [(subscription_labels(h, s), s) for h in hosted for s in subscriptions_of(h).values()]
 
     def each(value: Callable[[HostedSubscription], float]) -> list[Sample]:
         return [(labels, value(s)) for labels, s in readers]

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from engine.aio.histogram import HistogramStatistics
+from engine.broker.delivery.subscription import subscriptions_of
 from engine.broker.metrics.exposition import AnyFamily, counter, gauge, histogram
 
 if TYPE_CHECKING:
@@ -55,7 +56,7 @@ def _records(broker: Observed) -> int:
     found = 0
     for hosted in broker.segments:
         found += 0 if hosted.transactions is None else hosted.transactions.operation_records
-        found += sum(subscription.pending.records for subscription in hosted.subscriptions.values())
+        found += sum(subscription.pending.records for subscription in subscriptions_of(hosted).values())
     return found
 
 

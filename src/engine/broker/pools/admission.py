@@ -1,9 +1,12 @@
-"""`Intake`: what clients ask for is begun some of it at a time, however much of it has arrived.
+"""`Intake`: admission of received frames, a bounded number of them in each turn of the event loop.
 
-In one turn of the loop everything is received that has come, over all connections: the hundred requests of each of a
-thousand clients would be done before anybody else's next message is looked at. So of what comes in one turn only so
-much is done at once. A connection that has more is read from no further until its turn comes, and what has to be opened
-for somebody (a producer, a consumer, a watch) is when its turn comes. Who sends one frame at a time does not notice.
+One turn of the loop delivers everything that has arrived on all connections: with a thousand clients and a hundred
+requests of each, all of these would run before the next message of any other client. So a turn has a budget of frames:
+
+1. Each frame costs 1; a request that opens something (a producer, a consumer, a watch) costs REQUEST_FRAMES.
+2. Above the budget, a connection with more received bytes is paused after its current frame; it is resumed when its
+   turn comes, in the order in which connections were paused. One that sends single frames is never paused.
+3. A request that opens something waits for its turn in the same queue, so requests of a connection keep their order.
 """
 
 from __future__ import annotations
@@ -13,41 +16,39 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from engine.aio.pace import Pace
+from engine.broker.pools.ports import Pause
 
 if TYPE_CHECKING:
-    from engine.broker.session.connection import Connection
+    from engine.broker.pools.ports import Held
 
 FRAMES_PER_TURN = 64  # of all connections; above it, one of each
-REQUEST_FRAMES = 8  # what a request costs that opens something, in frames
+REQUEST_FRAMES = 8  # the cost of a request that opens something, in frames
 
 
 class Intake:
-    """Of one broker. Loop thread only."""
+    """One per broker. Loop thread only."""
 
     __slots__ = ("_counting", "_frames", "_pace")
 
     def __init__(self, busy: Callable[[], bool]) -> None:
-        """`busy`: whether messages wait to become durable; then there is a rest after each of those that wait."""
+        """`busy`: whether messages wait to become durable; queued work is then spread over more turns."""
         self._pace = Pace(busy, steps=0)
         self._frames = 0  # in this turn of the loop
         self._counting = False
 
     def __len__(self) -> int:
-        """Connections and requests that wait."""
+        """Connections and requests in the queue."""
         return len(self._pace)
 
-    def frame(self, who: Connection) -> None:
-        """One more is received from `who`. If that was enough for this turn, and more of it is here, that waits."""
+    def frame(self, connection: Held) -> None:
+        """Count one frame; pause reading from the connection when this turn's budget is spent."""
         self._count(1)
-        if self._frames > FRAMES_PER_TURN and who.stream.pending_bytes and who.hold("intake"):
-            who.stream.trim()
-            self._pace.join().add_done_callback(lambda _: who.release("intake"))
+        if self._frames > FRAMES_PER_TURN and connection.stream.pending_bytes and connection.hold(Pause.ADMISSION):
+            connection.stream.trim()
+            self._pace.join().add_done_callback(lambda _: connection.release(Pause.ADMISSION))
 
     def request(self) -> asyncio.Future[None] | None:
-        """One was received that something is to be opened for. None: at once; otherwise done when that may begin.
-
-        In the order in which they came, so that none of a connection overtakes another.
-        """
+        """Count one request that opens something. None: it may run now; otherwise done when it may."""
         self._count(REQUEST_FRAMES)
         at_once = self._frames <= FRAMES_PER_TURN and not len(self._pace)
         return None if at_once else self._pace.join()

@@ -1,4 +1,4 @@
-"""`Attachments`: how many producers and consumers there are. Each costs memory for as long as its client likes."""
+"""`Attachments`: limits on attached producers and consumers, per connection and in total."""
 
 from __future__ import annotations
 
@@ -9,16 +9,15 @@ from engine.aio.semaphore import PoolStatistics
 from engine.errors import TooManyRequestsError
 
 if TYPE_CHECKING:
-    from engine.broker.session.connection import Connection
     from engine.broker.settings.config import BrokerConfig
 
 T = TypeVar("T")
 
 
 class Attachments:
-    """Of one broker. Loop thread only.
+    """One per broker. Loop thread only.
 
-    Invariant: `used` is the sum of the lengths of all `Attached`. Checked by let_go() as far as can be seen there.
+    Invariant: `used` is the sum of the lengths of all `Attached`. Checked by remove(), which sees it fall below 0.
     """
 
     __slots__ = ("limit", "per_connection", "refusals", "used")
@@ -29,32 +28,30 @@ class Attachments:
         self.configure(config)
 
     def configure(self, config: BrokerConfig) -> None:
-        """Take other limits from now on; who is attached stays."""
+        """Apply new limits; what is attached stays attached."""
         self.limit = config.attachments_max
         self.per_connection = config.attachments_per_connection_max
 
-    def check(self, connection: Connection) -> None:
-        """Raises TooManyRequestsError when one more over this connection would be too many."""
-        own = len(connection.producers) + len(connection.consumers)
+    def check(self, own: int) -> None:
+        """Raise TooManyRequestsError unless one more may be attached over a connection that has `own`."""
         if own >= self.per_connection:
             self.refusals += 1
             raise TooManyRequestsError(f"{own} producers and consumers are attached over this connection; close some")
         if self.used >= self.limit:
             self.refusals += 1
-            raise TooManyRequestsError(f"{self.used} producers and consumers are attached, as many as there may be")
+            raise TooManyRequestsError(f"attachment limit reached ({self.limit} producers and consumers)")
 
-    def let_go(self, count: int) -> None:
+    def remove(self, count: int) -> None:
         """So many are closed."""
         self.used -= count
         checks.check(self.used >= 0, "no more producers and consumers are closed than were attached")
 
     def statistics(self) -> PoolStatistics:
-        """How it stands."""
         return PoolStatistics("attachments", "attachments", self.used, self.limit, refusals=self.refusals)
 
 
 class Attached(dict[int, T]):
-    """What of a kind lives on one connection, by the client's id. Changed in no other ways than these."""
+    """The producers, or the consumers, of one connection by the client's id. Only these methods change it."""
 
     __slots__ = ("_all",)
 
@@ -63,16 +60,14 @@ class Attached(dict[int, T]):
         self._all = everything
 
     def __setitem__(self, ident: int, one: T) -> None:
-        """It is attached."""
-        self._all.used += ident not in self
+        if ident not in self:
+            self._all.used += 1
         super().__setitem__(ident, one)
 
     def __delitem__(self, ident: int) -> None:
-        """It is closed."""
         super().__delitem__(ident)
-        self._all.let_go(1)
+        self._all.remove(1)
 
     def clear(self) -> None:
-        """The connection is gone."""
-        self._all.let_go(len(self))
+        self._all.remove(len(self))
         super().clear()

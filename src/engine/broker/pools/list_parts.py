@@ -1,7 +1,7 @@
-"""`ListParts`: what goes into one frame of a topic list, put together and packed once for all who are sent it.
+"""`ListParts`: a cache of the parts of topic lists, each one frame of names, packed once for all clients.
 
-A thousand clients that list a namespace are sent the same names in the same parts. A part is right for as long as none
-of its names has left and none has come between them.
+A thousand clients that list a namespace are sent the same names in the same parts. A part stays valid until one of its
+names is removed or a name between its first and its last is added.
 """
 
 from __future__ import annotations
@@ -15,21 +15,21 @@ from engine.limits import TOPIC_LIST_INITIAL_SIZE, TOPIC_LIST_PARTS_MAX
 from engine.wire.packing import Packed, pack
 
 HEADER_OVERHEAD = 256  # of a frame, beside its names
-_NAME_OVERHEAD = 16  # of a name and the time of its birth, packed
-_SIZE_MAX = TOPIC_LIST_INITIAL_SIZE - HEADER_OVERHEAD  # so that permits seldom grow
-_PART_OVERHEAD = 512  # of a part that is kept
-_CHANGES_LOOKED_AT = 64  # for one that concerns a part; after more it is made anew
+_NAME_OVERHEAD = 16  # of a name and its creation time, packed
+_SIZE_MAX = TOPIC_LIST_INITIAL_SIZE - HEADER_OVERHEAD  # so that memory permits seldom grow
+_PART_OVERHEAD = 512  # of a cached part
+_CHANGES_LOOKED_AT = 64  # to check a part; after more changes it is made anew
 
 
 def size_of(names: list[str]) -> int:
-    """Bytes of names and times of birth on the wire, at most."""
+    """The most bytes that names and creation times take on the wire."""
     return len("".join(names).encode()) + _NAME_OVERHEAD * len(names)
 
 
 class ListPart:
-    """The names of a list behind `after`, as many as one frame holds; at least one if there is one.
+    """The names of a list after the name `after`, as many as one frame holds; at least one if there is one.
 
-    It is packed when it is first sent. `last`: what the next part is behind; None: there is none.
+    Packed when it is first sent. `last`: the name that the next part comes after; None: there is no next part.
     """
 
     __slots__ = ("_after", "_born", "_changes", "_names", "_packed", "last", "size")
@@ -50,14 +50,14 @@ class ListPart:
 
     @property
     def packed(self) -> tuple[Packed, Packed]:
-        """The names, and when each was born."""
+        """The names, and the creation time of each."""
         if self._packed is None:
             self._packed = pack(self._names), pack(self._born)
             self._names, self._born = [], []
         return self._packed
 
-    def is_right(self, topics: TopicList) -> bool:
-        """Whether a new one would say the same."""
+    def is_valid(self, topics: TopicList) -> bool:
+        """Whether a new part would be equal."""
         if self._changes == topics.changes:
             return True
         changes = topics.since(self._changes, _CHANGES_LOOKED_AT)
@@ -70,7 +70,7 @@ class ListPart:
 
 
 class ListParts:
-    """Those that were used last, up to a fixed size. Loop thread only."""
+    """The most recently used parts, up to a fixed size. Loop thread only."""
 
     __slots__ = ("_parts", "_used", "limit")
 
@@ -80,10 +80,10 @@ class ListParts:
         self._parts: OrderedDict[tuple[int, str, int], ListPart] = OrderedDict()
 
     def get(self, topics: TopicList, after: str, most: int) -> ListPart:
-        """The part of a list behind a name, of so many names at most."""
+        """The part of a list after a name, of at most `most` names."""
         key = topics.ident, after, most
         part = self._parts.get(key)
-        if part is not None and part.is_right(topics):
+        if part is not None and part.is_valid(topics):
             self._parts.move_to_end(key)
             return part
         if part is not None:
@@ -98,5 +98,5 @@ class ListParts:
         self._used -= self._parts.pop(key).size + _PART_OVERHEAD
 
     def statistics(self) -> PoolStatistics:
-        """How it stands."""
+        """Usage and limit."""
         return PoolStatistics("topic_list_parts", "bytes", self._used, self.limit)

@@ -1,17 +1,24 @@
-"""`OutboundMemory`: what waits in this process for peers to read it, counted over all connections.
+"""`OutboundMemory`: bytes queued in this process for peers to read, over all connections.
 
-A slow peer is held back by its own connection's marks (`CONNECTION_WRITE_HIGH`); a crowd of them is by this. Bytes are
-counted where they are queued, in the steps in which they are sent: a block, an answer of many. When they leave is not
-told by the system, so it is looked at: when the count passes the limit, and then again and again while it is too high.
+One slow peer is limited by its own connection's high mark (`CONNECTION_WRITE_HIGH`); this pool limits a crowd of them.
+It also shares the loop out: consumers that read fast would otherwise all be served at once, ahead of all other work.
 
-A crowd that reads fast is no better for the others if it is all served at once: so in one turn of the loop only so much
-is sent, and who comes after that gets the next.
+    send a block ── note() ──> `used` grows by what the stream could not hand to the system
+         │                          │ above the limit (counted anew first: the count may be old)
+         │                          v
+         │                      full: every connection with unsent bytes is held back; each is looked at every _LOOK_S
+         │                          │ its peer took everything, or `used` fell to 3/4 of the limit
+         v                          v
+    budget of this turn spent ──> queue(): waits for a later turn of the loop ──> take_turn(), in order
+
+The system does not report when bytes leave, so they are counted where they are queued, and counted again (`_measure`)
+when the sum passes the limit and at intervals while it is too high.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections import deque
+from collections import OrderedDict
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
@@ -23,22 +30,21 @@ from engine.wire.framing import payload_size
 from engine.wire.stream import Payload
 
 if TYPE_CHECKING:
-    from engine.broker.session.connection import Connection
+    from engine.broker.pools.ports import Held
 
-_LOOK_S = 0.02  # while it is full; longer, the more connections there are to look at
+_LOOK_S = 0.02  # between two counts while the pool is full; longer, the more connections are counted
 _LOOKED_AT = 1_000
-TURN_BYTES = 2 * MIB  # sent to all consumers in one turn of the loop, and a block for each that was not told to wait
+TURN_BYTES = 2 * MIB  # sent to all consumers in one turn of the loop, and one block to each that does not wait
 CROWDED_TURN_BYTES = 512 * KIB  # the same while others wait for their turn
 CROWDED_BLOCK_SIZE = 256 * KIB
 
 
 class OutboundMemory:
-    """Loop thread only.
+    """One per broker. Loop thread only.
 
-    Above the limit a connection is sent nothing more until its peer has taken all that waits, and nothing is read from
-    it that it would have to be answered; then it gets small blocks. So the limit may be overshot by one such block, or
-    one entry, for each connection. Invariant: `used` is the sum of all `noted`. Checked by _check(), with
-    ENGINE_DEBUG=1.
+    A connection that is held back is sent no blocks until its peer has taken all that is queued, and its requests are
+    not read; after that it is sent small blocks. So each connection may exceed the limit by one such block, or by one
+    entry. Invariant: `used` is the sum of all `noted`. Checked by _check(), with ENGINE_DEBUG=1.
     """
 
     __slots__ = (
@@ -57,46 +63,46 @@ class OutboundMemory:
         """`limit` 0: none. `busy`: whether messages wait to become durable."""
         self.limit = limit
         self.used = 0
-        self.waits = 0  # how often it was full
+        self.waits = 0  # how often the pool was full
         self.reads = FileReads(busy)
-        # Who waits for a turn of the loop, and what was sent in this one.
-        self._waiting: deque[Connection] = deque()
+        # Connections that wait for a turn of the loop, in order, and the bytes sent in this one.
+        self._waiting: OrderedDict[Held, None] = OrderedDict()
         self._spent = 0
         self._in_turn = False
-        self._holders: dict[Connection, None] = {}
+        self._holders: dict[Held, None] = {}  # connections with unsent bytes
         self._timer: asyncio.TimerHandle | None = None
 
     @property
     def full(self) -> bool:
-        """Whether whoever has something waiting gets nothing more."""
+        """Whether connections with unsent bytes are held back."""
         return self._timer is not None
 
     @property
     def block_size(self) -> int:
-        """Of what is sent to a consumer at a time, but for one entry."""
+        """The size of the next block to a consumer; one entry may be larger."""
         if self._timer is not None or self.used + self.reads.bytes > self.limit > 0:
             return SCARCE_BLOCK_SIZE
         return CROWDED_BLOCK_SIZE if len(self._waiting) > 1 or self.reads.crowded else READ_BLOCK_SIZE
 
     # -- turns -----------------------------------------------------------------------------------------------------
 
-    def sent(self, who: Connection, payload: Payload) -> None:
-        """A payload was handed to the stream of `who`."""
+    def sent(self, connection: Held, payload: Payload) -> None:
+        """A payload was handed to the connection's stream."""
         self._spent += payload_size(payload)
-        self.note(who)
+        self.note(connection)
         if not self._in_turn:
             self._in_turn = True
             asyncio.get_running_loop().call_soon(self._next_turn)
         if self._spent > self._budget:
-            self.queue(who)
+            self.queue(connection)
 
-    def queue(self, who: Connection) -> None:
-        """`who` goes on in a later turn."""
-        if who.wait_turn():
-            self._waiting.append(who)
-            if not self._in_turn:
-                self._in_turn = True
-                asyncio.get_running_loop().call_soon(self._next_turn)
+    def queue(self, connection: Held) -> None:
+        """Let it go on in a later turn. One that waits already keeps its place."""
+        connection.wait_turn()
+        self._waiting.setdefault(connection)
+        if not self._in_turn:
+            self._in_turn = True
+            asyncio.get_running_loop().call_soon(self._next_turn)
 
     @property
     def _budget(self) -> int:
@@ -104,7 +110,7 @@ class OutboundMemory:
 
     @property
     def crowded(self) -> bool:
-        """Whether enough is sent in this turn, or others wait for theirs."""
+        """Whether this turn's budget is spent, or connections wait for theirs."""
         return self._spent > self._budget or bool(self._waiting)
 
     def _next_turn(self) -> None:
@@ -112,91 +118,91 @@ class OutboundMemory:
         for _ in range(len(self._waiting)):
             if self._spent > self._budget:
                 break
-            self._waiting.popleft().take_turn()
+            connection, _ = self._waiting.popitem(last=False)
+            connection.take_turn()
         self._in_turn = bool(self._waiting) or self._spent > 0
         if self._in_turn:
             asyncio.get_running_loop().call_soon(self._next_turn)
 
-    # -- how much waits --------------------------------------------------------------------------------------------
+    # -- unsent bytes ----------------------------------------------------------------------------------------------
 
-    def note(self, who: Connection) -> None:
-        """Something was queued for `who`."""
-        unsent = who.stream.unsent_bytes
-        if unsent > who.noted:
-            self._set(who, unsent)
+    def note(self, connection: Held) -> None:
+        """Count the connection's unsent bytes anew; hold it back if the pool is full and they grew."""
+        unsent = connection.stream.unsent_bytes
+        if unsent > connection.noted:
+            self._set(connection, unsent)
             if self._timer is not None:
-                who.hold_back()
+                connection.hold_back()
             elif self.used > self.limit > 0:
                 self._look()
-        elif self._timer is None and unsent != who.noted:
-            self._set(who, unsent)
+        elif self._timer is None and unsent != connection.noted:
+            self._set(connection, unsent)
 
-    def forget(self, who: Connection) -> None:
-        """`who` is gone, and what waited for it."""
-        self._set(who, 0)
+    def forget(self, connection: Held) -> None:
+        """It is closed, and nothing is queued for it any more."""
+        self._set(connection, 0)
 
     def resize(self, limit: int) -> None:
-        """Another limit from now on."""
+        """Apply a new limit."""
         self.limit = limit
         if self._timer is None and self.used > limit > 0:
             self._look()
 
     def close(self) -> None:
-        """Look no more. Idempotent."""
+        """Stop the timer. Idempotent."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
 
-    def _set(self, who: Connection, unsent: int) -> None:
-        self.used += unsent - who.noted
-        who.noted = unsent
+    def _set(self, connection: Held, unsent: int) -> None:
+        self.used += unsent - connection.noted
+        connection.noted = unsent
         if unsent:
-            self._holders[who] = None
+            self._holders[connection] = None
         else:
-            self._holders.pop(who, None)
+            self._holders.pop(connection, None)
         if checks.COSTLY:
             self._check()
 
     def _check(self) -> None:
-        checks.check(
-            self.used == sum(who.noted for who in self._holders), "what waits for peers is the sum over connections"
-        )
+        noted = sum(connection.noted for connection in self._holders)
+        checks.check(self.used == noted, "unsent bytes are the sum over connections")
 
-    def _measure(self) -> list[Connection]:
-        """Bring the count up to date; the connections for which nothing waits any more."""
+    def _measure(self) -> list[Held]:
+        """Count all unsent bytes anew; the connections that have none any more."""
         done = []
-        for who in list(self._holders):
-            self._set(who, who.stream.unsent_bytes)
-            if not who.noted:
-                done.append(who)
+        for connection in list(self._holders):
+            self._set(connection, connection.stream.unsent_bytes)
+            if not connection.noted:
+                done.append(connection)
         return done
 
     def _look(self) -> None:
-        """It seems to be full: it is, or the count is old."""
+        """By the count the pool is full: either it is, or the count is old."""
         self._measure()
         if self.used > self.limit:
             self.waits += 1
             self._look_again()
-            for who in list(self._holders):
-                who.hold_back()
+            for connection in list(self._holders):
+                connection.hold_back()
 
     def _look_again(self) -> None:
         pause = _LOOK_S * (1 + len(self._holders) / _LOOKED_AT)
         self._timer = asyncio.get_running_loop().call_later(pause, self._relieve)
 
     def _relieve(self) -> None:
-        """Let those go on whose peers have taken everything; all of them, once there is room again."""
+        """Relieve connections whose peers have taken everything; all of them once a quarter of the pool is free."""
         done = self._measure()
         if self.limit == 0 or self.used <= self.limit - self.limit // 4:
             self._timer = None
             done += self._holders
         else:
             self._look_again()
-        for who in done:
-            who.held_back = False
-            self.queue(who)
+        for connection in done:
+            connection.relieve()
+            self.queue(connection)
 
     def statistics(self) -> PoolStatistics:
-        """How it stands; `queue`: connections that get nothing more for now."""
+        """Usage and limit; `queue`: connections that are held back."""
         held = len(self._holders) if self.full else 0
         return PoolStatistics("reads", "bytes", self.used, self.limit, queue=held)

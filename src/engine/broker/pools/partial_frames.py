@@ -1,4 +1,4 @@
-"""`HalfFrames`: what was received of frames that are not whole, over all connections, is bounded."""
+"""`HalfFrames`: the pool of bytes received of incomplete frames, over all connections."""
 
 from __future__ import annotations
 
@@ -10,25 +10,25 @@ from engine.aio.semaphore import PoolStatistics
 from engine.wire.chunks import ChunkPool
 
 if TYPE_CHECKING:
-    from engine.broker.session.connection import Connection
+    from engine.broker.pools.ports import Receiving
 
 log = logging.getLogger(__name__)
 
 
 class HalfFrames:
-    """Makes room when receivers hold more than the pool's limit. Loop thread only.
+    """Frees memory when receive buffers exceed the pool's limit. Loop thread only.
 
-    First each is left no more than it has received. If that is not enough, those connections are cut that have been at
-    one frame for the longest: they are the ones that send a part and then nothing. A client that was meant well
-    connects again, and sends again.
+    First every buffer is shrunk to the bytes that it holds. If that is not enough, connections are aborted, those
+    first that have been receiving one frame for the longest: they sent a part of it and stalled. A well-behaved client
+    reconnects and sends again.
     """
 
     __slots__ = ("_connections", "_pool", "cut")
 
-    def __init__(self, pool: ChunkPool, connections: Iterable[Connection], limit: int) -> None:
+    def __init__(self, pool: ChunkPool, connections: Iterable[Receiving], limit: int) -> None:
         self._pool = pool
         self._connections = connections
-        self.cut = 0  # connections
+        self.cut = 0  # connections aborted
         pool.limit = limit
         pool.on_full = self._make_room
 
@@ -39,19 +39,19 @@ class HalfFrames:
         excess = self._pool.taken - self._pool.limit
         if excess <= 0:
             return
-        holders.sort(key=lambda c: (c.pulse.frame_at, c.pulse.since))
+        holders.sort(key=lambda c: c.stalled_since)
         for connection in holders:
             excess -= connection.stream.pending_bytes
             self.cut += 1
             connection.stream.abort()
             if excess <= 0:
                 break
-        log.warning("%d connections are cut: %d bytes of unfinished frames are too many", self.cut, self._pool.taken)
+        log.warning("connections aborted so far: %d; receive buffers hold %d bytes", self.cut, self._pool.taken)
 
     def resize(self, limit: int) -> None:
-        """Another limit from now on."""
+        """Apply a new limit."""
         self._pool.limit = limit
 
     def statistics(self) -> PoolStatistics:
-        """How it stands; `refusals`: connections that were cut."""
+        """Usage and limit; `refusals`: connections aborted."""
         return PoolStatistics("receive", "bytes", self._pool.taken, self._pool.limit, refusals=self.cut)

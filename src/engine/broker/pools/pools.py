@@ -1,13 +1,12 @@
-"""`BrokerMemory`: everything of this broker that grows with what others do, each with its limit.
+"""`BrokerMemory`: everything in this broker that grows with what clients do, each with its limit.
 
-What a pool is, what happens at its limit, and what is not in any of them is told in docs/memory.md.
+docs/memory.md says what each pool counts, what happens at its limit, and what no pool counts.
 """
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Protocol
 
 from engine.aio.bag import Bag
 from engine.aio.memory_limiter import AsyncDualMemoryLimiter, LimitType, MemoryLimit
@@ -18,29 +17,17 @@ from engine.broker.pools.attachments import Attachments
 from engine.broker.pools.list_parts import ListParts
 from engine.broker.pools.outbound import OutboundMemory
 from engine.broker.pools.partial_frames import HalfFrames
+from engine.broker.pools.ports import Held, Pause
 from engine.broker.settings.config import BrokerConfig
 from engine.errors import TooManyRequestsError
 from engine.limits import BODIES_MAX, TOPIC_LOAD_S_MAX
 
-if TYPE_CHECKING:
-    from engine.broker.session.connection import Connection
-
-
-class Pausable(Protocol):
-    """A connection whose frames can be held up."""
-
-    def hold_publishing(self) -> None:
-        """Read no more from the peer."""
-
-    def release_publishing(self) -> None:
-        """Read again."""
-
 
 class PublishMemory:
-    """What was received to be stored and is not durable yet, over all connections. Loop thread only.
+    """Bytes received to be stored and not durable yet, over all connections. Loop thread only.
 
-    Whoever publishes above the limit is not read from until half of it is free again. It may be overshot by what one
-    read of each publishing connection brings.
+    Above the limit, connections that publish are not read from until usage falls to half of it. One read of each
+    publishing connection may exceed it.
     """
 
     __slots__ = ("_held", "in_flight", "limit", "peak")
@@ -49,44 +36,44 @@ class PublishMemory:
         self.limit = limit
         self.in_flight = 0
         self.peak = 0
-        self._held: Bag[Pausable] = Bag()
+        self._held: Bag[Held] = Bag()
 
-    def take(self, size: int, who: Pausable) -> None:
-        """`who` has sent `size` bytes."""
+    def take(self, size: int, connection: Held) -> None:
+        """The connection has sent `size` bytes."""
         self.in_flight += size
-        if self.in_flight > self.limit and who not in self._held:
+        if self.in_flight > self.limit and connection not in self._held:
             self.peak = max(self.peak, self.in_flight)
-            self._held.add(who)
-            who.hold_publishing()
+            self._held.add(connection)
+            connection.hold(Pause.PUBLISHING)
 
     def free(self, size: int) -> None:
         """`size` bytes are durable, or refused."""
         self.in_flight -= size
         if self._held:
-            self._let_go()
+            self._resume()
 
     def resize(self, limit: int) -> None:
-        """Another limit from now on."""
+        """Apply a new limit."""
         self.limit = limit
-        self._let_go()
+        self._resume()
 
-    def _let_go(self) -> None:
+    def _resume(self) -> None:
         if self.in_flight <= self.limit // 2:
             held, self._held = self._held, Bag()
-            for who in held:
-                who.release_publishing()
+            for connection in held:
+                connection.release(Pause.PUBLISHING)
 
-    def forget(self, who: Pausable) -> None:
-        """`who` is gone; what it sent is still freed one by one."""
-        self._held.discard(who)
+    def forget(self, connection: Held) -> None:
+        """It is closed; the bytes that it sent are still freed one by one."""
+        self._held.discard(connection)
 
     def statistics(self) -> PoolStatistics:
-        """How it stands; `queue`: connections that are not read from."""
+        """Usage and limit; `queue`: connections that are not read from."""
         return PoolStatistics("publish", "bytes", self.in_flight, self.limit, queue=len(self._held))
 
 
 class Lookups:
-    """Requests about topics' layouts that are under way (maxConcurrentLookupRequest). Loop thread only."""
+    """Requests about topics' layouts in flight (maxConcurrentLookupRequest). Loop thread only."""
 
     __slots__ = ("limit", "refusals", "used")
 
@@ -96,23 +83,22 @@ class Lookups:
         self.refusals = 0
 
     def __enter__(self) -> None:
-        """One more. Raises TooManyRequestsError."""
+        """Raises TooManyRequestsError at the limit."""
         if self.used >= self.limit:
             self.refusals += 1
-            raise TooManyRequestsError(f"{self.used} lookups are under way, as many as there may be; try again later")
+            raise TooManyRequestsError(f"lookup limit reached ({self.used}); retry later")
         self.used += 1
 
     def __exit__(self, *error: object) -> None:
-        """It has ended."""
         self.used -= 1
 
     def statistics(self) -> PoolStatistics:
-        """How it stands."""
+        """Usage and limit."""
         return PoolStatistics("lookups", "requests", self.used, self.limit, refusals=self.refusals)
 
 
 class Callers:
-    """How many connections there are from each address. Loop thread only."""
+    """Connections by the address they come from. Loop thread only."""
 
     __slots__ = ("_counts",)
 
@@ -120,15 +106,15 @@ class Callers:
         self._counts: Counter[str] = Counter()
 
     def add(self, peer: str) -> None:
-        """One more connection from a peer, "engine://host:port"."""
+        """Count a connection from a peer, "engine://host:port"."""
         self._counts[peer.rpartition(":")[0]] += 1
 
     def count(self, peer: str) -> int:
-        """How many the host of a peer has."""
+        """The number of connections from the peer's host."""
         return self._counts[peer.rpartition(":")[0]]
 
     def discard(self, peer: str) -> None:
-        """One is gone."""
+        """A connection from a peer is closed."""
         host = peer.rpartition(":")[0]
         self._counts[host] -= 1
         if self._counts[host] <= 0:
@@ -140,12 +126,12 @@ class BrokerMemory:
 
     def __init__(self, config: BrokerConfig) -> None:
         self.publish = PublishMemory(config.publish_bytes_max)
-        # Called for every frame.
+        # Looked up for every frame of messages.
         self.take = self.publish.take
         self.free = self.publish.free
         self.outbound = OutboundMemory(config.reads_in_flight_max, self._is_busy)
         self.intake = Intake(self._is_busy)
-        self.list_pace = Pace(self._is_busy)  # to put lists together and to send them
+        self.list_pace = Pace(self._is_busy)  # of making topic lists and sending them
         self.list_parts = ListParts()
         self.topic_lists = AsyncDualMemoryLimiter(*_topic_list_limits(config), name="topic_list")
         self.lookups = Lookups(config.lookups_max)
@@ -159,30 +145,30 @@ class BrokerMemory:
         self.bodies = AsyncSemaphore(BODIES_MAX, timeout=TOPIC_LOAD_S_MAX, name="bodies")
         self.callers = Callers()
         self.attachments = Attachments(config)
-        self.half_frames: HalfFrames | None = None  # of whoever listens
+        self.half_frames: HalfFrames | None = None  # of the listeners, once there are any
 
     def _is_busy(self) -> bool:
-        """Whether anybody waits for what should not wait."""
+        """Whether messages wait to become durable: other work is then spread over more turns of the loop."""
         return self.publish.in_flight > 0
 
     @property
     def in_flight(self) -> int:
-        """Bytes received to be stored and not durable yet."""
+        """Bytes received and not durable yet."""
         return self.publish.in_flight
 
     @property
     def limit(self) -> int:
-        """Above it nothing is received to be stored."""
+        """The limit of `in_flight`."""
         return self.publish.limit
 
-    def forget(self, who: Connection) -> None:
-        """`who` is gone, and what waited for it."""
-        self.publish.forget(who)
-        self.outbound.forget(who)
-        self.callers.discard(who.caller)
+    def forget(self, connection: Held, caller: str) -> None:
+        """A connection from `caller` is closed, and nothing is queued for it any more."""
+        self.publish.forget(connection)
+        self.outbound.forget(connection)
+        self.callers.discard(caller)
 
     def configure(self, config: BrokerConfig) -> None:
-        """Take the limits of this configuration from now on. What is out stays out until it comes back."""
+        """Apply the limits of this configuration. Permits that are out stay valid until they are returned."""
         self.publish.resize(config.publish_bytes_max)
         self.outbound.resize(config.reads_in_flight_max)
         for kind, limit in zip(LimitType, _topic_list_limits(config), strict=True):
@@ -197,7 +183,7 @@ class BrokerMemory:
         self.topic_loads.resize(config.topic_loads_max)
 
     def pools(self) -> Iterator[PoolStatistics]:
-        """How every one of them stands: what is not allowed to grow, and how far it has."""
+        """Usage and limit of every pool."""
         yield from self.topic_lists.statistics().values()
         yield self.list_parts.statistics()
         yield self.publish.statistics()

@@ -1,4 +1,4 @@
-"""Rates per second over a window of time that is the same for all, so that they add up."""
+"""Rates per second, all over the same window of time, so that they can be added up."""
 
 from __future__ import annotations
 
@@ -6,17 +6,17 @@ from collections import deque
 from collections.abc import Callable
 
 WINDOW_S = 5.0  # a rate is averaged over this time, or half a second less
-LOAD_WINDOW_S = 60.0  # that of load reports: what is above a threshold for so long is no burst
+LOAD_WINDOW_S = 60.0  # the window of load reports: a load above a threshold for so long is no burst
 _SLOT_S = 0.5
 _SLOTS = 10
-_FIRST_S_MIN = 1.0  # what came in the first instant is not taken for more than came in it
+_FIRST_S_MIN = 1.0  # the shortest time that a rate is averaged over
 
 
 class Rate:
-    """Counts messages and bytes, and says how many came per second lately. Loop thread only.
+    """Messages and bytes counted, and their recent rates per second. Loop thread only.
 
-    What has begun within the window is averaged over its life so far; what goes on with something else (`heir`) over
-    the whole window, in which that other still counts: else both together would be more than there was.
+    A rate that began within the window is averaged over its life so far. One that continues another (`heir`) is
+    averaged over the whole window, in which the other one still counts: else their sum would exceed the traffic.
     """
 
     __slots__ = ("_begun", "_marks", "_time", "bytes", "bytes_per_s", "heir", "messages", "messages_per_s")
@@ -30,11 +30,11 @@ class Rate:
         self.bytes_per_s = 0.0
         self._time = time
         self._begun = time()
-        # (slot, messages, bytes): what had been counted before each slot of time in which something came.
+        # (slot, messages, bytes): the totals before each slot of time in which something was counted.
         self._marks: deque[tuple[int, int, int]] = deque()
 
     def count(self, messages: int, size: int) -> None:
-        """So much more."""
+        """Add to the totals."""
         slot, marks = int(self._time() / _SLOT_S), self._marks
         if not marks or marks[-1][0] != slot:
             marks.append((slot, self.messages, self.bytes))
@@ -44,7 +44,7 @@ class Rate:
         self.bytes += size
 
     def sample(self) -> None:
-        """Bring the rates up to date, as often as anybody likes."""
+        """Bring the rates up to date. May be called at any interval."""
         now, marks = self._time(), self._marks
         first = int(now / _SLOT_S) - _SLOTS + 1
         while marks and marks[0][0] < first:
@@ -58,7 +58,7 @@ class Rate:
 
     @property
     def silent(self) -> bool:
-        """Whether nothing came within the window, as of the last sample()."""
+        """Whether nothing was counted within the window, as of the last sample()."""
         return not self._marks
 
 
@@ -66,20 +66,20 @@ Counts = tuple[int, ...]
 
 
 class Window:
-    """Rates of counters over a longer time, for whoever looks at them now and then. Nothing is done when they count.
+    """Rates of counters over a longer time, computed from samples; counting costs nothing. Loop thread only.
 
-    What has been looked at for less than the window is averaged over the time since the first look. Loop thread only.
+    Before the window has passed, rates are averaged over the time since the first sample.
     """
 
     __slots__ = ("_looks", "_span_s")
 
     def __init__(self, now: float, counts: Counts, span_s: float = LOAD_WINDOW_S) -> None:
-        """`now`: seconds, monotonic. `counts`: what each counter stands at."""
+        """`now`: seconds, monotonic. `counts`: the value of each counter."""
         self._span_s = span_s
         self._looks: deque[tuple[float, Counts]] = deque([(now, counts)])
 
     def look(self, now: float, counts: Counts) -> tuple[float, ...]:
-        """How many of each came per second, lately."""
+        """Take a sample; the recent rate of each counter, per second."""
         looks = self._looks
         looks.append((now, counts))
         while looks[1][0] <= now - self._span_s:
@@ -89,7 +89,7 @@ class Window:
         return tuple((count - first) / elapsed for count, first in zip(counts, before, strict=True))
 
     def rest(self, now: float) -> None:
-        """Nothing has come for as long as the window, up to now."""
+        """Nothing was counted for the length of the window, up to now."""
         _, counts = self._looks[-1]
         self._looks.clear()
         self._looks.append((now - self._span_s, counts))

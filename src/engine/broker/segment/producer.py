@@ -1,45 +1,53 @@
-"""Producers attached to a segment: what they send is appended, and acknowledged when it is durable."""
+"""Producers attached to a segment: their frames are appended, and acknowledged in order when they are durable.
+
+    send() ──> append to the log at once                                     ──> _in_flight ──> receipt or refusal
+         └──> or, in a transaction not known to be open: _held, then append ──┘   in order of sending
+
+A frame whose transaction has to be looked up waits in `_held`, and so do all frames behind it, so that the log has them
+in the order in which they were sent.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import logging
-import struct
 from collections import deque
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from engine._native.format.heads import apparent_heads
 from engine.errors import CorruptionError, EngineError, InvalidArgumentError, MessageTooLargeError, PartlyStoredError
-from engine.limits import ENTRY_HEADER_SIZE, ENTRY_SIZE_MAX
+from engine.limits import ENTRY_SIZE_MAX
 from engine.model.transactions import attempt_number, parse_id
 from engine.wire import commands
 
 if TYPE_CHECKING:
     from engine.broker.segment.hosted import HostedSegment
-    from engine.broker.session.connection import Connection
+    from engine.broker.segment.ports import Peer
     from engine.broker.transactions.sends import TransactionSends
+    from engine.model.access import AccessMode
     from engine.storage.segment import Appended, Membership
 
 log = logging.getLogger(__name__)
 
-# Errors about one entry alone: what was sent after it is not affected.
+# Errors about one entry alone: later entries are not affected.
 ENTRY_ERRORS = (CorruptionError, InvalidArgumentError, MessageTooLargeError)
 
 
 def _is_about_one(error: EngineError) -> bool:
-    """Of an entry that is stored in part, the rest has to come before what was sent behind it."""
+    """The rest of a partly stored entry must be stored before later entries."""
     return isinstance(error, ENTRY_ERRORS) and not isinstance(error, PartlyStoredError)
 
 
 def _is_refused_with_all_behind(append: asyncio.Future[list[Appended]]) -> bool:
-    """Whether an append has failed at once, and not for the sake of one entry alone."""
+    """Whether an append has failed at once, with an error that is not about one entry alone."""
     if not append.done() or append.cancelled() or (error := append.exception()) is None:
         return False
     return not (isinstance(error, EngineError) and _is_about_one(error))
 
 
 class _Held(NamedTuple):
-    """A frame whose turn has not come. `appended`: in place of the append's own future."""
+    """A frame that is not appended yet. `appended`: stands for the future of its append."""
 
     payload: memoryview
     transaction: Membership | None
@@ -47,7 +55,7 @@ class _Held(NamedTuple):
     appended: asyncio.Future[list[Appended]]
 
     def becomes(self, append: asyncio.Future[list[Appended]]) -> None:
-        """It was appended; what comes of that comes of this."""
+        """It is being appended: `appended` gets the append's result."""
 
         def ended(append: asyncio.Future[list[Appended]]) -> None:
             if self.appended.done():
@@ -63,24 +71,17 @@ class _Held(NamedTuple):
         append.add_done_callback(ended)
 
     def missed(self, append: asyncio.Future[list[Appended]]) -> None:
-        """It came to nothing so."""
+        """It was refused before its append."""
         if self.sends is not None:
             self.sends.answered(append)
-
-
-_SIZE = struct.Struct("<I")
-_SEQUENCE = struct.Struct("<Q")
-_AT_SIZE = 4
-_AT_FIRST_SEQUENCE = 48
 
 
 class Producer:
     """One attachment of a producer. Loop thread only.
 
     Entries are acknowledged, or refused, in the order in which they were sent: `_in_flight` is answered from its head
-    only. After a refusal that
-    concerns more than one entry the attachment has ended: nothing that was sent behind it may overtake it, so the
-    client attaches again and sends again.
+    only. A refusal that concerns more than one entry ends the attachment: no later entry may overtake the refused
+    ones, so the client attaches again and sends again.
     """
 
     __slots__ = (
@@ -102,11 +103,11 @@ class Producer:
 
     def __init__(
         self,
-        connection: Connection,
+        connection: Peer,
         ident: int,
         hosted: HostedSegment,
         name: str,
-        access: str,
+        access: AccessMode,
         claim: tuple[int, int, int] | None = None,
         properties: Mapping[str, str] | None = None,
     ) -> None:
@@ -116,36 +117,37 @@ class Producer:
         self.name = name
         self.access = access
         self.claim = claim  # to the whole topic
-        self.properties = dict(properties or {})  # what its user says of it
+        self.properties = dict(properties or {})  # set by its user
         self.closed = False
         self._in_flight: deque[tuple[asyncio.Future[list[Appended]], memoryview, float]] = deque()
-        # Frames behind one whose transaction is being looked up, and that one, in order; None: nothing is in the way.
+        # A frame whose transaction is being looked up, and those behind it, in order; None: there is none.
         self._held: deque[_Held] | None = None
         self._admitting: asyncio.Task[None] | None = None
-        # Something was refused, and with it what comes behind; the client is told when all before it has ended.
+        # A frame was refused, and later ones with it; the client is told when all frames before it are answered.
         self._refusing = False
-        # Durable and not yet told.
+        # Durable, and not in a receipt yet.
         self._sequences: list[int] = []
         self._offsets: list[int] = []
 
     def send(
         self, entries: int, payload: memoryview, transaction: str | None = None, attempt: str | None = None
     ) -> None:
-        """Append whole entries, as they lie in the frame; `transaction`, `attempt`: those that all of them are in.
+        """Append the entries of one frame. `transaction`, `attempt`: of all of them.
 
-        They are dropped behind a refusal: the client sends again.
+        After a refusal frames are dropped: the client sends them again.
         """
         if self._refusing:
             self.connection.sends.dropped(transaction)
             return
         size = len(payload)
-        self.connection.broker.memory.take(size, self.connection)
+        environment = self.hosted.environment
+        environment.publish.take(size, self.connection.pressure)
         if transaction is None and self._held is None:
             future = self.hosted.segment.append(payload, self.name, term=self.hosted.term)
         else:
             future = self._append_in_turn(payload, transaction, attempt)
         self._refusing = _is_refused_with_all_behind(future)
-        self._in_flight.append((future, payload, self.connection.broker.measures.now()))
+        self._in_flight.append((future, payload, environment.latency.now()))
         future.add_done_callback(self._ended)
 
     # -- in a transaction ------------------------------------------------------------------------------------------
@@ -153,7 +155,7 @@ class Producer:
     def _append_in_turn(
         self, payload: memoryview, transaction: str | None, attempt: str | None
     ) -> asyncio.Future[list[Appended]]:
-        """At once, if nothing is held and the transaction is known to be open; else after what is held."""
+        """Append at once if no frame is held and the transaction is known to be open; else hold the frame."""
         buffer = self.hosted.transactions
         try:
             membership = None if transaction is None else (parse_id(transaction), attempt_number(attempt))
@@ -175,7 +177,7 @@ class Producer:
         return held.appended
 
     async def _admit_held(self) -> None:
-        """Append what is held, each when it may be. Behind one that is refused the rest is dropped."""
+        """Append the held frames in order, each when its transaction admits it. After a refusal the rest is dropped."""
         held = self._held
         while held and not self._refusing:
             try:
@@ -191,12 +193,12 @@ class Producer:
     async def _admit(self, held: _Held) -> asyncio.Future[list[Appended]]:
         if held.transaction is None:
             return self.hosted.segment.append(held.payload, self.name, term=self.hosted.term)
-        buffer = await self.connection.broker.segments.transactions.begin(self.hosted)
+        buffer = await self.hosted.begin_transactions()
         await buffer.admit(held.transaction[0])
         return buffer.append(held.payload, *held.transaction, held.sends, self.name)
 
     def _drop_held(self) -> None:
-        """They count as not sent."""
+        """They are not appended: their transactions cannot be committed as if they were."""
         held, self._held = self._held, None
         for frame in held or ():
             frame.appended.cancel()
@@ -212,23 +214,23 @@ class Producer:
     # -- answers ---------------------------------------------------------------------------------------------------
 
     def _ended(self, _: asyncio.Future[list[Appended]]) -> None:
-        """Deal with all that has ended, in the order in which it was sent.
+        """Answer appends that have ended, in the order of sending.
 
-        Appends that became durable together have all ended when the first of them is heard of here.
+        Appends that became durable together have all ended when the first of their callbacks runs.
         """
-        broker = self.connection.broker
-        now = broker.measures.now()
+        environment = self.hosted.environment
+        now, publish = environment.latency.now(), environment.publish
         while self._in_flight and self._in_flight[0][0].done():
             future, payload, since = self._in_flight.popleft()
-            broker.memory.free(len(payload))
+            publish.free(len(payload))
             if future.cancelled():
                 continue
             if (error := future.exception()) is not None:
                 self._refuse(payload, error)
             else:
                 self._appended(future.result(), len(payload))
-                broker.measures.publish_to_durable_s.observe(now - since)
-        self._tell()
+                environment.latency.publish_to_durable_s.observe(now - since)
+        self._send_receipt()
 
     def _appended(self, places: list[Appended], size: int) -> None:
         messages = 0
@@ -238,8 +240,8 @@ class Producer:
             messages += place.count
         self.hosted.incoming.count(messages, size)
 
-    def _tell(self) -> None:
-        """One SEND_RECEIPT for everything that became durable together."""
+    def _send_receipt(self) -> None:
+        """One SEND_RECEIPT for all entries that became durable together."""
         if self._sequences and not self.closed:
             sequences, self._sequences = self._sequences, []
             offsets, self._offsets = self._offsets, []
@@ -249,18 +251,19 @@ class Producer:
                 offsets=offsets,
                 durability=self.hosted.segment.durability,
             )
-            self.connection.receipts.tell(receipt)
+            self.connection.receipt(receipt)
 
     def _refuse(self, payload: memoryview, error: BaseException) -> None:
         if self.closed:
             return
-        self._tell()
+        self._send_receipt()
         if not isinstance(error, EngineError):
             log.error("append to %s failed", self.hosted.name, exc_info=error)
             error = EngineError(f"the broker failed: {type(error).__name__}: {error}")
         if isinstance(error, CorruptionError) and (size := _largest(payload)) > ENTRY_SIZE_MAX:
-            error = MessageTooLargeError(f"an entry of {size} bytes; at most {ENTRY_SIZE_MAX} are allowed")
-        self.hosted.refused_entries += isinstance(error, CorruptionError | MessageTooLargeError)
+            error = MessageTooLargeError(f"an entry must have at most {ENTRY_SIZE_MAX} bytes, got {size}")
+        if isinstance(error, CorruptionError | MessageTooLargeError):
+            self.hosted.refused_entries += 1
         sequences = first_sequences(payload)
         if isinstance(error, PartlyStoredError) and error.sequence is not None:
             sequences = [error.sequence]
@@ -272,28 +275,26 @@ class Producer:
             self.close(error)
 
     def close(self, error: EngineError | None = None) -> None:
-        """End the attachment; with an error the client is told. What it has sent goes on towards the disk."""
+        """End the attachment; an error is sent to the client. Appends in flight still reach the disk."""
         if self.closed:
             return
-        self._tell()
+        self._send_receipt()
         self._leave()
-        connection = self.connection
-        if connection.producers.get(self.ident) is self:
-            del connection.producers[self.ident]
+        self.connection.forget(self, refused=error is not None)
         if error is not None:
-            connection.closed_ids.add(self.ident)
-            connection.send(commands.CloseProducer(producer_id=self.ident, code=error.code, message=str(error)))
+            closing = commands.CloseProducer(producer_id=self.ident, code=error.code, message=str(error))
+            self.connection.send(closing)
 
     def connection_lost(self) -> None:
-        """The client is gone."""
+        """The connection is closed: end the attachment."""
         self._leave()
 
     def is_alive(self) -> bool:
-        """Whether its connection still stands, as far as this end knows."""
+        """Whether it is attached, and its connection open, as far as is known."""
         return not self.closed and not self.connection.closed
 
     def facts(self) -> dict[str, Any]:
-        """What statistics say about it."""
+        """Its entry in the segment's statistics."""
         return {"producerName": self.name, "accessMode": self.access, "properties": self.properties}
 
     def success(self, request_id: int) -> commands.ProducerSuccess:
@@ -312,24 +313,9 @@ class Producer:
 
 def _largest(payload: memoryview) -> int:
     """The size that the largest entry in `payload` claims, as far as it looks like entries."""
-    found = at = 0
-    while at + ENTRY_HEADER_SIZE <= len(payload):
-        size = _SIZE.unpack_from(payload, at + _AT_SIZE)[0]
-        found = max(found, size)
-        if size < ENTRY_HEADER_SIZE:
-            break
-        at += size
-    return found
+    return max((head.stop - head.start for head in apparent_heads(payload)), default=0)
 
 
 def first_sequences(payload: memoryview) -> list[int]:
     """The first sequence of each entry in `payload`, as far as it looks like entries; at least one item."""
-    found: list[int] = []
-    at = 0
-    while at + ENTRY_HEADER_SIZE <= len(payload):
-        found.append(_SEQUENCE.unpack_from(payload, at + _AT_FIRST_SEQUENCE)[0])
-        size = _SIZE.unpack_from(payload, at + _AT_SIZE)[0]
-        if size < ENTRY_HEADER_SIZE:
-            break
-        at += size
-    return found or [0]
+    return [head.first_sequence for head in apparent_heads(payload)] or [0]

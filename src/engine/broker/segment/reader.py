@@ -1,4 +1,4 @@
-"""`SegmentReader`: the blocks of a segment one after the other, for whoever sends them on."""
+"""`SegmentReader`: reads the blocks of a segment, one after the other, for a consumer or a dispatcher."""
 
 from __future__ import annotations
 
@@ -13,15 +13,23 @@ from engine.storage.file.logfile import Block
 
 if TYPE_CHECKING:
     from engine.broker.segment.hosted import HostedSegment
+    from engine.broker.segment.ports import Gate
 
-COLD_BLOCKS = 16  # read by workers after one that the system did not have in its cache
+COLD_BLOCKS = 16  # read by workers after one that was not in the page cache
 
 
 class SegmentReader:
-    """Fetches a segment's durable blocks one after the other for whoever has credit. Loop thread only.
+    """Reads durable blocks below the last stable offset. Loop thread only.
 
-    `step` is called whenever there may be something to do. Invariant: at most one read or one wait is under way.
-    Checked by _watch().
+    `step` is called when a read or a wait has ended: with the block, or with None when there may be more to read.
+    Where a block comes from decides how it is read:
+
+    * in memory: read() returns it.
+    * in the page cache, while no crowd reads: read() returns it as well. The first one that is not there is handed to
+      a worker, and so are the next COLD_BLOCKS, before this is tried again.
+    * on disk: a worker reads it, after a turn where many readers wait (`FileReads`).
+
+    Invariant: at most one read or one wait is under way. Checked by _watch().
     """
 
     __slots__ = ("_cold", "_has_turn", "_pending", "_waits_turn", "hosted", "owner_close", "step", "waiting")
@@ -36,59 +44,58 @@ class SegmentReader:
         self.step = step
         self.owner_close = owner_close
         self._pending: asyncio.Future[Any] | None = None
-        self.waiting = False  # what is under way is a wait for something durable
-        self._waits_turn = False  # for a turn to read from a file
+        self.waiting = False  # for messages to become durable
+        self._waits_turn = False  # to read from a file
         self._has_turn = False
-        self._cold = 0  # so many blocks are for workers before it is tried without one again
+        self._cold = 0  # blocks that workers read before the page cache is tried again
 
     @property
     def busy(self) -> bool:
-        """A read or a wait is under way; `step` follows."""
+        """Whether a read or a wait is under way; `step` follows."""
         return self._pending is not None
 
     def read(self, offset: int, bytes_max: int) -> Block | None:
-        """The block at `offset` if it is in memory. None: nothing yet, or not at once; `step` is called with it then.
+        """The block at `offset`. None: there is none below the last stable offset, or `step` is called with it later.
 
-        Nothing of a transaction that is open, nor what comes after it. Raises what the segment raises.
+        Raises what the segment raises.
         """
-        transactions = self.hosted.transactions
-        if transactions is not None and (limit := transactions.limit) is not None and offset >= limit:
+        gate: Gate | None = self.hosted.transactions
+        if gate is not None and (limit := gate.limit) is not None and offset >= limit:
             return None
-        at_once, reads = self._at_once, self.hosted.reads
+        at_once, reads = self._at_once, self.hosted.environment.reads
         found = self.hosted.segment.read(offset, bytes_max, at_once=at_once)
         if found is None or isinstance(found, Block):
-            return found if transactions is None or found is None else transactions.cut(found)
+            return found if gate is None or found is None else gate.cut(found)
         self._cold = COLD_BLOCKS if at_once else max(self._cold - 1, 0)
-        turn = None if reads is None or self._has_turn else reads.turn()
+        turn = None if self._has_turn else reads.turn()
         if turn is not None:
             found.close()  # type: ignore[attr-defined]
             self._watch(turn)
             self._waits_turn = True
             return None
         reading = asyncio.ensure_future(found)
-        if reads is not None:
-            reads.began(bytes_max, reading)
+        reads.began(bytes_max, reading)
         self._watch(reading)
         return None
 
     @property
     def _at_once(self) -> bool:
-        return not self._cold and self.hosted.reads is not None and self.hosted.reads.at_once
+        return not self._cold and self.hosted.environment.reads.at_once
 
     def read_ahead(self, offset: int, bytes_max: int) -> None:
-        """Begin to read the block at `offset`, unless it is in memory anyway. An error shows at the next read()."""
+        """Begin to read the block at `offset` unless read() would return it. An error shows at the next read()."""
         if self._at_once:
             return
         with contextlib.suppress(EngineError):
             self.read(offset, bytes_max)
 
     def wait(self, offset: int) -> None:
-        """Call step(None) when there may be something durable at `offset`, or the segment has ended."""
+        """Call step(None) when messages at `offset` are durable, or the segment has ended."""
         self._watch(self.hosted.segment.when_durable(offset))
         self.waiting = True
 
     def stop(self) -> None:
-        """Nothing is called any more."""
+        """Drop the read or the wait; `step` is not called."""
         pending, self._pending = self._pending, None
         self.waiting = self._waits_turn = False
         if pending is not None:
@@ -113,5 +120,5 @@ class SegmentReader:
             self.step(None)
             self._has_turn = False
         else:
-            transactions = self.hosted.transactions
-            self.step(result if transactions is None else transactions.cut(result))
+            gate: Gate | None = self.hosted.transactions
+            self.step(result if gate is None else gate.cut(result))

@@ -1,4 +1,4 @@
-"""Consumers registered with a topic's controller over a connection, and their assignments."""
+"""`Registration`: a consumer registered with a topic's controller over a connection, and its assignments."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ if TYPE_CHECKING:
 class Registration:
     """One registered consumer (a ConsumerChannel). Loop thread only.
 
-    Closing the connection is not leaving: the session stays for the grace period (semantics 13, 14).
+    When the connection closes, the consumer's session stays for the grace period (semantics 13, 14).
     """
 
     __slots__ = ("_answered", "_connection", "_created_ms", "_ident", "_instance", "_name", "_registered",
-                 "_subscription", "_topic", "_untold", "closed")  # fmt: skip
+                 "_subscription", "_topic", "_unsent", "closed")  # fmt: skip
 
     def __init__(self, connection: Connection, header: commands.ScalableTopicSubscribe) -> None:
         self._connection = connection
@@ -28,10 +28,10 @@ class Registration:
         self._subscription: str = header.subscription
         self._name: str = header.consumer_name
         self._instance: str = header.instance
-        self._created_ms: int | None = header.created_ms  # of the subscription that it knows
+        self._created_ms: int | None = header.created_ms  # of the subscription as the client knows it
         self._registered = False
         self._answered = False
-        self._untold: ConsumerAssignment | None = None  # the newest
+        self._unsent: ConsumerAssignment | None = None  # the newest assignment, if the client does not have it
         self.closed = False
 
     async def open(self, request_id: int, kind: str, initial_position: str) -> None:
@@ -39,7 +39,7 @@ class Registration:
 
         Raises NotFoundError, SubscriptionNotFoundError, NotOwnerError, InvalidArgumentError.
         """
-        service = self._connection.broker.service
+        service = self._connection.host.service
         assignment = await service.register_consumer(
             self._topic,
             self._subscription,
@@ -56,43 +56,43 @@ class Registration:
         if self.closed:
             self._disconnect()
             return
-        newest, self._untold, self._answered = self._untold or assignment, None, True
+        newest, self._unsent, self._answered = self._unsent or assignment, None, True
         self._send(newest, request_id, assignment.created_ms)
 
     async def leave(self, instance: str) -> None:
-        """An explicit leave; one of a stale instance changes nothing."""
-        service = self._connection.broker.service
+        """Unregister. An instance that is not the current one changes nothing."""
+        service = self._connection.host.service
         await service.unregister_consumer(self._topic, self._subscription, self._name, instance=instance)
         self._forget()
 
     def push_assignment(self, assignment: ConsumerAssignment) -> None:
-        """Its share has changed."""
+        """Send a new assignment, when the peer takes answers."""
         if not self.closed:
-            self._untold = assignment
+            self._unsent = assignment
             self._connection.answers.tell(self)
 
     def tell(self) -> None:
-        """The newest share, if the consumer does not know it."""
-        if self._answered and self._untold is not None and not self.closed:
-            newest, self._untold = self._untold, None
+        """Send the newest assignment, if the client does not have it."""
+        if self._answered and self._unsent is not None and not self.closed:
+            newest, self._unsent = self._unsent, None
             self._send(newest, None)
 
     def close(self, error: EngineError) -> None:
-        """The controller has ended the registration."""
+        """The controller ends the registration."""
         if not self.closed:
             closing = commands.CloseConsumer(consumer_id=self._ident, code=error.code, message=str(error))
             self._connection.send(closing)
         self._forget()
 
     def connection_lost(self) -> None:
-        """The grace period begins."""
+        """The connection is closed: the grace period begins."""
         if not self.closed:
             self.closed = True
             if self._registered:
                 self._disconnect()
 
     def _disconnect(self) -> None:
-        self._connection.broker.service.disconnect_consumer(self._topic, self._subscription, self._name, channel=self)
+        self._connection.host.service.disconnect_consumer(self._topic, self._subscription, self._name, channel=self)
 
     def _forget(self) -> None:
         self.closed = True

@@ -1,4 +1,22 @@
-"""`CommitBehind`: a commit that the client sends right behind its messages, before any of them is acknowledged."""
+"""`CommitBehind`: a commit that the client sends right behind its messages, before any of them is acknowledged.
+
+A client that first waits for its receipts pays for a sync of the segments, a write of the metadata store for the
+operation record, and another write for the header, one after the other. Here they overlap:
+
+    END_TXN        Operations.hold(), in the turn of the loop in which the last frames came: their record is not written
+       │
+    so_far()       while the log is synced, the coordinator makes the record and the header
+       │
+    stored()       every frame is in the log, and the writes are taken from the held ones. If a frame was refused or
+       │           dropped, or its record is written already, the transaction stays open
+       │
+    one write of the metadata store for record and header: both are there, or neither
+       │
+    the client is answered; then the writers: their record was in time, so the messages are visible
+
+In all one sync of the segments and one write of the store. If the commit fails, the writes are released and get a
+record of their own, and the client ends the transaction in the usual way.
+"""
 
 from __future__ import annotations
 
@@ -34,7 +52,7 @@ class CommitBehind:
 
     async def commit(self, accepted: Sequence[str] | None, mark: int | None) -> TransactionView | None:
         """Commit it; None: it stays open. Raises as TransactionCoordinator.commit_behind()."""
-        coordinator = self._connection.broker.transactions.coordinator
+        coordinator = self._connection.host.transactions.coordinator
         try:
             ended = await coordinator.commit_behind(self._number, accepted, mark, self)
         except BaseException:
@@ -44,13 +62,13 @@ class CommitBehind:
         if ended is None:
             return None
         if ended.operations:
-            self._connection.broker.segments.operations.written += 1
-            asyncio.get_running_loop().call_soon(self._recorded, ended.operations)  # after the client is answered
+            self._connection.host.segments.operations.written += 1
+            asyncio.get_running_loop().call_soon(self._recorded, ended.operations)  # after the answer
         return ended.view
 
     @property
     def known(self) -> TransactionView | None:
-        return self._connection.broker.segments.transactions.headers.known(self._number)
+        return self._connection.host.segments.transactions.headers.known(self._number)
 
     def so_far(self) -> Sequence[TransactionOperation] | None:
         writes = self._held.of(self._sends)

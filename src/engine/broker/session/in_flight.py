@@ -1,4 +1,9 @@
-"""`Answers`: a peer that asks for much and does not read is answered when it reads, and asked for no more meanwhile."""
+"""`Answers`: the requests of a connection that are in flight, and what waits until its peer reads.
+
+Requests run in the background, up to REQUESTS_MAX of a connection at once; above that its frames are not read. An
+answer is sent when the peer takes answers (`Backpressure.takes_answers`). Updates that no request asked for, such as a
+new layout, wait in the same way, the newest of each session only.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +12,7 @@ import logging
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import TYPE_CHECKING, Any, Protocol
 
+from engine.broker.pools.ports import Pause
 from engine.errors import EngineError
 from engine.limits import KIB
 
@@ -15,19 +21,19 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-REQUESTS_MAX = 1_000  # under way at once on one connection; above it, no more frames are read
+REQUESTS_MAX = 1_000  # in flight on one connection; above it, no more frames are read
 REQUEST_BYTES_MAX = 256 * KIB  # of their headers, likewise
 
 
 class Teller(Protocol):
-    """Has something to tell the peer, of which only the newest counts."""
+    """A session that sends updates to the peer, of which only the newest counts."""
 
     def tell(self) -> None:
-        """Do it; nothing, if there is nothing any more."""
+        """Send the newest update, if the peer does not have it."""
 
 
 class Answers:
-    """The requests of one connection that are under way, and what waits for room to be said. Loop thread only."""
+    """The requests of one connection. Loop thread only."""
 
     __slots__ = ("_bytes", "_connection", "_count", "_late", "_room")
 
@@ -35,34 +41,34 @@ class Answers:
         self._connection = connection
         self._count = 0
         self._bytes = 0  # of headers
-        self._room: asyncio.Future[None] | None = None  # wakes requests that are done
-        self._late: dict[Teller, None] = {}  # what is told without a request, first come first
+        self._room: asyncio.Future[None] | None = None  # wakes requests whose answers wait
+        self._late: dict[Teller, None] = {}  # sessions whose updates wait, in order
 
     @property
     def idle(self) -> bool:
-        """Whether no request is under way."""
+        """Whether no request is in flight."""
         return not self._count
 
     def begun(self) -> int:
-        """One more request, of the frame that is being delivered; what ended() is to be given."""
-        size: int = getattr(self._connection.stream, "header_size", 0)
+        """Count the request of the frame that is being delivered; the size that ended() takes."""
+        size = self._connection.stream.header_size
         self._count += 1
         self._bytes += size
         if self._count > REQUESTS_MAX or self._bytes > REQUEST_BYTES_MAX:
-            self._connection.hold("requests")
+            self._connection.pressure.hold(Pause.REQUESTS)
         return size
 
     def ended(self, size: int) -> None:
-        """It was answered, or will not be."""
+        """The request was answered, or will not be."""
         self._count -= 1
         self._bytes -= size
         if self._count <= REQUESTS_MAX // 2 and self._bytes <= REQUEST_BYTES_MAX // 2:
-            self._connection.release("requests")
+            self._connection.pressure.release(Pause.REQUESTS)
 
     def start(self, request_id: int, work: Coroutine[Any, Any, Any], over: Callable[[], object] = lambda: None) -> None:
-        """Do it in the background and answer with what it returns.
+        """Run it in the background and answer with the dict that it returns; None: it has answered itself.
 
-        `over` is called once it has ended, also when it never began: the broker is closing.
+        `over` is called once it has ended, also when it never began because the broker is closing.
         """
         size = self.begun()
 
@@ -70,7 +76,7 @@ class Answers:
             work.close()  # of one that never began
             over()
 
-        task = self._connection.broker.tasks.spawn(self.work(request_id, work, size))
+        task = self._connection.host.tasks.spawn(self.work(request_id, work, size))
         if task is None:
             close()
             self.ended(size)
@@ -78,15 +84,15 @@ class Answers:
             task.add_done_callback(close)
 
     async def work(self, request_id: int, work: Coroutine[Any, Any, Any], size: int) -> None:
-        """The same at once; `size` is what begun() has said."""
+        """Run the request now. `size`: the value begun() returned."""
         connection = self._connection
         try:
             result = await work
             if result is not None:
-                if not connection.takes_answers:
+                if not connection.pressure.takes_answers:
                     await self.room()
                 connection.succeed(request_id, result)
-                if self._count == 1:  # nobody else's answer comes along
+                if self._count == 1:  # no other answer will be sent along
                     connection.stream.flush()
         except EngineError as e:
             connection.error(request_id, e)
@@ -99,7 +105,7 @@ class Answers:
     def answer_when(self, request_id: int, done: Awaitable[Any]) -> None:
         """Answer when `done` is, or with its error.
 
-        It counts as a request under way: who acknowledges faster than that can be saved is not listened to meanwhile.
+        It counts as a request in flight: frames of a client that acknowledges faster than that is saved are not read.
         """
         future, connection = asyncio.ensure_future(done), self._connection
         size = self.begun()
@@ -116,24 +122,24 @@ class Answers:
         future.add_done_callback(answer)
 
     async def room(self) -> None:
-        """Done when the peer takes what it is sent, or is gone. Then an answer of any size may be sent."""
-        while not self._connection.takes_answers:
+        """Wait until the peer takes answers, or is gone. Then an answer of any size may be sent."""
+        while not self._connection.pressure.takes_answers:
             if self._room is None or self._room.done():
                 self._room = asyncio.get_running_loop().create_future()
             await asyncio.shield(self._room)
 
-    def tell(self, who: Teller) -> None:
-        """Let `who` tell now, or when there is room."""
-        if self._connection.takes_answers:
-            who.tell()
+    def tell(self, session: Teller) -> None:
+        """Let the session send its update now, or when the peer takes answers."""
+        if self._connection.pressure.takes_answers:
+            session.tell()
         else:
-            self._late[who] = None
+            self._late[session] = None
 
     def go_on(self) -> None:
-        """There is room again, or the peer is gone."""
+        """The peer takes answers again, or is gone."""
         if self._room is not None and not self._room.done():
             self._room.set_result(None)
-        while self._late and self._connection.takes_answers:
-            who = next(iter(self._late))
-            del self._late[who]
-            who.tell()
+        while self._late and self._connection.pressure.takes_answers:
+            session = next(iter(self._late))
+            del self._late[session]
+            session.tell()

@@ -1,4 +1,4 @@
-"""Half-open, silent and stuck peers are found by one timer for all connections."""
+"""Half-open, silent and stuck peers, found by one timer for all connections."""
 
 from __future__ import annotations
 
@@ -19,23 +19,41 @@ _SWEEPS_PER_PERIOD = 4
 
 
 class Pulse:
-    """When a connection last showed that it lives. Times of the loop's clock."""
+    """Signs of life of one connection. Times of the loop's clock."""
 
-    __slots__ = ("frame_at", "frames", "heard_at", "pinged", "received", "since", "taken", "written_at")
+    __slots__ = ("frame_at", "frames", "heard_at", "known_frames", "listener", "pinged", "received", "since", "taken",
+                 "written_at")  # fmt: skip
 
     def __init__(self) -> None:
         now = asyncio.get_running_loop().time()
         self.since = now
-        self.received = -1  # what was received in total at `heard_at`
+        self.frames = 0  # received
+        self.listener: asyncio.Future[None] | None = None  # done at the next frame
+        # As of the last check.
+        self.received = -1  # bytes and frames received at `heard_at`
         self.heard_at = now
         self.pinged = False
-        self.frames = 0  # how many had come at the last look
-        self.frame_at = now  # when one was last finished, or none was begun
-        self.taken = 0  # what the peer had taken at the last look
-        self.written_at = now  # when it last took something, or there was nothing to take
+        self.known_frames = 0
+        self.frame_at = now  # when a frame was last completed, or none was begun
+        self.taken = 0  # bytes that the peer had taken
+        self.written_at = now  # when it last took bytes, or none were queued
+
+    async def frame_within(self, seconds: float) -> bool:
+        """Whether a frame comes, or wake() is called, within this time."""
+        if self.listener is None or self.listener.done():
+            self.listener = asyncio.get_running_loop().create_future()
+        listener = self.listener
+        await asyncio.wait([listener], timeout=seconds)
+        return listener.done()
+
+    def wake(self) -> None:
+        """A frame has come, or the connection is lost."""
+        listener, self.listener = self.listener, None
+        if listener is not None and not listener.done():
+            listener.set_result(None)
 
     def excuse(self, seconds: float) -> None:
-        """For so long this process did not look, and read nothing: that says nothing of the peer."""
+        """This process did not run for so long, and read nothing: that says nothing about the peer."""
         self.since += seconds
         self.heard_at += seconds
         self.frame_at += seconds
@@ -43,11 +61,16 @@ class Pulse:
 
 
 class KeepAlive:
-    """Looks at every connection a few times per keep-alive period. Nothing is done per frame. Loop thread only.
+    """Checks every connection a few times per keep-alive period; frames cost nothing. Loop thread only.
 
-    A peer silent for one period is pinged, silent for two dropped; so is one that takes nothing of what is queued
-    for it for two periods, one that does not finish a frame for as long, and one that has not finished its handshake
-    in time. Time in which the broker itself had no turn does not count: what its peers sent meanwhile is not read yet.
+    A peer that is silent for one period is pinged. Its connection is dropped when for two periods
+
+    * it is silent, or
+    * it has not completed a frame that it began, or
+    * it takes no bytes although some are queued,
+
+    and when the handshake is not done in time. Time in which the broker's process did not run does not count: frames
+    that arrived meanwhile are not read yet.
     """
 
     def __init__(
@@ -59,21 +82,21 @@ class KeepAlive:
         swept: Callable[[], None] = lambda: None,
     ) -> None:
         self._connections = connections
-        self._swept = swept  # called after each look
+        self._swept = swept  # called after each check
         self._period = period
         self._handshake = handshake
         self._every = min(SWEEP_S_MAX, handshake / 2, *([period / _SWEEPS_PER_PERIOD] if period else []))
         self._timer: asyncio.TimerHandle | None = None
-        self._due = 0.0  # when the next look is to be
+        self._due = 0.0  # time of the next check
 
     def start(self) -> None:
-        """Begin to look."""
+        """Start the timer."""
         loop = asyncio.get_running_loop()
         self._due = loop.time() + self._every
         self._timer = loop.call_at(self._due, self._sweep)
 
     def stop(self) -> None:
-        """Look no more. Idempotent."""
+        """Stop the timer. Idempotent."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -93,19 +116,19 @@ class KeepAlive:
         self.start()
 
     def _look(self, connection: Connection, now: float) -> str:
-        """Bring the pulse up to date, ping if it is time; why to drop the connection, or ""."""
+        """Bring the pulse up to date, and ping if it is time. Why to drop the connection, or ""."""
         pulse, stream = connection.pulse, connection.stream
         if not connection.ready and now - pulse.since > self._handshake:
             return f"no handshake within {self._handshake:g} s"
-        received = connection.frames + getattr(stream, "bytes_received", 0)
+        received = pulse.frames + stream.bytes_received
         if received != pulse.received or connection.held:
             pulse.received, pulse.heard_at, pulse.pinged = received, now, False
         else:
             stream.compact()
-        if connection.frames != pulse.frames or connection.held or not stream.pending_bytes:
-            pulse.frames, pulse.frame_at = connection.frames, now
+        if pulse.frames != pulse.known_frames or connection.held or not stream.pending_bytes:
+            pulse.known_frames, pulse.frame_at = pulse.frames, now
         unsent = stream.unsent_bytes
-        taken = getattr(stream, "bytes_sent", 0) - unsent
+        taken = stream.bytes_sent - unsent
         if unsent == 0 or taken > pulse.taken:
             pulse.written_at = now
         pulse.taken = taken

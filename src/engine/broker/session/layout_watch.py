@@ -1,4 +1,4 @@
-"""`DagWatchSession`: one client that follows the layout of one topic (PIP-468)."""
+"""`DagWatchSession`: a client follows the layout of a topic (PIP-468)."""
 
 from __future__ import annotations
 
@@ -15,13 +15,15 @@ if TYPE_CHECKING:
     from engine.broker.session.connection import Connection
 
 
-_OWNERS_S = 0.01  # what changes within this time is told together; of every so many segments
-_OWNERS_LOOKED_AT = 64  # while a wide topic is opened, each of its segments gets an owner: not a look at all for each
+# Changes of owners within this time are sent together; it grows by as much for every so many segments, since while a
+# wide topic is opened, each of its segments gets an owner, and each check reads the owners of all.
+_OWNERS_S = 0.01
+_OWNERS_LOOKED_AT = 64
 
 
 class DagWatchSession:
-    """Sends SCALABLE_TOPIC_UPDATE: the first under the request's id, then one for every newer layout, and one of the
-    same epoch when a segment has another owner or the topic another controller.
+    """Sends SCALABLE_TOPIC_UPDATE: first as the answer to the request, then for every newer layout, and for the same
+    layout when a segment has a new owner or the topic a new controller.
 
     A TopicListener. Loop thread only.
     """
@@ -34,19 +36,19 @@ class DagWatchSession:
         self._topic = topic
         self._watch: TopicWatch | None = None  # once the request was answered
         self._gone: NotFoundError | None = None
-        self._urls: dict[str, str] = {}  # of the segments' owners, as the client knows them
+        self._urls: dict[str, str] = {}  # of the segments' owners, as last sent
         self._stop_listening: Callable[[], None] | None = None
         self._looking: asyncio.TimerHandle | None = None
         self.closed = False
 
     async def open(self, request_id: int, create: bool) -> None:
-        """Answer the request and follow the topic from then on.
+        """Answer the request, and follow the topic.
 
         Raises NotFoundError, InvalidArgumentError, TooManyRequestsError.
         """
-        broker = self._connection.broker
-        with broker.memory.lookups:
-            watch = await broker.service.watch_topic(self._topic, self, create=create)
+        host = self._connection.host
+        with host.memory.lookups:
+            watch = await host.service.watch_topic(self._topic, self, create=create)
         if not self.closed:
             await self._connection.answers.room()
         if self._gone is not None:
@@ -56,10 +58,10 @@ class DagWatchSession:
             return
         self._send(watch.view, request_id)
         self._watch = watch
-        self._stop_listening = broker.members.ownership.listen(watch.view.topic, self._owners_changed)
+        self._stop_listening = host.members.ownership.listen(watch.view.topic, self._owners_changed)
 
     def _owners_changed(self) -> None:
-        """Look soon: when a broker comes or goes, many of them change."""
+        """Check soon: when a broker joins or leaves, many owners change."""
         if self._looking is None and not self.closed:
             pause = _OWNERS_S * (1 + len(self._urls) // _OWNERS_LOOKED_AT)
             self._looking = asyncio.get_running_loop().call_later(pause, self._look)
@@ -70,17 +72,17 @@ class DagWatchSession:
             self._connection.answers.tell(self)
 
     def topic_changed(self, view: TopicView) -> None:
-        """Push the newest layout."""
+        """Send the newest layout, when the peer takes answers."""
         if self._watch is not None and not self.closed:
             self._connection.answers.tell(self)
 
     def tell(self) -> None:
-        """The layout as it is now, without a request."""
+        """Send the current layout."""
         if self._watch is not None and not self.closed:
             self._send(self._watch.view, None)
 
     def topic_deleted(self) -> None:
-        """Say so, and end."""
+        """Send the error, and end."""
         if not self.closed:
             self._gone = NotFoundError(f"the topic {self._topic} was deleted")
             if self._watch is not None:  # else it is the answer to the request
@@ -88,7 +90,7 @@ class DagWatchSession:
             self.close()
 
     def close(self) -> None:
-        """Follow no more. Idempotent."""
+        """Stop following. Idempotent."""
         self.closed = True
         watch, self._watch = self._watch, None
         if watch is not None:
@@ -103,7 +105,7 @@ class DagWatchSession:
             del self._connection.watches[self._ident]
 
     def connection_lost(self) -> None:
-        """The client is gone."""
+        """The connection is closed."""
         self.close()
 
     def _send(self, view: TopicView, request_id: int | None) -> None:
@@ -117,7 +119,7 @@ class DagWatchSession:
         self._connection.send(update)
 
     def _dag(self, view: TopicView) -> commands.Dag:
-        broker, stream = self._connection.broker, self._connection.stream
+        host, stream = self._connection.host, self._connection.stream
         layout = view.layout
         self._urls = self._owners(view)
         return commands.Dag(
@@ -127,14 +129,14 @@ class DagWatchSession:
             createdAtMs=layout.created_at_ms,
             segments=[_segment(s) for s in layout.segments.values()],
             segmentBrokers=self._urls,
-            controllerBrokerUrl=broker.addresses.dial(view.controller_url, stream),
+            controllerBrokerUrl=host.addresses.dial(view.controller_url, stream),
         )
 
     def _owners(self, view: TopicView) -> dict[str, str]:
-        """Whom the client should dial for each segment, by its id."""
-        broker, stream = self._connection.broker, self._connection.stream
+        """The address of each segment's owner for this client, by the segment's id."""
+        host, stream = self._connection.host, self._connection.stream
         names = [view.topic.segment(s.hash_range, s.segment_id) for s in view.layout.segments.values()]
-        return {str(name.segment_id): broker.addresses.dial(broker.hosting.segment_url(name), stream) for name in names}
+        return {str(name.segment_id): host.addresses.dial(host.hosting.segment_url(name), stream) for name in names}
 
 
 def _segment(info: SegmentInfo) -> commands.Segment:

@@ -1,4 +1,4 @@
-"""Requests for topic lists: a page of one, and following one. Those of one connection are done one after the other."""
+"""Requests for topic lists: get a page, or follow a list. Those of one connection run one after the other."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ Work = Callable[[], Coroutine[Any, Any, None]]
 
 
 class ListRequests:
-    """Of one connection. Whoever asks much and reads little costs what it asked, not a task for each. Loop thread only.
+    """The queue of one connection, with one task. Loop thread only.
 
-    They count as requests under way, for which a connection has a limit.
+    They count as requests in flight, which are limited for each connection.
     """
 
     __slots__ = ("_connection", "_task", "_waiting")
@@ -40,10 +40,10 @@ class ListRequests:
         self._task: asyncio.Task[None] | None = None
 
     def add(self, request_id: int, work: Work) -> None:
-        """Do it in its turn; it answers itself, but for errors."""
+        """Run it in its turn. It answers itself, except with errors."""
         self._waiting.append((request_id, work, self._connection.answers.begun()))
         if self._task is None:
-            self._task = self._connection.broker.tasks.spawn(self._run(), "topic lists")
+            self._task = self._connection.host.tasks.spawn(self._run(), "topic lists")
 
     async def _run(self) -> None:
         try:
@@ -54,7 +54,7 @@ class ListRequests:
             self._task = None
 
     def connection_lost(self) -> None:
-        """The client is gone."""
+        """Drop the requests."""
         self._waiting.clear()
         if self._task is not None:
             self._task.cancel()
@@ -64,7 +64,7 @@ def watch(connection: Connection, header: commands.WatchTopicList, payload: memo
     """WATCH_TOPIC_LIST."""
     topics, ident = _filter(header), header.session_id
     if len(connection.topic_lists) >= TOPIC_LISTS_PER_CONNECTION_MAX:
-        raise TooManyRequestsError(f"{TOPIC_LISTS_PER_CONNECTION_MAX} topic lists are watched over this connection")
+        raise TooManyRequestsError(f"limit of topic lists of a connection reached ({TOPIC_LISTS_PER_CONNECTION_MAX})")
     connection.check_unused(ident)
     session = connection.topic_lists[ident] = TopicListSession(connection, ident, header.namespace)
     request_id = header.request_id
@@ -96,7 +96,7 @@ def get(connection: Connection, header: commands.GetTopicsOfNamespace, payload: 
 
 async def _get(connection: Connection, request_id: int, namespace: str, topics: TopicFilter, after: str) -> None:
     def page(found: TopicList) -> Made:
-        part = connection.broker.memory.list_parts.get(found, after, TOPICS_PER_FRAME_MAX)
+        part = connection.host.memory.list_parts.get(found, after, TOPICS_PER_FRAME_MAX)
 
         def encode() -> Packed:
             result = pack_map({"topics": part.packed[0], "more": part.last is not None})
@@ -104,7 +104,7 @@ async def _get(connection: Connection, request_id: int, namespace: str, topics: 
 
         return HEADER_OVERHEAD + part.size, encode
 
-    lists = connection.broker.service.topic_lists
+    lists = connection.host.service.topic_lists
     await tell(connection, Command.SUCCESS, partial(lists.open, namespace, topics), page)
 
 
@@ -113,5 +113,5 @@ def _filter(header: commands.WatchTopicList | commands.GetTopicsOfNamespace) -> 
     if not properties and pattern is None:
         return _EVERYTHING
     if not all(isinstance(k, str) and isinstance(v, str) for k, v in (properties or {}).items()):
-        raise InvalidArgumentError("properties map text to text")
+        raise InvalidArgumentError("properties must map text to text")
     return TopicFilter(properties, pattern)

@@ -1,4 +1,4 @@
-"""`Receipts`: what a client hears of what it has sent, in one frame where much is told at once."""
+"""`Receipts`: SEND_RECEIPTs of a connection; those that a commit releases together go in one frame."""
 
 from __future__ import annotations
 
@@ -11,30 +11,30 @@ from msgspec.structs import replace
 from engine.wire.commands import SendReceipt
 
 if TYPE_CHECKING:
-    from engine.broker.session.connection import Connection
+    from engine.broker.segment.ports import Peer
 
-ENTRIES_MAX = 4096  # of one frame, but for one receipt
+ENTRIES_MAX = 4096  # of one frame; a single receipt may have more
 
 
 class Receipts:
-    """Of one connection. Loop thread only."""
+    """The receipts of one connection. Loop thread only."""
 
     __slots__ = ("_connection", "_kept", "_more")
 
-    def __init__(self, connection: Connection) -> None:
+    def __init__(self, connection: Peer) -> None:
         self._connection = connection
-        self._kept: list[SendReceipt] | None = None  # to be sent together
-        self._more = False  # are due behind those
+        self._kept: list[SendReceipt] | None = None  # to be sent together; None: each is sent at once
+        self._more = False  # callbacks of the next turn will add some
 
-    def tell(self, receipt: SendReceipt) -> None:
-        """Send it, or keep it until the turn of the loop is over."""
+    def add(self, receipt: SendReceipt) -> None:
+        """Send it now, or with others at the end of the turn."""
         if self._kept is None:
             self._connection.send(receipt)
         else:
             self._kept.append(receipt)
 
     def gather(self) -> None:
-        """What is told in this turn of the loop goes together, with what is told in the next by what is due now."""
+        """Send receipts of this turn of the loop together, and with those of callbacks that are scheduled now."""
         if self._kept is None:
             self._kept = []
             asyncio.get_running_loop().call_soon(self._send)
@@ -52,7 +52,7 @@ class Receipts:
 
 
 def _frames(receipts: list[SendReceipt]) -> Iterator[list[SendReceipt]]:
-    """As many as one frame takes."""
+    """Receipts by frame, each with as many as ENTRIES_MAX allows."""
     frame: list[SendReceipt] = []
     entries = 0
     for receipt in receipts:

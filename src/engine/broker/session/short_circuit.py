@@ -1,7 +1,8 @@
-"""Short-circuit reads: a client on the broker's machine reads what it has planned from the log files, by itself.
+"""Short-circuit reads: a client on the broker's machine reads log files directly.
 
-What is durable stays where it is until retention deletes its file, which whoever has it open goes on reading. So it is
-enough to say where it lies, and what of it is not for readers. The files' permissions decide whether the client can.
+Durable messages stay where they are until retention deletes their file, and a process that has it open can still read
+it then. So the answer names ranges of files, and the offsets in them that no reader gets. The permissions of the files
+decide whether the client can open them.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from engine._native.format.offsets import runs
-from engine.broker.session import requests
+from engine.broker.session.attaching import open_segment
 from engine.errors import UnsupportedError
 from engine.wire import commands
 from engine.wire.commands import SHORT_CIRCUIT_READS
@@ -18,18 +19,18 @@ if TYPE_CHECKING:
     from engine.broker.segment.hosted import HostedSegment
     from engine.broker.session.connection import Connection
 
-HIDDEN_MAX = 4096  # ranges of messages that are not for readers; with more of them it is sent what is
+HIDDEN_MAX = 4096  # ranges that no reader gets; with more of them the client reads through the broker
 
 
 def segment_files(connection: Connection, header: commands.SegmentFiles, payload: memoryview) -> None:
     """SEGMENT_FILES."""
     if SHORT_CIRCUIT_READS not in connection.features:
-        raise UnsupportedError(f"{SHORT_CIRCUIT_READS} is for clients on the broker's machine, where it is switched on")
+        raise UnsupportedError(f"{SHORT_CIRCUIT_READS} requires a client on the broker's machine, and to be enabled")
     connection.start(header.request_id, _segment_files(connection, header))
 
 
 async def _segment_files(connection: Connection, header: commands.SegmentFiles) -> commands.Files:
-    hosted = await requests.open_segment(connection, header.topic)
+    hosted = await open_segment(connection, header.topic)
     hosted.check_open()
     return await _files(hosted, header.start, header.stop)
 

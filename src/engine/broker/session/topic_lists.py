@@ -1,10 +1,13 @@
-"""Topic lists on the wire: how a part of one is told, and `TopicListSession`, a client that follows one.
+"""Topic lists on the wire: how a part of a list is sent, and `TopicListSession`, a client that follows a list.
 
-Whatever is told of a list costs memory twice, and has permits for both (PIP-442): "heap" while it is put together, of a
-fixed size until it is known, and "direct" from before it is encoded until the peer's socket has taken it. What is put
-together is one frame of bounded size, and on one connection they follow each other: a peer that does not read holds one
-frame of memory, however much it asks for. The list that frames are made of is for all, and has its own permit while it
-is made (control/topic/list_memory.py).
+A part is one frame of bounded size. It takes memory twice, with a permit for each (PIP-442):
+
+    turn of the connection ─> heap permit ─> make the part ─> direct permit ─> encode, send ─> taken by the socket
+                              fixed size     its own size     its own size                     permits are returned
+
+The connection's turn (`list_turn`) is held until the peer has taken the part: a peer that does not read holds the
+memory of one frame, whatever it asks for. The list that parts are made of is shared by all clients, and has a permit of
+its own while it is made (control/topic/list_memory.py).
 """
 
 from __future__ import annotations
@@ -31,26 +34,26 @@ from engine.wire.packing import Packed, PackedHeader, pack, pack_map, unpack
 if TYPE_CHECKING:
     from engine.broker.session.connection import Connection
 
-_CHANGES_S = 0.01  # what changes within this time is told together; of every so many topics
+_CHANGES_S = 0.01  # changes within this time are sent together; it grows by as much for every so many topics
 _TOPICS_LOOKED_AT = 1_000
-_AGAIN_S = 1.0  # a change that there was no memory to tell is told later
+_AGAIN_S = 1.0  # until a change is sent for which there was no memory
 _START = ""  # before every name
 
-Made = tuple[int, Callable[[], Packed]]  # the size of a header at most, and what encodes it
+Made = tuple[int, Callable[[], Packed]]  # the largest size of a header, and its encoder
 Make = Callable[[TopicList], Made | None]
 
 
 async def tell(
     connection: Connection, command: Command, open_list: Callable[[], Awaitable[TopicList | None]], make: Make
 ) -> None:
-    """Send the frame that `make` puts together; done when the peer has taken it, or is gone.
+    """Send the frame that `make` makes; done when the peer has taken it, or is gone.
 
-    Raises MemoryLimitError, and what `open_list` raises. Permits come back in any case.
+    Raises MemoryLimitError, and what `open_list` raises. Permits are returned in any case.
     """
-    memory = connection.broker.memory
+    memory = connection.host.memory
     limiter = memory.topic_lists
     async with connection.list_turn:
-        # A list is made under a permit of its own. Who waits for one has no permit and, for a part, no list meanwhile.
+        # While it waits for the permit of a list, or of a part, it has neither: waiting requests hold no memory.
         topics = await open_list()
         heap = limiter.acquire_nowait(TOPIC_LIST_INITIAL_SIZE, LimitType.HEAP_MEMORY)
         if heap is None:
@@ -67,7 +70,7 @@ async def tell(
             direct = await limiter.acquire(size, LimitType.DIRECT_MEMORY)
             try:
                 connection.send(PackedHeader(command, encode()))
-            finally:  # also when the connection is gone by now: it tells then, too
+            finally:  # a closed stream calls back as well
                 connection.stream.when_taken(lambda: limiter.release(direct))
         finally:
             limiter.release(heap)
@@ -75,7 +78,7 @@ async def tell(
 
 
 async def _taken(connection: Connection) -> None:
-    """Wait until the peer has taken all that is queued. One that takes too long is dropped, and holds nothing then."""
+    """Wait until the peer has taken all that is queued. One that takes too long is dropped."""
     taken = asyncio.Event()
     connection.stream.when_taken(taken.set)
     allowed = seconds_to_take(connection.stream.unsent_bytes)
@@ -87,21 +90,21 @@ async def _taken(connection: Connection) -> None:
 
 
 def seconds_to_take(unsent: int) -> float:
-    """How long a peer may take for so many bytes, the last of which are a part of a list."""
+    """How long a peer may take to read so many bytes, the last of which are a part of a list."""
     return TOPIC_LIST_TAKEN_S_MAX + unsent / TOPIC_LIST_TAKEN_RATE_MIN
 
 
 def _drop(connection: Connection, allowed: float) -> None:
-    connection.fail(TimeoutError(f"a part of a topic list must be taken within {allowed:.0f} s, and it was not"))
-    connection.stream.abort()  # what is queued is not read
+    connection.fail(TimeoutError(f"a part of a topic list was not read within {allowed:.0f} s"))
+    connection.stream.abort()  # the peer does not read
 
 
 class TopicListSession:
-    """Sends WATCH_TOPIC_LIST_UPDATE: the first, or its last part, under the request's id, then one for every change.
+    """Sends WATCH_TOPIC_LIST_UPDATE: first the list, in parts, the last of which answers the request; then changes.
 
-    Of the list it keeps only how far its client knows it: how many of its changes and, while it is sent as a whole, the
-    last name that was sent. What changes while the client takes nothing is told as one. A TopicListListener. Loop
-    thread only.
+    It keeps only how far its client knows the list: the number of changes and, while the whole list is being sent, the
+    last name that was sent. Changes that happen while the client does not read are sent as one. A TopicListListener.
+    Loop thread only.
     """
 
     __slots__ = ("_connection", "_ident", "_list", "_namespace", "_request_id", "_seen", "_task", "_timer",
@@ -114,7 +117,7 @@ class TopicListSession:
         self._list: TopicList | None = None
         # What the client knows.
         self._seen = 0  # of the list's changes
-        self._upto: str | None = None  # of a snapshot: the last name that was sent; None: none is being sent
+        self._upto: str | None = None  # of the whole list: the last name sent; None: it is not being sent
         self._under_way = False  # an update of several parts
         self._request_id: int | None = None  # not answered yet
         self._timer: asyncio.TimerHandle | None = None
@@ -122,13 +125,13 @@ class TopicListSession:
         self.closed = False
 
     async def open(self, request_id: int, topics: TopicFilter, known: str | None) -> None:
-        """Answer the request, soon, and follow the list from then on; `known` is the hash of what the client has.
+        """Follow the list; the request is answered by the first update. `known`: the hash of the client's list.
 
         Raises InvalidArgumentError, MemoryLimitError, TooManyRequestsError.
         """
-        broker = self._connection.broker
+        host = self._connection.host
         async with self._connection.list_turn:
-            found = await broker.service.topic_lists.open(self._namespace, topics)
+            found = await host.service.topic_lists.open(self._namespace, topics)
         if self.closed:
             return
         self._list = found
@@ -138,7 +141,7 @@ class TopicListSession:
         self.pump()
 
     def list_changed(self) -> None:
-        """Tell soon."""
+        """Send changes soon."""
         if self._timer is None and self._list is not None:
             pause = _CHANGES_S * (1 + len(self._list.names) // _TOPICS_LOOKED_AT)
             self._look_in(pause)
@@ -152,9 +155,9 @@ class TopicListSession:
         self.pump()
 
     def pump(self) -> None:
-        """Send what there is to tell, as long as the client takes it."""
+        """Send updates as long as there are any and the client reads."""
         if self._task is None and self._timer is None and self._behind:
-            self._task = self._connection.broker.tasks.spawn(self._tell_all(), "topic list")
+            self._task = self._connection.host.tasks.spawn(self._tell_all(), "topic list")
 
     @property
     def _behind(self) -> bool:
@@ -176,7 +179,7 @@ class TopicListSession:
             self._task = None
 
     async def _tell(self) -> None:
-        """One part. When there is no memory for it, it is as if it had not been put together."""
+        """Send one part. Without memory for it, the state is as before."""
         before = self._seen, self._upto, self._under_way, self._request_id
         try:
             await tell(self._connection, Command.WATCH_TOPIC_LIST_UPDATE, self._present, self._next)
@@ -188,7 +191,7 @@ class TopicListSession:
         return self._list
 
     def _next(self, topics: TopicList) -> Made | None:
-        """The next part; None when there is nothing to tell."""
+        """The next part; None when the client knows everything."""
         changes = topics.since(self._seen, TOPICS_PER_FRAME_MAX)
         restart = changes is None and self._under_way
         if changes is None:  # too far behind: the whole list again
@@ -197,19 +200,14 @@ class TopicListSession:
         removed, added = _net(changes, self._upto)
         snapshot = None
         if self._upto is not None and len(changes) < TOPICS_PER_FRAME_MAX:
-            parts = self._connection.broker.memory.list_parts
+            parts = self._connection.host.memory.list_parts
             snapshot = parts.get(topics, self._upto, TOPICS_PER_FRAME_MAX - len(changes))
             self._upto = snapshot.last
         more = self._seen != topics.changes or self._upto is not None
         if snapshot is None and not (removed or added or more or self._under_way or self._request_id is not None):
             return None
-        part: dict[str, Any] = {
-            "session_id": self._ident,
-            "hash": "",
-            "removed": removed,
-            "added": list(added),
-            "more": more,
-        }
+        part: dict[str, Any] = {"session_id": self._ident, "hash": "", "removed": removed, "added": list(added)}
+        part["more"] = more
         part |= {"restart": True} if restart else {}
         self._under_way = more
         if not more:
@@ -219,11 +217,11 @@ class TopicListSession:
         return size, partial(_encode, part, snapshot, list(added.values()))
 
     def close(self) -> None:
-        """Follow no more. Idempotent."""
+        """Stop following. Idempotent."""
         self.closed = True
         topics, self._list = self._list, None
         if topics is not None:
-            self._connection.broker.service.topic_lists.leave(self._namespace, topics, self)
+            self._connection.host.service.topic_lists.leave(self._namespace, topics, self)
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -233,17 +231,17 @@ class TopicListSession:
             del self._connection.topic_lists[self._ident]
 
     def connection_lost(self) -> None:
-        """The client is gone."""
+        """The connection is closed."""
         self.close()
 
 
 def _net(changes: list[Change], upto: str | None) -> tuple[list[str], dict[str, int]]:
-    """What has (left, come), of the names up to `upto`, as far as the client knows it or is to know it."""
+    """Names (removed, added) by changes, without those after `upto`, which later parts of the list contain."""
     removed: dict[str, None] = {}
     added: dict[str, int] = {}
     for name, born in changes:
         if upto is not None and name > upto:
-            continue  # a later part of the snapshot has it as it is then
+            continue
         if born is not None:
             added[name] = born
         elif added.pop(name, None) is None:
@@ -252,7 +250,7 @@ def _net(changes: list[Change], upto: str | None) -> tuple[list[str], dict[str, 
 
 
 def _encode(part: dict[str, Any], snapshot: ListPart | None, born: list[int]) -> Packed:
-    """A header of WATCH_TOPIC_LIST_UPDATE; `born` are those of `added`."""
+    """A header of WATCH_TOPIC_LIST_UPDATE. `born`: creation times of `added`."""
     names, births = (None, pack(born)) if snapshot is None else snapshot.packed
     if snapshot is not None and born:
         births = pack(unpack(births) + born)

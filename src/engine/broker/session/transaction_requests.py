@@ -31,13 +31,13 @@ def begin(connection: Connection, header: commands.NewTxn, payload: memoryview) 
 
 
 async def _begin(connection: Connection, header: commands.NewTxn) -> commands.Begun:
-    coordinator, timeout_s, name = connection.broker.transactions.coordinator, header.timeout, header.name
+    coordinator, timeout_s, name = connection.host.transactions.coordinator, header.timeout, header.name
     if (count := header.count) is None:
         view = await coordinator.begin(timeout_s, name)
         left_s = timeout_s if name is None else coordinator.open.left_s(view)
         return commands.Begun(id=view.id, **_standing(view, left_s))
     if name is not None:
-        raise InvalidArgumentError(f"{count} transactions of one name; for one that has a name, no count is right")
+        raise InvalidArgumentError(f"count must be absent for a transaction of one name, got {count}")
     view, *more = await coordinator.begin_some(timeout_s, count)
     return commands.Begun(id=view.id, more=[one.id for one in more], **_standing(view, timeout_s))
 
@@ -47,7 +47,7 @@ def end(connection: Connection, header: commands.EndTxn, payload: memoryview) ->
     number, request_id = parse_id(header.id), header.request_id
     held = None
     if header.sent is not None:
-        held = connection.broker.segments.operations.hold(number)  # before this turn of the loop is over
+        held = connection.host.segments.operations.hold(number)  # records are written at the end of this turn
     if held is None:
         connection.start(request_id, _end(connection, number, header, None))
     else:
@@ -56,7 +56,7 @@ def end(connection: Connection, header: commands.EndTxn, payload: memoryview) ->
 
 async def _end(connection: Connection, number: int, header: commands.EndTxn, held: Held | None) -> commands.Ended:
     state, accepted = _wanted(header)
-    coordinator = connection.broker.transactions.coordinator
+    coordinator = connection.host.transactions.coordinator
     try:
         if (sent := header.sent) is None:
             view: TransactionView | None = await coordinator.end(number, state, accepted)
@@ -74,14 +74,14 @@ async def _end(connection: Connection, number: int, header: commands.EndTxn, hel
 
 
 def _wanted(header: commands.EndTxn) -> tuple[TransactionState, list[str] | None]:
-    """How it is to end, and which attempts that accepts. Raises InvalidArgumentError."""
+    """The state to end in, and the attempts that a commit accepts. Raises InvalidArgumentError."""
     state, accepted = _ACTIONS.get(header.action), header.accepted
     if state is None:
-        raise InvalidArgumentError(f"action {header.action!r:.80}; one of {', '.join(_ACTIONS)} is right")
+        raise InvalidArgumentError(f"action must be one of {', '.join(_ACTIONS)}, got {header.action!r:.80}")
     if state is not TransactionState.COMMITTED and (accepted is not None or header.sent is not None):
-        raise InvalidArgumentError("attempts are accepted, and sends waited for, by a commit; an abort takes none")
+        raise InvalidArgumentError("an abort must have neither accepted attempts nor a count of sends")
     if (mark := header.mark) is not None and not 0 <= mark < 1 << MARK_BITS:
-        raise InvalidArgumentError(f"mark is {mark}; an integer of {MARK_BITS} bits is right")
+        raise InvalidArgumentError(f"mark must be an integer of {MARK_BITS} bits, got {mark}")
     return state, accepted
 
 
@@ -91,7 +91,7 @@ def state(connection: Connection, header: commands.TxnState, payload: memoryview
 
 
 async def _state(connection: Connection, header: commands.TxnState) -> commands.Standing:
-    coordinator = connection.broker.transactions.coordinator
+    coordinator = connection.host.transactions.coordinator
     view = await coordinator.get(parse_id(header.id))
     return commands.Standing(**_standing(view, coordinator.open.left_s(view)))
 

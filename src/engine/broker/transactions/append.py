@@ -1,4 +1,9 @@
-"""`TransactionalAppend`: one frame of a transaction, from its append until it can be answered."""
+"""`TransactionalAppend`: one frame of a transaction, from its append until its answer.
+
+append to the log ──────────> durable ──┐
+operation record ───────────> found ────┴─> the write can be decided ──> answered
+                    └ late: look again      └ duplicates: find the originals, and check that all came in time
+"""
 
 from __future__ import annotations
 
@@ -20,9 +25,9 @@ Places = list["Appended"]
 
 
 class TransactionalAppend:
-    """Loop thread only. `confirmed`: see TransactionBuffer.append().
+    """Loop thread only. `confirmed`: the result of TransactionBuffer.append().
 
-    No task runs for what goes as it mostly does: it is in the log, and the record that stands for it came in time.
+    No task runs in the usual case: the frame is in the log, and its record was in time.
     """
 
     __slots__ = ("_appended", "_buffer", "_late", "_number", "_recording", "_sends", "_span", "_task", "_write",
@@ -38,7 +43,7 @@ class TransactionalAppend:
         sends: TransactionSends | None,
         confirmed: asyncio.Future[Places],
     ) -> None:
-        """`write`: None when all of it was sent before."""
+        """`write`: None when all its entries are duplicates."""
         self.confirmed = confirmed
         self._buffer = buffer
         self._number = number
@@ -52,13 +57,13 @@ class TransactionalAppend:
         appended.add_done_callback(self._logged)
 
     def abandon(self) -> None:
-        """It is not answered any more. Idempotent."""
+        """Drop it without an answer. Idempotent."""
         self._cancel()
         for task in (self._recording, self._task):
             if task is not None:
                 task.cancel()
 
-    # -- what happens ------------------------------------------------------------------------------------------------
+    # -- the usual case ----------------------------------------------------------------------------------------------
 
     def _logged(self, appended: asyncio.Future[Places]) -> None:
         if appended.cancelled():
@@ -77,17 +82,17 @@ class TransactionalAppend:
         self._go_on()
 
     def operation(self) -> TransactionOperation:
-        """See Writer."""
+        """As Writer."""
         assert self._write is not None
         return self._write.operation(self._buffer.segment_name)
 
     @property
     def waits(self) -> bool:
-        """See Writer."""
+        """As Writer."""
         return not self.confirmed.done()
 
     def recorded(self, record: RecordedOperation) -> None:
-        """There is an operation record."""
+        """Its operation record is durable."""
         write = self._write
         if write is not None and not self.confirmed.done():
             write.add_record(record)
@@ -98,12 +103,12 @@ class TransactionalAppend:
             self._go_on()
 
     def unrecorded(self, error: BaseException) -> None:
-        """An attempt to write one has failed."""
+        """An attempt to write its record has failed, outcome unknown."""
         if self._write is not None and isinstance(error, Exception) and not self.confirmed.done():
             self._recording = self._start(self._insist(self._write))
 
     def _go_on(self) -> None:
-        """Answer when everything is done."""
+        """Answer if the frame is durable and recorded."""
         write = self._write
         if write is not None:
             if not write.ready:
@@ -128,7 +133,7 @@ class TransactionalAppend:
         if self._sends is not None:
             self._sends.answered(self.confirmed)
 
-    # -- what seldom happens -----------------------------------------------------------------------------------------
+    # -- the other cases ---------------------------------------------------------------------------------------------
 
     def _start(self, rest: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         return self.confirmed.get_loop().create_task(self._run(rest))
@@ -142,7 +147,7 @@ class TransactionalAppend:
                 self._over()
 
     def _failed(self, error: BaseException) -> None:
-        """It is not in the log after all."""
+        """The append has failed: withdraw the write, and answer with the error."""
         if self._sends is not None:
             self._sends.fail()
         withdrawn = None
@@ -155,15 +160,15 @@ class TransactionalAppend:
         await self._look_again(write)
 
     async def _look_again(self, write: PendingWrite) -> None:
-        """Where the store was unsure, there may be an earlier record; also one that was written with the header."""
-        self._late = True  # as far as anybody has looked
+        """The record is late, or may be a second one: an earlier one counts, also one written with the header."""
+        self._late = True  # until check_in_time() says otherwise
         await self._buffer.look_again(write)
         write.found()
         if self._appended.done() and self._appended.exception() is None:
             self._go_on()
 
     async def _check(self, places: Places) -> None:
-        """Of what was sent before, the transaction must have the original; and everything came in time for it."""
+        """Answer if the originals of duplicates are in the same transaction, and all records were in time."""
         versions = [] if self._write is None else [self._write.version]
         for place in places:
             if place.duplicate:

@@ -1,9 +1,17 @@
-"""`TransactionBuffer`: what transactions write to one segment, hidden from readers until it is decided (PIP-473).
+"""`TransactionBuffer`: the messages of transactions in one segment, hidden from readers until decided (PIP-473).
 
-An entry is appended while its operation record is written; both are durable before it is acknowledged. From the first
-entry whose transaction is open on nothing is read. When the transaction has ended, its entries are visible or hidden;
-that is saved with the segment, and then the records are deleted. What is found in the log without a record, by whoever
-opens the segment, is claimed while its transaction is open and hidden for ever when it is not (docs/transactions.md).
+    publish    append() puts the entries into the log and, at the same time, an operation record into the metadata
+               store. The producer's receipt is sent when both are durable. Until then, and while the transaction is
+               open, the last stable offset (`limit`) is below the entries, and readers stop there.
+    decide     When the end of the transaction is heard of, each of its writes that is durable and recorded becomes
+               visible (committed, and the record was in time) or is added to the aborted ranges. `limit` moves to the
+               first write that is still undecided.
+    settle     The aborted ranges are saved with the segment, durably; only then are the operation records deleted.
+    recover    A new owner finds the transactional entries in the log, and the records by their index. An entry without
+               a record: if its transaction is open, the owner writes the record now; else it is hidden for ever. No
+               receipt was sent for it, so nothing is lost.
+
+docs/transactions.md has the whole protocol.
 """
 
 from __future__ import annotations
@@ -41,11 +49,11 @@ if TYPE_CHECKING:
     from engine.storage.cursor.visibility import Visibility
     from engine.storage.segment import Segment
 
-UNSAVED_MESSAGES_MAX = 1_000_000  # without any in a transaction: recovery would have to look at them
+UNSAVED_MESSAGES_MAX = 1_000_000  # above the saved state, before it is saved again: recovery reads their headers
 
 
 class TransactionBuffer:
-    """Loop thread only. `changed` is called, in a later turn of the loop, when readers may go on.
+    """Loop thread only. Implements `Gate`. `changed` is called, in a later turn of the loop, when readers may go on.
 
     An entry whose transaction is open gets its operation record as soon as it is in the log: append() begins to write
     it, and recovery looks for entries that a crash has left without one.
@@ -69,7 +77,7 @@ class TransactionBuffer:
         self._operations = operations
         self._changed = changed
         self._loop = asyncio.get_running_loop()
-        # By transaction: what is undecided, in the order of the offsets; and how it ended, until that is applied.
+        # By transaction: undecided writes, in the order of their offsets; and its end, until that is applied.
         self._writes: dict[int, list[PendingWrite]] = {}
         self._followed: set[int] = set()
         self._ended: dict[int, TransactionView | None] = {}
@@ -84,11 +92,11 @@ class TransactionBuffer:
 
     @property
     def limit(self) -> int | None:
-        """Nothing from this offset on may be read. None: everything may."""
+        """The last stable offset: readers get nothing from here on. None: no write is undecided."""
         return self.visibility.limit
 
     def cut(self, block: Block) -> Block:
-        """Of a block that begins below the limit, the entries that lie below it."""
+        """The entries of a block that lie below the limit; the block begins below it."""
         limit = self.visibility.limit
         if limit is None or block.next_offset <= limit:
             return block
@@ -97,7 +105,7 @@ class TransactionBuffer:
         return Block([visible], block.salt, block.first_offset, limit, limit - block.first_offset)
 
     def hidden(self, start: int, stop: int) -> BitMap64 | None:
-        """The offsets in [start, stop) that nobody is to get, None for none."""
+        """The aborted offsets in [start, stop), None for none."""
         hidden = self.visibility.hidden
         if not hidden or start >= stop or not hidden.range_cardinality(start, stop):
             return None
@@ -106,14 +114,17 @@ class TransactionBuffer:
     # -- for producers -----------------------------------------------------------------------------------------------
 
     def admits(self, number: int) -> bool:
-        """Whether append() may be called at once: the transaction is known here to be open, nothing is in the way."""
+        """Whether append() may be called now: the transaction is known to be open, and no write is being withdrawn."""
         if self._withdrawing or self._closed or not self._headers.follow_open(number, self._heard):
             return False
         self._followed.add(number)
         return True
 
     async def admit(self, number: int) -> None:
-        """Make it so. Raises TransactionNotFoundError, TransactionConflictError; what the metadata store raises."""
+        """Wait until append() may be called.
+
+        Raises TransactionNotFoundError, TransactionConflictError, and what the metadata store raises.
+        """
         if self._closed:
             raise AlreadyClosedError(f"{self._segment.name} is closed")
         await self.visibility.mark()
@@ -126,11 +137,11 @@ class TransactionBuffer:
     def append(
         self, payload: memoryview, number: int, attempt: int, sends: TransactionSends | None = None, producer: str = ""
     ) -> asyncio.Future[list[Appended]]:
-        """Append whole entries of one transaction, which was admitted. `sends`: what they came with. `producer`: the
-        name of the one that sent them.
+        """Append whole entries of an admitted transaction. `sends`: counts the frame. `producer`: its name.
 
-        Done when they are durable with their operation record, and count if the transaction is committed and accepts
-        the attempt. Fails as Segment.append(), and with TransactionConflictError: it has ended before that.
+        Done when the entries and their operation record are durable; they are visible if the transaction is committed
+        and accepts the attempt. Fails as Segment.append(), and with TransactionConflictError when the transaction has
+        ended before the record.
         """
         segment, first = self._segment, self._segment.next_offset
         appended = segment.append(payload, producer, term=self._term, transaction=(number, attempt))
@@ -150,28 +161,28 @@ class TransactionBuffer:
         return append.confirmed
 
     def confirmed(self, append: TransactionalAppend) -> None:
-        """It is answered, or never will be."""
+        """The append is answered, or dropped."""
         self._confirming.pop(append.confirmed, None)
 
     def became_ready(self, number: int) -> None:
-        """One more of its writes can be decided."""
+        """A write of the transaction can be decided."""
         if number in self._ended:
             self._apply(number)
 
     async def check_in_time(self, number: int, versions: list[int]) -> None:
-        """Raise TransactionConflictError unless it is open, or was decided after all these records."""
+        """Raise TransactionConflictError unless the transaction is open, or ended after all these records."""
         view = await self._headers.read(number)
         if view is None or (view.header.state.final and any(version > view.version for version in versions)):
             ended = "is unknown" if view is None else f"is {view.header.standing}"
-            raise TransactionConflictError(f"the transaction {id_text(number)} {ended}: this came too late for it")
+            raise TransactionConflictError(f"the transaction {id_text(number)} {ended}: the message came too late")
 
     async def record(self, pending: PendingWrite) -> None:
-        """Write its operation record, however long the metadata store is in trouble."""
+        """Write its operation record; retried until the metadata store takes it."""
         operation = pending.operation(self.segment_name)
         pending.add_record(await insist(pending.write, lambda: self._operations.append(pending.number, operation)))
 
     async def look_again(self, pending: PendingWrite) -> None:
-        """Find all records of a write, now that there is one, however long the metadata store is in trouble."""
+        """Find all records of a write, now that there is one; retried until the metadata store answers."""
         await insist(pending.write, lambda: self._look_again(pending.number, [pending]))
 
     async def version_of_original(self, place: Appended, number: int, producer: int) -> int | None:
@@ -197,8 +208,8 @@ class TransactionBuffer:
         )
 
     def withdraw(self, pending: PendingWrite) -> asyncio.Future[None]:
-        """It is not in the log after all; done when its record is gone. Until then no other transactional entry gets
-        its offsets.
+        """The write is not in the log after all. Done when its record is deleted; until then no other transactional
+        entry is appended, which would get its offsets.
         """
         self.visibility.withdraw(pending.write)
         self._forget(pending)
@@ -212,19 +223,19 @@ class TransactionBuffer:
         await insist(pending.write, lambda: self._operations.forget(pending.parts))
 
     async def recorded(self) -> None:
-        """Done when everything in the log has its record, or its answer. To be awaited once nothing is appended."""
+        """Wait until all appends are answered. For a segment that takes no more of them."""
         while self._confirming:
             await asyncio.wait(list(self._confirming))
 
     # -- the end of a transaction ------------------------------------------------------------------------------------
 
     def _heard(self, number: int, view: TransactionView | None) -> None:
-        """It has ended so; None: nobody knows it any more."""
+        """The transaction has ended; None: its header is gone."""
         self._ended[number] = view
         self._apply(number)
 
     def _apply(self, number: int) -> None:
-        """Decide what can be decided of a transaction that has ended."""
+        """Decide the writes, of a transaction that has ended, that can be decided."""
         view, left = self._ended[number], list[PendingWrite]()
         for pending in self._writes.pop(number, ()):
             if pending.ready:
@@ -263,19 +274,21 @@ class TransactionBuffer:
     # -- settling ----------------------------------------------------------------------------------------------------
 
     async def settle(self) -> None:
-        """Apply what has ended, durably; its records are gone when this returns.
+        """Apply all transactions that have ended, durably; their records are deleted when this returns.
 
-        Raises StorageError: something is still on its way; what the metadata store raises.
+        Raises StorageError when a write is not durable yet, and what the metadata store raises.
         """
         records: dict[int, list[Part]] = {}
         for record in await self._operations.writes(self._segment.name):
             records.setdefault(record.number, []).append(record.part)
         for number, found in records.items():
-            view = await self._headers.read(number)  # who follows it is told
+            view = await self._headers.read(number)  # followers are told
             if view is not None and not view.header.state.final:
                 continue
             if number in self._writes:
-                raise StorageError(f"{self._segment.name}: {id_text(number)} wrote what is not durable yet; try again")
+                raise StorageError(
+                    f"{self._segment.name}: a write of {id_text(number)} is not durable yet; retry later"
+                )
             self._settling.records += found
         await self._settling.settle()
 
@@ -283,18 +296,18 @@ class TransactionBuffer:
 
     @property
     def busy(self) -> bool:
-        """Whether something is undecided, or decided and not settled."""
+        """Whether writes are undecided, or decided and not settled."""
         return bool(self._writes or self._confirming or self._settling.records or self._withdrawing)
 
     @property
     def operation_records(self) -> int:
-        """How many there are of writes here, as far as is known."""
+        """The number of operation records of writes here, as far as is known."""
         undecided = sum(len(pending.parts) for writes in self._writes.values() for pending in writes)
         return undecided + len(self._settling.records)
 
     @property
     def holding(self) -> tuple[int, int] | None:
-        """(transaction, offset) of what readers wait for."""
+        """(transaction, offset) of the write at the last stable offset."""
         limit = self.visibility.limit
         for number, writes in self._writes.items() if limit is not None else ():
             for pending in writes:
@@ -304,14 +317,14 @@ class TransactionBuffer:
 
     @property
     def open_transactions(self) -> dict[int, int]:
-        """How many messages of each are undecided."""
+        """The number of undecided messages of each transaction."""
         return {
             number: sum(pending.write.last + 1 - pending.write.first for pending in writes)
             for number, writes in self._writes.items()
         }
 
     def sample(self) -> None:
-        """Now and then: recovery does not have to look at all that was appended since the last transaction."""
+        """Called at intervals: limits how much of the log recovery reads after the last transaction."""
         self.visibility.forget_below(self._segment.first_offset)
         settled = self.visibility.unsettled_from
         far = settled is not None and self._segment.durable_offset - settled > UNSAVED_MESSAGES_MAX
@@ -319,7 +332,7 @@ class TransactionBuffer:
             self._settling.soon()
 
     async def close(self) -> None:
-        """What is on its way is finished, what is decided saved, as far as that can be done. Idempotent."""
+        """Finish appends, and save what is decided, as far as possible. Idempotent."""
         if self._closed:
             return
         await self.recorded()
@@ -328,7 +341,7 @@ class TransactionBuffer:
         await self.visibility.close()
 
     def abandon(self) -> None:
-        """Not a word more: it is somebody else's, or gone. Idempotent."""
+        """Stop without writing: another broker owns the segment, or it was deleted. Idempotent."""
         self._closed = True
         self._settling.closed = True
         for append in list(self._confirming.values()):
@@ -342,7 +355,7 @@ class TransactionBuffer:
     # -- recovery ----------------------------------------------------------------------------------------------------
 
     async def recover(self) -> None:
-        """Find what transactions left undecided in the log. Before anybody reads. Raises what stores raise."""
+        """Find undecided writes in the log, before anything is read. Raises what stores raise."""
         start = self.visibility.unsettled_from
         if start is None:
             return
@@ -353,7 +366,7 @@ class TransactionBuffer:
             self._found(entry, records.of(entry))
         for number in list(self._writes):
             await self._resume(number)
-        await self._operations.forget(strays)  # of what was decided before, or never came into the log
+        await self._operations.forget(strays)  # of writes that are decided, or never reached the log
 
     def _found(self, entry: Transacted, records: Iterable[RecordedOperation]) -> None:
         span = Span(entry.producer, entry.first_sequence, entry.last_sequence)
@@ -367,7 +380,7 @@ class TransactionBuffer:
         self._writes.setdefault(entry.number, []).append(pending)
 
     async def _resume(self, number: int) -> None:
-        """Go on with a transaction, or apply how it ended."""
+        """Follow a transaction that is open; apply one that has ended."""
         self._headers.follow(number, self._heard)
         self._followed.add(number)
         view = await self._headers.read(number)
@@ -383,15 +396,15 @@ class TransactionBuffer:
             self._apply(number)
 
     async def _claim(self, pending: PendingWrite) -> None:
-        """Write the record that its owner before did not write; who sends it again finds it here."""
+        """Write the record that the previous owner did not. A retry of the client is a duplicate of this write."""
         await self.record(pending)
         view = await self._headers.read(pending.number)
         if view is None or (view.header.state.final and pending.version is not None and pending.version > view.version):
             await self._look_again(pending.number, [pending])
 
     async def _look_again(self, number: int, unrecorded: list[PendingWrite]) -> None:
-        """An earlier owner may have written a record since recovery looked for them. Now that the transaction has
-        ended, all that came in time is there, and whoever looks later finds the same.
+        """Read the records again: the previous owner may have written some after recovery listed them. Now that the
+        transaction has ended, every record that is in time is there, and later owners find the same.
         """
         for operation in await self._operations.of(number) if unrecorded else ():
             for pending in unrecorded:

@@ -1,9 +1,9 @@
-"""`TransactionHeaders`: how the transactions stand that this broker takes part in, kept fresh by one watch.
+"""`TransactionHeaders`: the state of transactions that this broker takes part in, kept current by one watch.
 
-Who authorises by a header follows it: from then on it costs nothing to look, and its end is heard of. What is followed
-is kept, and a transaction is followed no longer than it leaves something undecided here; and of those that nobody
-follows yet, a few that were heard of last, since whoever begins one uses it soon. So memory grows with the open
-transactions that concern this broker, and with nothing else; no list of headers is ever read.
+A part of the broker that admits work to a transaction follows it: from then on its state is in memory, and its end is
+reported. A transaction is followed as long as something of it is undecided here. Of those that are not followed, the
+RECENT_MAX most recent are kept, since a new transaction is used soon. So memory grows with the open transactions of
+this broker, and the headers are never listed.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from engine.metadata.following import follow
 from engine.metadata.store import Event, EventKind, MetadataStore, Record, Watch
 from engine.model.transactions import TransactionHeader, TransactionState, id_text, parse_id
 
-RECENT_MAX = 1024  # heard of last, and not followed
+RECENT_MAX = 1024  # most recent ones that are not followed
 
 _PREFIX = keys.transaction("")
 
-# Called with a transaction's number and its final header, as it was decided; None: there is no such header any more.
+# Called with a transaction's number and its final header; None: the header is gone.
 Listener = Callable[[int, TransactionView | None], None]
 
 
@@ -38,22 +38,22 @@ class _Followed:
 
     @property
     def is_open(self) -> bool:
-        """As far as is known."""
+        """Whether it is open, as far as is known."""
         return self.view is not None and self.view.header.state is TransactionState.OPEN
 
 
 class TransactionHeaders:
-    """Loop thread only. A listener is called once with its transaction's end, soon after that was decided.
+    """Loop thread only. Each listener of a transaction is called with its end, once, soon after it ended.
 
-    A header that is known here may be older than the one in the store. It is good enough to begin something by; what
-    that came to is decided by the versions of the records (model.transactions.operation_counts).
+    A header that is known here may be older than the one in the store. Work may begin on its word; whether that work
+    counts is decided by the versions of the records (model.transactions.operation_counts).
     """
 
     def __init__(self, metadata: MetadataStore) -> None:
         self._metadata = metadata
         self._followed: dict[int, _Followed] = {}
-        self._recent: dict[int, Record] = {}  # as they stand, as far as was heard; of those that nobody follows
-        self._version: int | None = None  # of the store, as far as it was heard; None: nothing is watched yet
+        self._recent: dict[int, Record] = {}  # the newest known headers of transactions that are not followed
+        self._version: int | None = None  # of the store, up to which the watch has reported; None: there is no watch
         self._tasks = Supervisor("headers of transactions")
         self._closed = False
 
@@ -61,7 +61,7 @@ class TransactionHeaders:
         return len(self._followed)
 
     async def close(self) -> None:
-        """Tell nobody any more. Idempotent."""
+        """Stop watching. Idempotent."""
         self._closed = True
         await self._tasks.close()
         self._followed.clear()
@@ -69,11 +69,11 @@ class TransactionHeaders:
     # -- following ---------------------------------------------------------------------------------------------------
 
     def follow(self, number: int, listener: Listener) -> None:
-        """Call it when the transaction ends, until release(). Who begins to follow has to read() it once."""
+        """Call the listener when the transaction ends, until release(). The caller must read() it once."""
         self._of(number).listeners[listener] = None
 
     def follow_open(self, number: int, listener: Listener) -> bool:
-        """The same, if it is known here, and open as far as is known; whether it is. No need to read() it then."""
+        """Follow it if it is known to be open; whether it is. It need not be read() then."""
         followed = self._followed.get(number)
         if followed is None:
             if number not in self._recent:
@@ -86,7 +86,7 @@ class TransactionHeaders:
         return True
 
     def known(self, number: int) -> TransactionView | None:
-        """How one stands that is followed, as far as was heard."""
+        """The newest known state of a transaction that is followed."""
         followed = self._followed.get(number)
         return None if followed is None else followed.view
 
@@ -97,7 +97,7 @@ class TransactionHeaders:
         if self._closed:
             raise AlreadyClosedError("the broker is closing")
         if self._version is None:
-            self._version = self._metadata.version  # whoever reads a header from now on hears of all that is later
+            self._version = self._metadata.version  # the watch reports all that is later than headers read from now on
             known = lambda: [keys.transaction(id_text(number)) for number in self._followed]  # noqa: E731
             watching = follow(self._metadata, self._watch, self._heard, known, what="the headers of transactions")
             self._tasks.spawn(watching, "headers of transactions")
@@ -106,7 +106,7 @@ class TransactionHeaders:
         return followed
 
     def release(self, number: int, listener: Listener) -> None:
-        """It is called no more. Idempotent."""
+        """Call the listener no more. Idempotent."""
         followed = self._followed.get(number)
         if followed is None:
             return
@@ -117,12 +117,12 @@ class TransactionHeaders:
         if not followed.listeners:
             del self._followed[number]
 
-    # -- looking -----------------------------------------------------------------------------------------------------
+    # -- reading -----------------------------------------------------------------------------------------------------
 
     async def authorise(self, number: int, listener: Listener) -> None:
         """Follow a transaction that is open. Raises TransactionNotFoundError; TransactionConflictError: it has ended.
 
-        Who followed it before goes on doing so, also when this raises.
+        A listener that followed it before still does, also when this raises.
         """
         before = self._followed.get(number)
         mine = before is None or listener not in before.listeners
@@ -137,7 +137,7 @@ class TransactionHeaders:
             raise
 
     async def read(self, number: int) -> TransactionView | None:
-        """As it stands in the store now; None when there is none. Those who follow it are told if it has ended."""
+        """Read the header from the store; None when there is none. Listeners are called if it has ended."""
         version = self._metadata.version
         record = await self._metadata.get(keys.transaction(id_text(number)))
         followed = self._followed.get(number)
@@ -147,10 +147,10 @@ class TransactionHeaders:
         self._update(number, view, version if view is None else view.version)
         return view
 
-    # -- hearing -----------------------------------------------------------------------------------------------------
+    # -- watching ----------------------------------------------------------------------------------------------------
 
     def _watch(self) -> Watch:
-        """From where the last one broke off, so that neither the first nor a later one begins with all there is."""
+        """A watch from where the last one ended, so that it does not begin with all headers."""
         return self._metadata.watch(_PREFIX, self._version)
 
     def _heard(self, event: Event) -> None:
@@ -161,7 +161,7 @@ class TransactionHeaders:
         if number in self._followed:
             view = None if event.record is None else view_of(number, event.record)
             self._update(number, view, event.version)
-        elif self._recent.pop(number, None) is None and event.record is not None:  # else it has ended
+        elif self._recent.pop(number, None) is None and event.record is not None:  # else this is its end
             self._recent[number] = event.record
             if len(self._recent) > RECENT_MAX:
                 del self._recent[next(iter(self._recent))]
@@ -173,13 +173,13 @@ class TransactionHeaders:
         before, followed.view, followed.version = followed.view, view, version
         if view is not None and not view.header.state.final:
             return
-        if before is None or not before.header.state.final:  # else they know
+        if before is None or not before.header.state.final:  # else they were called already
             for listener in list(followed.listeners):
                 listener(number, view)
 
 
 def view_of(number: int, record: Record) -> TransactionView:
-    """A header's record, as it was read. Raises CorruptionError."""
+    """The header in a record. Raises CorruptionError."""
     return TransactionView(number, TransactionHeader.from_json(record.value), record.stat.version)
 
 
@@ -187,7 +187,7 @@ def check_open(number: int, view: TransactionView | None) -> None:
     """Raise TransactionNotFoundError, or TransactionConflictError when it has ended."""
     if view is None:
         raise TransactionNotFoundError(
-            f"there is no transaction {id_text(number)}; it never was, or it ended longer ago than it is kept"
+            f"there is no transaction {id_text(number)}; it never existed, or its retention time is over"
         )
     if view.header.state.final:
-        raise TransactionConflictError(f"the transaction {view.id} is {view.header.standing}: nothing is added to it")
+        raise TransactionConflictError(f"the transaction {view.id} is {view.header.standing}")

@@ -1,7 +1,11 @@
-"""`Operations`: the operation records of transactions, as the owners of segments write, find and forget them.
+"""`Operations`: the operation records of transactions, written, found and deleted by the owners of segments.
 
-A record is found by what it is about, through an index: the writes to a segment, the acknowledgements of a subscription
-in a segment. Nobody who looks for his own sees those of others.
+A record is found through an index, by the segment that it writes to, or the subscription in a segment that it
+acknowledges in. Queries are scoped to one segment or subscription.
+
+Writes of one transaction in the same turn of the loop share one record, of at most PARTS_MAX parts. They are gathered
+in `Held`, and written at the end of the turn, unless a commit holds them: then they are written together with the
+header (session/commit_behind.py).
 """
 
 from __future__ import annotations
@@ -30,39 +34,40 @@ from engine.metadata.store import Delete, MetadataStore, OutcomeUnknownError, Re
 from engine.model.names import SegmentName
 from engine.model.transactions import OperationKind, TransactionHeader, TransactionOperation, id_text
 
-PAGE = 256  # records that are found at a time
-PARTS_MAX = 64  # writes that one record says
+PAGE = 256  # records in one query
+PARTS_MAX = 64  # writes in one record
 _ATTEMPTS_MAX = 8
 
 
 class Writer(Protocol):
-    """Who wants a write to be recorded."""
+    """A write that needs a record."""
 
     def operation(self) -> TransactionOperation:
-        """What the record is to say; made when it is needed: the log may be written meanwhile."""
+        """Its part of the record; made when it is needed, while the log is being written."""
 
     @property
     def waits(self) -> bool:
-        """Whether somebody still wants it."""
+        """Whether the record is still wanted."""
 
     def recorded(self, record: RecordedOperation) -> None:
-        """It is, durably."""
+        """The record is durable."""
 
     def unrecorded(self, error: BaseException) -> None:
-        """An attempt has failed, with an outcome that nobody knows."""
+        """An attempt has failed, outcome unknown."""
 
 
 class Gathered(msgspec.Struct, frozen=True, eq=False):
-    """One write that no record says yet. `sends`: who sent it, for Held."""
+    """One write without a record. `sends`: counts the frames of its connection."""
 
     writer: Writer
     sends: object
 
 
 class Held:
-    """What a transaction writes that no record says yet: at the end of this turn one does, unless it is held.
+    """The writes of one transaction without a record. Loop thread only.
 
-    Loop thread only. Who holds it takes what is recorded together with the header, and releases the rest.
+    At the end of the turn they are recorded, unless a commit holds them: it takes those that it records together with
+    the header, and releases the rest.
     """
 
     __slots__ = ("_operations", "held", "number", "writes")
@@ -74,27 +79,27 @@ class Held:
         self._operations = operations
 
     def count(self, sends: object) -> int:
-        """How many of a sender's there are."""
+        """The number of writes of a connection."""
         return len(self.of(sends))
 
     def of(self, sends: object) -> list[Gathered]:
-        """Those of a sender."""
+        """The writes of a connection."""
         return [write for write in self.writes if write.sends is sends]
 
     def take(self, sends: object) -> list[Gathered]:
-        """The same; they are not here any more."""
+        """Remove and return the writes of a connection."""
         taken = self.of(sends)
         self.writes = [write for write in self.writes if write.sends is not sends]
         return taken
 
     def release(self, writes: Sequence[Gathered] = ()) -> None:
-        """What is here, and these, gets records of its own."""
+        """Record these writes, and all that are held, on their own."""
         self.writes += writes
         self._operations.release(self)
 
 
 class _Waiter:
-    """A caller who awaits it."""
+    """A caller that awaits its record."""
 
     def __init__(self, operation: TransactionOperation) -> None:
         self._operation = operation
@@ -127,9 +132,9 @@ class Operations:
         self._writing: Bag[asyncio.Task[None]] = Bag()
 
     async def append(self, number: int, operation: TransactionOperation) -> RecordedOperation:
-        """Write it down for a transaction; durable when it returns. Raises UnknownOutcomeError.
+        """Write a record; durable when it returns. Raises UnknownOutcomeError.
 
-        Of two records that say the same in one transaction the second may be taken for the first.
+        Of two equal records of a transaction the second may be taken for the first.
         """
         if operation.kind is OperationKind.WRITE:
             waiter = _Waiter(operation)
@@ -138,20 +143,20 @@ class Operations:
         return (await self._append(number, [operation], lambda: True))[0]
 
     def gather(self, number: int, writer: Writer, sends: object = None) -> None:
-        """The same for a write: what a transaction writes in one turn of the loop becomes one record.
+        """Record a write together with others of the transaction in this turn of the loop.
 
-        `sends`: who sent it, for whoever holds it. The writer is never told at once.
+        `sends`: counts the frames of its connection, for a commit. The writer is called in a later turn.
         """
         found = self._gathered.get(number)
         if found is None or (len(found.writes) >= PARTS_MAX and not found.held):
             found = self._gathered[number] = Held(self, number)
-            self._begin(found)  # when all of this turn have come
+            self._begin(found)  # at the end of this turn
         found.writes.append(Gathered(writer, sends))
 
     def hold(self, number: int) -> Held | None:
-        """What a transaction writes from now on, and in this turn, gets no record until it is released.
+        """Record no writes of a transaction, of this turn and later, until they are released.
 
-        None: somebody else holds it.
+        None: another commit holds them.
         """
         found = self._gathered.get(number)
         if found is None:
@@ -188,7 +193,7 @@ class Operations:
             await self._write_some(number, writes[start : start + PARTS_MAX])
 
     async def _write_some(self, number: int, writes: Sequence[Gathered]) -> None:
-        """Nobody may wait any more: then there is one attempt."""
+        """Write one record, and call the writers. If no writer waits for it any more, there is one attempt."""
         try:
             operations = [write.writer.operation() for write in writes]
             found = await self._append(number, operations, lambda: any(write.writer.waits for write in writes))
@@ -228,7 +233,7 @@ class Operations:
         return header is None or TransactionHeader.from_json(header.value).state.final
 
     async def _written(self, prefix: str, value: bytes) -> Record | None:
-        """The record with that value, which the store left open."""
+        """Find the record with that value, after a write with unknown outcome."""
         start, end = f"{prefix}/", keys.prefix_end(f"{prefix}/")
         while found := await self._metadata.list(start, end, PAGE):
             for record in found:
@@ -238,28 +243,28 @@ class Operations:
         return None
 
     async def writes(self, segment: SegmentName) -> list[RecordedOperation]:
-        """Of all transactions to a segment, those that were written first first."""
+        """The writes of all transactions to a segment, oldest first."""
         return await self._about(segment, INDEX_WRITES, str(segment), f"{segment}\0")
 
     async def of(self, number: int) -> list[RecordedOperation]:
-        """Of one transaction, wherever, those that were written first first."""
+        """All operations of one transaction, oldest first."""
         start = f"{keys.transaction_ops(id_text(number))}/"
         found = await self._metadata.list(start, keys.prefix_end(start))
         return [operation for record in found for operation in operations_in(record)]
 
     async def of_segment(self, segment: SegmentName) -> list[RecordedOperation]:
-        """Of all transactions, whatever is about a segment."""
+        """The operations of all transactions in a segment."""
         theirs = f"{segment}/"
         acks = await self._about(segment, INDEX_ACKS, theirs, keys.prefix_end(theirs))
         return [*await self.writes(segment), *acks]
 
     async def acks(self, segment: SegmentName, subscription: str) -> list[RecordedOperation]:
-        """Of all transactions, of a subscription in a segment, likewise."""
+        """The acknowledgements of all transactions in a subscription of a segment, oldest first."""
         key = f"{segment}/{keys.encode(subscription)}"
         return await self._about(segment, INDEX_ACKS, key, f"{key}\0")
 
     async def _about(self, segment: SegmentName, index: str, start: str, end: str) -> list[RecordedOperation]:
-        """What records in a range of an index say about a segment."""
+        """The operations in a segment, from records in a range of an index."""
         found = [operation for record in await self._query(index, start, end) for operation in operations_in(record)]
         return sorted((one for one in found if one.facts.segment == segment), key=lambda one: one.version)
 
@@ -270,13 +275,13 @@ class Operations:
         return found
 
     async def delete(self, key: str) -> bool:
-        """Forget a record; whether it was there. Raises UnknownOutcomeError."""
+        """Delete a record; whether it existed. Raises UnknownOutcomeError."""
         return await unsure.delete(self._metadata, key)
 
     async def forget_settled(self, parts: Iterable[Part]) -> None:
-        """Delete what records say of transactions that have ended, when participants have applied that durably.
+        """Delete operations of transactions that have ended, once they are applied durably.
 
-        The records of which nothing is left go many with one write.
+        Records of which nothing is left are deleted many at a time.
         """
         by_key = _by_key(parts)
         whole = [Delete(key) for key, those in by_key.items() if _is_whole(those)]
@@ -286,7 +291,7 @@ class Operations:
             await self._forget({key: those for key, those in by_key.items() if not _is_whole(those)})
 
     async def forget(self, parts: Iterable[Part]) -> None:
-        """Delete what records say, also of transactions that are open: what else is in those stays."""
+        """Delete operations, also of open transactions. Other operations in the same records stay."""
         await self._forget(_by_key(parts))
 
     async def _forget(self, by_key: dict[str, set[Part]]) -> None:
@@ -301,12 +306,12 @@ class Operations:
             await forget(self._metadata, key, lambda operation: any(part.is_of(operation) for part in parts))
 
     async def forget_subscription(self, segment: SegmentName, subscription: str) -> None:
-        """It has nothing to acknowledge in a segment any more: its cursor is gone."""
+        """Delete the acknowledgements of a subscription in a segment: its cursor is deleted."""
         for operation in await self.acks(segment, subscription):
             await self.delete(operation.key)
 
     async def forget_segment(self, segment: SegmentName) -> None:
-        """A segment is gone, and may not be taken for a later one of its name."""
+        """Delete all operations in a segment: it is deleted, and a later one may have its name."""
         await self.forget([operation.part for operation in await self.of_segment(segment)])
 
 
@@ -318,5 +323,5 @@ def _by_key(parts: Iterable[Part]) -> dict[str, set[Part]]:
 
 
 def _is_whole(parts: set[Part]) -> bool:
-    """Whether these, of one record, are all that it says."""
+    """Whether these are all parts of their record."""
     return len(parts) >= next(iter(parts)).parts

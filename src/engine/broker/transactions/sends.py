@@ -1,7 +1,7 @@
-"""`TransactionSends`: what one connection has sent in one transaction, so that its commit may come right behind it.
+"""`TransactionSends`: counts the frames of one transaction on one connection, for a commit right behind them.
 
-A client that has sent everything need not wait for receipts before it ends the transaction. It says with END_TXN how
-many frames it has sent; when these are in the log, their operation record and the header are written at once.
+A client need not wait for receipts before it ends a transaction: END_TXN has the number of frames that it has sent.
+When as many are in the log, their operation record and the header are written together (session/commit_behind.py).
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ from engine.broker.transactions.operations import PARTS_MAX, Held
 from engine.errors import InvalidArgumentError
 from engine.model.transactions import parse_id
 
-TRANSACTIONS_MAX = 1024  # of one connection; of those that are forgotten, the end is asked for once more
+TRANSACTIONS_MAX = 1024  # of one connection; the oldest are dropped, and their clients end them in the usual way
 
 
 class TransactionSends:
-    """Of one transaction, over one connection. Loop thread only.
+    """One transaction on one connection. Loop thread only.
 
-    `frames` that came; `unlogged`: those of them that are not in the log for good; `open`: those that are not answered.
+    `frames`: received; `unlogged`: of them, not durable in the log yet; `open`: of them, not answered yet.
     """
 
     __slots__ = ("_waiting", "failed", "frames", "open", "unlogged")
@@ -31,34 +31,34 @@ class TransactionSends:
         self._waiting: asyncio.Future[None] | None = None
 
     def begin(self) -> None:
-        """One came."""
+        """A frame was received."""
         self.frames += 1
         self.unlogged += 1
         self.open += 1
 
     def logged(self) -> None:
-        """One is in the log for good."""
+        """A frame is durable in the log."""
         self.unlogged -= 1
         self._wake()
 
     def fail(self) -> None:
-        """One will be refused."""
+        """A frame will be refused."""
         self.failed = True
         self._wake()
 
     def answered(self, append: asyncio.Future[Any]) -> None:
-        """One that came was appended, or refused."""
+        """A frame was answered, or refused."""
         self.open -= 1
         self.failed = self.failed or append.cancelled() or append.exception() is not None
         self._wake()
 
     def _wake(self) -> None:
-        # Not before it is decided: each turn of who waits holds up the rest of the frames.
+        # Only when the outcome is known: each wake-up of the commit delays the remaining frames.
         if self._waiting is not None and (self.failed or not self.unlogged) and not self._waiting.done():
             self._waiting.set_result(None)
 
     async def complete(self, frames: int, held: Held) -> bool:
-        """Wait until all that came is in the log, and recorded or held; whether that is so many frames."""
+        """Wait until all frames are in the log, and recorded or held. False: not so many came, or one failed."""
         if self.frames != frames:
             return False
         while not self.failed and (count := held.count(self)) <= PARTS_MAX:
@@ -70,7 +70,7 @@ class TransactionSends:
 
 
 class ConnectionSends:
-    """Of one connection, by transaction. Loop thread only."""
+    """The frames of one connection, by transaction. Loop thread only."""
 
     __slots__ = ("_of",)
 
@@ -81,7 +81,7 @@ class ConnectionSends:
         return len(self._of)
 
     def of(self, number: int) -> TransactionSends:
-        """What was sent in a transaction."""
+        """The frames of a transaction."""
         found = self._of.get(number)
         if found is None:
             if len(self._of) >= TRANSACTIONS_MAX:
@@ -90,11 +90,11 @@ class ConnectionSends:
         return found
 
     def dropped(self, transaction: str | None) -> None:
-        """A frame was not taken: the transaction that it was in, if in any, is not committed as if all had come."""
+        """A frame was dropped: its transaction, if it has one, cannot be committed right behind it."""
         if transaction is not None:
             with contextlib.suppress(InvalidArgumentError):
                 self.of(parse_id(transaction)).fail()
 
     def forget(self, number: int) -> None:
-        """It has ended. Idempotent."""
+        """The transaction has ended. Idempotent."""
         self._of.pop(number, None)

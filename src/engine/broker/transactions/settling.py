@@ -1,7 +1,7 @@
-"""`Settling`: what was decided about a segment's messages is made durable with it, and why is forgotten after that.
+"""`Settling`: decisions about a segment's messages are saved with it; after that their operation records are deleted.
 
-A transaction ends in all its segments at once, so those of one broker settle together: each saves its own, and then the
-operation records go, with one write where nothing is left of them.
+A transaction ends in all its segments at once, so the segments of a broker settle together, in rounds: each saves its
+decisions, then the operation records of all are deleted, many at a time.
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-SETTLE_S = 0.25  # what is decided meanwhile is saved together
+SETTLE_S = 0.25  # between rounds
 _AGAIN_S_FIRST, _AGAIN_S_MAX = 0.05, 1.0
 
-PASSING = (EngineError, OutcomeUnknownError)  # of the metadata store; what was asked for is asked for again
+PASSING = (EngineError, OutcomeUnknownError)  # of the metadata store: the request is repeated
 
 T = TypeVar("T")
 
 
 async def insist(what: object, ask: Callable[[], Awaitable[T]]) -> T:
-    """Ask the metadata store until it answers. Raises AlreadyClosedError. `what`: for the log."""
+    """Repeat a request until the metadata store answers. Raises AlreadyClosedError. `what`: for the log."""
     pause = _AGAIN_S_FIRST
     while True:
         try:
@@ -41,13 +41,13 @@ async def insist(what: object, ask: Callable[[], Awaitable[T]]) -> T:
         except AlreadyClosedError:
             raise
         except PASSING as e:
-            log.warning("%s: tried again: %s", what, e)
+            log.warning("%s: retrying: %s", what, e)
         await asyncio.sleep(pause)
         pause = min(2 * pause, _AGAIN_S_MAX)
 
 
 class Settling:
-    """Of one segment. Loop thread only. `records`: what operation records say, and is decided."""
+    """The decisions of one segment. Loop thread only. `records`: operations that are decided."""
 
     __slots__ = ("_segment", "_visibility", "closed", "records", "rounds")
 
@@ -62,13 +62,13 @@ class Settling:
         return str(self._segment.name)
 
     def soon(self, records: Iterable[Part] = ()) -> None:
-        """Save what was decided, with what else is decided by then; it makes these records needless."""
+        """Save decisions in the next round; the records are deleted then."""
         self.records += records
         if not self.closed:
             self.rounds.join(self)
 
     async def save(self) -> list[Part]:
-        """Now; the records that are needless once this returns. Raises what Visibility.save() raises."""
+        """Save now; the records that may be deleted. Raises what Visibility.save() raises."""
         records, self.records = self.records, []
         try:
             await self._visibility.save()
@@ -78,7 +78,7 @@ class Settling:
         return records
 
     async def settle(self) -> None:
-        """Save, and forget why. Raises what the metadata store raises, FencedError, NotOwnerError."""
+        """Save, and delete the records. Raises what the metadata store raises, FencedError, NotOwnerError."""
         records = await self.save()
         try:
             await self.rounds.forget(records)
@@ -88,12 +88,12 @@ class Settling:
 
     @property
     def lost(self) -> bool:
-        """Whether somebody else may own the segment."""
+        """Whether another broker may own the segment."""
         lease = self._segment.lease
         return self.closed or (lease is not None and not lease.held)
 
     async def close(self) -> None:
-        """Settle as far as that can be done."""
+        """Settle, as far as possible."""
         if not self.lost:
             with contextlib.suppress(*PASSING):
                 await self.settle()
@@ -101,7 +101,7 @@ class Settling:
 
 
 class SettlingRounds:
-    """Of all segments of a broker. Loop thread only."""
+    """The rounds of all segments of a broker. Loop thread only."""
 
     def __init__(self, operations: Operations) -> None:
         self._operations = operations
@@ -110,7 +110,7 @@ class SettlingRounds:
         self._tasks = Supervisor("what transactions left")
 
     def join(self, segment: Settling, after: float = SETTLE_S) -> None:
-        """Settle it in the next round."""
+        """Settle a segment in the next round."""
         self._waiting[segment] = None
         if self._timer is None:
             self._timer = asyncio.get_running_loop().call_later(after, self._begin)
@@ -125,7 +125,7 @@ class SettlingRounds:
         try:
             await self.forget([key for records in saved for key in records])
         except PASSING as e:
-            log.warning("records of transactions that have ended are deleted again: %s", e)
+            log.warning("operation records could not be deleted, retrying: %s", e)
             for segment, records in zip(segments, saved, strict=True):
                 segment.records += records
                 self._again(segment)
@@ -135,7 +135,7 @@ class SettlingRounds:
             return [] if segment.lost else await segment.save()
         except PASSING as e:
             if not segment.lost:
-                log.warning("%s: what transactions left is saved again: %s", segment, e)
+                log.warning("%s: decisions of transactions could not be saved, retrying: %s", segment, e)
                 self._again(segment)
             return []
 
@@ -144,7 +144,7 @@ class SettlingRounds:
             self.join(segment, _AGAIN_S_MAX)
 
     async def forget(self, records: Iterable[Part]) -> None:
-        """Delete them. Raises what the metadata store raises."""
+        """Delete records. Raises what the metadata store raises."""
         await self._operations.forget_settled(records)
 
     async def close(self) -> None:

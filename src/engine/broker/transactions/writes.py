@@ -1,13 +1,13 @@
-"""The writes of transactions to one segment that are undecided, and what a crash left of them in log and records."""
+"""Undecided writes of transactions to one segment, and how they are found again in log and records after a crash."""
 
 from __future__ import annotations
 
 import asyncio
-import struct
 from bisect import bisect_left
 from collections.abc import Iterable
 from typing import NamedTuple
 
+from engine._native.format.heads import entry_heads
 from engine._native.serve.transacted import Transacted, transacted
 from engine.control.transactions.headers import TransactionView
 from engine.control.transactions.operations import Part, RecordedOperation
@@ -18,15 +18,12 @@ from engine.storage.cursor.visibility import Write
 from engine.storage.file.logfile import Block
 from engine.storage.segment import Segment
 
-# Where the broker looks into an entry's header (_native/format/layout.pxd): size; producer, first and last sequence.
-_SIZE = struct.Struct("<I")
-_SEQUENCES = struct.Struct("<QQQ")
-_AT_SIZE, _AT_PRODUCER = 4, 40
-
 
 class Span(NamedTuple):
-    """Of one producer, the sequence ids `low` to `high`, inclusive. All of a frame's lie in one; no two transactions'
-    frames share one, since a producer ends what it has begun before it goes on in another transaction.
+    """The sequence ids `low` to `high`, inclusive, of one producer.
+
+    The entries of a frame lie in one span. Frames of two transactions never share one: a producer finishes the frames
+    of a transaction before it goes on in another.
     """
 
     producer: int
@@ -34,26 +31,22 @@ class Span(NamedTuple):
     high: int
 
     def covers(self, other: Span) -> bool:
-        """Whether the other one lies inside."""
+        """Whether it contains the other one."""
         return self.producer == other.producer and self.low <= other.low and other.high <= self.high
 
 
 def span_of(payload: memoryview) -> Span:
-    """Of whole entries of one producer, whose headers are good."""
-    producer, low, high = _SEQUENCES.unpack_from(payload, _AT_PRODUCER)
-    at = _SIZE.unpack_from(payload, _AT_SIZE)[0]
-    while at < len(payload):
-        _, first, last = _SEQUENCES.unpack_from(payload, at + _AT_PRODUCER)
-        low, high = min(low, first), max(high, last)
-        at += _SIZE.unpack_from(payload, at + _AT_SIZE)[0]
-    return Span(producer, low, high)
+    """The span of whole entries of one producer, at least one, whose headers were checked."""
+    heads = entry_heads(payload)
+    low, high = min(head.first_sequence for head in heads), max(head.last_sequence for head in heads)
+    return Span(heads[0].producer, low, high)
 
 
 class PendingWrite:
     """Messages of one transaction from their append to the decision.
 
-    `durable`: they are in the log for good. `version`: of the operation record, None while there is none; once it is
-    `recorded`, that is final. Only what is both can be decided.
+    `durable`: they are in the log, durably. `version`: of their operation record, None while there is none; final once
+    `recorded`. A write that is both can be decided.
     """
 
     __slots__ = ("_found", "attempt", "durable", "number", "parts", "recorded", "span", "term", "version", "write")
@@ -65,10 +58,10 @@ class PendingWrite:
         self.term = term
         self.span = span
         self.durable = False
-        self.parts: list[Part] = []  # of operation records; more than one where a store was unsure
+        self.parts: list[Part] = []  # of operation records; several where the outcome of a write was unknown
         self.version: int | None = None
         self.recorded = False
-        self._found: asyncio.Future[None] | None = None  # of those who wait for that
+        self._found: asyncio.Future[None] | None = None  # done once it is recorded
 
     @property
     def ready(self) -> bool:
@@ -76,33 +69,33 @@ class PendingWrite:
         return self.durable and self.recorded
 
     def add_record(self, record: RecordedOperation) -> None:
-        """It stands for this write; the earliest one counts."""
+        """Add a record of this write; the earliest one counts."""
         part = record.part
         if part not in self.parts:
             self.parts.append(part)
         self.version = record.version if self.version is None else min(self.version, record.version)
 
     def found(self) -> None:
-        """All there is of operation records was added."""
+        """All its operation records are added."""
         self.recorded = True
         if self._found is not None and not self._found.done():
             self._found.set_result(None)
 
     async def until_recorded(self) -> None:
-        """Done when it is."""
+        """Wait until it is recorded."""
         if not self.recorded:
             if self._found is None:
                 self._found = asyncio.get_running_loop().create_future()
             await asyncio.wait([self._found])
 
     def counts(self, view: TransactionView | None) -> bool:
-        """Whether readers see it, once the transaction has ended so. None: nobody knows the transaction any more."""
+        """Whether it is visible, given how the transaction has ended. None: its header is gone."""
         if view is None or self.version is None:
             return False
         return operation_counts(view.header, view.version, self.attempt, self.version)
 
     def operation(self, segment: SegmentName) -> TransactionOperation:
-        """What its operation record says."""
+        """Its operation record."""
         write, (producer, low, high) = self.write, self.span
         ranges, sequences = ((write.first, write.last),), (low, high)
         return TransactionOperation(
@@ -110,39 +103,37 @@ class PendingWrite:
         )
 
     def holds(self, place: Appended, span: Span) -> bool:
-        """Whether it is the original of a duplicate; `span`: of that one."""
+        """Whether it is the original of a duplicate at `place`, which has the sequence ids of `span`."""
         if place.first_offset >= 0:
             return self.write.first <= place.first_offset <= self.write.last
         return self.span.covers(span)
 
     def is_recorded_by(self, operation: RecordedOperation) -> bool:
-        """Whether that record stands for it."""
+        """Whether the record is one of this write."""
         facts = operation.facts
         same = (operation.number, facts.attempt, facts.term) == (self.number, self.attempt, self.term)
         return same and any(first <= self.write.first and self.write.last <= last for first, last in facts.ranges)
 
 
 def span_recorded(facts: TransactionOperation) -> Span | None:
-    """Whose messages an operation stands for, if it says so."""
+    """The sequence ids of an operation, if it has them."""
     return None if facts.sequences is None else Span(facts.producer, *facts.sequences)
 
 
 async def transacted_from(segment: Segment, offset: int) -> list[Transacted]:
-    """The transactional entries of a segment from an offset on, in order. Looks at headers only."""
+    """The transactional entries of a segment from an offset on, in order. Reads headers only."""
     found: list[Transacted] = []
     while (read := segment.read(offset)) is not None:
         block = read if isinstance(read, Block) else await read
         for part in block.parts:
             found += [entry for entry in transacted(part) if entry.last >= offset]
         offset = block.next_offset
-        await asyncio.sleep(0)  # others' turn: this may be long
+        await asyncio.sleep(0)  # let other work run: there may be many blocks
     return found
 
 
 class RecordsByEntry:
-    """Which operation records stand for which entries: of the same transaction, attempt and owner's term, and of a
-    range that holds the entry.
-    """
+    """The operation records of each entry: those of its transaction, attempt and term, and of a range that has it."""
 
     def __init__(self, entries: Iterable[Transacted]) -> None:
         """`entries`: in the order of their offsets."""
@@ -152,7 +143,7 @@ class RecordsByEntry:
         self._records: dict[int, list[RecordedOperation]] = {}  # by the entry's first offset
 
     def add(self, record: RecordedOperation) -> bool:
-        """Whether it stands for any of the entries."""
+        """Add a record; whether it is of any of the entries."""
         operation = record.facts
         entries = self._entries.get((record.number, operation.attempt, operation.term), [])
         stands = False
@@ -164,5 +155,5 @@ class RecordsByEntry:
         return stands
 
     def of(self, entry: Transacted) -> list[RecordedOperation]:
-        """Those that stand for it."""
+        """The records of one entry."""
         return self._records.get(entry.first, [])

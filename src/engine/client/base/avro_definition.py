@@ -67,8 +67,8 @@ class _Definition:
             return [self.of(one, where) for one in info.types]
         said = info.cls.__name__ if isinstance(info, kinds.CustomType) else type(info).__name__.removesuffix("Type")
         raise InvalidArgumentError(
-            f"{where} is {said}, which a schema cannot say; numbers, text, bytes, times, enumerations of text, other "
-            "dataclasses, and lists, dicts by text and unions of these are right"
+            f"{where} must be a number, text, bytes, a time, an enumeration of text, another dataclass, or a list, a "
+            f"dict by text or a union of these, got {said}"
         )
 
     def _record(self, info: Any, where: str) -> Any:
@@ -92,7 +92,7 @@ class _Definition:
         if all(isinstance(value, int) for value in values):
             return "long"
         if not all(isinstance(value, str) and value.isidentifier() and value.isascii() for value in values):
-            raise InvalidArgumentError(f"{where} has the values {values!r:.80}; words or whole numbers are right")
+            raise InvalidArgumentError(f"{where} must have words or whole numbers as values, got {values!r:.80}")
         if (known := self._names.get(cls)) is not None:
             return known
         return {"type": "enum", "name": self._name(cls), "symbols": values}

@@ -33,7 +33,7 @@ def compressor(name: str) -> tuple[int, Compressor | None]:
     """
     codec = CODECS.get(name) if isinstance(name, str) else None
     if codec is None:
-        raise InvalidArgumentError(f"compression is {name!r}; one of {', '.join(CODECS)} is right")
+        raise InvalidArgumentError(f"compression must be one of {', '.join(CODECS)}, got {name!r}")
     if codec == LZ4:
         return codec, _compress_lz4
     if codec == ZSTD:

@@ -1,8 +1,8 @@
-"""`ClientMemory`: what the producers and consumers of one client may hold, all together.
+"""`ClientMemory`: how many bytes the producers and consumers of one client may hold together.
 
-It is divided, so that none has to wait for another kind of holder: where there are consumers, producers have one half.
-Of the rest, what consumers fetch ahead is one part, shared out evenly; what they have decompressed, and not received to
-its end, is the other. One thing (a message, an entry) may always be held alone, so that nothing waits for ever.
+It is divided, so that no kind of holder waits for another: where there are consumers, producers have one half. Of the
+rest, one part is for what consumers fetch ahead, shared evenly; the other for what is decompressed and not received to
+its end. A single message or entry may always be held, so that nothing waits for ever.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from engine._native.consume.entry_queue import EntryQueue
 from engine._native.produce.batcher import Account
 from engine.limits import KIB, RECEIVE_QUEUE_BYTES
 
-WINDOW_MIN = 16 * KIB  # an entry comes whole, however small the window is
-ROOM_SHARE = 0.5  # of the producers' part; above it, of those that wait only a few are woken
-WOKEN_MAX = 16  # whenever something has left
+WINDOW_MIN = 16 * KIB  # an entry is sent whole, however small the window is
+ROOM_SHARE = 0.5  # of the producers' part; above it, only a few of those that wait are woken
+WOKEN_MAX = 16  # each time that something has left
 
 
 class Waiter(Protocol):
@@ -50,11 +50,11 @@ class ClientMemory:
 
     @property
     def _receiving(self) -> int:
-        """What consumers fetch ahead; and as much is for what they decompress."""
+        """Bytes for what consumers fetch ahead; there are as many for what they decompress."""
         return self.limit // 4 if self._producers else self.limit // 2
 
     def producer_came(self) -> Callable[[], None]:
-        """One more; the result says, once, that it has gone."""
+        """Count a producer. Call the result when it has closed; a second call does nothing."""
         self._producers += 1
         self._divide()
         return _once(self._producer_left)
@@ -64,7 +64,7 @@ class ClientMemory:
         self._divide()
 
     def consumer_came(self) -> Callable[[], None]:
-        """Likewise."""
+        """Count a consumer. Call the result when it has closed; a second call does nothing."""
         self._consumers += 1
         self._divide()
         return _once(self._consumer_left)
@@ -77,7 +77,7 @@ class ClientMemory:
 
     @property
     def has_room(self) -> bool:
-        """Whether producers may send without looking."""
+        """Whether every producer may send a burst."""
         return self.sending.used <= self.sending.limit * ROOM_SHARE
 
     @property
@@ -86,7 +86,7 @@ class ClientMemory:
         return self.sending.used < self.sending.limit
 
     def room_came(self) -> None:
-        """Something has left: wake those that wait, the longest first."""
+        """Something has left: wake those that wait, first come first served."""
         waiting = list(self.waiting)
         if not self.has_room:
             waiting = waiting[:WOKEN_MAX] if self.has_little_room else []
@@ -97,13 +97,13 @@ class ClientMemory:
     # -- what was decompressed -------------------------------------------------------------------------------
 
     def opened(self, queue: EntryQueue, size: int) -> None:
-        """From the thread that receives: it has decompressed what it gives next.
+        """Called by the receiving thread: the queue's next entry is decompressed, `size` bytes.
 
-        Above the limit, those that were received from longest ago let go of theirs, and decompress it once more.
+        Above the limit, the least recently used queues free their decompressed entry, and decompress it again later.
         """
         before = self._opened.pop(queue, 0)
         self._opened[queue] = size
-        self._opened_bytes += size - before  # no call in it, at which another thread might add as well
+        self._opened_bytes += size - before  # no call in this line, at which another thread might add too
         if self._opened_bytes > self._receiving:
             self._look(queue, size)
 
@@ -120,13 +120,13 @@ class ClientMemory:
         self._opened, self._opened_bytes = still, total
 
     def forget(self, queue: EntryQueue) -> None:
-        """Nothing more is received from it."""
+        """Drop the queue: nothing more is received from it."""
         before = self._opened.pop(queue, 0)
         self._opened_bytes -= before
 
     @property
     def opened_bytes(self) -> int:
-        """What is decompressed now and waits in part."""
+        """Bytes of entries that are decompressed and not received to their end."""
         return sum(queue.opened for queue in list(self._opened))
 
 

@@ -26,6 +26,7 @@ from engine.limits import (
     RECEIVE_QUEUE_MESSAGES,
     SEND_TIMEOUT_S,
 )
+from engine.model.access import AccessMode
 from engine.model.checks import check_choice, check_number
 from engine.model.names import check_new_name
 from engine.model.positions import Checkpoint
@@ -33,10 +34,11 @@ from engine.model.redelivery import Backoff, DeadLetter
 from engine.wire.stream import Connector
 from engine.wire.url import parse_url
 
-ACCESS_MODES = ("shared", "exclusive", "exclusive_with_fencing", "wait_for_exclusive")
+ACCESS_MODES = tuple(AccessMode)
 INITIAL_POSITIONS = ("earliest", "latest")
 ON_CORRUPT = ("stop", "skip")
-COUNT_MAX = 2**31 - 1  # of messages or bytes asked for at once
+COUNT_MAX = 2**31 - 1  # of messages or bytes requested at once
+ACK_TIMEOUT_S_MIN = 0.01
 SECONDS_MAX = 1e9  # 31 years: what an event loop's timers can count
 
 
@@ -67,8 +69,8 @@ def check_timeout(timeout: float | None) -> None:
 class Batching:
     """When a producer closes a batch: at the first of these limits.
 
-    `max_bytes` of keys and values and `max_messages` are per entry bucket; `max_delay` is how many seconds a message
-    waits at most while others are on their way. A producer with nothing on its way sends at once, whatever the delay.
+    `max_bytes` of keys and values and `max_messages` are per entry bucket; `max_delay` is the most seconds that a
+    message waits while others are in flight. A producer with nothing in flight sends at once, whatever the delay.
     """
 
     max_bytes: int = BATCH_BYTES_MAX
@@ -82,7 +84,7 @@ class Batching:
 
 
 class ClientKeywords(TypedDict, total=False):
-    """What AsyncClient says about its arguments, for the blocking form."""
+    """The keyword arguments of AsyncClient, for the blocking client."""
 
     token: str | None
     tls: ssl.SSLContext | None
@@ -94,7 +96,7 @@ class ClientKeywords(TypedDict, total=False):
 
 
 class ProducerKeywords(TypedDict, total=False):
-    """Of AsyncClient.producer."""
+    """The keyword arguments of AsyncClient.producer."""
 
     name: str | None
     access_mode: str
@@ -109,7 +111,7 @@ class ProducerKeywords(TypedDict, total=False):
 
 
 class StreamConsumerKeywords(TypedDict, total=False):
-    """Of AsyncClient.stream_consumer."""
+    """The keyword arguments of AsyncClient.stream_consumer."""
 
     namespace: str | None
     name: str | None
@@ -122,7 +124,7 @@ class StreamConsumerKeywords(TypedDict, total=False):
 
 
 class QueueConsumerKeywords(StreamConsumerKeywords, total=False):
-    """Of AsyncClient.queue_consumer."""
+    """The keyword arguments of AsyncClient.queue_consumer."""
 
     ack_timeout: float | None
     nack_backoff: Backoff | float | None
@@ -131,14 +133,14 @@ class QueueConsumerKeywords(StreamConsumerKeywords, total=False):
 
 
 class TopicListKeywords(TypedDict, total=False):
-    """Of AsyncClient.list_topics and AsyncClient.watch_topics."""
+    """The keyword arguments of AsyncClient.list_topics and AsyncClient.watch_topics."""
 
     pattern: str | None
     properties: Mapping[str, str] | None
 
 
 class RangeReaderKeywords(TypedDict, total=False):
-    """Of AsyncClient.range_reader."""
+    """The keyword arguments of AsyncClient.range_reader."""
 
     buckets: tuple[int, int] | None
     keys: Iterable[bytes | str] | None
@@ -148,7 +150,7 @@ class RangeReaderKeywords(TypedDict, total=False):
 
 
 class CheckpointConsumerKeywords(TypedDict, total=False):
-    """Of AsyncClient.checkpoint_consumer."""
+    """The keyword arguments of AsyncClient.checkpoint_consumer."""
 
     start: Checkpoint | None
     group: str | None
@@ -160,7 +162,7 @@ class CheckpointConsumerKeywords(TypedDict, total=False):
 
 @dataclass(frozen=True, slots=True)
 class ClientOptions:
-    """What a client hands to everything it makes. Times are seconds, sizes bytes.
+    """The options of a client, which everything made by it shares. Times are seconds, sizes bytes.
 
     `threadsafe`: producers' `send_nowait` may be called from threads other than the loop's (the blocking client).
     """
@@ -209,18 +211,20 @@ class ProducerOptions:
             check_number("initial_sequence_id", self.initial_sequence_id, -1, 2**63 - 2, whole=True)
         if not isinstance(self.batching, Batching):
             raise InvalidArgumentError(
-                f"batching is {self.batching!r}; engine.Batching(…) or None is right; "
+                f"batching must be an engine.Batching or None, got {self.batching!r}; "
                 "Batching(max_messages=1) makes every message a batch of its own"
             )
         if self.on_error is not None and not callable(self.on_error):
-            raise InvalidArgumentError("on_error is not callable; a function of one exception is right")
+            raise InvalidArgumentError(f"on_error must be a function of one exception, got {self.on_error!r}")
 
 
 @dataclass(frozen=True, slots=True)
 class ConsumerOptions:
-    """What the three kinds of consumers share. `subscription` is None for a checkpoint consumer, `group` for all
-    others. `create_topic`: whether a topic that is missing is created, where the broker allows it. `priority`: of a
-    queue consumer; the lowest is served first. `on_corrupt`: what becomes of a bad entry.
+    """The options that the three kinds of consumers share.
+
+    `subscription` is None for a checkpoint consumer, `group` is None for all others. `create_topic`: whether a missing
+    topic is created, where the broker allows it. `priority`: of a queue consumer; the lowest is served first.
+    `on_corrupt`: what happens at a bad entry.
     """
 
     name: str
@@ -242,3 +246,29 @@ class ConsumerOptions:
         check_choice("initial_position", self.initial_position, INITIAL_POSITIONS)
         check_number("priority", self.priority, 0, COUNT_MAX, whole=True)
         check_number("receive_queue_size", self.receive_queue_size, 1, COUNT_MAX, whole=True)
+
+
+@dataclass(frozen=True, slots=True)
+class QueueOptions:
+    """The keyword arguments that only `queue_consumer()` has."""
+
+    ack_timeout: float | None = None
+    nack_backoff: Backoff = field(default_factory=lambda: Backoff.constant(1.0))
+    dead_letter: DeadLetter | None = None
+
+    def __post_init__(self) -> None:
+        if self.ack_timeout is not None:
+            check_seconds("ack_timeout", self.ack_timeout, ACK_TIMEOUT_S_MIN)
+        if self.dead_letter is not None and not isinstance(self.dead_letter, DeadLetter):
+            raise InvalidArgumentError(f"dead_letter must be an engine.DeadLetter or None, got {self.dead_letter!r}")
+
+
+def backoff_of(option: Backoff | float | None) -> Backoff:
+    """A back-off, or a plain number of seconds; one second when it is None. Raises InvalidArgumentError."""
+    if isinstance(option, Backoff):
+        return option
+    seconds = 1.0 if option is None else option
+    if isinstance(seconds, bool) or not isinstance(seconds, (int, float)):
+        raise InvalidArgumentError(f"nack_backoff must be an engine.Backoff or a number of seconds, got {option!r}")
+    check_seconds("nack_backoff", seconds)
+    return Backoff.constant(float(seconds))

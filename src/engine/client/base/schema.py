@@ -77,7 +77,8 @@ class Schema(ABC):
         if isinstance(schema, type) and dataclasses.is_dataclass(schema):
             return Schema.json(schema)
         raise InvalidArgumentError(
-            f"schema is {schema!r:.80}; bytes, str, a dataclass, engine.Schema.json(…), .msgpack(…), .avro(…) is right"
+            "schema must be bytes, str, a dataclass, engine.Schema.json(…), .msgpack(…) or .avro(…), "
+            f"got {schema!r:.80}"
         )
 
     @property
@@ -87,7 +88,7 @@ class Schema(ABC):
 
     @property
     def evolves(self) -> bool:
-        """Whether a value can only be read by who knows the schema it was written with."""
+        """Whether a value can only be read with the schema that it was written with."""
         return self.facts is not None and self.facts.type is SchemaType.AVRO
 
     @abstractmethod

@@ -1,23 +1,44 @@
-"""A consumer's attachment to one segment: subscribe at its owner, grant credit, attach again after a loss.
+"""A consumer's attachment to one segment: subscribe at its owner, grant credit, acknowledge, attach again after a loss.
 
-What arrives goes to the consumer's one queue. When an attachment ends, what it has queued and not delivered is
-dropped: the broker delivers it again, from the cursor (or, for a reader, from where this reader stands).
+Attaching. SUBSCRIBE at the segment's owner, as the newest layout names it; the answer tells the durable cursor. Errors
+that pass (lost connection, stale layout, another consumer that has not detached yet) lead to another attempt; others
+end the consumer. What comes next happens in this order, and that is what prevents a message from being delivered twice
+or never:
+
+    1. Acknowledgements that were lost with the attachment before are sent again, and confirmed.
+    2. What of them is queued here a second time is dropped from the queue.
+    3. Credit is granted (FLOW), so the first message arrives behind both.
+
+Credit. The window is the attachment's part of the consumer's budget (credit.py). The broker sends what the window
+allows; what was consumed is granted again.
+
+Losing. What arrived and was not delivered is dropped from the consumer's queue, without credit: the broker sends it
+again, from the cursor (or, for a reader, from where this reader stands), over an attachment with a window of its own.
+
+A bad entry. An attachment whose broker cannot read on is *broken*: it still acknowledges, and delivers nothing before
+it is attached again for another reason.
 """
 
 from __future__ import annotations
 
 import asyncio
+import builtins
 import logging
+from collections.abc import Coroutine
 from typing import Any, Protocol
 
 from engine._native.consume.bucket_marks import BucketMarks
 from engine._native.consume.entry_queue import EntryQueue
+from engine._native.format.offsets import pack
 from engine.client.base.options import ConsumerOptions
-from engine.client.consume.acknowledging import Acknowledging
 from engine.client.consume.gaps import SegmentGaps
-from engine.client.net.connection import Connection, ignore_outcome
+from engine.client.consume.progress import Buckets, Progress
+from engine.client.net.connection import ignore_outcome
+from engine.client.net.link import CONSUMER, Link
 from engine.client.net.pool import Pool
-from engine.client.topic.session import TopicLayout, TopicSession
+from engine.client.topic.layout import TopicLayout
+from engine.client.topic.session import TopicSession
+from engine.client.transact.scope import Scope
 from engine.errors import (
     AlreadyClosedError,
     ConnectError,
@@ -30,18 +51,14 @@ from engine.errors import (
     SubscriptionNotFoundError,
     TimeoutError,
 )
+from engine.model.subscriptions import DeliveryMode
 from engine.wire import commands
 from engine.wire.commands import Header
 
 log = logging.getLogger(__name__)
 
-EXCLUSIVE = "exclusive"
-SHARED = "shared"
-QUEUE = "queue"
-READER = "reader"
-
-BUSY_S_MAX = 0.2  # between two looks at whether the segment's consumer before us has let go
-BUSY_TOLD = 10  # refusals after which it is perhaps no handover
+BUSY_S_MAX = 0.2  # between two attempts while another consumer is attached to the segment
+BUSY_TOLD = 10  # refusals after which the other one is perhaps not about to detach
 
 _PASSING = (ConnectError, TimeoutError, ConsumerBusyError, AlreadyClosedError)
 
@@ -58,38 +75,37 @@ class AttachmentOwner(Protocol):
         """A MESSAGE frame."""
 
     def attached(self, attachment: Attachment) -> None:
-        """It begins, or begins again, at `attachment.position`: grant it credit."""
+        """Delivery begins, or begins again, at `attachment.progress.position`: grant credit."""
 
     def detached(self, attachment: Attachment) -> None:
-        """What is queued of it will be delivered again."""
+        """What is queued from it will be delivered again."""
 
     def acknowledged_again(self, attachment: Attachment, ranges: Any) -> None:
-        """These are acknowledged now, and may be queued from before."""
+        """These ranges are acknowledged now, and may be queued a second time."""
 
     def broken_off(self, attachment: Attachment, error: CorruptionError) -> None:
-        """Its broker cannot read on."""
+        """The broker cannot read on in its segment."""
 
     def gaps_told(self, count: int) -> None:
-        """So many more gaps are passed: messages may be lost there."""
+        """More gaps were passed: messages may be lost there."""
 
     def end_reached(self, attachment: Attachment) -> None:
         """`attachment.end` is known now."""
 
     def segment_missing(self, attachment: Attachment, error: EngineError) -> bool:
-        """The broker does not know the segment or the subscription. Whether to try again."""
+        """The broker knows no such segment or subscription. Whether to try again."""
 
     def fail(self, error: EngineError) -> None:
         """The consumer cannot go on."""
 
 
-class Attachment(Acknowledging):
+class Attachment:
     """Loop thread only.
 
-    `end`: where a sealed segment ends, None before. `arrived`: behind everything that ever came. `pushed`: how many
-    messages were queued and not dropped again. `rewound`: the cursor was moved since it was attached before. `looks`:
-    those of the session when the segment was first said to be missing. `parked`: while it drains, what came and waits.
-    `window`: the messages and bytes that it may be sent ahead, None until it has got credit. `broken`: it stands at
-    something bad; it acknowledges, and delivers nothing before it is attached anew for another reason.
+    `end`: where a sealed segment ends, None before that is known. `pushed`: messages queued and not dropped again.
+    `rewound`: the cursor was moved back since the attachment before. `looks`: the session's count of lookups when the
+    segment was first reported missing. `parked`: while it drains, the queue of what arrived. `window`: the messages and
+    bytes that may be sent ahead, None before credit was granted. `broken`: see above.
     """
 
     def __init__(
@@ -97,72 +113,75 @@ class Attachment(Acknowledging):
         owner: AttachmentOwner,
         segment_id: int,
         name: str,
-        mode: str,
+        mode: DeliveryMode,
         start: int | None = None,
         bucket_ends: tuple[int, ...] = (),
     ) -> None:
-        super().__init__(owner, segment_id, name, start or 0)
+        self.segment_id = segment_id
+        self.name = name
         self.mode = mode
         self.bucket_ends = bucket_ends  # of a shared segment
-        self.end: int | None = None
+        self.progress = Progress(segment_id, name, start or 0)
         self.gaps = SegmentGaps()
-        self.arrived = 0
+        self.end: int | None = None
         self.pushed = 0
         self.rewound = False
-        self._seeks: tuple[str | None, int] | None = None  # those that the owner knew, as it was attached before
         self.looks: int | None = None
         self.parked: EntryQueue | None = None
         self.window: tuple[int, int] | None = None
         self.broken = False
+        self.closed = False
         self.tried = asyncio.Event()  # the first attempt has ended, either way
+        self.transactions: set[str] = set()  # open ones, as far as known, in which it has acknowledged
+        self.parting: dict[str, Any] = {}  # further fields of the frame that close() sends
+        self._owner = owner
+        self._link: Link | None = None  # while it is open
+        self._opening: Link | None = None
+        self._attaching = False  # in the background
         self._url: str | None = None  # the owner's, when it was attached
-        self._opening: tuple[Connection, int] | None = None  # asked for and not answered yet
-        self._ended_id = 0
-        self._attaching = False
-        self.seen: commands.Ranges | None = None  # what the broker is told by close() of what it holds: CLOSE_CONSUMER
+        self._seeks: tuple[str | None, int] | None = None  # (owner, its count of seeks) at the attachment before
+        self._attached_again = asyncio.Event()
+        self._owed = 0  # acknowledgements lost with an attachment: no credit is granted before they are through
 
     @property
     def connected(self) -> bool:
         """Whether the broker serves it now."""
-        return self._connection is not None
+        return self._link is not None
 
     @property
     def draining(self) -> bool:
-        """Whether it delivers no more for now; acknowledgements still go through."""
+        """Whether it delivers nothing for now; acknowledgements still go through."""
         return self.parked is not None
 
     # -- Attached --------------------------------------------------------------------------------------------
 
     def frame_received(self, header: Header, payload: memoryview) -> None:
-        """Messages, and how the attachment ends."""
+        """Messages, and where a sealed segment ends."""
         if self.closed:
-            return  # another one may have the segment by now
+            return  # there may be another attachment to the segment by now
         if isinstance(header, commands.Message):
             if not self.broken:
                 self._owner.blocks_came(self, header, payload)
         elif isinstance(header, commands.ReachedEnd):
             self.end = header.end
             self._owner.end_reached(self)
-        elif isinstance(header, commands.CloseConsumer) and header.request_id is None:
-            self._ended_id = header.consumer_id
-            error = EngineError.from_code(header.code or ConnectError.code, header.message or "closed")
-            self._detach()
-            if isinstance(error, CorruptionError):
-                self._break_off(error)
-                self.begin()
-            else:
-                self._lost(error)
 
     def resume_writing(self) -> None:
         """Acknowledgements and credit are never held back."""
 
-    def connection_lost(self, error: EngineError) -> None:
-        """Attach again over the next connection."""
-        self._connection = None
-        self._lost(error)
+    def link_ended(self, error: EngineError) -> None:
+        """Attach again. One that the broker cannot read on acknowledges, and delivers nothing."""
+        if self.closed:
+            return
+        self._link = None
+        if isinstance(error, CorruptionError):
+            self._break_off(error)
+            self.begin()
+        else:
+            self._lost(error)
 
     def _break_off(self, error: CorruptionError) -> None:
-        """What was damaged on its disk stays so. What is queued is good, and can be acknowledged."""
+        """What is queued is good, and can be acknowledged; nothing follows it."""
         if not self.broken and not self.closed:
             self._attached_again.clear()
             self._owner.broken_off(self, error)
@@ -172,31 +191,26 @@ class Attachment(Acknowledging):
             return
         self.broken = False
         self._attached_again.clear()
-        self.again_upto = self.arrived
+        self.progress.lost()
         self._owner.detached(self)
         if not self.draining and self._survives(error):
             self.begin()
 
     def moved(self, layout: TopicLayout) -> None:
-        """The segment may have another owner by now: attach there."""
-        connection, url = self._connection, layout.url_of(self.segment_id)
-        if connection is not None and url not in (None, self._url) and not self.draining:
-            self._detach()
-            self._say_close(connection, self._consumer_id)
+        """Attach to the segment's owner in this layout, if that is another one."""
+        url = layout.url_of(self.segment_id)
+        if self._link is not None and url not in (None, self._url) and not self.draining:
+            self._close_link()
             self._lost(NotOwnerError(f"{self.name} moved to {url}"))
 
     def rewind(self) -> None:
-        """Attach again where it is attached, or about to be: what comes begins at the cursor."""
-        connection, opening = self._connection, self._opening
-        if opening is not None:
-            self._say_close(*opening)
-            self._ended_id = opening[1]
-        if connection is not None and not self.draining:
-            self._detach()
-            self._say_close(connection, self._consumer_id)
+        """Attach again, so that delivery begins at the cursor."""
+        if self._opening is not None:
+            self._opening.close()
+        if self._link is not None and not self.draining:
+            self._close_link()
             self._lost(NotOwnerError(f"{self.name} is read again from the cursor"))
-        self.again_upto = 0  # what comes again is what counts
-        self.readings += 1
+        self.progress.moved_back()
 
     # -- attaching -------------------------------------------------------------------------------------------
 
@@ -222,6 +236,8 @@ class Attachment(Acknowledging):
                     if self.closed or not self._survives(e):
                         return
                     error = e
+                    if isinstance(e, ConnectError):
+                        self.broken = False  # the next broker may be another one, which can read on
                 self.tried.set()
                 busy += isinstance(error, ConsumerBusyError)
                 if busy == BUSY_TOLD:
@@ -263,53 +279,35 @@ class Attachment(Acknowledging):
             subscription=options.subscription,
             consumer_name=options.name,
             mode=self.mode,
-            start=self.expected if self.mode == READER else None,
+            start=self.progress.expected if self.mode is DeliveryMode.READER else None,
             initial_position=options.initial_position if options.subscription is not None else None,
             created_ms=self._owner.subscription_ms,
             priority=options.priority or None,
-            transactions=sorted(self.transactions) if self.mode == EXCLUSIVE and self.transactions else None,
-            bucketBoundaries=list(self.bucket_ends) if self.mode == SHARED else None,
+            transactions=(sorted(self.transactions) or None) if self.mode is DeliveryMode.EXCLUSIVE else None,
+            bucketBoundaries=list(self.bucket_ends) if self.mode is DeliveryMode.SHARED else None,
         )
 
     async def _attach(self, url: str | None) -> None:
         owner = self._owner
-        connection = await owner.pool.get(url)
-        if self.closed or self.draining:
-            return
-        consumer_id = connection.next_id()
-        request = self._subscribe(consumer_id)
-        self._ended_id, self._opening = 0, (connection, consumer_id)  # ids repeat from connection to connection
-        connection.attach(consumer_id, self)
+        link = self._opening = Link(owner.pool, CONSUMER, self)
         try:
-            answer = await connection.request(request, owner.pool.options.operation_timeout)
-        except BaseException as e:
-            connection.detach(consumer_id)
-            if not isinstance(e, EngineError) or isinstance(e, TimeoutError):
-                self._say_close(connection, consumer_id)
-            raise
+            answer = await link.open(url, self._subscribe, owner.pool.options.operation_timeout)
         finally:
             self._opening = None
-        if self.closed or self.draining:
-            self._say_close(connection, consumer_id)
+        if answer is None:
             return
-        if connection.lost is not None:  # right behind the answer; connection_lost() left it to this attempt
-            raise connection.lost
-        if self._ended_id == consumer_id:
-            connection.detach(consumer_id)
-            raise NotOwnerError(f"{self.name}: the attachment ended as it began")
         owner.subscription_ms = owner.subscription_ms or answer.created_ms
-        self._connection, self._consumer_id, self.looks = connection, consumer_id, None
-        self._url = url or connection.broker_url  # asked of any broker, it was the owner
+        self._link, self.looks = link, None
+        self._url = url or link.connection.broker_url  # any broker was asked, and it was the owner
         before, self._seeks = self._seeks, (url, answer.seeks or 0)
         moved = before is not None and before[0] == url and before != self._seeks
-        self.rewound = moved or answer.position < self.confirmed
-        if self.rewound and self.mode != QUEUE:
-            self.again_upto = 0  # what was delivered before the cursor was moved back was another reading
-            self.readings += 1
+        self.rewound = moved or answer.position < self.progress.confirmed
+        if self.rewound and self.mode is not DeliveryMode.QUEUE:
+            self.progress.moved_back()
         owner.gaps_told(self.gaps.told(answer.gaps or (), self.name, owner.options.subscription))
-        self.position = self.confirmed = answer.position
-        self.expected = self.gaps.skip(self.position)
-        self.marks = BucketMarks(self.segment_id, self.bucket_ends, True) if self.mode == SHARED else None
+        position = answer.position
+        marks = BucketMarks(self.segment_id, self.bucket_ends, True) if self.mode is DeliveryMode.SHARED else None
+        self.progress.begin(position, self.gaps.skip(position), marks)
         self._attached_again.set()
         if not self._owed:
             self._begin_delivery()
@@ -318,59 +316,161 @@ class Attachment(Acknowledging):
         if not self.broken:
             self._owner.attached(self)
 
-    def _acknowledged_again(self, ranges: Any) -> None:
-        self._owner.acknowledged_again(self, ranges)
+    # -- acknowledging ---------------------------------------------------------------------------------------
+
+    def start_ack(
+        self,
+        ack_type: str,
+        *,
+        position: int | None = None,
+        ranges: Any = None,
+        buckets: Buckets | None = None,
+        scope: Scope | None = None,
+    ) -> asyncio.Future[Any] | None:
+        """Send an ACK; its future ends when the acknowledgement is durable. None while it is not attached."""
+        link = self._link
+        if link is None:
+            return None
+        ack = commands.Ack(
+            consumer_id=link.ident,
+            ack_type=ack_type,
+            position=position,
+            ranges=None if ranges is None else pack(ranges),
+            buckets=None if buckets is None else [list(pair) for pair in buckets],
+            transaction=None if scope is None else scope.id,
+            attempt=None if scope is None else scope.attempt,
+        )
+        sent = link.connection.start_request(ack)
+        sent.add_done_callback(ignore_outcome)  # the caller may be cancelled by then
+        return sent
+
+    async def acknowledged(
+        self,
+        sent: asyncio.Future[Any] | None,
+        ack_type: str,
+        *,
+        position: int | None = None,
+        ranges: Any = None,
+        buckets: Buckets | None = None,
+        scope: Scope | None = None,
+    ) -> bool:
+        """Wait for an ACK that start_ack() has sent; send it again after a loss. True when it is durable.
+
+        In a transaction it is recorded then, and nothing is acknowledged before note() is called.
+
+        False when the attachment was given up first: another consumer may have its messages by then. Raises what the
+        broker answers, TimeoutError.
+        """
+        timeout = self._owner.pool.options.operation_timeout
+        again = {"position": position, "ranges": ranges, "buckets": buckets, "scope": scope}
+        try:
+            async with asyncio.timeout(timeout):
+                durable = sent is not None and await self._confirmed(sent)
+                if not durable and not await self._send_again(ack_type, again):
+                    return False
+        except builtins.TimeoutError as e:
+            if isinstance(e, EngineError):
+                raise
+            raise TimeoutError(f"{self.name}: an acknowledgement was not confirmed within {timeout:g} s") from e
+        if scope is None:
+            self.note(position, ranges or (), buckets or ())
+        return True
+
+    def note(self, position: int | None, ranges: Any, buckets: Buckets) -> None:
+        """This is durable, and acknowledged."""
+        ends: tuple[int, ...] = ()
+        if buckets and self.progress.marks is None:
+            view = self._owner.session.layout.segments.get(self.segment_id)
+            ends = () if view is None else view.bucket_ends
+        again = self.progress.note(position, ranges, buckets, ends)
+        if again is not None:
+            self._owner.acknowledged_again(self, again)
+
+    async def _send_again(self, ack_type: str, again: dict[str, Any]) -> bool:
+        """Send it over the next attachment, before credit is granted there: else the messages come again (C2, O2).
+
+        False when there is no next attachment. Raises TransactionConflictError when delivery begins there before what
+        this would acknowledge in a transaction.
+        """
+        self._owed += 1
+        readings = self.progress.readings
+        backoff = self._owner.pool.retry_delays()
+        try:
+            while not (self.closed or self.draining):
+                await self._attached_again.wait()
+                if again["scope"] is not None and self.progress.readings != readings:
+                    raise self.progress.conflict()
+                sent = self.start_ack(ack_type, **again)
+                if sent is not None and await self._confirmed(sent):
+                    return True
+                if self._attached_again.is_set():  # refused by the broker that still serves it: pause
+                    await asyncio.sleep(backoff.next())
+            return False
+        finally:
+            self._owed -= 1
+            if not self._owed and self._link is not None:
+                self._begin_delivery()
+
+    async def _confirmed(self, sent: asyncio.Future[Any]) -> bool:
+        """Whether it was confirmed; False when it was lost with its attachment."""
+        link = self._link
+        try:
+            await sent
+            return True
+        except EngineError as e:
+            if isinstance(e, ConnectError) or e.layout_stale or link is None or self._link is not link:
+                self._owner.pool.check_open()
+                return False
+            raise
 
     # -- credit ----------------------------------------------------------------------------------------------
 
     def grant(self, messages: int, size: int) -> None:
-        """The consumer has room for so many messages and bytes more."""
-        if self._connection is not None and not self.broken and (messages > 0 or size > 0):
-            flow = commands.Flow(consumer_id=self._consumer_id, messages=messages, bytes=size)
-            self._connection.stream.send(flow)
+        """Grant credit for more messages and bytes."""
+        link = self._link
+        if link is not None and not self.broken and (messages > 0 or size > 0):
+            flow = commands.Flow(consumer_id=link.ident, messages=messages, bytes=size)
+            link.connection.stream.send(flow)
 
     def redeliver(self, ranges: commands.Ranges, backoff: list[float] | None) -> None:
-        """Hand messages back, as REDELIVER says; nothing while the connection is lost."""
-        if self._connection is not None:
-            back = commands.Redeliver(consumer_id=self._consumer_id, ranges=ranges, backoff=backoff)
-            self._connection.stream.send(back)
+        """Send REDELIVER; nothing while it is not attached."""
+        link = self._link
+        if link is not None:
+            back = commands.Redeliver(consumer_id=link.ident, ranges=ranges, backoff=backoff)
+            link.connection.stream.send(back)
 
     # -- ending ----------------------------------------------------------------------------------------------
 
-    def _detach(self) -> None:
-        connection, self._connection = self._connection, None
-        if connection is not None:
-            connection.detach(self._consumer_id)
-
-    @staticmethod
-    def _say_close(connection: Connection, consumer_id: int) -> None:
-        if connection.lost is None:
-            future = connection.start_request(commands.CloseConsumer(consumer_id=consumer_id))
-            future.add_done_callback(ignore_outcome)
+    def _close_link(self) -> None:
+        link, self._link = self._link, None
+        if link is not None:
+            link.close()
 
     def give_up(self) -> None:
-        """End it without waiting for the broker's word. Idempotent."""
-        connection = self._end()
-        if connection is not None:
-            self._say_close(connection, self._consumer_id)
+        """End it without waiting for the broker. Idempotent."""
+        link = self._end()
+        if link is not None:
+            link.close()
 
-    def _end(self) -> Connection | None:
-        """The connection over which the broker is still to be told."""
+    def _end(self) -> Link | None:
+        """The link over which the broker still has to be told."""
         self.closed = True
-        connection = self._connection
-        self._detach()
+        link, self._link = self._link, None
         if self._opening is not None:
-            self._say_close(*self._opening)
+            self._opening.close()
         self._attached_again.set()
         self.tried.set()
-        return connection
+        return link
 
     async def close(self) -> None:
         """End it and wait for the broker to confirm. Acknowledges nothing. Idempotent."""
-        connection = self._end()
-        if connection is not None and connection.lost is None:
-            try:
-                closing = commands.CloseConsumer(consumer_id=self._consumer_id, seen=self.seen)
-                await connection.request(closing, self._owner.pool.options.operation_timeout)
-            except EngineError as e:
-                log.debug("%s: closing the consumer: %s", self.name, e)
+        link = self._end()
+        if link is not None:
+            await link.close_and_wait(self.parting)
+
+
+async def all_acknowledged(waits: list[Coroutine[Any, Any, bool]]) -> list[bool]:
+    """The outcome of each. A single one needs no task."""
+    if len(waits) == 1:
+        return [await waits[0]]
+    return await asyncio.gather(*waits)

@@ -1,7 +1,7 @@
-"""`AsyncCheckpointConsumer`: a reader that keeps its own position; the broker remembers nothing of it.
+"""`AsyncCheckpointConsumer`: a reader that keeps its own position; the broker stores none.
 
-It reads a segment from the position it knows, and a child segment only after its parents: a key's messages come in
-order across layout changes because nothing of a child is asked for before the last message of every parent was
+It reads a segment from its own position, and a child segment only after its parents: the messages of a key arrive in
+order across layout changes, because no message of a child is requested before the last message of every parent was
 delivered (semantics 10). A member of a group does the same with its share of the segments.
 """
 
@@ -13,14 +13,15 @@ from datetime import UTC, datetime
 
 from engine._native.format.entry import Entry
 from engine.client.base.options import ConsumerOptions
-from engine.client.consume.attachment import READER, Attachment
+from engine.client.consume.attachment import Attachment
 from engine.client.consume.receiver import Receiver
 from engine.client.consume.registration import Assigned, Registration
 from engine.client.net.pool import Pool
-from engine.client.topic.session import SegmentView, TopicLayout
+from engine.client.topic.layout import SegmentView, TopicLayout
 from engine.errors import InvalidArgumentError, NotFoundError
 from engine.model.names import TopicName
 from engine.model.positions import Checkpoint
+from engine.model.subscriptions import DeliveryMode
 from engine.wire import commands
 
 
@@ -29,10 +30,10 @@ class AsyncCheckpointConsumer(Receiver):
 
     Made by `client.checkpoint_consumer()`; usable with `async with`.
 
-    The members of a group share the segments out among them, and nobody remembers how far they came but they
-    themselves. A segment that comes to a member is read from where this member stood in it, else from where the
-    checkpoint it started from says, else (born later) from its start: after a move, messages that another member has
-    delivered come again. Within a share parents come before children; across members a layout change keeps no order.
+    The members of a group divide the segments among them, and each member alone knows its positions. A segment that is
+    assigned to a member is read from this member's position in it, else from the position in the checkpoint that it
+    started from, else (a newer segment) from its start: after a move, messages that another member has delivered are
+    delivered again. Within a share parents are read before children; across members a layout change keeps no order.
     """
 
     def __init__(self, pool: Pool, topic: TopicName, options: ConsumerOptions) -> None:
@@ -40,7 +41,7 @@ class AsyncCheckpointConsumer(Receiver):
         self._started: dict[int, int] = {}  # where reading begins; 0 for those that are missing (semantics 27)
         self._finished: set[int] = set()  # sealed, and delivered to the end or deleted
         self._ending = False  # some segment's end is known and not yet delivered
-        # Of what has come: the offset behind the last message that is to be delivered, and the one behind all.
+        # Of what arrived: the offset behind the last message to be delivered, and the one behind all of it.
         self._passed: dict[int, tuple[int, int]] = {}
         self._share: set[int] | None = None  # None: every segment
         self._share_epoch = -1  # of the layout that the share follows from
@@ -66,11 +67,11 @@ class AsyncCheckpointConsumer(Receiver):
     # -- positions -------------------------------------------------------------------------------------------
 
     async def checkpoint(self) -> Checkpoint:
-        """Where this consumer stands: what it has delivered, for every segment.
+        """The position of this consumer: what it has delivered, for every segment.
 
-        Start from it later to get exactly what follows, whatever shape the topic has by then. For segments that are not
-        in its share, a member of a group gives where it began or left off: of the group's checkpoints, the largest
-        position in each segment is the group's.
+        Start from it later to receive exactly what follows, whatever the topic's layout is then. For segments that are
+        not in its share, a member of a group gives the position where it began or stopped: of the checkpoints of all
+        members, the largest position in each segment is the group's.
         """
         self._check_open()
         return self.checkpoint_now()
@@ -82,14 +83,14 @@ class AsyncCheckpointConsumer(Receiver):
         return Checkpoint(positions, epoch=layout.epoch, topic=self._topic, topic_created_ms=layout.created_ms)
 
     async def seek(self, checkpoint: Checkpoint) -> None:
-        """Go on from `checkpoint`; what was fetched ahead is dropped. After an error it goes on where it stood.
+        """Continue from `checkpoint`; what was fetched ahead is dropped. After an error the position is unchanged.
 
         Raises InvalidArgumentError, TimeoutError, AlreadyClosedError.
         """
         self._check_open()
         if not isinstance(checkpoint, Checkpoint):
-            raise InvalidArgumentError(f"cannot seek to {type(checkpoint).__name__}; an engine.Checkpoint is right")
-        if checkpoint.form in ("latest", "timestamp"):  # or children that are not known here are read from their start
+            raise InvalidArgumentError(f"checkpoint must be an engine.Checkpoint, got {type(checkpoint).__name__}")
+        if checkpoint.form in ("latest", "timestamp"):  # else unknown children would be read from their start
             await self.session.look()
         positions = await self._resolve(checkpoint)
         self._check_open()
@@ -108,7 +109,7 @@ class AsyncCheckpointConsumer(Receiver):
         self.layout_changed(self.session.layout)
 
     async def _resolve(self, start: Checkpoint) -> dict[int, int]:
-        """A concrete offset for every segment there is now, but for those to be read from their start."""
+        """The offset in every present segment, except those to be read from their start."""
         if start.topic is not None and start.topic != self._topic:
             raise InvalidArgumentError(f"{start!r} is not of {self._topic}")
         if start.form == "positions":
@@ -122,18 +123,18 @@ class AsyncCheckpointConsumer(Receiver):
         return {s.segment_id: offset for s, offset in zip(segments, offsets, strict=True)}
 
     async def _reach(self, start: Checkpoint) -> None:
-        """Know the layout that a checkpoint is of: by an older one it would be read from segments that are gone."""
+        """Have the layout of the checkpoint: with an older one, deleted segments would be read."""
         self._check_same_topic(start)
         if self.session.layout.epoch < start.epoch:
             await self.session.look()
         if self.session.layout.epoch < start.epoch:
             raise InvalidArgumentError(
                 f"{start!r} is of a later layout than {self._topic} has, which is {self.session.layout.epoch}; "
-                "one of a topic that was deleted since cannot be used"
+                "a checkpoint of a topic that was deleted since cannot be used"
             )
 
     def _check_same_topic(self, start: Checkpoint) -> None:
-        """Its positions mean nothing in another topic of the same name."""
+        """Raise InvalidArgumentError for a checkpoint of an earlier topic of the same name."""
         here, there = self.session.layout.created_ms, start.topic_created_ms
         if here is not None and there is not None and here != there:
             raise InvalidArgumentError(
@@ -167,16 +168,16 @@ class AsyncCheckpointConsumer(Receiver):
         self.layout_changed(self.session.layout)
 
     def layout_changed(self, layout: TopicLayout) -> None:
-        """Read every segment of the share whose ancestors there are done."""
+        """Read every segment of the share whose ancestors in the share are done."""
         if self._closed:
-            return  # nobody would end what begins now
+            return  # what began now would never be closed
         self._finished &= layout.segments.keys()
         for segment in layout.segments.values():
             begun = segment.segment_id in self.attachments or segment.segment_id in self._finished
             if begun or not self._is_mine(segment.segment_id) or self._waits(layout, segment):
                 continue
             start = self._standing(segment.segment_id)
-            attachment = Attachment(self, segment.segment_id, segment.name, READER, start)
+            attachment = Attachment(self, segment.segment_id, segment.name, DeliveryMode.READER, start)
             self.attachments[segment.segment_id] = attachment
             attachment.begin()
 
@@ -202,17 +203,17 @@ class AsyncCheckpointConsumer(Receiver):
     def attached(self, attachment: Attachment) -> None:
         """Retention may have moved the start."""
         segment_id = attachment.segment_id
-        if attachment.position > self._standing(segment_id):
-            self._started[segment_id] = attachment.position
+        if attachment.progress.position > self._standing(segment_id):
+            self._started[segment_id] = attachment.progress.position
         super().attached(attachment)
 
     def detached(self, attachment: Attachment) -> None:
-        """Go on where delivery stands."""
+        """Continue at the next offset to deliver."""
         super().detached(attachment)
-        attachment.expected = self._stand_still(attachment.segment_id)
+        attachment.progress.expected = self._stand_still(attachment.segment_id)
 
     def _standing(self, segment_id: int) -> int:
-        """The next offset to deliver. What nobody is to get is passed with the message before it."""
+        """The next offset to deliver. Offsets without a message to deliver count with the message before them."""
         delivered = max(self._started.get(segment_id, 0), self._queue.positions.get(segment_id, 0))
         last, behind = self._passed.get(segment_id, (0, 0))
         standing = int(max(delivered, behind) if delivered >= last else delivered)
@@ -220,13 +221,13 @@ class AsyncCheckpointConsumer(Receiver):
         return standing if attachment is None else attachment.gaps.skip(standing)
 
     def _stand_still(self, segment_id: int) -> int:
-        """The same; nothing more is passed of what has come so far."""
+        """Fix the next offset to deliver: what arrived and was not delivered will be requested again."""
         standing = self._started[segment_id] = self._standing(segment_id)
         self._passed.pop(segment_id, None)
         return standing
 
     def _push(self, attachment: Attachment, entries: list[Entry], header: commands.Message, begin: int) -> int:
-        """Remember where the last message of it is, and where the block ends."""
+        """Note where the last message of the block is, and where the block ends."""
         pushed = super()._push(attachment, entries, header, begin)
         if entries:
             last, behind = self._passed.get(attachment.segment_id, (0, 0))[0], _behind(entries)
@@ -236,19 +237,17 @@ class AsyncCheckpointConsumer(Receiver):
         return pushed
 
     def segment_gone(self, attachment: Attachment) -> None:
-        """Its children may come."""
+        """Its children may be read."""
         self._finish(attachment)
 
     def readdressed(self, layout: TopicLayout) -> None:
-        """The controller may have moved as well."""
+        """The layout may name another controller as well."""
         super().readdressed(layout)
         if self._registration is not None:
             self._registration.look()
 
     def end_reached(self, attachment: Attachment) -> None:
-        """Sealed, and all of it is here: its children may come when all of it is delivered. The broker is not needed
-        for that, nor what retention has left of the segment by then.
-        """
+        """All of a sealed segment arrived: its children may be read when all of it is delivered, without the broker."""
         attachment.give_up()
         self._ending = True
         self._end_delivered()
@@ -275,7 +274,7 @@ class AsyncCheckpointConsumer(Receiver):
             self._finish(attachment)
 
     def _had_nothing(self, attachment: Attachment) -> bool:
-        """Whether its end was said before anything came: retention took all there was, from below where it ends."""
+        """Whether its end arrived before any message: retention has deleted all of it."""
         return not attachment.broken and attachment.segment_id not in self._passed
 
     def _finish(self, attachment: Attachment) -> None:

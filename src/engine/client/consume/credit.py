@@ -1,4 +1,10 @@
-"""How much each attachment of a consumer may be sent ahead: its part of what the consumer may hold."""
+"""Credit: how much each attachment of a consumer may be sent ahead, its part of what the consumer may hold.
+
+Each receiver owns a `Share`, which says how many attachments it has and how many bytes it holds; the `Budget` sums
+them. An attachment's window is the budget divided by the attachments, the expected ones included. A broker is granted a
+whole window when the segment is attached, and afterwards what was consumed. When others come, windows shrink: less is
+granted than was consumed. When others go, the difference is granted at once.
+"""
 
 from __future__ import annotations
 
@@ -12,15 +18,35 @@ from engine.limits import READ_BLOCK_SIZE
 Window = tuple[int, int]  # messages, bytes of entries
 
 _SIZE_MIN = READ_BLOCK_SIZE // 4
-_BURST_MAX = 16  # attachments that are let in within
+_BURST_MAX = 16  # attachments that are granted credit within
 _BURST_S = 0.005
+
+
+class Share:
+    """What one receiver has of a budget."""
+
+    __slots__ = ("_budget", "attachments", "held")
+
+    def __init__(self, budget: Budget) -> None:
+        self._budget = budget
+        self.held = 0
+        self.attachments = 0
+
+    def set(self, *, held: int, attachments: int) -> None:
+        """`held`: bytes that were received and not consumed. `attachments`: how many there are."""
+        more_held, more_attachments = held - self.held, attachments - self.attachments
+        self.held, self.attachments = held, attachments
+        if more_held or more_attachments:
+            self._budget.change(more_held, more_attachments)
 
 
 class Budget:
     """What a consumer may hold, over all its attachments, in however many topics these are. Loop thread only.
 
-    `whole`: messages and bytes. `size_min`: bytes that each attachment gets at least. `expected`: so many attachments
-    there will be, which are reckoned with before they are there. `memory`: what it is a part of.
+    `whole`: messages and bytes. `size_min`: the least number of bytes for each attachment. `expected`: the number of
+    attachments that there will be, which count before they are there. `memory`: what it is a part of.
+
+    Invariant: `_attachments` and `_held` are the sums over all shares.
     """
 
     def __init__(
@@ -31,47 +57,46 @@ class Budget:
         self.expected = expected
         self._size_min = size_min
         self._attachments = 0
+        self._held = 0
+
+    def share(self) -> Share:
+        """A new share, which has nothing yet."""
+        return Share(self)
+
+    def change(self, held: int, attachments: int) -> None:
+        """A share has changed by so much."""
+        self._held += held
+        self._attachments += attachments
 
     @property
     def shares(self) -> int:
-        """In how many parts it is cut."""
+        """The number of parts."""
         return max(self._attachments, self.expected)
 
     @property
     def size(self) -> int:
-        """Bytes that it is now: others may need theirs."""
+        """Its bytes now: less than `whole` while other consumers and producers of the client need theirs."""
         return self.whole[1] if self._memory is None else min(self.whole[1], self._memory.window)
 
     @property
     def state(self) -> Window:
-        """What parts follow from."""
+        """What parts are computed from."""
         return self.shares, self.size
 
     @property
     def part(self) -> Window:
-        """Of one attachment."""
+        """The window of one attachment."""
         shares, size = self.state
         least = min(self._size_min, max(size // 2, WINDOW_MIN))
         return max(self.whole[0] // shares, 1), max(size // shares, least)
 
-    def recount(self, before: int, now: int) -> int:
-        """Somebody had so many attachments, and has so many now; the latter."""
-        self._attachments += now - before
-        return now
-
-    def hold(self, before: int, now: int) -> int:
-        """Somebody held so many bytes, and holds so many now; the latter."""
-        return now
-
     def admit(self, attachment: Attachment) -> None:
-        """It has begun: it gets its part."""
+        """Delivery begins: grant its part."""
         attachment.window = self.part
         attachment.grant(*attachment.window)
 
     def widen(self, attachments: Collection[Attachment]) -> Window:
-        """Grant what the parts have grown by, as others have gone. Returns the smallest window, which may be wider as
-        well.
-        """
+        """Grant what the parts have grown by. Returns the smallest window, which may have grown as well."""
         messages, size = own = self.part
         granted: list[Window] = []
         for attachment in attachments:
@@ -87,7 +112,7 @@ class Budget:
         return min(w[0] for w in granted), min(w[1] for w in granted)
 
     def regrant(self, attachment: Attachment, messages: int, size: int) -> None:
-        """Grant what was consumed; less where the attachment's window is wider than its part is now: others came."""
+        """Grant what was consumed; less where the attachment's window is wider than its part is now."""
         window, (most, most_size) = attachment.window, self.part
         if window is not None and (window[0] > most or window[1] > most_size):
             less, less_size = min(messages, max(window[0] - most, 0)), min(size, max(window[1] - most_size, 0))
@@ -100,29 +125,27 @@ class Budget:
 
 
 class Gate(Budget):
-    """The budget of many attachments whose parts are smaller than one entry, and brokers send whole entries.
+    """The budget of many attachments, whose parts are smaller than one entry; brokers send whole entries.
 
-    So it looks at what is really held. When that is all there may be, attachments wait for credit in a line; and they
-    get it a few at a time, since what each of them brings is not known before it is there.
+    So it goes by what is held. While that is the whole budget, attachments wait for credit, first come, first served.
+    They get it a few at a time, since the size of what each of them brings is not known before it arrives.
     """
 
     def __init__(self, whole: Window, expected: int = 1, memory: ClientMemory | None = None) -> None:
         super().__init__(whole, 1, expected, memory)
-        self._held = 0
-        self._waiting: dict[Attachment, Window] = {}  # what they are to be granted
-        self._burst = 0  # so many were let in a moment ago
+        self._waiting: dict[Attachment, Window] = {}  # the credit that each is to be granted
+        self._burst = 0  # granted within the last _BURST_S
         self._timer: asyncio.TimerHandle | None = None
 
-    def hold(self, before: int, now: int) -> int:
-        """When less is held, others are let in."""
-        self._held += now - before
-        if self._waiting and now < before:
+    def change(self, held: int, attachments: int) -> None:
+        """When less is held, attachments that wait get their credit."""
+        super().change(held, attachments)
+        if self._waiting and held < 0:
             self._let_in()
-        return now
 
     def admit(self, attachment: Attachment) -> None:
-        """In its turn, which is at once when few come together."""
-        self._waiting.pop(attachment, None)  # of before it was lost
+        """Grant its part in its turn: at once when few come together."""
+        self._waiting.pop(attachment, None)  # from before it was lost
         attachment.window = self.part
         self._wait(attachment, *attachment.window)
 

@@ -1,6 +1,6 @@
-"""Bad entries that a consumer of one topic meets: reported by their place, or skipped.
+"""Bad entries of a consumer of one topic: reported with their place, or skipped.
 
-A bad entry waits in the queue in its place, like a good one, so everything good before it is received first.
+A bad entry is queued in its place, like a good one, so that everything good before it is received first.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ log = logging.getLogger("engine.client")
 
 
 class Damage:
-    """What becomes of the bad entries of one consumer. Loop thread only.
+    """Handles the bad entries of one consumer. Loop thread only.
 
-    `entries`, `messages`: those that were skipped. `stopped`: by segment, the error of the entry that it stands at.
+    `entries`, `messages`: those that were skipped. `stopped`: by segment, the error at which delivery stopped.
     """
 
     def __init__(self, receiver: Receiver) -> None:
@@ -36,7 +36,7 @@ class Damage:
         self._counted: Entry | None = None
 
     def meet(self) -> CorruptionError | None:
-        """A bad entry comes next: pass it by, or return the error that one receive raises."""
+        """A bad entry is next: skip it, or return the error that one receive raises."""
         receiver = self._receiver
         found = receiver.damaged()
         if found is None:
@@ -50,7 +50,7 @@ class Damage:
         return error
 
     def past(self, pop: Callable[[], T | None]) -> T | None:
-        """What comes next behind bad entries that are passed by. Raises CorruptionError for one that is not."""
+        """Pop what is behind skipped entries. Raises CorruptionError for a bad entry that is not skipped."""
         while (error := self.meet()) is None:
             try:
                 return pop()
@@ -77,7 +77,7 @@ class Damage:
         return error
 
     def check(self) -> None:
-        """Raise where every segment stands at a bad entry: nothing more would come."""
+        """Raise where every segment has stopped at a bad entry: nothing more would arrive."""
         attachments = self._receiver.attachments.values()
         if self.stopped and attachments and all(attachment.broken for attachment in attachments):
             error = next(iter(self.stopped.values()))
@@ -85,5 +85,5 @@ class Damage:
 
 
 def end_of(attachment: Attachment, error: CorruptionError) -> Entry:
-    """What stands for all that its broker cannot read."""
-    return damaged_entry(attachment.segment_id, attachment.expected, str(error))
+    """The queue entry for everything that the broker cannot read."""
+    return damaged_entry(attachment.segment_id, attachment.progress.expected, str(error))

@@ -1,10 +1,10 @@
-"""Messages that came back too often go to another topic: published there first, durably, then acknowledged here.
+"""Messages redelivered too often move to another topic: durably published there first, then acknowledged here.
 
-A crash between the two makes the next consumer do it again, and the broker drops what it has: each dead letter has a
-producer of its own, named after the subscription and the message, which sends one message, with the sequence id 0. A
-name per message, because consumers give messages up in any order, and the broker knows of a producer only how far its
-sequence ids have come. Whoever attaches under that name is told whether the message is there already, also after the
-dead-letter topic has changed its shape.
+After a crash between the two, the next consumer publishes again, and the broker drops the duplicate: each dead letter
+has a producer of its own, named after the subscription and the message, which sends one message, with the sequence id
+0. The name is per message because messages are moved in any order, and the broker keeps only the last sequence id of a
+producer. A producer that attaches under that name learns whether the message is stored already, also after the
+dead-letter topic has changed its layout.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from engine.model.redelivery import DeadLetter
 
 log = logging.getLogger(__name__)
 
-WORKERS_MAX = 16  # dead letters on their way at once
+WORKERS_MAX = 16  # dead letters being moved at once
 RETRY_S_FIRST = 0.05
 RETRY_S_MAX = 30.0
 GOODBYE_S_MAX = 2.0
@@ -44,7 +44,7 @@ Acknowledge = Callable[[int, int], Awaitable[None]]
 
 
 class DeadLetters:
-    """Of one consumer. Loop thread only. `moved`: how many it has published and acknowledged.
+    """The dead letters of one consumer. Loop thread only. `moved`: how many were published and acknowledged.
 
     `created_ms`: when the source was created, which tells it from an earlier topic of its name. `acknowledge` takes a
     segment and an offset.
@@ -69,12 +69,12 @@ class DeadLetters:
         self._created_ms = created_ms
         self._acknowledge = acknowledge
         self._queue = EntryQueue(self._source, MessageId, None, None, decompressor())
-        self._lives: dict[int, int] = {}  # by segment, how often what was sent of it was taken back
+        self._lives: dict[int, int] = {}  # by segment, how often its messages were taken back by the broker
         self._workers: set[asyncio.Task[None]] = set()
         self._closed = False
 
     def select(self, redelivered: Iterable[tuple[int, int, int]] | None) -> BitMap64:
-        """Of [first, last, count], the offsets that came back too often."""
+        """Of [first, last, count], the offsets that were redelivered too often."""
         dead = BitMap64()
         for first, last, count in redelivered or ():
             if count > self._max:
@@ -92,12 +92,12 @@ class DeadLetters:
                 task.add_done_callback(self._workers.discard)
 
     def drop(self, segment_id: int) -> None:
-        """What waits of a segment goes to somebody else."""
+        """Drop what is queued of a segment: another consumer may get it."""
         self._queue.drop(segment_id)
         self._lives[segment_id] = self._lives.get(segment_id, 0) + 1
 
     async def close(self) -> None:
-        """Begin no more; what does not get through soon is taken up by whoever gets the message. Idempotent."""
+        """Begin no more; what is not moved soon is left to the next consumer of the message. Idempotent."""
         self._closed = True
         if self._workers:
             _, late = await asyncio.wait(list(self._workers), timeout=GOODBYE_S_MAX)
@@ -106,7 +106,7 @@ class DeadLetters:
 
     @property
     def full(self) -> bool:
-        """Whether there are so many that no more should be kept here."""
+        """Whether so many are queued that no more should be added."""
         return self._queue.bytes >= BYTES_MAX
 
     async def _work(self) -> None:
@@ -114,16 +114,16 @@ class DeadLetters:
             await self._move(message)
 
     def _next(self) -> Message | None:
-        """The next one. A bad entry stays unacknowledged: there is nothing to publish."""
+        """The next dead letter. A bad entry stays unacknowledged: there is nothing to publish."""
         while True:
             try:
                 return self._queue.pop_message()
             except CorruptionError as e:
                 self._queue.damaged(drop=True)
-                log.warning("%s: it came back too often, and cannot be moved: %s", self._source, e)
+                log.warning("%s: a message was redelivered too often, and cannot be moved: %s", self._source, e)
 
     async def _move(self, message: Message) -> None:
-        """Publish it and acknowledge it, as often as it takes while this consumer has it."""
+        """Publish and acknowledge it, as often as it takes, while this consumer holds the message."""
         segment_id, life = message.segment_id, self._lives.get(message.segment_id, 0)
         backoff = RetryDelay(self._pool.options.rng, initial=RETRY_S_FIRST, maximum=RETRY_S_MAX)
         while not self._closed and self._lives.get(segment_id, 0) == life:
@@ -141,7 +141,7 @@ class DeadLetters:
             await asyncio.sleep(backoff.next())
 
     async def _publish(self, message: Message) -> None:
-        """Unless it is there. Durable when this returns."""
+        """Publish it unless it is stored already. Durable when this returns."""
         name = producer_name(self._source, self._created_ms(), self._subscription, message.segment_id, message.offset)
         producer = AsyncProducer(self._pool, self._target, name, ProducerOptions(name=name))
         await producer.start()
@@ -164,13 +164,13 @@ class DeadLetters:
 
 
 def producer_name(source: str, created_ms: int | None, subscription: str, segment_id: int, offset: int) -> str:
-    """The same for the same message and subscription, and for no other; short, whatever the names are."""
+    """A short name that only the same message of the same subscription has."""
     where = xxh64("\0".join((source, str(created_ms), subscription)).encode())
     return f"dead-letter-{where:016x}-{segment_id}-{offset}"
 
 
 def properties_of(message: Message) -> dict[str, str]:
-    """The producer's; none where they cannot be read."""
+    """Its properties; none where they cannot be read."""
     try:
         return message.properties
     except CorruptionError:
@@ -178,7 +178,7 @@ def properties_of(message: Message) -> dict[str, str]:
 
 
 def origin_of(message: Message, source: str, subscription: str) -> dict[str, str]:
-    """Where a dead letter comes from, as properties."""
+    """The origin of a dead letter, as properties."""
     return {
         "origin-topic": source,
         "origin-message": f"{message.segment_id}:{message.offset}",

@@ -1,6 +1,6 @@
-"""The gaps in a segment: offsets that the broker gave up, since what had them may be lost (docs/guarantees.md).
+"""The gaps in a segment: offsets that the broker gave up, since their messages may be lost (docs/guarantees.md).
 
-They name no message, so a reader passes them; what was passed is logged, once for each consumer.
+There is no message at these offsets, so a reader skips them; each gap is logged once per consumer.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ log = logging.getLogger("engine.client")
 
 
 class SegmentGaps:
-    """Runs [start, stop) of one segment, as its owner told them when it was attached to."""
+    """Runs [start, stop) of one segment, as its owner sent them with its answers to SUBSCRIBE."""
 
     __slots__ = ("_runs",)
 
@@ -20,15 +20,16 @@ class SegmentGaps:
         self._runs: list[tuple[int, int]] = []
 
     def told(self, runs: Sequence[Sequence[int]], segment: str, subscription: str | None) -> int:
-        """The owner knows of these at or above the reader's position; how many of them are new."""
+        """Add the gaps that the owner knows at or above the reader's position; how many of them are new."""
         known = len(self._runs)
         for start, stop in runs:
             if (start, stop) not in self._runs:
                 self._runs.append((start, stop))
-                self._runs.sort()  # one may begin where another ends: the owner found more of it lost
+                self._runs.sort()  # one may begin where another ends: the owner found more to be lost
                 log.warning(
-                    "%s: messages from offset %d on were lost before they were synced, or there were none; %s goes on "
-                    "at offset %d", segment, start, "the reader" if subscription is None else repr(subscription), stop,
+                    "%s: messages from offset %d on were lost before they were synced, or there were none; "
+                    "%s continues at offset %d",
+                    segment, start, "the reader" if subscription is None else repr(subscription), stop,
                 )  # fmt: skip
         return len(self._runs) - known
 

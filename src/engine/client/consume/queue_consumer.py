@@ -17,22 +17,21 @@ from engine._native.consume.batch import MessageBatch
 from engine._native.consume.message import Message
 from engine._native.format.entry import Entry
 from engine._native.format.offsets import offset_set, pack, range_set, runs
-from engine.client.base.idents import offsets_of
-from engine.client.base.options import ConsumerOptions, check_seconds
-from engine.client.base.redelivery import QueueOptions
-from engine.client.consume.acknowledging import all_acknowledged
-from engine.client.consume.attachment import QUEUE, Attachment
+from engine.client.base.options import ConsumerOptions, QueueOptions, check_seconds
+from engine.client.base.positions import offsets_of
+from engine.client.consume.attachment import Attachment, all_acknowledged
 from engine.client.consume.dead_letter import DeadLetters
 from engine.client.consume.receiver import Receiver
 from engine.client.consume.receiving import ConsumerStatistics
 from engine.client.consume.unacked import Unacknowledged
 from engine.client.net.pool import Pool
-from engine.client.topic.session import TopicLayout
+from engine.client.topic.layout import TopicLayout
 from engine.client.transact.scope import InTransaction, Scope, scope_of
 from engine.errors import CorruptionError, EngineError, NotFoundError, TransactionConflictError
 from engine.model.names import TopicName
 from engine.model.positions import MessageId
 from engine.model.redelivery import Backoff
+from engine.model.subscriptions import DeliveryMode
 from engine.wire import commands
 
 RANGES_MAX = 20_000  # of one frame, so that it fits its header
@@ -74,7 +73,7 @@ class AsyncQueueConsumer(Receiver):
         self._finished: set[int] = set()  # sealed, and acknowledged to the end or deleted
         self._backoff = (queue or QueueOptions()).nack_backoff
         self._unacked = Unacknowledged((queue or QueueOptions()).ack_timeout, self._loop.time)
-        self._lives: dict[int, int] = {}  # by segment, how often what was sent of it was taken back
+        self._lives: dict[int, int] = {}  # by segment, how often its messages were taken back by the broker
         self._timer: asyncio.TimerHandle | None = None
         self._acknowledged = self._nacked = self._timed_out = 0
         self._dead_letters: DeadLetters | None = None
@@ -99,12 +98,12 @@ class AsyncQueueConsumer(Receiver):
             raise
 
     def layout_changed(self, layout: TopicLayout) -> None:
-        """Attach to what is new, forget what is gone."""
+        """Attach to new segments, give up deleted ones."""
         if self._closed or self._failure is not None:
-            return  # nothing would end what begins now
+            return  # what began now would never be closed
         for segment in layout.segments.values():
             if segment.segment_id not in self.attachments and segment.segment_id not in self._finished:
-                attachment = Attachment(self, segment.segment_id, segment.name, QUEUE)
+                attachment = Attachment(self, segment.segment_id, segment.name, DeliveryMode.QUEUE)
                 self.attachments[segment.segment_id] = attachment
                 attachment.begin()
         for segment_id in self.attachments.keys() - layout.segments.keys():
@@ -113,7 +112,7 @@ class AsyncQueueConsumer(Receiver):
         self._finished &= layout.segments.keys()
 
     def detached(self, attachment: Attachment) -> None:
-        """A seek ends the attachments to all segments that are active: what was finished may have a backlog again."""
+        """A seek ends the attachments to all active segments: finished ones may have a backlog again."""
         self._settle()
         super().detached(attachment)
         self._let_go(attachment.segment_id)
@@ -132,7 +131,7 @@ class AsyncQueueConsumer(Receiver):
         self._let_go(attachment.segment_id)
 
     def end_reached(self, attachment: Attachment) -> None:
-        """A sealed segment without backlog is let go."""
+        """Detach from a sealed segment without backlog."""
         self._finished.add(attachment.segment_id)
         self.attachments.pop(attachment.segment_id, None)
         attachment.give_up()
@@ -140,13 +139,13 @@ class AsyncQueueConsumer(Receiver):
         self._let_go(attachment.segment_id)
 
     def _is_done(self, segment_id: int, place: int, position: int) -> bool:
-        """Also what is acknowledged to its end."""
+        """Also a segment that is acknowledged to its end."""
         return segment_id in self._finished or super()._is_done(segment_id, place, position)
 
     # -- what the user has -----------------------------------------------------------------------------------
 
     def _push(self, attachment: Attachment, entries: list[Entry], header: commands.Message, begin: int) -> int:
-        """Messages that came back too often are queued apart."""
+        """Queue a block; messages that were redelivered too often become dead letters."""
         if not entries or self._closed:
             return 0
         skip, redelivered = header.skip, header.redelivered
@@ -170,7 +169,7 @@ class AsyncQueueConsumer(Receiver):
     def _put_aside(
         self, attachment: Attachment, letters: DeadLetters, entries: list[Entry], dead: BitMap64, redelivered: Any
     ) -> None:
-        """They need no room here; the broker may send others in their place once they are moved."""
+        """They take no room in the queue; once they are moved, the broker is granted credit for others."""
         self._credited_messages += len(dead)
         if letters.full:
             self._hand_back(attachment, dead, Backoff())
@@ -179,11 +178,11 @@ class AsyncQueueConsumer(Receiver):
             letters.push(entries, dead, redelivered)
 
     def _settle(self) -> None:
-        """Note what the user has received by now."""
+        """Note what was received so far."""
         self._unacked.settle(self._queue.messages)
 
     def _let_go(self, segment_id: int) -> None:
-        """What was sent of a segment is somebody else's by now, whether the user has it or not."""
+        """Drop a segment's messages, received or not: the broker may deliver them to another consumer."""
         self._unacked.drop(segment_id)
         self._lives[segment_id] = self._lives.get(segment_id, 0) + 1
         if self._dead_letters is not None:
@@ -196,7 +195,7 @@ class AsyncQueueConsumer(Receiver):
         super().acknowledged_again(attachment, ranges)
 
     def _watch(self) -> None:
-        """Look for what has been unacknowledged too long, as long as there may be something."""
+        """Check for expired messages regularly, while there may be some."""
         if self._unacked.timeout is not None and self._timer is None and self._unacked.busy and not self._closed:
             self._timer = self._loop.call_later(self._unacked.tick, self._look)
 
@@ -218,14 +217,14 @@ class AsyncQueueConsumer(Receiver):
     # -- bad entries -----------------------------------------------------------------------------------------
 
     def stop_at(self, entry: Entry, error: CorruptionError) -> None:
-        """It counts as received and stays unacknowledged: it comes again, here or elsewhere. Others come."""
+        """It counts as received and stays unacknowledged, so it is redelivered. Other entries follow."""
         self._queue.damaged(drop=True)
-        if not entry.size:  # nothing comes of this segment
+        if not entry.size:  # nothing follows in this segment
             self._damage.stopped[entry.segment_id] = error
         self._popped()
 
     def pass_by(self, attachment: Attachment | None, entry: Entry, first: int, last: int) -> None:
-        """Acknowledged."""
+        """Skip a bad entry, and acknowledge it."""
         super().pass_by(attachment, entry, first, last)
         saving = self._save_skipped(entry.segment_id, range_set(first, last))
         self.pool.tasks.spawn(saving, name=f"skip a bad entry of {self._topic}")
@@ -234,7 +233,7 @@ class AsyncQueueConsumer(Receiver):
         try:
             await self._acknowledge({segment_id: offsets})
         except EngineError as e:
-            log.debug("%s: a bad entry of segment %d comes again: %s", self._topic, segment_id, e)
+            log.debug("%s: a bad entry of segment %d will be redelivered: %s", self._topic, segment_id, e)
 
     def _break_off(self, attachment: Attachment, end: Entry) -> None:
         self._settle()
@@ -251,9 +250,9 @@ class AsyncQueueConsumer(Receiver):
         What was acknowledged before is no error, also in segments that are gone since. Raises AlreadyClosedError,
         TimeoutError, StorageError, InvalidArgumentError; NotFoundError for a segment the topic never had.
 
-        `transaction`: it takes effect when that is committed; until then nobody gets these messages, and when it is
-        aborted they are due again. Raises TransactionConflictError when it has ended, and when one of them is
-        acknowledged already, or by another open transaction.
+        `transaction`: it takes effect when that is committed; until then no consumer gets these
+        messages, and when it is aborted they are due again. Raises TransactionConflictError when it has ended, and when
+        one of them is acknowledged already, or by another open transaction.
         """
         found = offsets_of(x, self._topic)
         self._check_open()
@@ -274,7 +273,7 @@ class AsyncQueueConsumer(Receiver):
         if scope is not None and any(life and len(held[i][1]) < len(found[i]) for i, (life, _) in held.items()):
             self._give_back(held)
             raise TransactionConflictError(
-                "the connection was lost, and some of these messages may have been delivered to somebody else, or twice"
+                "the connection was lost: some of these messages may have been delivered to another consumer, or twice"
             )
         try:
             waits = [wait for i, offsets in found.items() for wait in self._sent(i, offsets, scope)]
@@ -286,14 +285,14 @@ class AsyncQueueConsumer(Receiver):
             self._check_open()  # closed meanwhile: nothing was saved; else the segment is done with, all acknowledged
 
     def _give_back(self, held: dict[int, tuple[int, BitMap64]]) -> None:
-        """They are not acknowledged after all."""
+        """Hold them again: they are not acknowledged."""
         for segment_id, (life, offsets) in held.items():
             if self._lives.get(segment_id, 0) == life:
                 self._unacked.give_back(segment_id, offsets)
         self._watch()
 
     def _sent(self, segment_id: int, offsets: BitMap64, scope: Scope | None) -> list[Coroutine[Any, Any, bool]]:
-        """Send the acknowledgement of these; what is left is to wait. Nothing where the segment is done with."""
+        """Send the acknowledgement; returns what to wait for. Nothing where the segment has no backlog."""
         attachment = self.attachments.get(segment_id)
         if attachment is None:
             return []
@@ -305,17 +304,18 @@ class AsyncQueueConsumer(Receiver):
         return waits
 
     async def _acknowledge_one(self, segment_id: int, offset: int) -> None:
-        """Of a dead letter that was published."""
+        """Acknowledge a dead letter that was published."""
         await self._acknowledge({segment_id: BitMap64((offset,))})
         if (attachment := self.attachments.get(segment_id)) is not None:
             attachment.grant(1, 0)
 
     async def negative_acknowledge(self, x: Acknowledgeable, *, delay: float | None = None) -> None:
-        """Hand back: it is delivered again after `delay` seconds (default: what `nack_backoff` says), or as soon as
-        the subscription has no consumer any more and gets one again.
+        """Hand back: it is delivered again after `delay` seconds (default: as `nack_backoff` says), or as soon as the
+        subscription has lost all its consumers and gets one again.
 
-        Of messages that this consumer has received and not acknowledged; others are left alone: they are somebody
-        else's by now, or done. Does not wait for the broker. Raises AlreadyClosedError, InvalidArgumentError.
+        It applies to messages that this consumer has received and not acknowledged; others are ignored, since another
+        consumer has them or they are acknowledged. Does not wait for the broker. Raises AlreadyClosedError,
+        InvalidArgumentError.
         """
         if delay is not None:
             check_seconds("delay", delay)
@@ -350,20 +350,20 @@ class AsyncQueueConsumer(Receiver):
         )
 
     async def _end_work(self) -> None:
-        """What the user has not seen by now is not counted as delivered, nor received any more."""
+        """What was not received is not counted as delivered."""
         if self._timer is not None:
             self._timer.cancel()
         self._settle()
         for segment_id, attachment in self.attachments.items():
             seen = runs(self._unacked.held(segment_id))
-            attachment.seen = pack(seen) if len(seen) <= RANGES_MAX else None
+            attachment.parting = {"seen": pack(seen)} if len(seen) <= RANGES_MAX else {}
         self._restart_queue()
         if self._dead_letters is not None:
             await self._dead_letters.close()
 
 
 def _unreadable(entries: list[Entry]) -> BitMap64:
-    """Bad entries are no dead letters: there is nothing to publish."""
+    """Offsets of bad entries, which cannot become dead letters: there is nothing to publish."""
     found = BitMap64()
     for entry in entries:
         if entry.failure is not None:

@@ -1,6 +1,10 @@
 """What the three kinds of consumers of one topic share: one queue, credit, attachments, and the end.
 
-Blocks are verified once, when they arrive, and read lazily.
+Blocks are verified once, when they arrive, and decoded when they are received.
+
+Credit is counted in totals: what arrived (`_pushed…`) minus what was credited again (`_credited…`) is queued, or was
+consumed and is due. A quarter of the smallest window is worth a FLOW frame. What is dropped because it will be
+delivered again, and what is parked, counts as credited without a FLOW.
 """
 
 from __future__ import annotations
@@ -19,18 +23,20 @@ from engine._native.format.entry import Entry
 from engine.aio.once import Once
 from engine.client.base.compression import decompressor
 from engine.client.base.options import ConsumerOptions
-from engine.client.consume.attachment import QUEUE, SHARED, Attachment
+from engine.client.consume.attachment import Attachment
 from engine.client.consume.credit import Budget
 from engine.client.consume.damage import Damage, end_of
-from engine.client.consume.receiving import ConsumerStatistics, Gatherer, Receiving
+from engine.client.consume.receiving import ConsumerStatistics, MemberOwner, Receiving
 from engine.client.consume.writers import Writers
 from engine.client.net.pool import Pool, call_threadsafe
 from engine.client.topic.declaring import declare
-from engine.client.topic.session import TopicLayout, TopicSession
+from engine.client.topic.layout import TopicLayout
+from engine.client.topic.session import TopicSession
 from engine.errors import AlreadyClosedError, CorruptionError, EngineError, SubscriptionNotFoundError
 from engine.limits import RECEIVE_QUEUE_BYTES
 from engine.model.names import TopicName
 from engine.model.positions import MessageId, split_position
+from engine.model.subscriptions import DeliveryMode
 from engine.wire import commands
 
 
@@ -42,28 +48,28 @@ class Receiver(Receiving):
         self.pool = pool
         self.options = options
         self.session = TopicSession(pool, topic)
-        self.subscription_ms: int | None = None  # when it was created, once it is known: no later one is meant
+        self.subscription_ms: int | None = None  # of its creation, once known: a later one of its name is another
         self.on_closed: Callable[[Any], object] | None = None
         self._topic = str(topic)
         self._make_id = partial(MessageId, topic=self._topic)
         self.attachments: dict[int, Attachment] = {}
         self._queue = self._new_queue()
-        # What arrived and what was credited again, in total; what is between the two is queued or due.
+        # Totals, see above.
         self._pushed_messages = self._pushed_bytes = 0
         self._credited_messages = self._credited_bytes = 0
         self._budget = Budget((options.receive_queue_size, RECEIVE_QUEUE_BYTES), memory=pool.memory)
-        self._counted = self._held = 0  # attachments, and bytes, in the budget
+        self._budget_share = self._budget.share()
         # The smallest window that was granted; a quarter of it is worth a FLOW.
         self._window_messages, self._window_bytes = self._budget.whole
-        self._fitted_to = (0, 0)  # of the budget, when windows were made
+        self._fitted_to = (0, 0)  # the state of the budget when windows were last computed
         self._returning = False
-        self.unread = 0  # entries that wait and were written by a schema not known here yet
+        self.unread = 0  # queued entries whose writer schema is not known yet
         self._writers = Writers(self)
         self._damage = Damage(self)
         self._closed = False
         self._gaps = 0
         self._end = Once()
-        self._gatherer: Gatherer | None = None
+        self._member_of: MemberOwner | None = None
         self._leave_memory: Callable[[], None] = lambda: None
 
     def _new_queue(self) -> EntryQueue:
@@ -72,14 +78,14 @@ class Receiver(Receiving):
         return EntryQueue(self._topic, self._make_id, None, decode, decompressor(), self.pool.memory.opened)
 
     def _restart_queue(self) -> None:
-        """Begin with an empty queue, all credit accounted for."""
+        """Replace the queue by an empty one; everything counts as credited."""
         self.pool.memory.forget(self._queue)
         self._queue = self._new_queue()
         self._credited_messages, self._credited_bytes = self._pushed_messages, self._pushed_bytes
 
     async def _open(self) -> TopicLayout:
-        """Look the topic up, and tell it the schema by which its values are read."""
-        if self._gatherer is None:
+        """Look the topic up, and declare the schema by which its values are read."""
+        if self._member_of is None:
             self._leave_memory = self.pool.memory.consumer_came()
         layout = await self.session.open(create=self.options.create_topic)
         await declare(self.session, self.options.schema, producer=False)
@@ -87,9 +93,9 @@ class Receiver(Receiving):
 
     # -- as one of several -----------------------------------------------------------------------------------
 
-    def gather(self, gatherer: Gatherer) -> None:
-        """From now on, who receives is somebody who receives from others as well. Before start()."""
-        self._gatherer, self._budget = gatherer, gatherer.budget
+    def become_member(self, owner: MemberOwner) -> None:
+        """Receives go through a consumer of several topics. Call it before start()."""
+        self._member_of, self._budget, self._budget_share = owner, owner.budget, owner.budget.share()
 
     @property
     def positions(self) -> dict[int, int]:
@@ -98,18 +104,18 @@ class Receiver(Receiving):
 
     @property
     def failure(self) -> EngineError | None:
-        """Why nothing more arrives."""
+        """The reason for which nothing more arrives."""
         return self._failure
 
     def identify(self, make_id: Callable[[int, int, dict[int, int]], object]) -> None:
-        """What is delivered next gets its ids from this."""
+        """Make the ids of what is delivered next with this function."""
         self._queue.set_make_id(make_id)
 
     def _wake(self) -> None:
-        if self._gatherer is None:
+        if self._member_of is None:
             super()._wake()
         elif self.waiting:
-            self._gatherer.messages_came(self)
+            self._member_of.messages_came(self)
 
     def fail(self, error: EngineError) -> None:
         """Nothing more arrives; receives raise this when they have had what is queued."""
@@ -117,11 +123,11 @@ class Receiver(Receiving):
         if before is None and isinstance(error, SubscriptionNotFoundError):
             self._abandon()
         super().fail(error)
-        if self._gatherer is not None and before is None:
-            self._gatherer.member_failed(self, error)
+        if self._member_of is not None and before is None:
+            self._member_of.member_failed(self, error)
 
     def _abandon(self) -> None:
-        """The subscription was deleted: what waits cannot be acknowledged any more, and nothing is attached again."""
+        """The subscription was deleted: drop what is queued, since it cannot be acknowledged, and attach no more."""
         for attachment in list(self.attachments.values()):
             attachment.give_up()
             self._drop(attachment.segment_id)
@@ -130,12 +136,12 @@ class Receiver(Receiving):
 
     def take_now(self, max_messages: int | None = None, max_bytes: int = -1) -> Any:
         """From any thread: the next Message (or MessageBatch), None when nothing waits or others wait for it before."""
-        if self._turns:
+        if self._receives:
             return None
         try:
             found = self._take_message() if max_messages is None else self._take_batch(max_messages, max_bytes)
         except CorruptionError:
-            return None  # it is met once more on the loop
+            return None  # the loop pops it again
         if found is not None and not self._returning and self._must_look():
             self._returning = True
             call_threadsafe(self._loop, self._return_credit)
@@ -167,15 +173,15 @@ class Receiver(Receiving):
     # -- bad entries -----------------------------------------------------------------------------------------
 
     def damaged(self, drop: bool = False) -> tuple[Entry, int, int] | None:
-        """The bad entry that comes next, with its first and last offset; dropped, it is passed by as if received."""
+        """The bad entry at the head, with its first and last offset. `drop`: remove it as if it was received."""
         return self._queue.damaged(drop)
 
     def meet_damage(self) -> CorruptionError | None:
-        """For a gatherer: pass a bad entry by, or get the error that one of its receives is to raise."""
+        """For the consumer of several topics: skip a bad entry, or return the error that one receive has to raise."""
         return self._damage.meet()
 
     def stop_at(self, entry: Entry, error: CorruptionError) -> None:
-        """Nothing behind it is received of this segment, before it is attached anew; other segments go on."""
+        """Stop delivery of this segment until it is attached again; other segments continue."""
         attachment = self.attachments.get(entry.segment_id)
         self._damage.stopped[entry.segment_id] = error
         if attachment is not None:
@@ -186,12 +192,12 @@ class Receiver(Receiving):
         self._popped()
 
     def pass_by(self, attachment: Attachment | None, entry: Entry, first: int, last: int) -> None:
-        """It is skipped."""
+        """Skip a bad entry."""
         self._queue.damaged(drop=True)
         self._popped()
 
     def broken_off(self, attachment: Attachment, error: CorruptionError) -> None:
-        """Its broker cannot read on: that is met behind what is queued."""
+        """Queue the error behind what is queued of the segment."""
         self._break_off(attachment, end_of(attachment, error))
         self._wake()
 
@@ -212,45 +218,44 @@ class Receiver(Receiving):
 
     def blocks_came(self, attachment: Attachment, header: commands.Message, payload: memoryview) -> None:
         """Verify a block and queue it."""
-        ordered = attachment.mode not in (QUEUE, SHARED)
-        start = attachment.expected if ordered else 0
+        ordered = attachment.mode not in (DeliveryMode.QUEUE, DeliveryMode.SHARED)
+        progress = attachment.progress
+        start = progress.expected if ordered else 0
         entries, lost = take_block(payload, header.salt, attachment.segment_id, start if ordered else -1)
         if self.options.schema.evolves:
             self._writers.look(entries)
         self._pushed_messages += header.messages
         self._pushed_bytes += len(payload)
-        begin = 0 if attachment.mode == QUEUE else max(start, attachment.confirmed)
+        begin = 0 if attachment.mode is DeliveryMode.QUEUE else max(start, progress.confirmed)
         pushed = self._push(attachment, entries, header, begin)
         if attachment.parked is None:
             attachment.pushed += pushed
         else:
-            self._credited_messages += header.messages  # as if, until it is delivered after all
+            self._credited_messages += header.messages  # counted as credited, until it is delivered after all
             self._credited_bytes += len(payload)
         if entries:
-            attachment.expected = attachment.gaps.skip(entries[-1].first_offset + entries[-1].count)
-            attachment.arrived = max(attachment.arrived, attachment.expected)
-        if lost is not None:  # as are its messages, of which nothing more is known
+            progress.arrive(attachment.gaps.skip(entries[-1].first_offset + entries[-1].count))
+        if lost is not None:  # its messages are lost with it, and only counted
             self._credited_messages += max(header.messages - sum(e.count for e in entries), 0)
             self._credited_bytes += len(payload) - sum(e.size for e in entries)
             self._break_off(attachment, lost)
         self._recount()
-        self._popped()  # what is not for anybody has its credit back at once: nobody may come to pop anything
+        self._popped()  # messages for no receive are credited at once: nothing may ever be popped
         self._wake()
 
     def _push(self, attachment: Attachment, entries: list[Entry], header: commands.Message, begin: int) -> int:
-        """Queue what a block holds for this consumer; how many messages."""
+        """Queue the messages of a block that are for this consumer; how many."""
         queue = self._queue if attachment.parked is None else attachment.parked
-        return queue.push(entries, header.skip, header.redelivered, begin, attachment.marks)
+        return queue.push(entries, header.skip, header.redelivered, begin, attachment.progress.marks)
 
     def schemas_came(self) -> None:
-        """What waits can be read."""
+        """The schemas of everything queued are known."""
         self._wake()
 
     # -- credit ----------------------------------------------------------------------------------------------
 
     def _recount(self) -> None:
-        self._held = self._budget.hold(self._held, self._pushed_bytes - self._credited_bytes)
-        self._counted = self._budget.recount(self._counted, len(self.attachments))
+        self._budget_share.set(held=self._pushed_bytes - self._credited_bytes, attachments=len(self.attachments))
 
     def _fit_windows(self) -> None:
         self._recount()
@@ -258,12 +263,13 @@ class Receiver(Receiving):
         self._window_messages, self._window_bytes = self._budget.widen(self.attachments.values())
 
     def _drop(self, segment_id: int) -> int:
-        """Forget what is queued of one segment; it needs no credit. Returns how many messages."""
+        """Drop what is queued of one segment, without a FLOW. Returns how many messages."""
         self._return_credit()
         size = self._queue.bytes
         dropped = self._queue.drop(segment_id)
         self._credited_messages += dropped
         self._credited_bytes += size - self._queue.bytes
+        self._recount()
         return dropped
 
     def _popped(self) -> None:
@@ -272,7 +278,7 @@ class Receiver(Receiving):
             self._return_credit()
 
     def _must_look(self) -> bool:
-        """Whether enough was consumed to tell the brokers."""
+        """Whether enough was consumed for a FLOW."""
         messages = self._pushed_messages - self._queue.messages - self._credited_messages
         size = self._pushed_bytes - self._queue.bytes - self._credited_bytes
         return 4 * messages >= self._window_messages or 4 * size >= self._window_bytes
@@ -295,22 +301,22 @@ class Receiver(Receiving):
     # -- attachments -----------------------------------------------------------------------------------------
 
     def attached(self, attachment: Attachment) -> None:
-        """Grant the whole window: its part of what the consumer may hold."""
+        """Grant the whole window."""
         self._damage.stopped.pop(attachment.segment_id, None)
         self._recount()
         self._budget.admit(attachment)
         self._fit_windows()
-        if self._gatherer is not None:
-            self._gatherer.member_attached(self)
+        if self._member_of is not None:
+            self._member_of.member_attached(self)
 
     def detached(self, attachment: Attachment) -> None:
-        """What waits of it comes again; what is queued is dropped."""
+        """Drop what is queued of it: it is delivered again."""
         attachment.window = None
         attachment.pushed -= self._drop(attachment.segment_id)
 
     def acknowledged_again(self, attachment: Attachment, ranges: Any) -> None:
-        """What was delivered before a loss, and acknowledged after it, is not delivered once more."""
-        self._queue.forget(attachment.segment_id, ranges, attachment.marks)
+        """Drop what was delivered before a loss and acknowledged after it from what is queued a second time."""
+        self._queue.forget(attachment.segment_id, ranges, attachment.progress.marks)
         self._popped()
 
     # -- what the kinds differ in ----------------------------------------------------------------------------
@@ -319,8 +325,8 @@ class Receiver(Receiving):
         """A sealed segment was sent to its end."""
 
     def segment_missing(self, attachment: Attachment, error: EngineError) -> bool:
-        """A sealed segment may have been deleted by retention: skip it (semantics 28). With an active one its
-        subscription is gone, and the consumer fails; but first it looks whether the segment is active still.
+        """A sealed segment may have been deleted by retention: skip it (semantics 28). On an active one the
+        subscription was deleted, and the consumer fails; but first the layout is looked up again.
         """
         view = self.session.layout.segments.get(attachment.segment_id)
         if view is None or view.active:
@@ -337,29 +343,29 @@ class Receiver(Receiving):
         return False
 
     def segment_gone(self, attachment: Attachment) -> None:
-        """The segment is no more."""
+        """The segment was deleted."""
         self.attachments.pop(attachment.segment_id, None)
         attachment.give_up()
         self._forget_left()
 
     def _forget_left(self) -> None:
-        """Position vectors need nothing of segments that this consumer has left for good, or they only grow."""
+        """Drop segments that this consumer has left for good from position vectors, which would only grow."""
         delivered = self._queue.positions.items()
         left = {place: position for place, position in delivered if self._is_left(place, position)}
         if left:
             self._queue.forget_positions(left)
 
     def _is_left(self, place: int, position: int) -> bool:
-        """Whether no acknowledgement needs to say that a segment, or a bucket of it, was delivered so far."""
+        """Whether no acknowledgement needs the position in a segment, or in a bucket of it."""
         segment_id, _ = split_position(place)
         return segment_id not in self.attachments and self._is_done(segment_id, place, position)
 
     def _is_done(self, segment_id: int, place: int, position: int) -> bool:
-        """The same of a segment that has no attachment."""
+        """_is_left() for a segment without an attachment."""
         return self.session.layout.has_lost(segment_id)
 
     def _follow(self) -> None:
-        """Follow the layout. Raises when the topic is gone."""
+        """Follow the layout. Raises when the topic was deleted."""
         self.session.follow(self._layout_came, self.fail, self.readdressed)
 
     def _layout_came(self, layout: TopicLayout) -> None:
@@ -368,7 +374,7 @@ class Receiver(Receiving):
         self._forget_left()
 
     def readdressed(self, layout: TopicLayout) -> None:
-        """Owners may have changed: what is attached elsewhere attaches there."""
+        """Attach again where the owner of a segment has changed."""
         for attachment in list(self.attachments.values()):
             attachment.moved(layout)
 
@@ -377,10 +383,10 @@ class Receiver(Receiving):
         """A newer layout."""
 
     async def _end_work(self) -> None:
-        """Before anybody is told: end what is under way."""
+        """End background work, before the brokers are told."""
 
     async def _leave(self) -> None:
-        """Say goodbye to whoever else knows this consumer."""
+        """Leave the subscription or group."""
 
     # -- life ------------------------------------------------------------------------------------------------
 
@@ -394,7 +400,7 @@ class Receiver(Receiving):
             for wait in waits:
                 wait.cancel()
         if not isinstance(self._failure, CorruptionError):
-            self._check_open()  # damaged data is met where it stands, behind what is good
+            self._check_open()  # raised by a receive, behind what is good
 
     @property
     def topic(self) -> str:
@@ -403,7 +409,7 @@ class Receiver(Receiving):
 
     @property
     def topics(self) -> list[str]:
-        """That topic alone: what consumers of several have, all have."""
+        """A list of that topic: consumers of several topics have the same property."""
         return [self._topic]
 
     @property
@@ -412,7 +418,7 @@ class Receiver(Receiving):
         return self.options.name
 
     def gaps_told(self, count: int) -> None:
-        """Count them; they are logged."""
+        """Count gaps."""
         self._gaps += count
 
     def statistics(self) -> ConsumerStatistics:
@@ -443,7 +449,7 @@ class Receiver(Receiving):
         finally:
             self.session.close()
             self._leave_memory()
-            self._counted, self._held = self._budget.recount(self._counted, 0), self._budget.hold(self._held, 0)
+            self._budget_share.set(held=0, attachments=0)
             if self.on_closed is not None:
                 self.on_closed(self)
 

@@ -1,4 +1,4 @@
-"""Receiving, as every consumer does it: receives are served in the order they came, batches, iteration, the end.
+"""Receiving, common to all consumers: receives served in order of arrival, batches, iteration, the end.
 
 A receive takes messages only in the very step in which it returns them, so a cancelled one has taken nothing
 (semantics 41).
@@ -27,24 +27,24 @@ BATCH_MESSAGES = 10_000
 T = TypeVar("T")
 
 
-class Gatherer(Protocol):
-    """A consumer of several topics, made of those of one. Must neither block nor raise; calls run on the loop."""
+class MemberOwner(Protocol):
+    """A consumer of several topics, made of consumers of one. Methods run on the loop, and neither block nor raise."""
 
     budget: Budget
 
     def messages_came(self, member: Receiver) -> None:
-        """Messages wait there."""
+        """Messages are queued there."""
 
     def member_attached(self, member: Receiver) -> None:
-        """To a segment, anew: what was delivered of it may be delivered again."""
+        """Attached to a segment again: what was delivered from it may be delivered again."""
 
     def member_failed(self, member: Receiver, error: EngineError) -> None:
-        """Nothing more arrives there; or it was closed."""
+        """Nothing more arrives there, or it was closed."""
 
 
 @dataclass(frozen=True, slots=True)
 class ConsumerStatistics:
-    """Totals since the consumer was made; `queued…` and `segments` are of this moment. Bytes are of entries.
+    """Totals since the consumer was made; `…_queued` and `segments` are current values. Bytes are those of entries.
 
     `corrupt_entries`, `corrupt_messages`: bad ones that were skipped. `gaps`: places at which messages may have been
     lost before they were synced, in a relaxed mode of durability.
@@ -60,8 +60,8 @@ class ConsumerStatistics:
     gaps: int
 
 
-class _Turn:
-    """A receive that waits. `future` ends with True when it may look, False when its time is over."""
+class _Wait:
+    """A receive that waits. `future` ends with True when there may be a message, False at its timeout."""
 
     __slots__ = ("future",)
 
@@ -79,17 +79,17 @@ class Receiving(ABC):
 
     def __init__(self) -> None:
         self._loop = asyncio.get_running_loop()
-        self._turns: deque[_Turn] = deque()
+        self._receives: deque[_Wait] = deque()
         self._failure: EngineError | None = None
 
     async def receive(self, timeout: float | None = None) -> Message | None:
-        """The next message; None when none came within `timeout` seconds (None: wait for ever).
+        """The next message; None when none arrived within `timeout` seconds (None: no limit).
 
         Raises AlreadyClosedError when the consumer is closed, also meanwhile; CorruptionError for damaged data;
         InvalidArgumentError for a `timeout` below 0 or no number.
         """
         check_timeout(timeout)
-        if not self._turns and (message := self._pop_message()) is not None:
+        if not self._receives and (message := self._pop_message()) is not None:
             self._popped()
             return message
         return await self._in_turn(self._pop_message, timeout)
@@ -97,24 +97,24 @@ class Receiving(ABC):
     async def receive_batch(
         self, max_messages: int = BATCH_MESSAGES, max_bytes: int | None = None, timeout: float | None = None
     ) -> MessageBatch:
-        """The messages that wait, at least one, at most `max_messages` and `max_bytes` of keys and values (but one
-        message always).
+        """The queued messages: at least one, at most `max_messages`, at most `max_bytes` of keys and values (a single
+        message may be larger).
 
-        Empty when none came within `timeout` seconds. Raises as receive().
+        Empty when none arrived within `timeout` seconds. Raises as receive().
         """
         check_count("max_messages", max_messages)
         if max_bytes is not None:
             check_count("max_bytes", max_bytes)
         check_timeout(timeout)
         limit = -1 if max_bytes is None else max_bytes
-        if not self._turns and (batch := self._pop_batch(max_messages, limit)) is not None:
+        if not self._receives and (batch := self._pop_batch(max_messages, limit)) is not None:
             self._popped()
             return batch
         found = await self._in_turn(partial(self._pop_batch, max_messages, limit), timeout)
         return self._no_messages() if found is None else found
 
     def __aiter__(self) -> AsyncIterator[Message]:
-        """Messages as they come, until the consumer is closed."""
+        """Messages as they arrive, until the consumer is closed."""
         return self._iterate()
 
     async def _iterate(self) -> AsyncIterator[Message]:
@@ -128,37 +128,37 @@ class Receiving(ABC):
 
     @abstractmethod
     def take_now(self, max_messages: int | None = None, max_bytes: int = -1) -> Any:
-        """From any thread: the next Message (or MessageBatch), None when nothing waits or others wait for it before."""
+        """From any thread: the next Message (or MessageBatch); None when none is queued, or other receives wait."""
 
     # -- what the consumer does ------------------------------------------------------------------------------
 
     @property
     @abstractmethod
     def waiting(self) -> int:
-        """How many messages wait to be received."""
+        """How many messages are queued."""
 
     @abstractmethod
     def _pop_message(self) -> Message | None:
-        """The next message, None when none waits."""
+        """The next message, None when none is queued."""
 
     @abstractmethod
     def _pop_batch(self, max_messages: int, max_bytes: int) -> MessageBatch | None:
-        """The next batch, None when nothing waits."""
+        """The next batch, None when nothing is queued."""
 
     @abstractmethod
     def _no_messages(self) -> MessageBatch:
         """An empty batch."""
 
-    def _popped(self) -> None:  # noqa: B027 - not all need to know
+    def _popped(self) -> None:  # noqa: B027 - not all consumers need it
         """After every pop, on the loop."""
 
     # -- turns -----------------------------------------------------------------------------------------------
 
     async def _in_turn(self, pop: Callable[[], T | None], timeout: float | None) -> T | None:
-        """pop() as soon as there is something and all who came before have had theirs."""
+        """pop() once there is something, and all receives that came before are served."""
         self._check_coming()
-        turn = _Turn(self._loop.create_future())
-        self._turns.append(turn)
+        turn = _Wait(self._loop.create_future())
+        self._receives.append(turn)
         timer = None if timeout is None else self._loop.call_later(timeout, turn.wake, False)
         if timeout is None or self.waiting:
             self._wake()
@@ -168,47 +168,47 @@ class Receiving(ABC):
                 if found is not None:
                     self._popped()
                     return found
-                self._check_coming()  # nothing wakes it any more
+                self._check_coming()  # nothing would wake it any more
                 turn.future = self._loop.create_future()  # a take_now() was faster
             return None
         finally:
             if timer is not None:
                 timer.cancel()
-            self._turns.remove(turn)
+            self._receives.remove(turn)
             self._wake()
 
     def _wake(self) -> None:
-        """Let the one who waits longest look, if there is something to see."""
-        if self._turns and self.waiting:
-            self._turns[0].wake(True)
+        """Wake the oldest receive if a message is queued."""
+        if self._receives and self.waiting:
+            self._receives[0].wake(True)
 
     def _check_open(self) -> None:
         if self._failure is not None:
             raise self._failure
 
     def _check_coming(self) -> None:
-        """Raise why nothing will come."""
+        """Raise the reason for which nothing more will arrive, if there is one."""
         self._check_open()
 
     def fail(self, error: EngineError) -> None:
-        """Nothing more arrives; receives raise this when they have had what is queued."""
+        """Nothing more arrives; receives raise this error once everything queued was received."""
         if self._failure is not None:
             return
         self._failure = error
-        for turn in self._turns:
+        for turn in self._receives:
             if not turn.future.done():
                 turn.future.set_exception(error)
 
     # -- life ------------------------------------------------------------------------------------------------
 
     def end(self, error: AlreadyClosedError) -> None:
-        """It was closed: receives that wait raise this, and so does everything from now on."""
+        """It was closed: waiting receives raise this error, and so does every later call."""
         self.fail(error)
         self._failure = error
 
     @abstractmethod
     async def close(self) -> None:
-        """Leave. Acknowledges nothing (semantics 13); receives that wait raise AlreadyClosedError. Idempotent."""
+        """Leave. Acknowledges nothing (semantics 13); waiting receives raise AlreadyClosedError. Idempotent."""
 
     async def __aenter__(self) -> Self:
         return self

@@ -1,6 +1,6 @@
-"""A consumer's session with its topic's controller: register, follow assignments, leave.
+"""A consumer's session with its topic's controller: register, follow the assignments, leave.
 
-The controller is where the newest layout says; when it moves, the consumer registers there and keeps its share.
+The newest layout names the controller; when that moves, the consumer registers there and keeps its share.
 """
 
 from __future__ import annotations
@@ -13,9 +13,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from engine.client.base.options import ConsumerOptions
-from engine.client.net.connection import Connection
+from engine.client.net.link import REGISTRATION, Link, LinkState
 from engine.client.net.pool import persist
-from engine.client.topic.session import TopicLayout, TopicSession
+from engine.client.topic.layout import TopicLayout
+from engine.client.topic.session import TopicSession
 from engine.errors import (
     AlreadyClosedError,
     ConnectError,
@@ -27,6 +28,7 @@ from engine.errors import (
     TimeoutError,
 )
 from engine.model.names import SegmentName
+from engine.model.subscriptions import DeliveryMode
 from engine.wire import commands
 from engine.wire.commands import Header
 
@@ -43,14 +45,15 @@ class Assigned:
 
     segment_id: int
     name: str
-    mode: str
+    mode: DeliveryMode
     bucket_ends: tuple[int, ...] = ()
 
 
 class Registration:
-    """Loop thread only. The session is known by the consumer's name, this object of it by `options.instance`.
+    """Loop thread only. The controller identifies the session by the consumer's name, this object by
+    `options.instance`.
 
-    `on_assignment` gets the epoch of the layout that the share follows from, and the whole share.
+    `on_assignment` gets the epoch of the layout that the share is computed from, and the whole share.
     """
 
     def __init__(
@@ -67,11 +70,10 @@ class Registration:
         self._kind = kind
         self._on_assignment = on_assignment
         self._on_failed = on_failed
-        self._connection: Connection | None = None
-        self._consumer_id = 0
-        self._url: str | None = None  # the controller's, where it registered
-        self.created_ms: int | None = None  # when the subscription was, once that is known
-        self._ended_id = 0
+        self._link: Link | None = None  # while it is open
+        self._opening: Link | None = None
+        self._url: str | None = None  # of the controller that it registered with
+        self.created_ms: int | None = None  # of the subscription, once known
         self._refused = 0  # in a row
         self._registered = False
         self._registering = False  # again, in the background
@@ -85,8 +87,8 @@ class Registration:
         timeout = self._pool.options.operation_timeout
         await persist(self._pool, self._register, timeout, f"registering with the controller of {self._session.topic}")
         self._registered = True
-        if self._connection is None:
-            self.connection_lost(ConnectError("the connection was lost right behind the answer"))
+        if self._link is None:
+            self.link_ended(ConnectError("the connection was lost right behind the answer"))
 
     async def _register(self) -> None:
         try:
@@ -98,13 +100,17 @@ class Registration:
         self._refused = 0
 
     async def _register_at(self, url: str | None) -> None:
-        connection = await self._pool.get(url)
-        consumer_id = connection.next_id()
-        self._ended_id = 0  # ids repeat from connection to connection
-        connection.attach(consumer_id, self)
-        self._connection, self._consumer_id, self._url = connection, consumer_id, url
-        request = commands.ScalableTopicSubscribe(
-            consumer_id=consumer_id,
+        link = self._opening = Link(self._pool, REGISTRATION, self)
+        self._url = url
+        try:
+            if await link.open(url, self._subscribe, self._pool.options.operation_timeout) is not None:
+                self._link = link
+        finally:
+            self._opening = None
+
+    def _subscribe(self, ident: int) -> commands.ScalableTopicSubscribe:
+        return commands.ScalableTopicSubscribe(
+            consumer_id=ident,
             topic=str(self._session.topic),
             subscription=self._options.subscription or self._options.group or "",
             consumer_name=self._options.name,
@@ -113,39 +119,23 @@ class Registration:
             initial_position=self._options.initial_position,
             created_ms=self.created_ms,
         )
-        try:
-            await connection.request(request, self._pool.options.operation_timeout)
-        except BaseException:
-            connection.detach(consumer_id)
-            self._connection = None
-            raise
-        if connection.lost is not None:  # right behind the answer; connection_lost() left it to this attempt
-            raise connection.lost
-        if self._ended_id == consumer_id:
-            raise NotOwnerError("the registration ended as it began")
 
     # -- Attached --------------------------------------------------------------------------------------------
 
     def frame_received(self, header: Header, payload: memoryview) -> None:
-        """An assignment, or the end of the registration."""
+        """An assignment."""
         if self._closed:
             return
         if isinstance(header, commands.ScalableTopicAssignment):
             self.created_ms = self.created_ms or header.created_ms
             self._on_assignment(header.layout_epoch, _assigned(header.segments))
-        elif isinstance(header, commands.CloseConsumer) and header.request_id is None:
-            error = EngineError.from_code(header.code or NotOwnerError.code, header.message or "closed")
-            self._ended_id = header.consumer_id
-            if self._connection is not None:
-                self._connection.detach(self._consumer_id)
-            self.connection_lost(error)
 
     def resume_writing(self) -> None:
         """Nothing is held back."""
 
-    def connection_lost(self, error: EngineError) -> None:
+    def link_ended(self, error: EngineError) -> None:
         """Register again: within the grace period the share is kept."""
-        self._connection = None
+        self._link = None
         if self._closed or not self._registered or self._pool.closed:
             return
         if not (error.layout_stale or isinstance(error, _PASSING)):
@@ -156,18 +146,18 @@ class Registration:
             self._pool.tasks.spawn(self._again(), name=f"register {self._options.name}")
 
     def look(self) -> None:
-        """The layout may name another controller by now: register there. The old one is not told: it is a leave
-        that it would hear.
+        """Register with another controller if the layout names one. The old one is not told: to it, that would be a
+        leave.
         """
         moved = self._session.layout.controller_url not in (None, self._url)
-        if moved and self._registered and not self._registering and self._connection is not None:
-            self._connection.detach(self._consumer_id)
-            self.connection_lost(NotOwnerError("another broker leads the topic"))
+        if moved and self._registered and not self._registering and self._link is not None:
+            self._link.drop()
+            self.link_ended(NotOwnerError("another broker leads the topic"))
 
     async def _again(self) -> None:
         backoff = self._pool.retry_delays()
         try:
-            while self._registered and not self._closed and self._connection is None:
+            while self._registered and not self._closed and self._link is None:
                 seen = self._session.layout
                 try:
                     await self._register()
@@ -187,12 +177,12 @@ class Registration:
     async def close(self) -> None:
         """Leave explicitly (semantics 13). Idempotent.
 
-        When the controller is not where it was, it is looked for a little, as long as there are brokers: else the
-        others would wait for the end of the grace period.
+        A controller that has moved is looked up, for a few seconds, as long as brokers are connected: otherwise the
+        other consumers would wait for the end of the grace period.
         """
         self._closed = True
         backoff = self._pool.retry_delays()
-        timeout = self._pool.options.operation_timeout if self._connection is not None else LEAVE_S_MAX
+        timeout = self._pool.options.operation_timeout if self._link or self._opening else LEAVE_S_MAX
         deadline: float | None = None  # from the first failure on
         while self._registered:
             seen = self._session.layout
@@ -209,17 +199,18 @@ class Registration:
                     break
                 with contextlib.suppress(EngineError):
                     await self._session.wait_changed(seen, min(backoff.next(), timeout))
-        if self._connection is not None:
-            self._connection.detach(self._consumer_id)
+        for link in (self._link, self._opening):
+            if link is not None:
+                link.drop()
 
     async def _leave_at(self, url: str | None) -> None:
-        """Anybody may say that this instance leaves; over its own connection the registration is named by its id."""
-        known = self._connection
-        connection = known if known is not None and known.lost is None and url == self._url else None
-        if connection is None:
-            connection = await self._pool.get(url)
+        """Any connection may carry the leave of this instance; its own one names the registration by its id."""
+        known, ident = self._link or self._opening, None
+        if known is not None and known.state is not LinkState.NEW and known.connection.lost is None:
+            ident = known.ident if url == self._url else None
+        connection = await self._pool.get(url) if known is None or ident is None else known.connection
         request = commands.ScalableTopicUnsubscribe(
-            consumer_id=self._consumer_id if connection is known else connection.next_id(),
+            consumer_id=connection.next_id() if ident is None else ident,
             instance=self._options.instance,
             topic=str(self._session.topic),
             subscription=self._options.subscription or self._options.group,
@@ -237,4 +228,6 @@ def _assigned(segments: list[commands.AssignedSegment]) -> list[Assigned]:
     for s in segments:
         if SegmentName.parse(s.topic).segment_id != s.segment_id:
             raise ProtocolError(f"SCALABLE_TOPIC_ASSIGNMENT: segment {s.segment_id} is not {s.topic!r:.200}")
-    return [Assigned(s.segment_id, s.topic, s.mode, tuple(s.bucketBoundaries or ())) for s in segments]
+    return [
+        Assigned(s.segment_id, s.topic, DeliveryMode.parse(s.mode), tuple(s.bucketBoundaries or ())) for s in segments
+    ]

@@ -15,17 +15,17 @@ from engine._native.consume.entry_queue import EntryQueue
 from engine._native.consume.message import Message
 from engine._native.format.entry import Entry
 from engine.client.base.options import ConsumerOptions
-from engine.client.base.vectors import Ack, Asked, by_segment, place_of, position_vector, without
-from engine.client.consume.acknowledging import all_acknowledged
-from engine.client.consume.attachment import SHARED, Attachment
+from engine.client.base.positions import Ack, Asked, by_segment, place_of, position_vector, without
+from engine.client.consume.attachment import Attachment, all_acknowledged
 from engine.client.consume.receiver import Receiver
 from engine.client.consume.registration import Assigned, Registration
 from engine.client.net.pool import Pool
-from engine.client.topic.session import TopicLayout
+from engine.client.topic.layout import TopicLayout
 from engine.client.transact.scope import InTransaction, Scope, scope_of
 from engine.errors import EngineError, FencedError, NotFoundError, TransactionConflictError
 from engine.model.names import TopicName
 from engine.model.positions import MessageId, split_position
+from engine.model.subscriptions import DeliveryMode
 from engine.wire import commands
 
 log = logging.getLogger(__name__)
@@ -36,22 +36,22 @@ class AsyncStreamConsumer(Receiver):
 
     Made by `client.stream_consumer()`; usable with `async with`.
 
-    The consumers of one subscription share the segments; who comes and goes makes them move. A segment that moves
-    away is let go only when everything delivered from it is acknowledged, so that order holds across the move; when it
-    comes back before that, delivery goes on where it was. When segments split or merge, the new ones come once
-    everything in the old ones is acknowledged, by whoever had them.
+    The consumers of one subscription share the segments; they are reassigned when consumers join or leave. A segment
+    that moves away is released only when everything delivered from it is acknowledged, so that order is kept across the
+    move; when it comes back before that, delivery continues. When segments split or merge, the new ones are assigned
+    once everything in the old ones is acknowledged.
     """
 
     def __init__(self, pool: Pool, topic: TopicName, options: ConsumerOptions) -> None:
         super().__init__(pool, topic, options)
         self._registration = Registration(self.session, options, "stream", self._assigned, self.fail)
         self._wanted: dict[int, Assigned] = {}
-        self._wanted_epoch = -1  # of the layout that the share follows from
-        # In segments that this consumer does not hold, by place: what is durable, as far as known.
+        self._wanted_epoch = -1  # of the layout that the share is computed from
+        # In segments that are not assigned to this consumer, by place: what is acknowledged durably, as far as known.
         self._confirmed_there: dict[int, int] = {}
         # Acknowledged in transactions that have not ended, as far as known.
         self._unsettled: dict[Scope, list[tuple[Attachment, Ack]]] = {}
-        # Also where that has failed, with the reading in which it was tried.
+        # The same, failed ones included, with the reading (see progress.py) in which it was tried.
         self._concerned: dict[Scope, dict[Attachment, int]] = {}
 
     async def start(self) -> None:
@@ -66,17 +66,17 @@ class AsyncStreamConsumer(Receiver):
             raise
 
     def layout_changed(self, layout: TopicLayout) -> None:
-        """The controller says what it means for this consumer."""
+        """Nothing: the controller sends an assignment."""
 
     def readdressed(self, layout: TopicLayout) -> None:
-        """The controller may have moved as well."""
+        """The layout may name another controller as well."""
         super().readdressed(layout)
         self._registration.look()
 
     # -- assignment ------------------------------------------------------------------------------------------
 
     def _assigned(self, epoch: int, segments: list[Assigned]) -> None:
-        """The whole share: begin what is new, let go of what is no longer in it. Never back to an older layout's."""
+        """The whole share: attach to new segments, release those that left it. An older layout's share is ignored."""
         self.subscription_ms = self._registration.created_ms
         if epoch < self._wanted_epoch or self._failure is not None:
             return
@@ -100,17 +100,17 @@ class AsyncStreamConsumer(Receiver):
                 attachment.begin()
 
     def _let_go(self, attachment: Attachment) -> None:
-        """Deliver no more of it; end it when all that was delivered is acknowledged (semantics 18)."""
+        """Deliver no more of it; detach when everything delivered is acknowledged (semantics 18)."""
         if attachment.parked is None:
             self._return_credit()
             attachment.parked = parked = self._new_queue()
             attachment.pushed -= self._queue.move(attachment.segment_id, parked)
-            self._credited_messages += parked.messages  # as if: it is not consumed, and not waiting either
+            self._credited_messages += parked.messages  # counted as credited, without a FLOW
             self._credited_bytes += parked.bytes
         self._end_drained(attachment)
 
     def _take_back(self, attachment: Attachment, parked: EntryQueue) -> None:
-        """It has come back before it was let go: go on where delivery stands."""
+        """It was assigned again before it was released: continue delivery."""
         due = parked.take_credit()
         self._credited_messages -= parked.messages + sum(messages for messages, _ in due.values())
         self._credited_bytes -= parked.bytes + sum(size for _, size in due.values())
@@ -125,28 +125,28 @@ class AsyncStreamConsumer(Receiver):
         if self.attachments.get(attachment.segment_id) is not attachment:
             return
         del self.attachments[attachment.segment_id]
-        attachment.closed = True  # from now on it says nothing: there may soon be another one
-        self._confirmed_there |= attachment.confirmed_places()
+        attachment.closed = True  # its frames are ignored: another attachment may follow soon
+        self._confirmed_there |= attachment.progress.confirmed_places()
         self._forget_left()
         self.pool.tasks.spawn(self._ended(attachment), name=f"release {attachment.name}")
 
     def _has_delivered_more(self, attachment: Attachment) -> bool:
-        """Whether something that it delivered is not acknowledged."""
+        """Whether it delivered something that is not acknowledged."""
         for place, position in self._queue.positions.items():
             segment_id, bucket = split_position(place)
-            if segment_id == attachment.segment_id and attachment.awaits(bucket, position):
+            if segment_id == attachment.segment_id and attachment.progress.awaits(bucket, position):
                 return True
         return False
 
     async def _ended(self, attachment: Attachment) -> None:
         await attachment.close()
-        self._begin_wanted()  # it may have come back, or changed its mode
+        self._begin_wanted()  # it may be assigned again, or in another mode
 
     def attached(self, attachment: Attachment) -> None:
-        """Where a cursor was moved back, what comes again was not delivered yet: no position vector covers it."""
+        """Where the cursor was moved back, position vectors do not cover what follows it any more."""
         before = self._confirmed_there.get(attachment.segment_id, 0)
         self._confirmed_there = without(attachment.segment_id, self._confirmed_there)
-        if attachment.rewound or attachment.position < before:
+        if attachment.rewound or attachment.progress.position < before:
             self._forget_delivered(attachment.segment_id)
         super().attached(attachment)
 
@@ -156,19 +156,19 @@ class AsyncStreamConsumer(Receiver):
         self._queue.forget_positions({place: n for place, n in positions.items() if place not in kept})
 
     def detached(self, attachment: Attachment) -> None:
-        """A segment on its way out is not attached again."""
+        """A segment that is being released is not attached again."""
         super().detached(attachment)
         if attachment.draining:
             self._end_drained(attachment)
 
     def acknowledged_again(self, attachment: Attachment, ranges: Any) -> None:
-        """Nor when it comes back after all."""
+        """Also in the parked queue of a segment that is being released."""
         if attachment.parked is not None:
-            attachment.parked.forget(attachment.segment_id, ranges, attachment.marks)
+            attachment.parked.forget(attachment.segment_id, ranges, attachment.progress.marks)
         super().acknowledged_again(attachment, ranges)
 
     def _is_done(self, segment_id: int, place: int, position: int) -> bool:
-        """Also where all that was delivered here is acknowledged: what comes again after a seek is delivered anew."""
+        """Also where everything delivered is acknowledged; after a seek it is delivered again."""
         known = max(self._confirmed_there.get(segment_id, 0), self._confirmed_there.get(place, 0))
         return position <= known or super()._is_done(segment_id, place, position)
 
@@ -186,8 +186,8 @@ class AsyncStreamConsumer(Receiver):
         returns.
 
         `x`: a Message, its id (also one kept from before a reconnect, a change of the topic's shape, or by an earlier
-        consumer of this subscription) or a MessageBatch (its last message). What was acknowledged before is no error,
-        whoever did it, and in whatever segment, also one that is gone since. Raises FencedError when a segment went to
+        consumer of this subscription) or a MessageBatch (its last message). What is acknowledged already, by any
+        consumer, in any segment, deleted ones included, is no error. Raises FencedError when a segment was assigned to
         another consumer before this could be saved, which happens only after a lost connection or a close: its
         messages are delivered again there; the other segments are saved. NotFoundError for a segment the topic never
         had. AlreadyClosedError, TimeoutError, StorageError, InvalidArgumentError.
@@ -227,7 +227,7 @@ class AsyncStreamConsumer(Receiver):
             )
 
     def owes(self, positions: Mapping[int, int]) -> bool:
-        """Whether anybody is to be told, or asked, when this vector is acknowledged."""
+        """Whether acknowledging this vector needs a broker."""
         for segment_id, asked in by_segment(positions).items():
             attachment = self.attachments.get(segment_id)
             if self._unknown_there(segment_id, asked) if attachment is None else self._due(attachment, asked):
@@ -235,10 +235,10 @@ class AsyncStreamConsumer(Receiver):
         return False
 
     def _due(self, attachment: Attachment, asked: Asked) -> list[Ack]:
-        """What the segment's owner is to be told: one ACK for the segment, one for its buckets."""
+        """The ACKs for the segment's owner: one for the segment, one for its buckets."""
         there = self._confirmed_there.get(attachment.segment_id, 0)  # until it is attached
-        asked = {b: attachment.past_skipped(b, n) for b, n in asked.items()}
-        due = {b: n for b, n in asked.items() if n > max(there, attachment.confirmed_upto(b))}
+        asked = {b: attachment.progress.past_skipped(b, n) for b, n in asked.items()}
+        due = {b: n for b, n in asked.items() if n > max(there, attachment.progress.confirmed_upto(b))}
         whole = due.pop(None, None)
         buckets = [(b, n) for b, n in due.items() if b is not None and (whole is None or n > whole)]
         acks = [] if whole is None else [Ack(whole, None)]
@@ -259,7 +259,7 @@ class AsyncStreamConsumer(Receiver):
             )
         except FencedError:
             lost.add(attachment.segment_id)
-            done = True  # told once: ids of later messages do not say it again
+            done = True  # raised once: ids of later messages include it
         if done and scope is not None and attachment.segment_id not in lost:
             self._unsettled.setdefault(scope, []).append((attachment, ack))
         elif done and scope is None:
@@ -267,32 +267,35 @@ class AsyncStreamConsumer(Receiver):
         return done
 
     def _begin_inside(self, scope: Scope, due: Sequence[tuple[Attachment, Ack]], is_all: bool) -> None:
-        """Whatever becomes of it, when the transaction is aborted all of this comes again."""
+        """Note what is delivered again when the transaction is aborted, whether the acknowledgement succeeds or not."""
         if is_all and not due:
             raise TransactionConflictError(f"all of it is acknowledged already, outside of the transaction {scope.id}")
-        self._concerned.setdefault(scope, {}).update({attachment: attachment.readings for attachment, _ in due})
+        self._concerned.setdefault(scope, {}).update(
+            {attachment: attachment.progress.readings for attachment, _ in due}
+        )
         scope.acknowledged_by(self)
         for attachment, ack in due:
             attachment.transactions.add(scope.id)
-            attachment.check_once(ack.buckets or ())
+            attachment.progress.check_once(ack.buckets or ())
             self._check_came(attachment, ack)
 
     def _check_came(self, attachment: Attachment, ack: Ack) -> None:
-        """Raise TransactionConflictError where that covers what was not delivered since the cursor was moved back."""
+        """Raise TransactionConflictError where it covers messages not delivered since the cursor was moved back."""
         delivered = self._queue.positions
         for bucket, position in ack.asked.items():
-            attachment.check_came(position, delivered.get(place_of(attachment.segment_id, bucket), 0))
+            attachment.progress.check_came(position, delivered.get(place_of(attachment.segment_id, bucket), 0))
 
     def pass_by(self, attachment: Attachment | None, entry: Entry, first: int, last: int) -> None:
-        """Acknowledged with what is before it."""
+        """Skip a bad entry; it is acknowledged once everything before it is."""
         super().pass_by(attachment, entry, first, last)
         if attachment is not None:
-            bucket = bisect_left(attachment.bucket_ends, entry.bucket_min) if attachment.mode == SHARED else None
-            attachment.skipped.setdefault(bucket, {})[first] = last + 1
+            shared = attachment.mode is DeliveryMode.SHARED
+            bucket = bisect_left(attachment.bucket_ends, entry.bucket_min) if shared else None
+            attachment.progress.skipped.setdefault(bucket, {})[first] = last + 1
             self._acknowledge_skipped(attachment)
 
     def _acknowledge_skipped(self, attachment: Attachment) -> None:
-        if attachment.skipped and (due := attachment.skipped_next()):
+        if attachment.progress.skipped and (due := attachment.progress.skipped_next()):
             saving = self._save_skipped(attachment.segment_id, due)
             self.pool.tasks.spawn(saving, name=f"skip bad entries of {attachment.name}")
 
@@ -300,11 +303,11 @@ class AsyncStreamConsumer(Receiver):
         try:
             await self._acknowledge({segment_id: due}, None)
         except EngineError as e:
-            log.debug("%s: a bad entry of segment %d is met again: %s", self._topic, segment_id, e)
+            log.debug("%s: a bad entry of segment %d will be delivered again: %s", self._topic, segment_id, e)
 
     def _is_acknowledged(self, attachment: Attachment, ack: Ack) -> None:
         self._acknowledge_skipped(attachment)
-        if attachment.mode == SHARED:
+        if attachment.mode is DeliveryMode.SHARED:
             self._forget_asked(attachment.segment_id, ack.asked)
         elif ack.buckets:
             self._forget_asked(attachment.segment_id, dict(ack.buckets))
@@ -312,7 +315,7 @@ class AsyncStreamConsumer(Receiver):
             self._end_drained(attachment)
 
     def transaction_ended(self, scope: Scope, counted: bool) -> None:
-        """What was acknowledged in it is so now, or is delivered again, with all that came behind it."""
+        """What it acknowledged is acknowledged now, or is delivered again with everything behind it."""
         acks, concerned = self._unsettled.pop(scope, []), self._concerned.pop(scope, {})
         for attachment in concerned:
             attachment.transactions.discard(scope.id)
@@ -324,24 +327,26 @@ class AsyncStreamConsumer(Receiver):
                 self._is_acknowledged(attachment, ack)
             return
         for attachment, reading in concerned.items():
-            if not attachment.closed and attachment.readings == reading:  # else the broker has sent it back before this
+            if (
+                not attachment.closed and attachment.progress.readings == reading
+            ):  # else the broker has sent it back before this
                 self._rewind(attachment)
 
     def _rewind(self, attachment: Attachment) -> None:
-        """No position vector covers what comes again."""
+        """Deliver from the cursor again; position vectors do not cover that any more."""
         attachment.rewind()
         self._forget_delivered(attachment.segment_id)
         if attachment.draining:
             self._end_drained(attachment)
 
     def _forget_asked(self, segment_id: int, asked: Mapping[int | None, int] | Mapping[int, int]) -> None:
-        """Vectors say nothing of buckets in which nothing is to be acknowledged, or they only grow."""
+        """Drop buckets in which nothing is to be acknowledged from position vectors, which would only grow."""
         self._queue.forget_positions({place_of(segment_id, bucket): n for bucket, n in asked.items()})
 
     # -- acknowledging in segments that went elsewhere ---------------------------------------------------------
 
     async def _lost_there(self, elsewhere: Mapping[int, Asked]) -> set[int]:
-        """The segments in which this is not acknowledged, of those that this consumer does not hold."""
+        """Of segments that are not assigned to this consumer: those in which this is not acknowledged."""
         asked = {i: self._unknown_there(i, places) for i, places in elsewhere.items()}
         asked = {i: places for i, places in asked.items() if places}
         saved = await asyncio.gather(*(self._saved_there(*item) for item in asked.items()))
@@ -351,16 +356,16 @@ class AsyncStreamConsumer(Receiver):
         return {segment_id for segment_id, durable in zip(asked, saved, strict=True) if not durable}
 
     def _unknown_there(self, segment_id: int, asked: Asked) -> Asked:
-        """Kept ids name segments that were left long ago: those cost nothing."""
+        """The positions beyond what is known to be acknowledged. None for segments that were left long ago."""
         known = self._confirmed_there
         whole = known.get(segment_id, 0)
         return {b: n for b, n in asked.items() if n > max(whole, known.get(place_of(segment_id, b), 0))}
 
     async def _saved_there(self, segment_id: int, asked: Asked) -> bool:
-        """Whether it is acknowledged in a segment that this consumer does not hold: its cursor is asked, once.
+        """Whether it is acknowledged in a segment that is not assigned to this consumer, as its cursor says.
 
-        A segment that is gone was acknowledged by everybody before. Raises NotFoundError when the topic or the
-        subscription is what is gone.
+        A deleted segment was acknowledged in every subscription. Raises NotFoundError when the topic or the
+        subscription was deleted.
         """
         self._check_open()
         if not await self.session.ever_had(segment_id):
@@ -378,7 +383,7 @@ class AsyncStreamConsumer(Receiver):
         return self._learn(segment_id, asked, place)
 
     def _learn(self, segment_id: int, asked: Asked, found: commands.Place) -> bool:
-        """Keep what the cursor says; whether that is all that was asked."""
+        """Note the cursor's position; whether it covers everything that was asked."""
         known, confirmed = self._confirmed_there, found.acknowledged or 0
         known[segment_id] = max(known.get(segment_id, 0), confirmed)
         open_buckets = frozenset(asked if found.open_buckets is UNSET else found.open_buckets)
@@ -388,7 +393,7 @@ class AsyncStreamConsumer(Receiver):
                 known[place_of(segment_id, bucket)] = position
             elif position > confirmed:
                 durable = False
-        if not durable:  # told once
+        if not durable:  # raised once
             self._forget_asked(segment_id, {b: n for b, n in asked.items() if b is not None})
         return durable
 

@@ -1,7 +1,7 @@
-"""What a queue consumer's user has received and not acknowledged, and since when.
+"""What the program of a queue consumer has received and not acknowledged, and since when.
 
-Messages are received in the order in which they arrived. So nothing is noted per message: how many of those that
-arrived still wait tells which ones the user has. Offsets are kept in compressed sets, times in a wheel of few slots.
+Messages are received in the order in which they arrived, so nothing is stored per message: the number of those that
+still wait tells which ones were received. Offsets are kept in compressed sets, times in a wheel of a few slots.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from pyroaring import BitMap64
 from engine import checks
 from engine._native.format.offsets import range_set
 
-SLOTS = 16  # a time-out is late by two of these parts of it, at most
+SLOTS = 16  # parts of the time-out; a message expires at most two parts late
 
 Offsets = dict[int, BitMap64]  # by segment
 
@@ -40,7 +40,7 @@ class _Arrived:
         return taken
 
     def drop(self, offsets: BitMap64) -> int:
-        """Without these; how many they were."""
+        """Remove these; how many of them were there."""
         before = self.count
         self.offsets -= offsets
         self.count = len(self.offsets)
@@ -63,20 +63,20 @@ class Unacknowledged:
         self._arrived = 0
         self._waiting: deque[_Arrived] = deque()
         self._held: Offsets = {}
-        self._slots: deque[tuple[float, Offsets]] = deque()  # when they expire, and what the user got before
+        self._slots: deque[tuple[float, Offsets]] = deque()  # (when it expires, what was received before)
 
     def count(self, waiting: int) -> int:
-        """Messages that the user has, when so many wait. From any thread."""
+        """Messages received and not acknowledged, when `waiting` are queued. From any thread."""
         return sum(map(len, list(self._held.values()))) + max(0, self._arrived - waiting)
 
     @property
     def busy(self) -> bool:
-        """Whether something may expire some time, as things stand."""
+        """Whether something may expire."""
         return bool(self._waiting or self._held)
 
     @property
     def tick(self) -> float:
-        """Seconds after which to look again."""
+        """Seconds between two checks."""
         return (self.timeout or 0.0) / SLOTS
 
     def _check(self) -> None:
@@ -86,7 +86,7 @@ class Unacknowledged:
             checks.check(held <= BitMap64().union(*slots), f"what the user has of segment {segment_id} expires")
 
     def held(self, segment_id: int) -> BitMap64:
-        """What the user has of a segment; a copy."""
+        """What was received of a segment and not acknowledged; a copy."""
         return BitMap64(self._held.get(segment_id, ()))
 
     def arrived(self, segment_id: int, offsets: BitMap64) -> None:
@@ -98,7 +98,7 @@ class Unacknowledged:
             self._check()
 
     def settle(self, waiting: int) -> None:
-        """So many messages still wait: the others were received."""
+        """`waiting` messages are still queued: the others were received."""
         received = self._arrived - waiting
         while received > 0 and self._waiting:
             head = self._waiting[0]
@@ -121,7 +121,7 @@ class Unacknowledged:
         _add(self._slots[-1][1], segment_id, offsets)
 
     def take(self, segment_id: int, offsets: BitMap64) -> BitMap64:
-        """Those of the offsets that the user has; it has them no more. Later, they may come again."""
+        """Remove and return those of the offsets that are held. They may be delivered again later."""
         held = self._held.get(segment_id)
         if held is None:
             return BitMap64()
@@ -133,14 +133,14 @@ class Unacknowledged:
         return taken
 
     def give_back(self, segment_id: int, offsets: BitMap64) -> None:
-        """The user has them still."""
+        """They are held after all."""
         if offsets:
             self._receive(segment_id, offsets)
         if checks.COSTLY:
             self._check()
 
     def forget(self, segment_id: int, offsets: BitMap64) -> None:
-        """These wait no more, and the user does not have to acknowledge them."""
+        """These are neither queued nor held any more."""
         for arrived in self._waiting:
             if arrived.segment_id == segment_id:
                 self._arrived -= arrived.drop(offsets)
@@ -150,7 +150,7 @@ class Unacknowledged:
             self._check()
 
     def drop(self, segment_id: int) -> None:
-        """Nothing of this segment waits or is held any more."""
+        """Remove everything of a segment."""
         for arrived in self._waiting:
             if arrived.segment_id == segment_id:
                 self._arrived -= arrived.count
@@ -162,7 +162,7 @@ class Unacknowledged:
             self._check()
 
     def expired(self) -> Iterable[tuple[int, BitMap64]]:
-        """(segment, offsets) of what the user has had too long; it has them no more."""
+        """Remove and return (segment, offsets) of what has been held too long."""
         now = self._now()
         while self._slots and self._slots[0][0] <= now:
             _, slot = self._slots.popleft()

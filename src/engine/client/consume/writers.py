@@ -1,4 +1,4 @@
-"""Schemas that values were written with: nothing is received before those of all that waits are known."""
+"""Writer schemas: nothing is received before the schemas of everything queued are known."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ if TYPE_CHECKING:
 
 
 class Writers:
-    """Looks at what arrives for one consumer. Loop thread only."""
+    """Finds unknown schemas in what arrives for one consumer. Loop thread only."""
 
     def __init__(self, receiver: Receiver) -> None:
         self._receiver = receiver
         self._decompress = decompressor()
 
     def look(self, entries: Iterable[Entry]) -> None:
-        """All messages of an entry have one schema. Those of a compressed one are decompressed again when received."""
+        """All messages of an entry have one schema. A compressed entry is decompressed again when it is received."""
         receiver = self._receiver
         values = (first_value(entry, self._decompress) for entry in entries)
         if unread := sum(receiver.options.schema.unknown(value) for value in values if value is not None):
@@ -32,7 +32,7 @@ class Writers:
             receiver.unread += unread
 
     async def _learn(self) -> None:
-        """What is not known then was not written by any of the topic's: who asks for its value is told."""
+        """A schema unknown even then is none of the topic's: reading the value raises SchemaError."""
         receiver = self._receiver
         try:
             while unread := receiver.unread:

@@ -1,7 +1,19 @@
-"""`Gathered`: a consumer of several topics, made of the consumers of one; the topics may come and go.
+"""`MultiConsumer`: a consumer of several topics, made of the consumers of one; the topics may come and go.
 
-Each topic has a consumer of its own, with its own attachments and reconnects. What they fetch ahead counts against one
-budget, and one line of those that have messages says whose turn it is, so that all topics are served in turn.
+Each topic has a consumer of its own (a *member*), with its own attachments and reconnects. What they fetch ahead counts
+against one budget (credit.py), and members with messages are served in turn (turns.py).
+
+Which topics. `_topics` are the topics that there should be, as given or as the namespace's list says; `_members` are
+those that there are. For each topic in one and not in the other, one task at a time joins or leaves it:
+
+    wanted, no member      make a member and start it; after an error that passes, again with growing pauses
+    member, not wanted     close it; its totals are kept
+    member of an earlier   close it, then join: the topic was deleted and created again, or its member has failed
+
+A topic that appears later is read from its earliest message, so that nothing published in between is missed.
+
+Errors. What fails in one topic is raised by one receive, after the messages that are queued of it; the others continue.
+While start() runs, the first error ends it, except that a topic of a namespace was deleted meanwhile.
 """
 
 from __future__ import annotations
@@ -22,7 +34,7 @@ from engine.client.consume.credit import Budget, Gate
 from engine.client.consume.queue_consumer import AsyncQueueConsumer
 from engine.client.consume.receiving import ConsumerStatistics, Receiving
 from engine.client.consume.stream_consumer import AsyncStreamConsumer
-from engine.client.many.turns import Line
+from engine.client.many.turns import TopicTurns
 from engine.client.net.pool import Pool, call_threadsafe
 from engine.client.topic.topic_list import TopicListSession, TopicQuery
 from engine.errors import (
@@ -48,9 +60,9 @@ R = TypeVar("R", bound=AsyncStreamConsumer | AsyncQueueConsumer)
 
 @dataclass(frozen=True, slots=True)
 class MultiConsumerStatistics(ConsumerStatistics):
-    """Of a consumer of several topics: the sums over all of them, also those that have left, and which there are now.
+    """Sums over all topics of a consumer, former ones included, and its present topics.
 
-    `failed`: topics that this consumer gets nothing from, because of an error that a receive has raised.
+    `failed`: topics from which nothing is received any more, because of an error that a receive has raised.
     """
 
     topics: tuple[str, ...]
@@ -61,23 +73,23 @@ S = TypeVar("S", bound=MultiConsumerStatistics)
 
 
 class _Topic(Generic[R]):
-    """A topic that is wanted. `position`: where its subscription starts if it is new. `error`: why it has failed."""
+    """A topic that is wanted. `position`: where a new subscription starts. `error`: why the topic has failed."""
 
     __slots__ = ("error", "joined", "member", "position", "retry")
 
     def __init__(self, position: str) -> None:
         self.position = position
         self.member: R | None = None
-        self.joined = False  # that member
+        self.joined = False  # `member` has started
         self.retry = True
         self.error: EngineError | None = None
 
 
-class Gathered(Receiving, Generic[R]):
-    """Loop thread only, but for take_now(). A Gatherer.
+class MultiConsumer(Receiving, Generic[R]):
+    """Loop thread only, but for take_now(). The MemberOwner of its members.
 
-    `make(topic, options)` makes the consumer of one topic. `topics`: the topics themselves, or the query that tells
-    them, now and later; `left_out`: those of its answers that are not meant.
+    `make(topic, options)` makes the consumer of one topic. `topics`: the topics, or a query that selects them, now and
+    later; `left_out(topic)`: whether a selected topic is skipped.
     """
 
     _TOTALS: ClassVar[tuple[str, ...]] = (
@@ -106,7 +118,7 @@ class Gathered(Receiving, Generic[R]):
         self._left_out = left_out
         self._query = topics if isinstance(topics, TopicQuery) else None
         self._list = None if self._query is None else TopicListSession(pool, self._query, self._list_changed)
-        # The topics that there should be, and those that there are. A task makes the second what the first is.
+        # See the head of this file.
         self._topics: dict[str, _Topic[R]] = {}
         self._members: dict[str, R] = {}
         self._tending: set[str] = set()
@@ -119,10 +131,10 @@ class Gathered(Receiving, Generic[R]):
         self._end = Once()
         self._errors: deque[EngineError] = deque()  # of single topics, each raised once
         self._past: Counter[str] = Counter()  # totals of topics that have left
-        self._line = self._make_line()
+        self._turns = self._make_turns()
 
     async def start(self) -> None:
-        """Join every topic there is. Raises what one of them raises, but for one of a namespace that is gone again."""
+        """Join every topic. Raises what one of them raises, except NotFoundError of a topic of a namespace."""
         try:
             if self._list is not None:
                 await self._list.open()
@@ -137,7 +149,7 @@ class Gathered(Receiving, Generic[R]):
             await self.close()
             raise
         self._started = True
-        for name in {**self._topics, **self._members}:  # some may have come or gone meanwhile
+        for name in {**self._topics, **self._members}:  # the list may have changed meanwhile
             self._tend_soon(name)
 
     # -- topics come and go ----------------------------------------------------------------------------------
@@ -148,7 +160,7 @@ class Gathered(Receiving, Generic[R]):
         return found
 
     def _list_changed(self, removed: list[str], added: list[str]) -> None:
-        """Who joins later is read from the beginning: nothing that was published meanwhile is missed."""
+        """The list of the namespace has changed."""
         changed = [name for name in removed if self._topics.pop(name, None) is not None]
         changed += self._want(added, "earliest")
         self.budget.expected = max(len(self._topics), 1)
@@ -161,7 +173,7 @@ class Gathered(Receiving, Generic[R]):
             self._tasks.spawn(self._tend(name), name=f"tend {name}")
 
     async def _tend(self, name: str) -> None:
-        """Join the topic, or leave it, until it is as it should be. One task at a time does this for a topic."""
+        """Join or leave the topic until it is as wanted. One task at a time does this for a topic."""
         backoff = self.pool.retry_delays()
         try:
             while not self._closed:
@@ -178,11 +190,11 @@ class Gathered(Receiving, Generic[R]):
             self._tending.discard(name)
 
     async def _join(self, name: str, topic: _Topic[R]) -> bool:
-        """Whether that is settled: it has joined, or there is no use in trying again."""
+        """Whether that is final: it has joined, or another attempt would be of no use."""
         options = replace(self.options, initial_position=topic.position, create_topic=self._list is None)
         member = self._make(TopicName.parse(name), options)
-        member.gather(self)
-        self._members[name] = topic.member = member  # messages may come before it has quite started
+        member.become_member(self)
+        self._members[name] = topic.member = member  # messages may arrive before it has started
         try:
             async with self._joins:
                 await member.start()
@@ -193,7 +205,7 @@ class Gathered(Receiving, Generic[R]):
                 raise
             return self._refused(name, topic, e)
         topic.joined = True
-        if member.failure is not None:  # by damaged data, which is met behind what is good
+        if member.failure is not None:  # by damaged data, raised behind what is good
             self.member_failed(member, member.failure)
         return True
 
@@ -211,7 +223,7 @@ class Gathered(Receiving, Generic[R]):
         return True
 
     async def _leave(self, name: str, member: R) -> None:
-        """Acknowledges nothing; what waits of it is not delivered."""
+        """Close a member. Acknowledges nothing; what is queued of it is not delivered."""
         self._forget(name, member)
         statistics = member.statistics()
         self._past.update({total: getattr(statistics, total) for total in self._TOTALS})
@@ -220,25 +232,25 @@ class Gathered(Receiving, Generic[R]):
     def _forget(self, name: str, member: R) -> None:
         if self._members.get(name) is member:
             del self._members[name]
-        self._line.leave(member)
+        self._turns.leave(member)
 
-    # -- a Gatherer ------------------------------------------------------------------------------------------
+    # -- MemberOwner --------------------------------------------------------------------------------------------
 
     def messages_came(self, member: Any) -> None:
-        """It gets into the line, behind those that wait."""
+        """Serve it in its turn."""
         ours: Any = self._members.get(member.topic)
         if ours is member and not self._closed:
-            self._line.join(ours)
+            self._turns.join(ours)
             self._wake()
 
     def member_attached(self, member: Any) -> None:
-        """Where delivery stands may have been moved back."""
+        """Its cursor may have been moved back."""
         ours: Any = self._members.get(member.topic)
         if ours is member:
-            self._line.interrupt(ours)
+            self._turns.interrupt(ours)
 
     def member_failed(self, member: Any, error: EngineError) -> None:
-        """The others go on; what waits of this one comes first. A topic that is gone just leaves."""
+        """What is queued of it is delivered first. A deleted topic leaves without an error."""
         name = member.topic
         topic = self._topics.get(name)
         if self._closed or topic is None or topic.member is not member or isinstance(error, AlreadyClosedError):
@@ -257,9 +269,9 @@ class Gathered(Receiving, Generic[R]):
             self._tend_soon(name)
 
     def _surface(self, name: str, error: EngineError) -> None:
-        """One receive raises it."""
-        error.add_note(f"this befell the topic {name}; the consumer goes on with its others")
-        for turn in self._turns:
+        """Have one receive raise it."""
+        error.add_note(f"the topic {name} failed; the consumer continues with the others")
+        for turn in self._receives:
             if not turn.future.done():
                 turn.future.set_exception(error)
                 return
@@ -270,15 +282,15 @@ class Gathered(Receiving, Generic[R]):
         self._raise_error()
 
     def _raise_error(self) -> None:
-        """Before any message: topics that always have some must not keep it from being told."""
+        """Before any message is taken: topics that always have some must not delay it."""
         if self._errors:
             raise self._errors.popleft()
 
     # -- receiving -------------------------------------------------------------------------------------------
 
     def take_now(self, max_messages: int | None = None, max_bytes: int = -1) -> Any:
-        """From any thread: the next Message (or MessageBatch), None when nothing waits or others wait for it before."""
-        return None if self._turns or self._errors else self._take(max_messages, max_bytes)
+        """From any thread: the next Message (or MessageBatch); None when none is queued, or other receives wait."""
+        return None if self._receives or self._errors else self._take(max_messages, max_bytes)
 
     def _pop_message(self) -> Message | None:
         self._raise_error()
@@ -295,14 +307,14 @@ class Gathered(Receiving, Generic[R]):
 
     @property
     def waiting(self) -> int:
-        """How many messages wait to be received."""
-        return self._line.waiting
+        """How many messages are queued."""
+        return self._turns.waiting
 
     def _take(self, max_messages: int | None, max_bytes: int) -> Any:
-        return self._line.take(max_messages, max_bytes)
+        return self._turns.take(max_messages, max_bytes)
 
     def _exhausted(self, member: R) -> None:
-        """What waited of one that has failed was received by now; or a bad entry is next."""
+        """Nothing more is queued of it: it may have failed before; or a bad entry is next."""
         if member.damaged() is not None:
             call_threadsafe(self._loop, partial(self._pass_damage, member))
             return
@@ -318,37 +330,37 @@ class Gathered(Receiving, Generic[R]):
         else:
             self._exhausted(member)
 
-    def _make_line(self) -> Line[R]:
-        return Line(self._exhausted)
+    def _make_turns(self) -> TopicTurns[R]:
+        return TopicTurns(self._exhausted)
 
     # -- acknowledging ---------------------------------------------------------------------------------------
 
     def _member(self, name: str) -> R | None:
-        """Who has a topic. One that leaves is none of ours from the moment that this is known."""
+        """The member of a wanted topic."""
         topic = self._topics.get(name)
         return None if topic is None else topic.member
 
     def _has_left(self, member: R, error: BaseException) -> bool:
-        """Whether a topic that goes away explains it."""
+        """Whether the error follows from the topic having left."""
         ours: AsyncStreamConsumer | AsyncQueueConsumer | None = self._member(member.topic)
         gone = isinstance(error, AlreadyClosedError | NotFoundError)
         return gone and (ours is not member or isinstance(member.failure, NotFoundError))
 
     def _check_closed(self) -> None:
-        """Errors of single topics are for those who receive."""
+        """Raise after close(). Errors of single topics are raised by receives only."""
         if self._failure is not None:
             raise self._failure
 
     def _check_ours(self, x: object, topic: str | None) -> str:
-        """The topic itself, when it is or could be one of ours. Raises InvalidArgumentError."""
+        """`topic`, if it is or could be one of this consumer's. Raises InvalidArgumentError."""
         if topic is None:
-            raise InvalidArgumentError(f"{x!r} names no topic; one that this consumer has received is right")
+            raise InvalidArgumentError(f"the id must be of a message that this consumer has received, got {x!r}")
         ours = topic in self._members or topic in self._named
         if not ours and self._query is not None:
             name = TopicName.parse(topic)
             ours = f"{name.tenant}/{name.namespace}" == self._query.namespace
         if not ours:
-            raise InvalidArgumentError(f"{x!r} cannot be acknowledged here: {topic} is none of the topics of {self!r}")
+            raise InvalidArgumentError(f"{x!r} cannot be acknowledged here: {topic} is not a topic of {self!r}")
         return topic
 
     # -- life ------------------------------------------------------------------------------------------------
@@ -360,7 +372,7 @@ class Gathered(Receiving, Generic[R]):
 
     @property
     def topics(self) -> list[str]:
-        """The names of the topics it receives from now, sorted."""
+        """The names of its present topics, sorted."""
         return sorted(name for name, topic in list(self._topics.items()) if topic.member is not None)
 
     @property
@@ -373,7 +385,7 @@ class Gathered(Receiving, Generic[R]):
         return self._summed(MultiConsumerStatistics)
 
     def _summed(self, kind: type[S]) -> S:
-        """The sums of all topics' numbers, with those of topics that have left where it is totals."""
+        """The sums over all topics; totals include former topics."""
         each = [member.statistics() for member in list(self._members.values())]
         numbers = [field.name for field in fields(kind) if field.name not in ("topics", "failed")]
         failed = sorted(name for name, topic in list(self._topics.items()) if topic.error is not None)
@@ -381,7 +393,7 @@ class Gathered(Receiving, Generic[R]):
         return kind(**sums, topics=tuple(self.topics), failed=tuple(failed))
 
     async def close(self) -> None:
-        """Leave every topic. Acknowledges nothing (semantics 13); receives that wait raise AlreadyClosedError.
+        """Leave every topic. Acknowledges nothing (semantics 13); waiting receives raise AlreadyClosedError.
 
         Idempotent.
         """
@@ -390,7 +402,7 @@ class Gathered(Receiving, Generic[R]):
 
     async def _close(self) -> None:
         self.end(AlreadyClosedError(f"the consumer {self.options.name} of {self.topic} was closed"))
-        self._line.clear()
+        self._turns.clear()
         if self._list is not None:
             self._list.close()
         try:
@@ -406,5 +418,5 @@ class Gathered(Receiving, Generic[R]):
 
 
 def _is_gone(error: BaseException) -> bool:
-    """Whether it says that the topic is, and not that its subscription alone was deleted."""
+    """Whether the topic was deleted, not only its subscription."""
     return isinstance(error, NotFoundError) and not isinstance(error, SubscriptionNotFoundError)

@@ -1,8 +1,8 @@
-"""`Journal`: what was delivered of each of several topics, as it was at any moment that an id may ask for.
+"""`History`: the positions delivered of each of several topics, at any step that a message's id may refer to.
 
-A message keeps a mark of the moment it was delivered at; the vectors of that moment are put together when somebody
-asks for the message's id. A step of the journal is one topic's turn. It is kept in chapters that begin with the vectors
-of all topics, so that what a message holds on to is bounded, and what nobody holds on to is gone.
+A message keeps the step at which it was delivered; the vectors of that step are built when the message's id is read.
+A step is one topic's turn. Steps are kept in chapters, each of which begins with the vectors of all topics: what a
+message keeps alive is bounded, and a chapter without messages is freed.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ Vectors = dict[str, TopicPositions]
 
 
 class Chapter:
-    """The vectors at its beginning, and the steps since. Ids are asked for on any thread."""
+    """The vectors at its beginning, and the steps since. Ids are read on any thread."""
 
     __slots__ = ("_base", "_lock", "_state", "_steps", "_walked")
 
     def __init__(self, base: Vectors) -> None:
         self._base = base
         self._steps: list[tuple[str, TopicPositions | None]] = []
-        # The state before step `_walked`, so that ids asked for in order cost no walk each.
+        # The state before step `_walked`: ids that are read in order are built step by step.
         self._lock = Lock()
         self._state: Vectors = {}
         self._walked = -1
@@ -32,12 +32,12 @@ class Chapter:
         return len(self._steps)
 
     def append(self, topic: str, vector: TopicPositions | None) -> bool:
-        """One more step; whether it should be the last."""
+        """Add a step; whether the chapter is full."""
         self._steps.append((topic, vector))
         return len(self._steps) >= max(_STEPS_MIN, 2 * len(self._base))
 
     def before(self, step: int) -> Vectors:
-        """The vectors as they were before that step, a new dict."""
+        """The vectors before that step, a new dict."""
         with self._lock:
             if self._walked < 0 or self._walked > step:
                 self._state, self._walked = self._base.copy(), 0
@@ -50,17 +50,17 @@ class Chapter:
             return self._state.copy()
 
 
-class Journal:
-    """Steps are written one at a time."""
+class History:
+    """Steps are added by one thread at a time."""
 
     def __init__(self) -> None:
         self._chapter = Chapter({})
 
     def mark(self) -> tuple[Chapter, int]:
-        """This moment: `chapter.before(step)` is what was delivered until now."""
+        """The present step: `chapter.before(step)` is what was delivered until now."""
         return self._chapter, len(self._chapter)
 
     def note(self, topic: str, vector: TopicPositions | None) -> None:
-        """How far a topic was delivered; None: it is none of ours any more."""
+        """Add the positions delivered of a topic; None: the topic has left."""
         if self._chapter.append(topic, vector):
             self._chapter = Chapter(self._chapter.before(len(self._chapter)))

@@ -14,8 +14,8 @@ from engine.client.base.options import ConsumerOptions, check_seconds
 from engine.client.consume.queue_consumer import Acknowledgeable, AsyncQueueConsumer
 from engine.client.consume.receiver import Receiver
 from engine.client.consume.stream_consumer import AsyncStreamConsumer
-from engine.client.many.consumer import Gathered, MultiConsumerStatistics
-from engine.client.many.turns import BirthLine, Line, VectorLine, created_ms
+from engine.client.many.consumer import MultiConsumer, MultiConsumerStatistics
+from engine.client.many.turns import QueueTurns, StreamTurns, TopicTurns, created_ms
 from engine.client.net.pool import Pool
 from engine.client.topic.topic_list import TopicQuery
 from engine.client.transact.scope import InTransaction
@@ -25,22 +25,22 @@ from engine.model.positions import MessageId, TopicPositions
 from engine.model.redelivery import DEAD_LETTER_SUFFIX, DeadLetter
 
 
-class AsyncMultiStreamConsumer(Gathered[AsyncStreamConsumer]):
+class AsyncMultiStreamConsumer(MultiConsumer[AsyncStreamConsumer]):
     """Receives the messages of its share of several topics: per segment in order, the topics in turn.
 
-    Made by `client.stream_consumer()` with a list of topics, or with `namespace=`; usable with `async with`. What is
-    said of AsyncStreamConsumer holds in each topic. A batch is of one topic. An error of one topic is raised by one
-    receive; the consumer goes on with the others.
+    Made by `client.stream_consumer()` with a list of topics, or with `namespace=`; usable with `async with`. In each
+    topic it behaves like an AsyncStreamConsumer. A batch is of one topic. An error of one topic is raised by one
+    receive; the consumer continues with the others.
     """
 
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
-        # Of topics: the vector that was found to be all acknowledged, since it was attached last (semantics 12). What
-        # is not delivered further is asked for with every acknowledgement.
+        # By topic: the vector that was found to be acknowledged since the last attachment (semantics 12): topics
+        # without new messages are part of every acknowledgement.
         self._saved: dict[str, Mapping[int, int]] = {}
 
-    def _make_line(self) -> Line[AsyncStreamConsumer]:
-        return VectorLine(self._exhausted)
+    def _make_turns(self) -> TopicTurns[AsyncStreamConsumer]:
+        return StreamTurns(self._exhausted)
 
     def member_attached(self, member: Any) -> None:
         """A cursor may have been moved back."""
@@ -57,8 +57,8 @@ class AsyncMultiStreamConsumer(Gathered[AsyncStreamConsumer]):
         """Acknowledge `x` and everything delivered before it, in all topics (semantics 11); durable when this returns.
 
         `x`: a Message, its id (also one kept from before a reconnect, or by an earlier consumer of this subscription)
-        or a MessageBatch (its last message). Topics that have left, or were made anew since, are passed over: there,
-        nothing is acknowledged. Raises as AsyncStreamConsumer does; in the topics that do not fail, it is saved.
+        or a MessageBatch (its last message). In topics that have left, or were created again since, nothing is
+        acknowledged. Raises as AsyncStreamConsumer does; in the topics that do not fail, it is saved.
         """
         vectors = self._vectors(x)
         self._check_closed()
@@ -100,7 +100,7 @@ class AsyncMultiStreamConsumer(Gathered[AsyncStreamConsumer]):
 
 @dataclass(frozen=True, slots=True)
 class MultiQueueConsumerStatistics(MultiConsumerStatistics):
-    """The same, and the sums of what QueueConsumerStatistics says of one topic."""
+    """MultiConsumerStatistics, and the sums of the fields of QueueConsumerStatistics."""
 
     acknowledged: int
     negatively_acknowledged: int
@@ -109,17 +109,17 @@ class MultiQueueConsumerStatistics(MultiConsumerStatistics):
     unacknowledged: int
 
 
-class AsyncMultiQueueConsumer(Gathered[AsyncQueueConsumer]):
+class AsyncMultiQueueConsumer(MultiConsumer[AsyncQueueConsumer]):
     """Receives messages of several topics that no other consumer of the subscription has, the topics in turn.
 
-    Made by `client.queue_consumer()` with a list of topics, or with `namespace=`; usable with `async with`. What is
-    said of AsyncQueueConsumer holds in each topic. A batch is of one topic. An error of one topic is raised by one
-    receive; the consumer goes on with the others. Of a namespace it leaves out the topics that `dead_letter` puts
-    messages into: they would come back from there.
+    Made by `client.queue_consumer()` with a list of topics, or with `namespace=`; usable with `async with`. In each
+    topic it behaves like an AsyncQueueConsumer. A batch is of one topic. An error of one topic is raised by one
+    receive; the consumer continues with the others. Of a namespace it leaves out the topics into which `dead_letter`
+    moves messages: they would be received again from there.
     """
 
     _TOTALS: ClassVar[tuple[str, ...]] = (
-        *Gathered._TOTALS, "acknowledged", "negatively_acknowledged", "timed_out", "dead_lettered",
+        *MultiConsumer._TOTALS, "acknowledged", "negatively_acknowledged", "timed_out", "dead_lettered",
     )  # fmt: skip
 
     def __init__(
@@ -132,15 +132,15 @@ class AsyncMultiQueueConsumer(Gathered[AsyncQueueConsumer]):
     ) -> None:
         super().__init__(pool, topics, options, make, partial(_takes_dead_letters, dead_letter))
 
-    def _make_line(self) -> Line[AsyncQueueConsumer]:
-        return BirthLine(self._exhausted)
+    def _make_turns(self) -> TopicTurns[AsyncQueueConsumer]:
+        return QueueTurns(self._exhausted)
 
     async def acknowledge(self, x: Acknowledgeable, *, transaction: InTransaction | None = None) -> None:
-        """Acknowledge a Message, an id, every message of a MessageBatch, or several messages or ids, of whatever
+        """Acknowledge a Message, an id, every message of a MessageBatch, or several messages or ids, of any of its
         topics; durable when this returns.
 
-        In a topic that has left, or was made anew since, nothing is acknowledged. Raises as AsyncQueueConsumer does;
-        in the topics that do not fail, it is saved.
+        In a topic that has left, or was created again since, nothing is acknowledged. Raises as AsyncQueueConsumer
+        does; in the topics that do not fail, it is saved.
         """
         parts = self._by_member(x)
         acks = [member.acknowledge(part, transaction=transaction) for member, part in parts]
@@ -150,9 +150,7 @@ class AsyncMultiQueueConsumer(Gathered[AsyncQueueConsumer]):
         _raise([(m, e) for (m, _), e in outcomes if isinstance(e, BaseException) and not self._has_left(m, e)])
 
     async def negative_acknowledge(self, x: Acknowledgeable, *, delay: float | None = None) -> None:
-        """Hand back what acknowledge() takes: it is delivered again later, as AsyncQueueConsumer.negative_acknowledge
-        says.
-        """
+        """Hand back what acknowledge() takes: it is delivered again later. See AsyncQueueConsumer."""
         if delay is not None:
             check_seconds("delay", delay)
         for member, part in self._by_member(x):
@@ -163,7 +161,7 @@ class AsyncMultiQueueConsumer(Gathered[AsyncQueueConsumer]):
                     raise
 
     def _by_member(self, x: object) -> list[tuple[AsyncQueueConsumer, Any]]:
-        """What each topic's consumer is to be told; nothing for topics that have left.
+        """(member, the part of `x` that is its topic's); nothing for topics that have left.
 
         Raises InvalidArgumentError, AlreadyClosedError.
         """
@@ -194,28 +192,28 @@ def _takes_dead_letters(policy: DeadLetter | None, topic: TopicName) -> bool:
 
 
 def _each(x: object) -> Iterable[object]:
-    """What is to be acknowledged, one by one; a batch is one. Raises InvalidArgumentError for several batches."""
+    """The messages or ids in `x`; a batch counts as one. Raises InvalidArgumentError for several batches."""
     if isinstance(x, MessageBatch | str | bytes | bytearray | memoryview) or not isinstance(x, Iterable):
         return (x,)
     several = list(x)
     if any(isinstance(one, MessageBatch) for one in several):
-        raise InvalidArgumentError("cannot acknowledge several batches at once; one of them, or several messages")
+        raise InvalidArgumentError("what is acknowledged must be one batch or several messages, got many batches")
     return several
 
 
 def _is_of_another(member: Receiver, born: int) -> bool:
-    """Whether something is of a topic of the same name that was created at another time."""
+    """Whether an id is of another topic of the same name, created at another time."""
     return born != 0 and created_ms(member) not in (0, born)
 
 
 def _id_of(x: object) -> MessageId | None:
-    """What is to be acknowledged; None for an empty batch. Raises InvalidArgumentError."""
+    """The id to acknowledge; None for an empty batch. Raises InvalidArgumentError."""
     ident = x.last_id if isinstance(x, MessageBatch) else x.id if isinstance(x, Message) else x
     if ident is None and isinstance(x, MessageBatch):
         return None
     if not isinstance(ident, MessageId):
         raise InvalidArgumentError(
-            f"cannot acknowledge {type(x).__name__}; a Message, MessageId or MessageBatch is right"
+            f"what is acknowledged must be a Message, MessageId or MessageBatch, got {type(x).__name__}"
         )
     if ident.segment_id < 0 or (ident.segment_id, ident.offset) == (
         MessageId.latest.segment_id,
@@ -226,12 +224,12 @@ def _id_of(x: object) -> MessageId | None:
 
 
 def _as_id(member: Receiver, vector: TopicPositions) -> MessageId:
-    """A vector in the form in which the consumer of one topic takes it."""
+    """A vector as the id that the consumer of one topic takes."""
     return MessageId(0, 0, vector.positions, member.topic)
 
 
 def _raise(failed: Sequence[tuple[Receiver, BaseException]]) -> None:
-    """Raise what failed: where all of it is that segments went elsewhere, one error that names the topics."""
+    """Raise what failed; where all failures are FencedError, one error with the messages of all."""
     if not failed:
         return
     if len(failed) > 1 and all(isinstance(error, FencedError) for _, error in failed):

@@ -1,4 +1,4 @@
-"""`Line`: the consumers of single topics that have messages, each served in its turn."""
+"""`TopicTurns`: the members of a consumer of several topics that have messages, served in turn."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from engine.aio.locks import Lock
 from engine.client.consume.queue_consumer import AsyncQueueConsumer
 from engine.client.consume.receiver import Receiver
 from engine.client.consume.stream_consumer import AsyncStreamConsumer
-from engine.client.many.history import Chapter, Journal
+from engine.client.many.history import Chapter, History
 from engine.model.positions import MessageId, TopicPositions
 
 TURN_MESSAGES = 100  # received one by one from a topic while others wait; or one batch
@@ -19,10 +19,10 @@ TURN_MESSAGES = 100  # received one by one from a topic while others wait; or on
 R = TypeVar("R", bound=Receiver)
 
 
-class Line(Generic[R]):
-    """Any thread. The first one's turn it is, until it has nothing, or has given enough while others wait.
+class TopicTurns(Generic[R]):
+    """From any thread. It is the first member's turn until it has no message, or has given enough while others wait.
 
-    `exhausted(member)` is called when one has nothing more, on the thread that found out.
+    `exhausted(member)` is called when one has no more messages, on the thread that found out.
     """
 
     def __init__(self, exhausted: Callable[[R], object]) -> None:
@@ -30,19 +30,19 @@ class Line(Generic[R]):
         # Under the lock.
         self._lock = Lock()
         self._members: deque[R] = deque()
-        self._known: set[R] = set()  # those
-        self._turn: R | None = None  # for whom the turn has begun
-        self._left = 0  # of it
+        self._known: set[R] = set()  # the same members
+        self._turn: R | None = None  # whose turn has begun
+        self._left = 0  # messages of this turn
 
     def join(self, member: R) -> None:
-        """It has messages: it comes last, unless it is there."""
+        """It has messages: add it at the end, unless it is waiting already."""
         with self._lock:
             if member not in self._known:
                 self._known.add(member)
                 self._members.append(member)
 
     def leave(self, member: R) -> None:
-        """It is none of ours any more."""
+        """Remove a member."""
         with self._lock:
             self._end_turn(member)
             if member in self._known:
@@ -51,7 +51,7 @@ class Line(Generic[R]):
             self._forget(member)
 
     def interrupt(self, member: R) -> None:
-        """Where delivery stands may have changed for it."""
+        """The delivered positions of a member may have changed: end the present turn."""
         with self._lock:
             turn = self._turn
             if turn is not None:
@@ -60,19 +60,19 @@ class Line(Generic[R]):
                 self._note(member)
 
     def clear(self) -> None:
-        """Nobody gives anything more."""
+        """Remove all members."""
         with self._lock:
             self._members.clear()
             self._known.clear()
 
     @property
     def waiting(self) -> int:
-        """How many messages wait."""
+        """How many messages are queued."""
         with self._lock:
             return sum(member.waiting for member in self._members)
 
     def take(self, max_messages: int | None, max_bytes: int) -> Any:
-        """The next message (or batch) of whose turn it is; None when nobody has any."""
+        """The next message (or batch) of the member whose turn it is; None when none has any."""
         with self._lock:
             while self._members:
                 member = self._members[0]
@@ -100,34 +100,34 @@ class Line(Generic[R]):
     # What kinds do with turns, under the lock.
 
     def _identify(self, member: R) -> None:
-        """What it gives next is given at this moment."""
+        """A turn begins: choose the ids of the messages that it delivers."""
 
     def _note(self, member: R) -> None:
-        """It may have given something."""
+        """A turn has ended: it may have delivered something."""
 
     def _forget(self, member: R) -> None:
-        """It is none of ours any more."""
+        """Remove a member."""
 
 
-class VectorLine(Line[AsyncStreamConsumer]):
-    """Gives every message an id that knows what was delivered before it, in all topics (semantics 11)."""
+class StreamTurns(TopicTurns[AsyncStreamConsumer]):
+    """Gives every message an id with the positions delivered before it in all topics (semantics 11)."""
 
     def __init__(self, exhausted: Callable[[AsyncStreamConsumer], object]) -> None:
         super().__init__(exhausted)
-        self._journal = Journal()
+        self._history = History()
 
     def _identify(self, member: AsyncStreamConsumer) -> None:
-        member.identify(partial(_make_id, member.topic, created_ms(member), *self._journal.mark()))
+        member.identify(partial(_make_id, member.topic, created_ms(member), *self._history.mark()))
 
     def _note(self, member: AsyncStreamConsumer) -> None:
-        self._journal.note(member.topic, TopicPositions(created_ms(member), member.positions))
+        self._history.note(member.topic, TopicPositions(created_ms(member), member.positions))
 
     def _forget(self, member: AsyncStreamConsumer) -> None:
-        self._journal.note(member.topic, None)
+        self._history.note(member.topic, None)
 
 
-class BirthLine(Line[AsyncQueueConsumer]):
-    """Gives every message an id that tells its topic from a later one of its name."""
+class QueueTurns(TopicTurns[AsyncQueueConsumer]):
+    """Gives every message an id that distinguishes its topic from a later one of its name."""
 
     def _identify(self, member: AsyncQueueConsumer) -> None:
         vectors = {member.topic: TopicPositions(created_ms(member), {})}
@@ -135,7 +135,7 @@ class BirthLine(Line[AsyncQueueConsumer]):
 
 
 def created_ms(member: Receiver) -> int:
-    """When its topic was created; 0 when that is not known."""
+    """The time at which its topic was created, milliseconds; 0 when that is not known."""
     return (member.session.layout.created_ms or 0) if member.session.known else 0
 
 

@@ -1,5 +1,6 @@
-"""`Children`: what a client has made and not closed yet, and whether it takes more. Both are one, or something would
-be made behind the closing of all there is, and nothing would ever close it.
+"""`Children`: what a client has made and not closed yet, and whether it makes more.
+
+One object decides both: otherwise something made while the client closes would never be closed.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from engine.errors import AlreadyClosedError, EngineError
 
 
 class Closable(Protocol):
-    """A producer, a consumer, a reader, a view or a watch. It calls `on_closed` when it was closed."""
+    """A producer, a consumer, a reader, a view or a watch. It calls `on_closed` once it is closed."""
 
     async def close(self) -> None:
         """End it. Idempotent."""
@@ -38,7 +39,7 @@ class Children:
             raise AlreadyClosedError(CLOSED)
 
     async def start(self, made: C, start: Callable[[], Coroutine[Any, Any, None]]) -> C:
-        """Start it, and keep it until it is closed. Raises what `start` raises, which cleans up behind itself.
+        """Start it, and keep it until it is closed. Raises what `start` raises, which cleans up after itself.
 
         AlreadyClosedError when the client closes meanwhile, which cancels `start`: what is made by then is closed.
         """
@@ -67,11 +68,11 @@ class Children:
             raise AlreadyClosedError(CLOSED) from error
 
     def end(self) -> None:
-        """Nothing is kept any more from now on."""
+        """Refuse everything new from now on."""
         self._ending = True
 
     async def close(self) -> None:
-        """Close everything, at the same time. Raises the first failure, when all of it has ended."""
+        """Close everything concurrently. Raises the first failure, after all of it has ended."""
         self.end()
         for starting in list(self._starting):
             starting.cancel()

@@ -1,8 +1,7 @@
 """One multiplexed connection to one broker: handshake, requests and their answers, keep-alive.
 
-What lives on it (a layout session, a producer's lane, a consumer's attachment) registers under an id that is
-unique within the connection, gets the frames that carry this id, and is told when the connection is lost. Making a new
-connection is the pool's work, attaching again is theirs.
+A session on it (see link.py) registers under an id that is unique within the connection, gets the frames that carry
+this id, and is told when the connection is lost. The pool makes the next connection; each session opens itself again.
 """
 
 from __future__ import annotations
@@ -52,16 +51,16 @@ _ANSWERS = frozenset(kind for kind in HEADERS.values() if "request_id" in kind._
 
 
 class Attached(Protocol):
-    """Something that lives on a connection. All methods run on the loop and must neither block nor raise."""
+    """A session on a connection. All methods run on the loop and must neither block nor raise."""
 
     def frame_received(self, header: Header, payload: memoryview) -> None:
-        """A frame with its id. Answers to its own requests come here as well when they carry the id."""
+        """A frame with its id. Answers to its own requests arrive here as well when they carry the id."""
 
     def resume_writing(self) -> None:
         """The connection takes data again after it had too much unsent."""
 
     def connection_lost(self, error: EngineError) -> None:
-        """The connection is gone, and with it everything the broker knew of this id."""
+        """The connection is lost, and with it everything the broker kept for this id."""
 
 
 class Connection:
@@ -76,27 +75,27 @@ class Connection:
         self.broker_url = url
         self.admin_url: str | None = None
         self.features: frozenset[str] = frozenset()
-        self.proxied = False  # over a proxy, as every other broker is to be reached
+        self.proxied = False  # over a proxy, through which every other broker is reached as well
 
         self._loop = asyncio.get_running_loop()
         self.ended: asyncio.Future[None] = self._loop.create_future()  # done when it is lost
         self._handshake: asyncio.Future[commands.Connected] = self._loop.create_future()
         self._requests: dict[int, tuple[Answerable[Any], asyncio.Future[Any]]] = {}
-        self._fault: ProtocolError | None = None  # why this end has dropped it
-        self._deadlines = Deadlines[int](self._missed)  # of those that have one
+        self._fault: ProtocolError | None = None  # why this end has dropped the connection
+        self._deadlines = Deadlines[int](self._missed)  # of requests that have one
         self._attached: dict[int, Attached] = {}
         self._last_id = 0
         self._heard = True
         self._silent = 0
         self._keep_alive_s = KEEP_ALIVE_S
-        self._due = 0.0  # when it is looked whether the peer was silent, of the loop's clock
+        self._due = 0.0  # when the keep-alive timer is due, by the loop's clock
         self._timer: asyncio.TimerHandle | None = None
         self._closing = False
 
     # -- opening and closing ---------------------------------------------------------------------------------
 
     async def handshake(self, token: str | None, target: str | None = None) -> None:
-        """Say CONNECT, wait for CONNECTED. `target`: the broker that is meant, when a proxy is dialled.
+        """Send CONNECT, wait for CONNECTED. `target`: the broker behind the proxy, when a proxy is dialled.
 
         Raises ConnectError, AuthenticationError, UnsupportedError, ProtocolError.
         """
@@ -132,10 +131,10 @@ class Connection:
     @property
     def is_near(self) -> bool:
         """Whether the broker is on this machine, as far as this end can tell."""
-        return not self.proxied and bool(getattr(self.stream, "is_near", False))
+        return not self.proxied and self.stream.is_near
 
     def fail(self, error: ProtocolError) -> None:
-        """The peer said something that cannot be: drop the connection; everything on it attaches anew."""
+        """The peer broke the protocol: drop the connection; every session on it opens again."""
         self._fault = self._fault or error
         self.stream.abort()
 
@@ -148,7 +147,7 @@ class Connection:
     # -- requests --------------------------------------------------------------------------------------------
 
     def next_id(self) -> int:
-        """An id that nothing else on this connection has."""
+        """An id that is unique on this connection."""
         self._last_id += 1
         return self._last_id
 
@@ -160,18 +159,12 @@ class Connection:
         """Frames for `ident` are dropped from now on."""
         self._attached.pop(ident, None)
 
-    def end_session(self, ident: int, kind: type[commands.ScalableTopicClose | commands.WatchTopicListClose]) -> None:
-        """Nothing more of a session is wanted: the broker is told by this command, unless the connection is lost."""
-        if self.lost is None:
-            self.detach(ident)
-            self.stream.send(kind(session_id=ident))
-
     def start_request(
         self, request: Answerable[Answer], payload: Payload = b"", *, timeout_s: float | None = None
     ) -> asyncio.Future[Answer]:
         """Send a request; the future ends with its answer, the broker's error, or ConnectError.
 
-        `timeout_s`: it ends with TimeoutError when there is no answer by then, also where nobody waits for it any more.
+        `timeout_s`: without an answer by then it ends with TimeoutError, also when it is not awaited any more.
         """
         return self._start_request(request, payload, timeout_s)[1]
 
@@ -191,7 +184,7 @@ class Connection:
         return request_id, future
 
     def _missed(self, request_id: int) -> None:
-        """The answer has not come in its time."""
+        """The deadline of a request has passed."""
         _, future = self._requests.pop(request_id, (None, None))
         if future is not None and not future.done():
             future.set_exception(TimeoutError(f"{self.url} did not answer in time"))
@@ -212,15 +205,15 @@ class Connection:
     # -- FrameHandler ----------------------------------------------------------------------------------------
 
     def frame_received(self, header: Header, payload: memoryview) -> None:
-        """Hand the frame to its addressee, or its answer to the request. A malformed one is the last."""
+        """Pass the frame to its session, or its answer to the request. A malformed frame is the last one."""
         self._heard = True
         if self._fault is not None:
-            return  # dropped, and not gone yet
+            return  # dropped; these frames were under way
         try:
             self._received(header, payload)
         except ProtocolError as e:
             self.fail(e)
-        except InvalidArgumentError as e:  # by what takes a part of it
+        except InvalidArgumentError as e:  # raised by a parser of one of its parts
             self.fail(ProtocolError(f"{header.command.name} is malformed: {e}"))
 
     def _received(self, header: Header, payload: memoryview) -> None:
@@ -263,7 +256,7 @@ class Connection:
             self._error_received(header)
 
     def _error_received(self, header: commands.Error) -> None:
-        """An error that answers no request: the handshake was refused, or a layout session has ended."""
+        """An error that answers no request: a refused handshake, or the end of a layout session."""
         error = EngineError.from_code(header.code, header.message)
         attached = self._attached.get(header.session_id)
         if attached is not None:
@@ -274,17 +267,17 @@ class Connection:
             log.warning("%s: %s", self.url, error)
 
     def pause_writing(self) -> None:
-        """Stop feeding the stream."""
+        """Stop writing to the stream."""
         self.writable = False
 
     def resume_writing(self) -> None:
-        """Feed the stream again."""
+        """Write to the stream again."""
         self.writable = True
         for attached in list(self._attached.values()):
             attached.resume_writing()
 
     def connection_lost(self, error: Exception | None) -> None:
-        """End everything that waits on this connection."""
+        """Fail every request, and tell every session."""
         self.lost = self._loss(error)
         if not self.ended.done():
             self.ended.set_result(None)
@@ -295,7 +288,7 @@ class Connection:
         for future in [*(future for _, future in requests.values()), self._handshake]:
             if not future.done():
                 future.set_exception(self.lost)
-                future.exception()  # retrieved: an abandoned request is no news
+                future.exception()  # retrieved: an abandoned request is not logged
         attached, self._attached = self._attached, {}
         for one in attached.values():
             one.connection_lost(self.lost)
@@ -305,19 +298,19 @@ class Connection:
             return AlreadyClosedError("the client was closed")
         error = self._fault or error
         if isinstance(error, ProtocolError):
-            if not self._handshake.done():  # whoever connects is told
+            if not self._handshake.done():  # raised to the caller of handshake()
                 return WrongPeerError(f"cannot talk to {self.url}: {error}")
             log.error("%s: %s", self.url, error)
         if error is None and not self._handshake.done():
-            return ConnectError(f"cannot connect to {self.url}: it hung up without a word; does it want TLS?")
+            return ConnectError(f"cannot connect to {self.url}: it hung up without an answer; does it require TLS?")
         return ConnectError(f"the connection to {self.url} was lost: {error or 'closed by the broker'}")
 
     # -- keep-alive ------------------------------------------------------------------------------------------
 
     def _keep_alive(self) -> None:
-        """Every period: a peer that was silent is pinged, one silent for two periods is dropped.
+        """Every period: ping a peer that was silent, drop one that was silent for two periods.
 
-        A period in which this process had no turn for long says nothing of the peer: its frames wait to be read.
+        A period in which this process did not run for long does not count: the peer's frames wait to be read.
         """
         if self._heard:
             self._silent = 0
@@ -338,6 +331,6 @@ class Connection:
 
 
 def ignore_outcome(future: Any) -> None:
-    """Retrieve the outcome of something nobody waits for."""
+    """Retrieve the outcome of a future that is not awaited, so that asyncio does not log it."""
     if not future.cancelled():
         future.exception()

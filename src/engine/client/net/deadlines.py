@@ -1,4 +1,4 @@
-"""`Deadlines`: things that mostly end before their time is over, with one timer for all of them."""
+"""`Deadlines`: one timer for many items, most of which end before their deadline."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Generic, TypeVar
 
 T = TypeVar("T")
 
-LATE_S_MAX = 0.05  # behind others that were due
+LATE_S_MAX = 0.05  # an item may be this late when others were due just before it
 _EARLY_S = 0.001  # timers of some event loops count whole milliseconds
 
 
@@ -19,27 +19,27 @@ class Deadlines(Generic[T]):
     __slots__ = ("_at", "_next", "_over", "_timer")
 
     def __init__(self, over: Callable[[T], object]) -> None:
-        """`over` is called once with what was not taken out in time."""
+        """`over` is called once with each item that was not discarded in time."""
         self._over = over
         self._at: dict[T, float] = {}
         self._timer: asyncio.TimerHandle | None = None
-        self._next = math.inf  # when that comes
+        self._next = math.inf  # when the timer is due
 
     def __len__(self) -> int:
         return len(self._at)
 
     def add(self, item: T, at: float) -> None:
-        """Its time is over then."""
+        """Set an item's deadline."""
         self._at[item] = at
         if at < self._next:
             self._come_back(at)
 
     def discard(self, item: T) -> None:
-        """It has ended. Idempotent."""
+        """Drop an item that has ended. Idempotent."""
         self._at.pop(item, None)
 
     def clear(self) -> None:
-        """Nothing is called any more."""
+        """Drop all items."""
         self._at.clear()
         if self._timer is not None:
             self._timer.cancel()

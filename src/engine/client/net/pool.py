@@ -1,4 +1,4 @@
-"""One connection per broker URL, made when first needed, made again after a loss with jittered back-off."""
+"""One connection per broker URL, made when first needed, and again after a loss with jittered back-off."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ log = logging.getLogger(__name__)
 CLOSED = "the client was closed"
 BACKOFF_S_FIRST = 0.02
 BACKOFF_S_MAX = 5.0
-GOODBYE_S_MAX = 1.0  # a peer has this long to take what is queued for it when the client closes
+GOODBYE_S_MAX = 1.0  # a closing client waits this long for its peers to take what is queued for them
 
 T = TypeVar("T")
 
 
 def call_threadsafe(loop: asyncio.AbstractEventLoop, function: Callable[[], object]) -> None:
-    """Have the loop call it soon, from any thread; nothing when the loop has ended, and everything on it."""
+    """Have the loop call it soon, from any thread. Nothing happens when the loop has been closed."""
     try:
         loop.call_soon_threadsafe(function)
     except RuntimeError:
@@ -37,8 +37,8 @@ def call_threadsafe(loop: asyncio.AbstractEventLoop, function: Callable[[], obje
 class Pool:
     """The connections of one client. Loop thread only.
 
-    Everybody who waits for a URL shares one attempt and its outcome. The attempt after a failed one starts with a
-    delay, so callers may simply ask again.
+    All callers that wait for a URL share one attempt and its outcome. The attempt after a failed one starts with a
+    delay, so callers may simply call get() again.
     """
 
     def __init__(self, url: str, options: ClientOptions) -> None:
@@ -52,9 +52,9 @@ class Pool:
         self._aside: list[Connection] = []
         self._attempts: dict[str, asyncio.Future[Connection]] = {}
         self._backoffs: dict[str, RetryDelay] = {}
-        self._down: set[str] = set()  # addresses whose connection was lost
-        self._proxied = False  # the client's URL is a proxy's, which leads to all others
-        self._loop: asyncio.AbstractEventLoop | None = None  # the one that it was first used in
+        self._down: set[str] = set()  # URLs whose connection was lost
+        self._proxied = False  # the client's URL is a proxy's, through which all brokers are reached
+        self._loop: asyncio.AbstractEventLoop | None = None  # the one in which it was first used
 
     async def get(self, url: str | None = None) -> Connection:
         """A live connection to `url` (default: the client's). Raises ConnectError and what a handshake raises."""
@@ -72,12 +72,12 @@ class Pool:
         return await asyncio.shield(attempt)
 
     def is_connected(self, url: str) -> bool:
-        """Whether get() has a connection at once."""
+        """Whether get() returns a connection at once."""
         connection = self._connections.get(url)
         return connection is not None and connection.lost is None
 
     def connected_urls(self) -> list[str]:
-        """Where get() has a connection at once."""
+        """The URLs for which get() returns a connection at once."""
         return [url for url, connection in self._connections.items() if connection.lost is None]
 
     def check_open(self) -> None:
@@ -86,15 +86,15 @@ class Pool:
             raise AlreadyClosedError(CLOSED)
 
     def _check_loop(self) -> None:
-        """Raise AlreadyClosedError in another event loop than before: its connections live and die in that one."""
+        """Raise AlreadyClosedError in another event loop than before: its connections belong to that one."""
         loop = asyncio.get_running_loop()
         if self._loop is None:
             self._loop = loop
         elif self._loop is not loop:
-            raise AlreadyClosedError("the client was used in another event loop; one client for each is right")
+            raise AlreadyClosedError("the client was used in another event loop; make one client for each event loop")
 
     async def _attempt(self, url: str) -> None:
-        """Connect once, after the delay that earlier failures ask for; the outcome goes to all who wait."""
+        """Connect once, after the delay due to earlier failures; all waiting callers get the outcome."""
         backoff = self._backoffs.get(url)
         try:
             if backoff is not None:
@@ -109,8 +109,8 @@ class Pool:
         self.ever_connected = True
         if url == self.url:
             self._proxied = connection.proxied
-        # The broker may call itself by another name than the one it was reached by: one connection for both. One that
-        # was there under its own name is used to its end by those who have it.
+        # The broker may name itself by another URL than the one that was dialled: one connection serves both. A
+        # connection that was there under that name stays in use by the sessions on it.
         self._set_aside(self._connections.get(connection.broker_url))
         self._connections[url] = self._connections[connection.broker_url] = connection
         connection.ended.add_done_callback(lambda _: self._ended(url, connection))
@@ -122,7 +122,7 @@ class Pool:
             attempt.set_result(connection)
 
     def _ended(self, url: str, connection: Connection) -> None:
-        """Say so, once, when an address has no connection any more."""
+        """Log, once, that a URL has no connection any more."""
         if not self.closed and self._connections.get(url) is connection:
             self._down.add(url)
             log.info("%s; trying again", connection.lost)
@@ -136,9 +136,9 @@ class Pool:
         if self.closed or isinstance(error, asyncio.CancelledError):
             error = AlreadyClosedError(CLOSED)
         elif not isinstance(error, EngineError) or (isinstance(error, InvalidArgumentError) and url != self.url):
-            error = ConnectError(f"no connection to {url}: {error!r}")  # an address that a broker named may be none
+            error = ConnectError(f"no connection to {url}: {error!r}")  # a URL from a broker may be malformed
         attempt.set_exception(error)
-        attempt.exception()  # retrieved: those who waited may have given up
+        attempt.exception()  # retrieved: the waiting callers may have been cancelled
 
     async def _connect(self, url: str) -> Connection:
         made: list[Connection] = []
@@ -158,19 +158,19 @@ class Pool:
         return made[0]
 
     def _set_aside(self, connection: Connection | None) -> None:
-        """It is not given out any more, and may not be gone yet."""
+        """Keep a connection that get() returns no more until it is closed."""
         if connection is not None:
             self._aside = [c for c in (*self._aside, connection) if c.lost is None]
 
     def retry_delays(self) -> RetryDelay:
-        """Delays for something that lives on a connection and was refused in a way that may pass."""
+        """Delays between attempts of a session that was refused for a reason that may pass."""
         return RetryDelay(self.options.rng, initial=BACKOFF_S_FIRST, maximum=1.0)
 
     async def close(self) -> None:
         """Close every connection. Idempotent."""
         self.closed = True
         await self.tasks.close()
-        for url in list(self._attempts):  # of tasks that were cancelled before their first step
+        for url in list(self._attempts):  # whose tasks were cancelled before their first step
             self._failed(url, asyncio.CancelledError())
         connections = list(dict.fromkeys((*self._connections.values(), *self._aside)))
         self._connections, self._aside = {}, []
@@ -178,7 +178,7 @@ class Pool:
             connection.close()
         ends = [c.ended for c in connections if c.lost is None]
         if ends:
-            await asyncio.wait(ends, timeout=GOODBYE_S_MAX)  # with TLS, both sides have to say it
+            await asyncio.wait(ends, timeout=GOODBYE_S_MAX)  # with TLS, both sides have to close
         for connection in connections:
             if connection.lost is None:
                 connection.stream.abort()
@@ -186,9 +186,9 @@ class Pool:
 
 
 async def persist(pool: Pool, attempt: Callable[[], Awaitable[T]], timeout: float, what: str) -> T:
-    """Await `attempt()` again after errors that pass (lost connection, stale layout), for `timeout` seconds in total.
+    """Repeat `attempt()` after errors that pass (lost connection, stale layout), for `timeout` seconds in total.
 
-    A broker that was never reached is not waited for: its first ConnectError is raised at once.
+    A client that has never reached a broker does not repeat it: the first ConnectError is raised at once.
     """
     loop = asyncio.get_running_loop()
     deadline = loop.time() + timeout

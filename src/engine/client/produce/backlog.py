@@ -1,4 +1,4 @@
-"""What one lane of a producer has to send, in order, and what it has sent and not seen answered."""
+"""What one sender of a producer has to send, in order, and what it has sent and not seen answered."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from engine._native.produce.batcher import SealedEntry
-from engine.client.produce.in_flight import Ledger
+from engine.client.produce.in_flight import InFlight
 from engine.errors import TimeoutError
 from engine.limits import MIB
 
@@ -15,21 +15,24 @@ SEND_FRAME_BYTES = 1 * MIB
 ATTEMPTS_MAX = 10  # of one entry against a stale layout
 
 
-class LedgerHolder(Protocol):
-    """The producer. Its ledger is there before anything is sent."""
+class InFlightHolder(Protocol):
+    """The producer, which has `in_flight` before anything is sent."""
 
-    ledger: Ledger
+    in_flight: InFlight
 
 
 class Backlog:
-    """Loop thread only. In order: `in_flight`, `ahead`, `queue`; nothing is in flight while something is ahead."""
+    """Loop thread only. In order: `sent` (not answered), `ahead` (left by the senders of sealed segments), `queue`.
 
-    __slots__ = ("_holder", "ahead", "in_flight", "queue")
+    Invariant: nothing is in `sent` while something is in `ahead`, since a held sender sends nothing.
+    """
 
-    def __init__(self, holder: LedgerHolder) -> None:
+    __slots__ = ("_holder", "ahead", "queue", "sent")
+
+    def __init__(self, holder: InFlightHolder) -> None:
         self.queue: deque[SealedEntry] = deque()
-        self.in_flight: deque[SealedEntry] = deque()
-        self.ahead: list[SealedEntry] = []  # left by sealed segments
+        self.sent: deque[SealedEntry] = deque()
+        self.ahead: list[SealedEntry] = []
         self._holder = holder
 
     def __bool__(self) -> bool:
@@ -38,33 +41,33 @@ class Backlog:
 
     def next_frame(self) -> list[SealedEntry]:
         """The head of the queue, at most a frame full and of one transaction, without what has run out of time."""
-        queue, ledger = self.queue, self._holder.ledger
+        queue, in_flight = self.queue, self._holder.in_flight
         entries: list[SealedEntry] = []
         size = 0
         while queue and (not entries or size + len(queue[0].data) <= SEND_FRAME_BYTES):
             if entries and queue[0].scope is not entries[0].scope:
                 break
             entry = queue.popleft()
-            if entry in ledger:
+            if entry in in_flight:
                 entries.append(entry)
                 size += len(entry.data)
         return entries
 
     def requeue(self) -> None:
-        """Put what is in flight back to the head of the queue."""
-        if self.in_flight:
-            self.put_back(self.in_flight)
-            self.in_flight.clear()
+        """Put what was sent back to the head of the queue."""
+        if self.sent:
+            self.put_back(self.sent)
+            self.sent.clear()
 
     def put_back(self, entries: Sequence[SealedEntry]) -> None:
-        """To the head of the queue: they went out, and go out again, but for what is known to be stored."""
-        ledger = self._holder.ledger
+        """To the head of the queue, to be sent again, except for what is known to be stored."""
+        in_flight = self._holder.in_flight
         stored = [entry for entry in entries if entry.scope is not None and entry.scope.stored]
         if stored:
-            ledger.acknowledge(stored, [-1] * len(stored))
+            in_flight.acknowledge(stored, [-1] * len(stored))
             entries = [entry for entry in entries if entry.scope is None or not entry.scope.stored]
         self.queue.extendleft(reversed(entries))
-        ledger.entries_resent += len(entries)
+        in_flight.entries_resent += len(entries)
         for entry in entries:
             if entry.scope is not None:
                 entry.scope.scattered()
@@ -75,20 +78,20 @@ class Backlog:
         self.ahead.clear()
 
     def take_unsent(self) -> list[SealedEntry]:
-        """All that has to be sent, in order; it is not here any more."""
+        """Remove and return all that has to be sent, in order."""
         entries = [*self.ahead, *self.queue]
         self.ahead.clear()
         self.queue.clear()
         return entries
 
     def take(self) -> list[SealedEntry]:
-        """All of it, in order; nothing is here any more."""
-        entries = [*self.in_flight, *self.take_unsent()]
-        self.in_flight.clear()
+        """Remove and return everything, in order."""
+        entries = [*self.sent, *self.take_unsent()]
+        self.sent.clear()
         return entries
 
     def count_attempt(self, segment: str) -> None:
-        """The segment refused it all as one that is sealed or elsewhere; fail what was refused too often."""
+        """The segment refused all of it as sealed or moved; fail what was refused too often."""
         worn = []
         for entry in (*self.ahead, *self.queue):
             entry.attempts += 1
@@ -98,14 +101,14 @@ class Backlog:
             self.ahead = [e for e in self.ahead if e.attempts < ATTEMPTS_MAX]
             self.queue = deque(e for e in self.queue if e.attempts < ATTEMPTS_MAX)
             text = f"{segment}: not written in {ATTEMPTS_MAX} attempts, the topic's layout kept changing"
-            self._holder.ledger.fail(worn, TimeoutError(text))
+            self._holder.in_flight.fail(worn, TimeoutError(text))
 
     def drop_expired(self) -> None:
-        """Forget what has run out of time."""
-        ledger = self._holder.ledger
-        self.ahead = [e for e in self.ahead if e in ledger]
-        self.queue = deque(e for e in self.queue if e in ledger)
+        """Drop what has run out of time."""
+        in_flight = self._holder.in_flight
+        self.ahead = [e for e in self.ahead if e in in_flight]
+        self.queue = deque(e for e in self.queue if e in in_flight)
 
     def is_answered(self) -> bool:
-        """Whether no answer is awaited any more, by anybody."""
-        return not any(entry in self._holder.ledger for entry in self.in_flight)
+        """Whether every entry sent was answered or has run out of time."""
+        return not any(entry in self._holder.in_flight for entry in self.sent)

@@ -1,4 +1,4 @@
-"""How well a producer's messages fill their entries, which hold messages of one bucket of one segment each."""
+"""How well a producer fills its entries, each of which holds messages of one bucket of one segment."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ Counters = Mapping[tuple[int, int], tuple[int, int, int]]
 class BucketStatistics:
     """What was sealed for one bucket of one segment since the producer was made; bytes are of whole entries, as sealed.
 
-    `fill`: how near its entries came to a limit of batching, on average: 1.0 is full, near 0 means that waiting for
-    more messages, or fewer buckets, would make fewer and larger entries of them.
+    `fill`: how close its entries came to a limit of batching, on average: 1.0 is full; near 0, a longer delay or fewer
+    buckets would make fewer and larger entries.
     """
 
     entries: int
@@ -25,7 +25,7 @@ class BucketStatistics:
 
     @property
     def messages_per_entry(self) -> float:
-        """The mean."""
+        """The mean number of messages of an entry."""
         return self.messages / self.entries
 
 

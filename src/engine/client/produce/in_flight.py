@@ -1,4 +1,4 @@
-"""What one producer has sent and not seen answered: who waits for it, until when, and how much room it takes.
+"""What one producer has in flight: which futures wait for it, until when, and how much room it takes.
 
 An entry enters when it is sealed and leaves exactly once: acknowledged, failed, or out of time. One that was re-split
 keeps its place until the last of its pieces has left.
@@ -7,6 +7,7 @@ keeps its place until the last of its pieces has left.
 from __future__ import annotations
 
 import asyncio
+import enum
 import logging
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -23,16 +24,16 @@ from engine.model.transactions import TRANSACTION_OVER
 
 log = logging.getLogger(__name__)
 
-# There is room again when no more than this share of the limit is in use: enough to send a burst without looking.
+# There is room again when no more than this share of the limit is in use: enough to send a burst without checking.
 ROOM_SHARE = 0.75
 
 
 @dataclass(frozen=True, slots=True)
 class ProducerStatistics:
-    """Totals since the producer was made; `pending…` are of this moment.
+    """Totals since the producer was made; `pending…` are current values.
 
-    Bytes are what messages count for against the pending limit: key, value and some for their place in the entry.
-    `buckets` says how well entries are filled, by (segment id, bucket) of the segments that messages go to now.
+    Bytes are what messages count for against the pending limit: key, value and a constant for each message.
+    `buckets`: how well entries are filled, by (segment id, bucket) of the segments that messages go to now.
     """
 
     messages_sent: int
@@ -46,6 +47,23 @@ class ProducerStatistics:
     buckets: Mapping[tuple[int, int], BucketStatistics] = field(default_factory=dict)
 
 
+class Report(enum.Enum):
+    """Where the failure of an entry is reported, beside the futures of its messages."""
+
+    FUTURES = "each message has a future"
+    FLUSH = "flush() raises it, on_error is called"
+    COMMIT = "the commit of its transaction raises it"
+    COMMIT_AND_CALLBACK = "so does the commit, and on_error is called"
+
+
+def report_of(entry: SealedEntry) -> Report:
+    """Decided by the entry alone: messages without futures, and a transaction that is not being aborted."""
+    silent = len(entry.waiters or ()) < entry.count
+    if entry.scope is None:
+        return Report.FLUSH if silent else Report.FUTURES
+    return Report.COMMIT_AND_CALLBACK if silent and not entry.scope.abandoned else Report.COMMIT
+
+
 class _Flight:
     """Entries that were sent together; `left` of them are outstanding."""
 
@@ -57,7 +75,7 @@ class _Flight:
         self.left = left
 
 
-class Ledger:
+class InFlight:
     """Loop thread only. Waiters are futures of either kind (asyncio's or concurrent.futures')."""
 
     def __init__(
@@ -92,11 +110,12 @@ class Ledger:
         self.flights = 0  # of which something is outstanding
         self._flushes: deque[tuple[int, asyncio.Future[None]]] = deque()
         self._room: deque[asyncio.Future[None]] = deque()
-        # (flight, sequence): when this flight and those before it have left, everything below the sequence is stored.
-        self._marks: deque[tuple[int, int]] = deque()
-        self._complete = True  # nothing has failed
+        # (flight, sequence): when this flight and those before it have left, everything below the sequence is stored,
+        # unless something has failed.
+        self._stable: deque[tuple[int, int]] = deque()
+        self._complete = True  # nothing has failed, except with its transaction
         self._sweep: asyncio.TimerHandle | None = None
-        self._error: Exception | None = None  # of a message nobody waits for; flush() raises it
+        self._error: Exception | None = None  # of a message without a future; flush() raises it
         # Totals.
         self.entries_sent = 0
         self.entries_resent = 0
@@ -112,7 +131,7 @@ class Ledger:
         return entry in self._outstanding or entry in self._origins
 
     def enter(self, entries: Sequence[SealedEntry]) -> None:
-        """From now on these are on their way."""
+        """Add entries that are sent together, with the deadline that they share."""
         deadline = self._loop.time() + self._send_timeout
         self._ordinal += 1
         self.flights += 1
@@ -128,7 +147,7 @@ class Ledger:
             self._sweep = self._loop.call_at(deadline, self._expire)
 
     def replace(self, entry: SealedEntry, pieces: Sequence[SealedEntry]) -> None:
-        """From now on these are on their way in its stead; its place in the order and its deadline are theirs."""
+        """Put the pieces of an entry in its place; its order and its deadline are theirs."""
         if entry.scope is not None:
             entry.scope.scattered()
         origin = self._origins.pop(entry, entry)
@@ -140,21 +159,21 @@ class Ledger:
         self.entries_resent += len(pieces)
 
     def all_entered(self, upto: int) -> None:
-        """Every message with a sequence below `upto` has entered."""
+        """Every message with a sequence below `upto` has entered: what is stable follows once these have left."""
         if not self._complete or not self._ordinal:
             return
         if not self._outstanding:
-            self._marks.clear()
+            self._stable.clear()
             self._batcher.floor = upto
-        elif self._marks and self._marks[-1][0] == self._ordinal:
-            self._marks[-1] = self._ordinal, upto
+        elif self._stable and self._stable[-1][0] == self._ordinal:
+            self._stable[-1] = self._ordinal, upto
         else:
-            self._marks.append((self._ordinal, upto))
+            self._stable.append((self._ordinal, upto))
 
     # -- leaving ---------------------------------------------------------------------------------------------
 
     def _take_out(self, entry: SealedEntry) -> bool:
-        """False: it was out of time before, and its waiters know."""
+        """False: it was out of time before, and its futures have ended."""
         flight = self._outstanding.pop(entry, None)
         if flight is None:
             return self._piece_left(entry)
@@ -184,42 +203,50 @@ class Ledger:
                 future.set_result(make_id(segment_id, first_offset + index if first_offset >= 0 else -1))
 
     def fail(self, entries: Iterable[SealedEntry], error: Exception) -> None:
-        """These will not be acknowledged: tell those who wait, and on_error and flush() about the others.
+        """These will not be acknowledged: fail their futures, and report the error for messages without one.
 
-        Who ends a transaction hears of what was in it, in place of flush(). What one was committed behind is stored,
-        whatever became of its receipt.
+        An entry that a transaction was committed behind is stored, whatever became of its receipt.
         """
-        freed = messages = 0
-        unheard = told = False
+        stored, failed = self._partition(entries)
+        if stored:
+            self.acknowledge(stored, [-1] * len(stored))
+        if not failed:
+            return
+        reports = {report_of(entry) for entry in failed}
+        for entry in failed:
+            self._take_out(entry)
+            self._reject(entry, error)
+        messages = sum(entry.count for entry in failed)
+        self.messages_failed += messages
+        self._complete = self._complete and isinstance(error, TRANSACTION_OVER)
+        if Report.FLUSH in reports:
+            self._error = self._error or error
+        calls_back = bool(reports & {Report.FLUSH, Report.COMMIT_AND_CALLBACK})
+        self._left(sum(entry.pending for entry in failed), messages, error if calls_back else None)
+        self._on_failed(error)
+
+    def _partition(self, entries: Iterable[SealedEntry]) -> tuple[list[SealedEntry], list[SealedEntry]]:
+        """Those that are stored after all, and those that have failed; what is out of time is in neither."""
+        stored: list[SealedEntry] = []
+        failed: list[SealedEntry] = []
         for entry in entries:
             if entry.scope is not None and entry.scope.stored:
-                self.acknowledge([entry], [-1])
-                continue
-            if not self._take_out(entry):
-                continue
-            freed += entry.pending
-            messages += entry.count
-            waiters = entry.waiters or ()
-            silent = len(waiters) < entry.count
-            if entry.scope is None:
-                unheard = unheard or silent
-            else:
-                entry.scope.fail(error)
-                told = told or (silent and not entry.scope.abandoned)
-            cause = error if entry.scope is None else entry.scope.explained(error)
-            for future, _ in waiters:
-                if not future.done():
-                    future.set_exception(cause)
-        self.messages_failed += messages
-        self._complete = self._complete and (not messages or isinstance(error, TRANSACTION_OVER))
-        if unheard:
-            self._error = self._error or error
-        self._left(freed, messages, error if unheard or told else None)
-        if messages:
-            self._on_failed(error)
+                stored.append(entry)
+            elif entry in self:
+                failed.append(entry)
+        return stored, failed
+
+    def _reject(self, entry: SealedEntry, error: Exception) -> None:
+        scope, cause = entry.scope, error
+        if scope is not None:
+            scope.fail(error)
+            cause = scope.explained(error)
+        for future, _ in entry.waiters or ():
+            if not future.done():
+                future.set_exception(cause)
 
     def _piece_left(self, piece: SealedEntry) -> bool:
-        """Whether it was a piece that was still on its way; with the last one the whole entry leaves."""
+        """Whether it was a piece in flight; with the last one the whole entry leaves."""
         origin = self._origins.pop(piece, None)
         if origin is None:
             return False
@@ -230,8 +257,8 @@ class Ledger:
             self._take_out(origin)
         return True
 
-    def _left(self, freed: int, messages: int, unheard: Exception | None = None) -> None:
-        """Entries have left; `unheard` is what befell messages that nobody waits for."""
+    def _left(self, freed: int, messages: int, failure: Exception | None = None) -> None:
+        """Entries have left. `failure`: for on_error."""
         if messages:
             self._batcher.release(freed, messages)
             if self._memory.waiting:
@@ -239,16 +266,16 @@ class Ledger:
         self.room_came()
         if self._flushes:
             self._wake_flushes()
-        if self._marks:
-            self._raise_floor()
-        if unheard is not None and self._on_error is not None:
+        if self._stable:
+            self._raise_stable()
+        if failure is not None and self._on_error is not None:
             try:
-                self._on_error(unheard)
-            except Exception:  # the user's own; what is on its way must not suffer
+                self._on_error(failure)
+            except Exception:  # the user's own; the rest must not suffer from it
                 log.exception("on_error of a producer failed")
 
     def _expire(self) -> None:
-        """One timer per producer: fail what is past its deadline, come back for the next."""
+        """One timer per producer: fail what is past its deadline, and set the timer to the next deadline."""
         now = self._loop.time()
         self._sweep = None
         late: list[SealedEntry] = []
@@ -262,7 +289,7 @@ class Ledger:
             self._on_expired()
 
     def stop(self) -> None:
-        """No timer after this; what waits for room is refused."""
+        """Cancel the timer; what waits for room is woken, to be refused."""
         self._memory.waiting.pop(self, None)
         self._wake_room()
         if self._sweep is not None:
@@ -272,7 +299,7 @@ class Ledger:
     # -- waiting ---------------------------------------------------------------------------------------------
 
     async def flushed(self) -> None:
-        """Wait until everything that is on its way now has left (not what comes after).
+        """Wait until everything in flight now has left (not what comes after).
 
         Raises the first unreported error.
         """
@@ -286,14 +313,14 @@ class Ledger:
 
     @property
     def _oldest(self) -> int:
-        """The first flight that is still on its way."""
+        """The first flight of which something is outstanding."""
         return next(iter(self._outstanding.values())).ordinal if self._outstanding else self._ordinal + 1
 
-    def _raise_floor(self) -> None:
-        """What is sealed from now on tells how far everything is stored; after a failure no further."""
+    def _raise_stable(self) -> None:
+        """Entries sealed from now on carry how far everything is stored; after a failure that is raised no more."""
         oldest = self._oldest
-        while self._marks and self._marks[0][0] < oldest:
-            upto = self._marks.popleft()[1]
+        while self._stable and self._stable[0][0] < oldest:
+            upto = self._stable.popleft()[1]
             if self._complete:
                 self._batcher.floor = upto
 

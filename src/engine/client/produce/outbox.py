@@ -1,8 +1,17 @@
-"""A producer's outbox: the native batcher that takes messages, the ledger of what is on its way, a lane per segment.
+"""A producer's outbox: the native batcher that takes messages, what is in flight, and a sender per segment.
 
-It decides what goes out when. A batch that is full goes out in the same turn of the loop. With fewer than two flights
-on their way, an open batch goes out at the end of the turn, so that one message does not wait and a burst goes
-together; otherwise it goes when one of them has come in, or after `Batching.max_delay`.
+The way of a message. The batcher puts it into the open batch of its bucket, by the hash of its key and the layout in
+use. A closed batch is a sealed entry: pump() compresses it, adds it to what is in flight, and queues it at the sender
+of its segment, which sends it when it is attached. All this happens in the order of the sequence numbers, so the
+messages of a key stay in order.
+
+When a batch is sent. A full batch at the end of this turn of the loop. With fewer than two flights outstanding, an open
+batch too, so that a single message does not wait and a burst is sent together; otherwise when a flight is answered, or
+after `Batching.max_delay`.
+
+When the layout changes. What is sealed was routed by the old layout, and is queued at the old senders first. Then the
+batcher routes by the new layout; senders of sealed segments retire, and hand on to their successors what was not stored
+(succession.py).
 """
 
 from __future__ import annotations
@@ -18,30 +27,30 @@ from engine._native.produce.hashing import MURMUR3, XXH64
 from engine.client.base.compression import compressor
 from engine.client.base.options import ProducerOptions
 from engine.client.net.pool import Pool, call_threadsafe, persist
-from engine.client.produce.in_flight import Ledger
-from engine.client.produce.sender import Lane
-from engine.client.produce.sender_attachment import FATAL
+from engine.client.produce.in_flight import InFlight
+from engine.client.produce.sender import FATAL, Sender
 from engine.client.produce.succession import Succession
 from engine.client.topic.declaring import declare
-from engine.client.topic.session import TopicLayout, TopicSession
+from engine.client.topic.layout import TopicLayout
+from engine.client.topic.session import TopicSession
 from engine.client.transact.scope import Scope, scope_of
 from engine.errors import AlreadyClosedError, EngineError, ProtocolError, TimeoutError
+from engine.model.access import AccessMode
 from engine.model.names import TopicName
 from engine.model.transactions import TRANSACTION_OVER
 
-# Sent together and not answered; above it, batches are left open. With one, what is sent while it is on its way waits
-# for a whole commit before its own begins; with two, the next commit takes it.
+# Flights that are not answered; at this number, batches are left open. With one, a message sent meanwhile would wait
+# for a whole commit before its own begins; with two, the next commit includes it.
 FLIGHTS_MAX = 2
 KEY_HASHES = {"xxh64": XXH64, "murmur3": MURMUR3}
-WAIT = "wait_for_exclusive"
-NEWCOMER_S = 0.2  # who holds a topic claims the segments of a new layout before who wants to
+NEWCOMER_S = 0.2  # the pause that lets a topic's present producer claim the segments of a new layout first
 
 
 class Outbox:
-    """Loop thread only, but for the batcher's own methods. start() makes `batcher` and `ledger`."""
+    """Loop thread only, but for the batcher's own methods. start() makes `batcher` and `in_flight`."""
 
     batcher: Batcher
-    ledger: Ledger
+    in_flight: InFlight
 
     def __init__(self, pool: Pool, topic: TopicName, name: str, options: ProducerOptions) -> None:
         # Fixed.
@@ -58,11 +67,11 @@ class Outbox:
         self.started = False
         self.claim: list[int] | None = None
         self._begun = self._loop.time()
-        self.acknowledged_below = 0  # before the batcher is there; it knows then
-        self.failure: EngineError | None = None  # why it takes nothing more
+        self.acknowledged_below = 0  # before start() has made the batcher
+        self.failure: EngineError | None = None  # the reason for which it takes nothing more
         self._succession = Succession(self, self._compress)
-        self._lanes = self._succession.lanes
-        self._shape: object = None  # of the layout that messages are routed by
+        self._senders = self._succession.senders
+        self._shape: object = None  # active segments of the layout that messages are routed by
         # What is scheduled already.
         self.pumping = False
         self._turning = False
@@ -73,17 +82,18 @@ class Outbox:
     async def start(self, on_full: Callable[[], None] | None) -> None:
         """Look the topic up, attach where the access mode or the name asks for it, take messages.
 
-        A name of the user's own continues its sequence: the first message gets the id after the largest one that is
-        durable.
+        With a name of the program's own the sequence continues: the first message gets the id after the largest
+        durable one.
         """
         options = self._options
         await self.session.open()
         try:
             await declare(self.session, options.schema, producer=True)
-            if options.name is not None or options.access_mode != "shared":
-                patience = self.pool.options.operation_timeout if options.access_mode != WAIT else math.inf
+            if options.name is not None or options.access_mode != AccessMode.SHARED:
+                waits = options.access_mode == AccessMode.WAIT_FOR_EXCLUSIVE
+                patience = math.inf if waits else self.pool.options.operation_timeout
                 await persist(self.pool, self._claim, patience, f"attaching to the segments of {self._topic}")
-            last = max((lane.last_sequence for lane in self._lanes.values()), default=-1)
+            last = max((sender.last_sequence for sender in self._senders.values()), default=-1)
             least = self.acknowledged_below
             if options.initial_sequence_id is not None:
                 last = options.initial_sequence_id
@@ -91,7 +101,7 @@ class Outbox:
             self._make_batcher(self.session.layout, last + 1, least, on_full)
             self.started = True
             self._set_layout(self.session.layout)
-            self.session.follow(self._set_layout, self.lane_fatal, self._set_layout)
+            self.session.follow(self._set_layout, self.fail, self._set_layout)
             if self.failure is not None:
                 raise self.failure
         except BaseException:
@@ -99,22 +109,22 @@ class Outbox:
             raise
 
     async def _claim(self) -> None:
-        """Attach to every segment that takes messages now. Raises what the broker answers."""
+        """Attach to every active segment. Raises what the broker answers."""
         while True:
             layout = self.session.layout
             if self._succession.drop_sealed(layout):
                 await asyncio.sleep(NEWCOMER_S)
                 continue
             self._succession.adopt(layout)
-            lanes = [self._lanes[segment.segment_id] for segment in layout.active]  # the first one decides
-            for lane in lanes:
-                if not lane.attached:
-                    await lane.attach()
-            if self.session.layout is layout and all(lane.attached for lane in lanes):
+            senders = [self._senders[segment.segment_id] for segment in layout.active]  # the first one decides
+            for sender in senders:
+                if not sender.attached:
+                    await sender.attach()
+            if self.session.layout is layout and all(sender.attached for sender in senders):
                 return
 
     def waited_ms(self) -> int:
-        """See LaneOwner."""
+        """See SenderOwner."""
         return 0 if self.started else int((self._loop.time() - self._begun) * 1000)
 
     def _make_batcher(
@@ -139,7 +149,7 @@ class Outbox:
             account=self.pool.memory.sending,
         )
         self._leave_memory = self.pool.memory.producer_came()
-        self.ledger = Ledger(
+        self.in_flight = InFlight(
             self.batcher,
             self._topic,
             send_timeout=options.send_timeout,
@@ -148,17 +158,17 @@ class Outbox:
             batching=options.batching,
             on_error=options.on_error,
             on_failed=self._message_failed,
-            on_expired=self.lane_retiring,
+            on_expired=self.settle_retired,
         )
 
     def _admit(self, transaction: object) -> Scope:
-        """The batcher takes messages in another transaction than before. From any thread."""
+        """The batcher takes a message of another transaction than the one before. From any thread."""
         scope = scope_of(transaction, self.pool)
         scope.join(self)
         return scope
 
     def _on_loop(self, function: Callable[[], None]) -> Callable[[], None]:
-        """`function`, to be called from any thread where the client is used from several."""
+        """`function`, made callable from any thread where the client is threadsafe."""
         if not self.pool.options.threadsafe:
             return function
         loop = self._loop
@@ -167,29 +177,29 @@ class Outbox:
     async def release(self) -> None:
         """End every attachment."""
         if self.started:
-            self.ledger.stop()
+            self.in_flight.stop()
             self.batcher.leave_account()
             self._leave_memory()
         if self._delay is not None:
             self._delay.cancel()
         self.session.close()
-        await asyncio.gather(*(lane.close() for lane in self._lanes.values()))
+        await asyncio.gather(*(sender.close() for sender in self._senders.values()))
 
     async def wait_room(self, timeout: float | None) -> None:
-        """Send what is open and wait for room. Raises TimeoutError after `timeout` seconds."""
+        """Send open batches and wait for room. Raises TimeoutError after `timeout` seconds."""
         self.send_open()
-        if not self.ledger.has_room:
+        if not self.in_flight.has_room:
             try:
                 async with asyncio.timeout(timeout):
-                    await self.ledger.wait_room()
+                    await self.in_flight.wait_room()
             except builtins.TimeoutError as e:
-                raise TimeoutError(f"the pending limit was reached and no room came free within {timeout:g} s") from e
+                raise TimeoutError(f"the pending limit was reached, and no room was freed within {timeout:g} s") from e
 
     # -- what is scheduled -----------------------------------------------------------------------------------
 
     def _opened(self) -> None:
-        """The batcher holds an open batch again."""
-        if self.ledger.flights >= FLIGHTS_MAX or self.pumping:
+        """The batcher has an open batch again."""
+        if self.in_flight.flights >= FLIGHTS_MAX or self.pumping:
             if self._delay is None:
                 self._delay = self._loop.call_later(self._options.batching.max_delay, self._delay_over)
         elif not self._turning:
@@ -197,7 +207,7 @@ class Outbox:
             self._loop.call_soon(self._turn_over)
 
     def _sealed(self) -> None:
-        """The batcher holds sealed entries again."""
+        """The batcher has sealed entries again."""
         if not self.pumping:
             self.pumping = True
             self._loop.call_soon(self._pump_scheduled)
@@ -215,35 +225,35 @@ class Outbox:
         if self._delay is not None:
             self._delay.cancel()
             self._delay = None
-        upto = self.batcher.next_sequence  # before the batches close: a message that comes meanwhile stays open
+        upto = self.batcher.next_sequence  # before the batches close: a message taken meanwhile stays open
         self.batcher.seal_all()
         self.pump()
-        self.ledger.all_entered(upto)
+        self.in_flight.all_entered(upto)
 
     def _pump_scheduled(self) -> None:
         if self.pumping:
             self.pump()
 
     def pump(self) -> None:
-        """Move sealed entries into their lanes and send."""
+        """Queue sealed entries at their senders and send."""
         self.pumping = False
         entries = self.batcher.take()
         if not entries:
             return
         if self._compressor is not None:
             self._compress(entries)
-        self.ledger.enter(entries)
+        self.in_flight.enter(entries)
         if self.failure is not None:
-            self.ledger.fail(entries, self.failure)
+            self.in_flight.fail(entries, self.failure)
             return
-        lanes = self._lanes
-        touched: dict[Lane, None] = {}  # in order, so that a simulation repeats
+        senders = self._senders
+        touched: dict[Sender, None] = {}  # in order, so that a simulation repeats
         for entry in entries:
-            lane = lanes[entry.segment_id]
-            lane.backlog.queue.append(entry)
-            touched[lane] = None
-        for lane in touched:
-            lane.transmit()
+            sender = senders[entry.segment_id]
+            sender.backlog.queue.append(entry)
+            touched[sender] = None
+        for sender in touched:
+            sender.transmit()
 
     def _compress(self, entries: Sequence[SealedEntry]) -> None:
         if self._compressor is not None:
@@ -251,25 +261,25 @@ class Outbox:
                 entry.data = native_entry.compress(entry.data, self._codec, self._compressor)
 
     def take_apart(self, entry: SealedEntry) -> list[SealedEntry]:
-        """See LaneOwner."""
+        """See SenderOwner."""
         entry.data = self._succession.expanded(entry)
         pieces = self.batcher.take_apart(entry)
         self._compress(pieces)
-        self.ledger.replace(entry, pieces)
+        self.in_flight.replace(entry, pieces)
         return pieces
 
     def receipts_came(self) -> None:
-        """A lane has handed in receipts: where a flight may leave, what is open does, after those who just woke have
-        sent.
+        """Receipts arrived: if a flight is free, open batches are sent, after the callers that were just woken have
+        added their messages.
         """
-        if self.ledger.flights < FLIGHTS_MAX and not self._turning:
+        if self.in_flight.flights < FLIGHTS_MAX and not self._turning:
             self._turning = True
             self._loop.call_soon(self._turn_over)
 
     # -- layout ----------------------------------------------------------------------------------------------
 
     def _set_layout(self, layout: TopicLayout) -> None:
-        """Route by this layout from now on. What is open was routed by the one before, and goes there first."""
+        """Route by this layout from now on. Open batches were routed by the one before, and are sent there first."""
         active = layout.active
         shape = [(s.hash_range.start, s.segment_id, list(s.bucket_ends)) for s in active]
         self._succession.adopt(layout)
@@ -277,38 +287,38 @@ class Outbox:
             self._shape = shape
             self.batcher.set_layout([s[0] for s in shape], [s[1] for s in shape], [s[2] for s in shape])
             self.pump()
-            self.lane_retiring()
+            self.settle_retired()
             self._succession.attach_eager()
         self._succession.move_retired(layout)
 
-    def lane_retiring(self) -> None:
-        """A retired lane may have heard all that it will hear."""
-        self._succession.settle(self.batcher, self.ledger)
+    def settle_retired(self) -> None:
+        """See SenderOwner."""
+        self._succession.settle(self.batcher, self.in_flight)
 
     def _message_failed(self, error: Exception) -> None:
-        """Who numbers its messages, and has a name to go on under, sends this one again in its next life. Until then
-        nothing may overtake it, or it would be taken for something that is stored (semantics 24).
+        """End a named producer that was given sequence ids: the program sends the failed message again, with a new
+        producer of the name. If a later message was stored first, it would be taken for a duplicate (semantics 24).
         """
         if isinstance(error, TRANSACTION_OVER):
             return
         if self.failure is None and self.batcher.numbered and self._options.name is not None:
-            text = f"an earlier message failed ({error}): make the producer anew, and go on behind"
+            text = f"an earlier message failed ({error}): make a new producer, and continue behind"
             ended = AlreadyClosedError(f"{text} its acknowledged_sequence_id")
-            self.lane_fatal(error if isinstance(error, FATAL) else ended)
+            self.fail(error if isinstance(error, FATAL) else ended)
 
     def refuse(self, error: EngineError) -> None:
-        """Take nothing more; what was taken goes out."""
+        """Take nothing more; what was taken is sent."""
         self.batcher.refuse(error)
 
-    def lane_fatal(self, error: EngineError) -> None:
-        """Fenced, refused or deleted: nothing more goes out."""
+    def fail(self, error: EngineError) -> None:
+        """Fenced, refused or deleted: nothing more is sent."""
         self.failure = self.failure or error
         if not self.started:
             return  # start() raises it
         self.batcher.refuse(self.failure)
         self.send_open()
-        for lane in self._lanes.values():
-            lane.fail_queued(error)
+        for sender in self._senders.values():
+            sender.fail_queued(error)
 
 
 def _key_hash(layout: TopicLayout) -> int:

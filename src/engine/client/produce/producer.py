@@ -36,11 +36,11 @@ class AsyncProducer:
         self._end = Once()
 
     async def start(self, on_full: Callable[[], None] | None = None) -> None:
-        """Look the topic up, attach where the access mode or the name asks for it, take messages."""
+        """Look the topic up, attach where the access mode or the name requires it, take messages."""
         await self._outbox.start(on_full)
         self._batcher = self._outbox.batcher
         if self._schema.raw:
-            self.send_nowait = self._batcher.send_nowait  # type: ignore[method-assign]  # not a Python frame in between
+            self.send_nowait = self._batcher.send_nowait  # type: ignore[method-assign]  # saves a Python frame
 
     # -- sending ---------------------------------------------------------------------------------------------
 
@@ -58,20 +58,19 @@ class AsyncProducer:
     ) -> MessageId:
         """Send one message and wait until it is durable; its id. Waits for room first at the pending limit.
 
-        `value`: any buffer, or what the producer's schema says. `key`: bytes, text (UTF-8) or None. `event_time`: an
+        `value`: any buffer, or a value of the producer's schema. `key`: bytes, text (UTF-8) or None. `event_time`: an
         aware datetime or milliseconds.
-        `deliver_at` (the same) or `deliver_after` (seconds, or a timedelta): queue consumers do not get the message
+        `deliver_at` (likewise) or `deliver_after` (seconds, or a timedelta): queue consumers do not get the message
         before, by the broker's clock, and at most a tenth of a second later; ordered consumers get it in its place, at
-        once. `transaction`: nobody gets the message before that is committed. A cancelled send may still be written.
-        The id has the offset -1 when the broker knew the message from an earlier attempt and not any more where it
-        lies.
+        once. `transaction`: no consumer gets the message before it is committed. A cancelled send may still be
+        written. The id has the offset -1 when the broker recognised the message as stored by an earlier attempt and
+        does not know its offset any more.
 
-        Raises MessageTooLargeError, InvalidArgumentError, SchemaError first of all; TransactionConflictError when the
-        transaction has ended;
-        TimeoutError after `send_timeout`, when the outcome is unknown; UnknownOutcomeError; StorageError,
-        DiskFullError: not written, and neither was what went behind it to the same segment, but the producer goes on;
-        AlreadyClosedError, also when an earlier message of a named producer that was given sequence ids has failed;
-        what the broker answers.
+        Raises, before anything is sent, MessageTooLargeError, InvalidArgumentError, SchemaError, and
+        TransactionConflictError when the transaction has ended; later TimeoutError after `send_timeout` (the outcome
+        is unknown); UnknownOutcomeError; StorageError, DiskFullError: not written, and neither was what was sent
+        behind it to the same segment, but the producer continues; AlreadyClosedError, also when an earlier message of
+        a named producer that was given sequence ids has failed; what the broker answers.
         """
         self.check_open()
         value = self._encoded(value)
@@ -101,8 +100,8 @@ class AsyncProducer:
         """Enqueue one message. Failures surface in flush(), close() and `on_error`; those of messages in a transaction
         in its commit() and `on_error`.
 
-        Raises QueueFullError when `max_pending_bytes` are on their way: `await writable()`, then send again. A loop
-        of many must `await writable()` now and then (each thousand messages, say), or nothing is sent.
+        Raises QueueFullError when `max_pending_bytes` are in flight: `await writable()`, then send again. A loop that
+        sends many must `await writable()` regularly (every thousand messages, say), or nothing is sent.
         """
         self._batcher.send_nowait(  # without a schema it is shadowed by this native method
             self._encoded(value),
@@ -127,7 +126,7 @@ class AsyncProducer:
         deliver_after: float | timedelta | None,
         transaction: InTransaction | None,
     ) -> None:
-        """send() for a caller that waits on a future of its own; from any thread where the client is `threadsafe`."""
+        """send() with a future of the caller's own; from any thread where the client is `threadsafe`."""
         self.check_open()
         value = self._encoded(value)
         self._batcher.add(
@@ -135,7 +134,7 @@ class AsyncProducer:
         )
 
     def check_open(self) -> None:
-        """Raise why it takes nothing more, AlreadyClosedError after close(). From any thread."""
+        """Raise the reason for which it takes nothing more, AlreadyClosedError after close(). From any thread."""
         if self._outbox.failure is not None:
             raise self._outbox.failure
 
@@ -145,7 +144,7 @@ class AsyncProducer:
     @property
     def has_room(self) -> bool:
         """Whether a quarter of the pending limit is free."""
-        return self._outbox.ledger.has_room
+        return self._outbox.in_flight.has_room
 
     async def send_batch(
         self,
@@ -176,33 +175,33 @@ class AsyncProducer:
             await self._outbox.wait_room(self._send_timeout)
 
     async def writable(self) -> None:
-        """Let what is sealed leave, and wait until a quarter of the pending limit is free.
+        """Send what is sealed, and wait until a quarter of the pending limit is free.
 
         Cheap when there is nothing to do.
         """
         if self._outbox.pumping:
             self._outbox.pump()
             await asyncio.sleep(0)
-        while not self._outbox.ledger.has_room:
+        while not self._outbox.in_flight.has_room:
             await self._outbox.wait_room(None)
         self.check_open()
 
     async def flush(self) -> None:
         """Wait until every message sent before this call is durable (semantics 26).
 
-        Raises the first failure not reported yet.
+        Raises the first failure that was not reported yet.
         """
-        if self._outbox.failure is not None and not len(self._outbox.ledger):
-            await self._outbox.ledger.flushed()
+        if self._outbox.failure is not None and not len(self._outbox.in_flight):
+            await self._outbox.in_flight.flushed()
             raise self._outbox.failure
         self._outbox.send_open()
-        await self._outbox.ledger.flushed()
+        await self._outbox.in_flight.flushed()
 
     # -- the rest --------------------------------------------------------------------------------------------
 
     @property
     def name(self) -> str:
-        """The producer's name, its own or one that was made."""
+        """The producer's name, given or generated."""
         return self._outbox.name
 
     @property
@@ -212,22 +211,22 @@ class AsyncProducer:
 
     @property
     def last_sequence_id(self) -> int:
-        """The sequence id of the last message taken, -1 before the first; a named producer's continues."""
+        """The sequence id of the last message taken, -1 before the first; a used name's sequence continues."""
         return self._batcher.last_sequence
 
     @property
     def acknowledged_sequence_id(self) -> int:
         """Every message of this producer's name with a sequence id up to this one is durable; -1 when nothing is known.
 
-        Of a name that was used before it is known as soon as the producer is made, over all segments. Who numbers its
-        messages itself goes on from here: what is durable nevertheless is recognised when it is sent again with the
-        same sequence id and key, and stored once.
+        For a name that was used before it is known as soon as the producer is made, over all segments. A program that
+        numbers its messages itself continues from here: a message that is durable although its id is larger is
+        recognised when it is sent again with the same sequence id and key, and stored once.
         """
         return self._batcher.floor - 1
 
     def statistics(self) -> ProducerStatistics:
         """A frozen record of totals."""
-        return self._outbox.ledger.statistics()
+        return self._outbox.in_flight.statistics()
 
     async def close(self) -> None:
         """Flush, then end. Idempotent. Raises what flush() raises, after everything is closed."""
@@ -238,12 +237,12 @@ class AsyncProducer:
         closed = AlreadyClosedError(f"the producer {self.name} of {self.topic} was closed")
         try:
             if self._outbox.failure is None:
-                self._outbox.refuse(closed)  # so that nothing is half sent at the end
+                self._outbox.refuse(closed)  # so that nothing is added while it flushes
                 await self.flush()
             else:
-                await self._outbox.ledger.flushed()
+                await self._outbox.in_flight.flushed()
         finally:
-            self._outbox.lane_fatal(closed)
+            self._outbox.fail(closed)
             await self._outbox.release()
             if self.on_closed is not None:
                 self.on_closed(self)

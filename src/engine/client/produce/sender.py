@@ -1,21 +1,43 @@
-"""A producer's lane into one segment: what waits to be sent there, and what is in flight.
+"""A producer's sender into one segment: what waits to be sent there, and what was sent and not answered.
 
-Entries leave the queue in order, travel in SEND frames (several to a frame), and are answered in the same order.
-Whatever ends the attachment (a lost connection, a segment that moved) puts the entries in flight back to the head of
-the queue, and the next attachment sends them again; the broker knows them by producer name and sequence (semantics
-23, 24). A lane whose segment was sealed retires: it sends nothing more, waits for what is still answered, and hands the
-rest to its successors, which wait for that before they send (see succession.py).
+Order per key. All messages of a key go to one segment, and a segment has one sender. Entries leave its queue in order,
+travel in SEND frames (several to a frame), and are answered in the same order: a receipt that does not name the oldest
+entry sent is a protocol error, and drops the connection.
+
+Resending. Whatever ends the attachment (a lost connection, a segment that moved) puts what was sent and not answered
+back to the head of the queue, still in order. The next attachment sends it again. The broker recognises each entry by
+producer name and sequence, and answers one that it has stored without storing it again (semantics 23, 24). An entry
+that the broker refuses on its own account fails alone; any other refusal also refuses what was sent behind that entry,
+since it must not be stored ahead of it.
+
+Succession over a seal (see succession.py for the whole):
+
+    SENDING    takes entries and sends them
+    HELD       takes entries, and sends none before its predecessors have handed on what they have: it is older
+    RETIRED    its segment is sealed: sends nothing more, waits for the answers that may still come, then hands the
+               rest to its successors
+    CLOSED     the producer has ended
+
+Attaching is independent of that: a sender attaches when there is something to send (or when exclusive access must be
+claimed), as often as it takes. Only errors that do not pass fail what is queued.
 """
 
 from __future__ import annotations
 
+import asyncio
+import enum
 import logging
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from typing import Protocol
 
 from engine._native.produce.batcher import SealedEntry
-from engine.client.produce.backlog import ATTEMPTS_MAX
-from engine.client.produce.sender_attachment import FATAL, LaneAttachment, LaneOwner
-from engine.client.topic.session import SegmentView
+from engine.aio.backoff import RetryDelay
+from engine.client.net.link import PRODUCER, Link
+from engine.client.net.pool import Pool
+from engine.client.produce.backlog import ATTEMPTS_MAX, Backlog
+from engine.client.produce.in_flight import InFlight
+from engine.client.topic.layout import SegmentView, TopicLayout
+from engine.client.topic.session import TopicSession
 from engine.client.transact.coordination import is_committed
 from engine.client.transact.scope import Scope
 from engine.errors import (
@@ -23,230 +45,211 @@ from engine.errors import (
     ConnectError,
     CorruptionError,
     EngineError,
+    FencedError,
     InvalidArgumentError,
     MessageTooLargeError,
     NotFoundError,
-    NotOwnerError,
     PartlyStoredError,
+    ProducerBusyError,
     ProtocolError,
+    SegmentSealedError,
+    TimeoutError,
     UnknownOutcomeError,
 )
+from engine.model.access import AccessMode
 from engine.model.transactions import TRANSACTION_OVER
 from engine.wire import commands
 from engine.wire.commands import Header
 
 log = logging.getLogger(__name__)
 
+# Between attempts at a sealed segment whose successors are not known yet: the layout's arrival ends the wait.
+SEALED_S_FIRST = 0.1
+SEALED_S_MAX = 5.0
+
+FATAL = (FencedError, ProducerBusyError)  # as an answer to PRODUCER these end the producer
+
 # A SEND_ERROR of these is about one entry; any other ends the attachment.
 _ABOUT_ONE_ENTRY = (MessageTooLargeError, CorruptionError, InvalidArgumentError)
 
 
-class Lane(LaneAttachment):
-    """Loop thread only."""
+class SenderState(enum.Enum):
+    """See the head of this file."""
 
-    def __init__(self, owner: LaneOwner, segment: SegmentView) -> None:
-        super().__init__(owner, segment)
-        # Reshaping. Nothing is sent while `held`.
-        self.waits_for: set[Lane] = set()
-        self.held = False
+    SENDING = "sending"
+    HELD = "held"
+    RETIRED = "retired"
+    CLOSED = "closed"
+
+
+_MOVES = {
+    SenderState.SENDING: {SenderState.HELD, SenderState.RETIRED, SenderState.CLOSED},
+    SenderState.HELD: {SenderState.SENDING, SenderState.RETIRED, SenderState.CLOSED},
+    SenderState.RETIRED: {SenderState.CLOSED},
+    SenderState.CLOSED: {SenderState.CLOSED},
+}
+
+
+class SenderOwner(Protocol):
+    """What a sender wants from its producer. `in_flight` is there before anything is sent."""
+
+    name: str
+    access_mode: str
+    properties: Mapping[str, str]
+    pool: Pool
+    session: TopicSession
+    in_flight: InFlight
+    claim: list[int] | None  # to the topic, from the owner of its first segment
+    acknowledged_below: int  # every message with a lower sequence is stored
+    started: bool  # before that it attaches its senders itself
+    failure: EngineError | None  # why nothing is sent any more; what was in flight has failed with it
+
+    def receipts_came(self) -> None:
+        """Receipts were passed to `in_flight`."""
+
+    def waited_ms(self) -> int:
+        """How long it has waited for access."""
+
+    def settle_retired(self) -> None:
+        """A retired sender got an answer, or can get none any more."""
+
+    def fail(self, error: EngineError) -> None:
+        """The producer as a whole cannot go on."""
+
+    def take_apart(self, entry: SealedEntry) -> list[SealedEntry]:
+        """Its messages as entries of their own, which are in flight in its place."""
+
+
+class Sender:
+    """Loop thread only. `last_sequence`: durable in the segment, as its owner said at the last attachment."""
+
+    def __init__(self, owner: SenderOwner, segment: SegmentView) -> None:
+        self.segment = segment
+        self.state = SenderState.SENDING
+        self.last_sequence = -1
+        self.backlog = Backlog(owner)
+        self.waits_for: set[Sender] = set()  # predecessors that have not handed on what they have
+        self.eager = False  # attach before there is something to send
+        self.used = False  # was attached once
+        self._claims_left = 0  # attempts to repeat a claim that met another producer's
+        self._owner = owner
+        self._link: Link | None = None  # while it is open
+        self._opening: Link | None = None
+        self._attaching = False  # in the background
+        self._seen: TopicLayout | None = None  # the layout that the last attempt to attach went by
+        self._stale: EngineError | None = None  # why that layout may be out of date
+
+    def _move_to(self, state: SenderState) -> None:
+        assert state in _MOVES[self.state], f"a sender cannot move from {self.state} to {state}"
+        self.state = state
+
+    @property
+    def attached(self) -> bool:
+        """Whether the owner of the segment knows this producer."""
+        return self._link is not None
+
+    @property
+    def retired(self) -> bool:
+        """Whether its segment is sealed: it sends nothing more."""
+        return self.state is SenderState.RETIRED
 
     # -- sending ---------------------------------------------------------------------------------------------
 
     def transmit(self) -> None:
         """Send what is queued, as far as the connection takes it; attach first where there is no attachment."""
-        connection = self._connection
-        if connection is None:
+        link = self._link
+        if link is None:
             if self._needed:
                 self._start_attaching()
             return
-        if self.held:
+        if self.state is not SenderState.SENDING:
             return
-        backlog = self.backlog
+        backlog, connection = self.backlog, link.connection
         while backlog.queue and connection.writable:
             entries = backlog.next_frame()
             if entries:
                 transaction = attempt = None
                 if (scope := entries[0].scope) is not None:
                     transaction, attempt = scope.id, scope.attempt
-                    connection.stream.gather()  # what ends it may come right behind
+                    connection.stream.gather()  # the commit may follow at once
                     scope.frame_sent(connection, len(entries))
                 header = commands.Send(
-                    producer_id=self._producer_id, entries=len(entries), transaction=transaction, attempt=attempt
+                    producer_id=link.ident, entries=len(entries), transaction=transaction, attempt=attempt
                 )
                 connection.stream.send(header, [e.data for e in entries])
-                backlog.in_flight.extend(entries)
+                backlog.sent.extend(entries)
 
-    # -- reshaping -------------------------------------------------------------------------------------------
+    def fail_queued(self, error: Exception) -> None:
+        """Fail everything in this sender."""
+        self._owner.in_flight.fail(self.backlog.take(), error)
 
-    def succeed(self, predecessors: Iterable[Lane]) -> None:
+    @property
+    def _needed(self) -> bool:
+        """Whether there must be an attachment: to send something, or to hold a claim to exclusive access."""
+        if self.state in (SenderState.RETIRED, SenderState.CLOSED) or not self._owner.started:
+            return False
+        return bool(self.backlog) or self.eager or self._owner.access_mode != "shared"
+
+    # -- succession ------------------------------------------------------------------------------------------
+
+    def succeed(self, predecessors: Iterable[Sender]) -> None:
         """Hold what comes until these have handed on what they have; attach meanwhile where it will be of use."""
         self.waits_for = set(predecessors)
-        self.held = bool(self.waits_for)
-        self.eager = any(lane.used or lane.backlog for lane in self.waits_for)
+        if self.waits_for:
+            self._move_to(SenderState.HELD)
+        self.eager = any(sender.used or sender.backlog for sender in self.waits_for)
         self._claims_left = ATTEMPTS_MAX
 
     def retire(self) -> None:
-        """The segment takes no more messages: send none."""
-        self.retired = self.held = True
+        """The segment takes no more messages. An attachment stays for the answers; an attempt at one is of no use."""
+        self._move_to(SenderState.RETIRED)
+        if self._opening is not None:
+            self._opening.close()
 
     @property
-    def has_heard_all(self) -> bool:
-        """Whether a retired lane may hand on what it has: nothing comes before that, nothing is still answered."""
+    def is_settled(self) -> bool:
+        """Whether a retired sender may hand on what it has: no predecessor adds to it, no answer can come."""
         return not self.waits_for and self.backlog.is_answered()
 
     def surrender(self) -> list[SealedEntry]:
         """End the attachment; everything that was not answered, in order."""
-        self.backlog.in_flight.clear()  # out of time, all of it
-        self._close_attachment()
+        self.backlog.sent.clear()  # out of time, all of it
+        self._close_link()
         return self.backlog.take_unsent()
 
-    def let_go(self, predecessor: Lane) -> None:
-        """A predecessor has handed on everything; after the last one what it left goes out."""
+    def release(self, predecessor: Sender) -> None:
+        """A predecessor has handed on everything; after the last one, what it left is sent."""
         self.waits_for.discard(predecessor)
-        if not self.waits_for and not self.retired:
+        if not self.waits_for and self.state is SenderState.HELD:
             self.backlog.join()
-            self.held = False
+            self._move_to(SenderState.SENDING)
             self.transmit()
 
-    # -- Attached --------------------------------------------------------------------------------------------
+    def readdress(self, segment: SegmentView) -> None:
+        """The segment's newest view. Where it has another owner now, what was sent is sent again there."""
+        moved = self._link is not None and segment.url not in (None, self.segment.url)
+        self.segment = segment
+        if moved:
+            self._close_link()
+            self.backlog.requeue()
+            self._go_on()
+
+    # -- what the segment's owner answers --------------------------------------------------------------------
 
     def frame_received(self, header: Header, payload: memoryview) -> None:
-        """Receipts, refusals, and the end of the attachment."""
+        """Receipts and refusals."""
         if isinstance(header, commands.Receipt):
             self._receipt(header.sequences, header.offsets)
         elif isinstance(header, commands.SendError):
             self._refused(header.sequence, EngineError.from_code(header.code, header.message))
-        elif isinstance(header, commands.CloseProducer) and header.request_id is None:
-            error = EngineError.from_code(header.code or ConnectError.code, header.message or "closed")
-            self._ended_id = header.producer_id
-            self._detach()
-            self._ended(error)
 
     def resume_writing(self) -> None:
-        """Go on sending."""
+        """See LinkSession."""
         self.transmit()
 
-    def connection_lost(self, error: EngineError) -> None:
-        """Everything in flight is sent again over the next connection."""
-        self._connection = None
-        self.backlog.requeue()
-        self._go_on()
-
-    def _receipt(self, sequences: list[int], offsets: list[int]) -> None:
-        if self._owner.failure is not None:
-            return
-        in_flight = self.backlog.in_flight
-        entries: list[SealedEntry] = []
-        for sequence in sequences:
-            if not in_flight or in_flight[0].first_sequence != sequence:
-                self._out_of_step(sequence)
-                offsets = offsets[: len(entries)]
-                break
-            entries.append(in_flight.popleft())
-        self._owner.ledger.acknowledge(entries, offsets)
-        self._owner.receipts_came()
-        if self.retired:
-            self._owner.lane_retiring()
-
-    def _out_of_step(self, sequence: int) -> None:
-        """A receipt for what is not next in flight: the connection is of no use any more."""
-        in_flight = self.backlog.in_flight
-        waiting = in_flight[0].first_sequence if in_flight else None
-        log.error("%s: receipt for sequence %s, expected %s", self.segment.name, sequence, waiting)
-        if self._connection is not None:
-            self._connection.fail(ProtocolError(f"receipt for sequence {sequence}, expected {waiting}"))
-
-    def _refused(self, sequence: int, error: EngineError) -> None:
-        """One entry was refused; unless the error is about it alone, so was everything after it."""
-        backlog = self.backlog
-        if isinstance(error, PartlyStoredError) and any(e.first_sequence == sequence for e in backlog.in_flight):
-            self._take_apart(sequence, error)
-            return
-        if isinstance(error, TRANSACTION_OVER):
-            self._refuse_transaction(sequence, error)
-            return
-        if isinstance(error, _ABOUT_ONE_ENTRY):
-            refused = [e for e in backlog.in_flight if e.first_sequence == sequence]
-            for entry in refused:
-                backlog.in_flight.remove(entry)
-            self._owner.ledger.fail(refused, error)
-            if self.retired:
-                self._owner.lane_retiring()
-            return
-        if not backlog.in_flight:
-            return
-        self._close_attachment()
-        if error.layout_stale or isinstance(error, NotFoundError):
-            self._ended(error)
-            return
-        entries = list(backlog.in_flight)
-        backlog.in_flight.clear()
-        at = next((i for i, e in enumerate(entries) if e.first_sequence == sequence), 0)
-        backlog.put_back(entries[:at])  # not answered, not refused
-        self._owner.ledger.fail(entries[at:], error)
-        if isinstance(error, FATAL):
-            self._owner.lane_fatal(error)
-        elif not self.retired:
-            self.transmit()
-        if self.retired:
-            self._owner.lane_retiring()
-
-    def _refuse_transaction(self, sequence: int, error: EngineError) -> None:
-        """What is of this entry's transaction fails, from there on; everything else is sent again."""
-        backlog, owner = self.backlog, self._owner
-        scope = next((e.scope for e in backlog.in_flight if e.first_sequence == sequence), None)
-        if scope is None:
-            return
-        self._close_attachment()
-        backlog.requeue()
-        entries = backlog.take_unsent()
-        refused = [e for e in entries if e.scope is scope and e.first_sequence >= sequence]
-        backlog.queue.extend(e for e in entries if e.scope is not scope or e.first_sequence < sequence)
-        if scope.mark is None or not self._begin_judging(scope, refused, error):
-            owner.ledger.fail(refused, error)
-        if self.retired:
-            owner.lane_retiring()
-        else:
-            self.transmit()
-
-    def _begin_judging(self, scope: Scope, entries: list[SealedEntry], error: EngineError) -> bool:
-        judging = self._judge(scope.id, scope.mark, entries, error)
-        return self._owner.pool.tasks.spawn(judging, name=f"judge what was sent in {scope.id}") is not None
-
-    async def _judge(self, ident: str, mark: int | None, entries: list[SealedEntry], error: EngineError) -> None:
-        """It was committed behind these, or it was not; whoever was to say so is gone."""
-        try:
-            counts = await is_committed(self._owner.pool, ident, mark)
-        except EngineError as e:
-            counts, error = False, UnknownOutcomeError(f"whether the transaction {ident} is committed is unknown: {e}")
-        if counts:
-            self._owner.ledger.acknowledge(entries, [-1] * len(entries))
-        else:
-            self._owner.ledger.fail(entries, error)
-
-    def _take_apart(self, sequence: int, error: EngineError) -> None:
-        """Of one entry some messages are stored: send them one by one, before what was sent behind it."""
-        backlog, owner = self.backlog, self._owner
-        self._close_attachment()
-        backlog.requeue()
-        entries = backlog.take_unsent()
-        for entry in entries:
-            if entry.first_sequence == sequence and entry in owner.ledger:
-                if entry.count == 1:
-                    owner.ledger.fail([entry], error)
-                    continue
-                backlog.queue.extend(owner.take_apart(entry))
-            else:
-                backlog.queue.append(entry)
-        if owner.failure is not None:  # by then, of what was just failed
-            self.fail_queued(owner.failure)
-        if self.retired:
-            owner.lane_retiring()
-        else:
-            self.transmit()
-
-    def _ended(self, error: EngineError) -> None:
-        """The owner ended the attachment."""
+    def link_ended(self, error: EngineError) -> None:
+        """Everything sent is sent again over the next link, unless the error is one that lasts."""
+        self._link = None
         stale = error.layout_stale or isinstance(error, NotFoundError)
         self.backlog.requeue()
         if stale:
@@ -254,34 +257,256 @@ class Lane(LaneAttachment):
         if not stale and not isinstance(error, ConnectError | AlreadyClosedError):
             self.fail_queued(error)
             if isinstance(error, FATAL):
-                self._owner.lane_fatal(error)
+                self._owner.fail(error)
             if self.retired:
-                self._owner.lane_retiring()
+                self._owner.settle_retired()
             return
         self._go_on(error if stale else None)
 
-    def _go_on(self, stale: EngineError | None = None) -> None:
-        """The attachment is gone: make another one where there is need."""
+    def _receipt(self, sequences: list[int], offsets: list[int]) -> None:
+        if self._owner.failure is not None:
+            return
+        sent = self.backlog.sent
+        entries: list[SealedEntry] = []
+        for sequence in sequences:
+            if not sent or sent[0].first_sequence != sequence:
+                self._out_of_step(sequence)
+                offsets = offsets[: len(entries)]
+                break
+            entries.append(sent.popleft())
+        self._owner.in_flight.acknowledge(entries, offsets)
+        self._owner.receipts_came()
         if self.retired:
-            self._owner.lane_retiring()
+            self._owner.settle_retired()
+
+    def _out_of_step(self, sequence: int) -> None:
+        """A receipt for an entry that is not the oldest one sent: the connection cannot be trusted any more."""
+        sent = self.backlog.sent
+        waiting = sent[0].first_sequence if sent else None
+        log.error("%s: receipt for sequence %s, expected %s", self.segment.name, sequence, waiting)
+        if self._link is not None:
+            self._link.connection.fail(ProtocolError(f"receipt for sequence {sequence}, expected {waiting}"))
+
+    def _refused(self, sequence: int, error: EngineError) -> None:
+        """One entry was refused; unless the error is about it alone, so was everything after it."""
+        backlog = self.backlog
+        if isinstance(error, PartlyStoredError) and any(e.first_sequence == sequence for e in backlog.sent):
+            self._take_apart(sequence, error)
+            return
+        if isinstance(error, TRANSACTION_OVER):
+            self._refuse_transaction(sequence, error)
+            return
+        if isinstance(error, _ABOUT_ONE_ENTRY):
+            refused = [e for e in backlog.sent if e.first_sequence == sequence]
+            for entry in refused:
+                backlog.sent.remove(entry)
+            self._owner.in_flight.fail(refused, error)
+            if self.retired:
+                self._owner.settle_retired()
+            return
+        if not backlog.sent:
+            return
+        self._close_link()
+        if error.layout_stale or isinstance(error, NotFoundError):
+            self.link_ended(error)
+            return
+        entries = list(backlog.sent)
+        backlog.sent.clear()
+        at = next((i for i, e in enumerate(entries) if e.first_sequence == sequence), 0)
+        backlog.put_back(entries[:at])  # not answered, not refused
+        self._owner.in_flight.fail(entries[at:], error)
+        if isinstance(error, FATAL):
+            self._owner.fail(error)
+        elif not self.retired:
+            self.transmit()
+        if self.retired:
+            self._owner.settle_retired()
+
+    def _refuse_transaction(self, sequence: int, error: EngineError) -> None:
+        """Entries of this entry's transaction fail, from there on; everything else is sent again."""
+        backlog, owner = self.backlog, self._owner
+        scope = next((e.scope for e in backlog.sent if e.first_sequence == sequence), None)
+        if scope is None:
+            return
+        self._close_link()
+        backlog.requeue()
+        entries = backlog.take_unsent()
+        refused = [e for e in entries if e.scope is scope and e.first_sequence >= sequence]
+        backlog.queue.extend(e for e in entries if e.scope is not scope or e.first_sequence < sequence)
+        if scope.mark is None or not self._begin_judging(scope, refused, error):
+            owner.in_flight.fail(refused, error)
+        self._transmit_or_settle()
+
+    def _begin_judging(self, scope: Scope, entries: list[SealedEntry], error: EngineError) -> bool:
+        judging = self._judge(scope.id, scope.mark, entries, error)
+        return self._owner.pool.tasks.spawn(judging, name=f"judge what was sent in {scope.id}") is not None
+
+    async def _judge(self, ident: str, mark: int | None, entries: list[SealedEntry], error: EngineError) -> None:
+        """The commit followed these entries, and its answer was lost: the coordinator knows whether it counts."""
+        try:
+            counts = await is_committed(self._owner.pool, ident, mark)
+        except EngineError as e:
+            counts, error = False, UnknownOutcomeError(f"whether the transaction {ident} is committed is unknown: {e}")
+        if counts:
+            self._owner.in_flight.acknowledge(entries, [-1] * len(entries))
+        else:
+            self._owner.in_flight.fail(entries, error)
+
+    def _take_apart(self, sequence: int, error: EngineError) -> None:
+        """Some messages of one entry are stored: send them one by one, before what was sent behind the entry."""
+        backlog, owner = self.backlog, self._owner
+        self._close_link()
+        backlog.requeue()
+        entries = backlog.take_unsent()
+        for entry in entries:
+            if entry.first_sequence == sequence and entry in owner.in_flight:
+                if entry.count == 1:
+                    owner.in_flight.fail([entry], error)
+                    continue
+                backlog.queue.extend(owner.take_apart(entry))
+            else:
+                backlog.queue.append(entry)
+        if owner.failure is not None:  # by then, of what was just failed
+            self.fail_queued(owner.failure)
+        self._transmit_or_settle()
+
+    def _transmit_or_settle(self) -> None:
+        if self.retired:
+            self._owner.settle_retired()
+        else:
+            self.transmit()
+
+    def _go_on(self, stale: EngineError | None = None) -> None:
+        """The attachment is gone: make another one where it is needed."""
+        if self.retired:
+            self._owner.settle_retired()
         elif self._needed:
             self._start_attaching(stale)
 
-    def readdress(self, segment: SegmentView) -> None:
-        """The segment's newest view. Where its owner is another one by now, what is in flight is sent again there."""
-        moved = self._connection is not None and segment.url not in (None, self.segment.url)
-        self.segment = segment
-        if moved:
-            self._close_attachment()
-            self.connection_lost(NotOwnerError(f"{segment.name} moved"))
+    # -- attaching -------------------------------------------------------------------------------------------
 
-    def fail_queued(self, error: Exception) -> None:
-        """Fail everything in this lane."""
-        self._owner.ledger.fail(self.backlog.take(), error)
+    def _start_attaching(self, stale: EngineError | None = None) -> None:
+        self._stale = stale or self._stale
+        if not self._attaching and self.state is not SenderState.CLOSED:
+            self._attaching = True
+            self._owner.pool.tasks.spawn(self._attach_in_background(), name=f"attach {self.segment.name}")
+
+    async def _attach_in_background(self) -> None:
+        """Attach, as often as it takes, while there is something to send; errors that do not pass fail the queue."""
+        backoff = self._owner.pool.retry_delays()
+        sealed = RetryDelay(self._owner.pool.options.rng, initial=SEALED_S_FIRST, maximum=SEALED_S_MAX)
+        refusals = losses = 0
+        try:
+            while self._needed and not self.attached:
+                stale, self._stale = self._stale, None
+                if stale is not None:
+                    refusals += 1
+                    self._owner.session.refused(refusals)
+                    pauses = sealed if isinstance(stale, SegmentSealedError) else backoff
+                    if not await self._wait_layout(pauses.next()):
+                        return
+                try:
+                    await self.attach()  # it may have ended again by now
+                except EngineError as e:
+                    if not self._survives(e):
+                        return
+                    self._stale = None if isinstance(e, ConnectError | TimeoutError) else e
+                    if isinstance(e, ConnectError):
+                        losses += 1
+                    if losses > 1:  # after one loss at once; after several with growing pauses
+                        await asyncio.sleep(backoff.next())
+        finally:
+            self._attaching = False
+
+    def _survives(self, error: EngineError) -> bool:
+        """Whether to attach again after this; if not, its consequences."""
+        if error.layout_stale or isinstance(error, NotFoundError):
+            self.backlog.count_attempt(self.segment.name)
+            return True
+        if isinstance(error, ConnectError | TimeoutError):
+            self.backlog.drop_expired()
+            return True
+        if isinstance(error, ProducerBusyError) and self._claims_left:
+            self._claims_left -= 1  # the other is a newcomer, which is refused at the next segment and gives up
+            return True
+        self.fail_queued(error)
+        if isinstance(error, FATAL):
+            self._owner.fail(error)
+        return False
+
+    async def _wait_layout(self, delay: float) -> bool:
+        """Wait for another layout than the one last gone by, or `delay` seconds; False when the segment has retired or
+        the topic is gone.
+        """
+        session = self._owner.session
+        try:
+            await session.wait_changed(self._seen or session.layout, delay)
+        except EngineError as e:
+            self.fail_queued(e)
+            return False
+        return not self.retired
+
+    async def attach(self) -> None:
+        """One attempt: PRODUCER at the segment's owner, then send what is queued. Raises what the broker answers."""
+        session = self._owner.session
+        self._seen = session.layout
+        await session.at(lambda layout: layout.url_of(self.segment.segment_id), self._attach)
+
+    async def _attach(self, url: str | None) -> None:
+        owner, options = self._owner, self._owner.pool.options
+        timeout = None if self._access == AccessMode.WAIT_FOR_EXCLUSIVE else options.operation_timeout
+        link = self._opening = Link(owner.pool, PRODUCER, self)
+        claim: list[int] | None = None  # that the request carried
+
+        def request_of(ident: int) -> commands.Producer:
+            nonlocal claim
+            claim = None if self._is_first else owner.claim
+            return commands.Producer(
+                producer_id=ident,
+                topic=self.segment.name,
+                producer_name=owner.name,
+                access_mode=self._access,
+                claim=claim,
+                renewal=owner.started,
+                waited_ms=owner.waited_ms(),
+                properties=dict(owner.properties),
+            )
+
+        try:
+            answer = await link.open(url, request_of, timeout)
+        finally:
+            self._opening = None
+        if answer is None:
+            return
+        self._link = link
+        self.used, self.eager, self._claims_left = True, False, 0
+        self.last_sequence = answer.last_sequence
+        if claim is None:
+            owner.claim = answer.claim
+        owner.acknowledged_below = max(owner.acknowledged_below, answer.floor or 0)
+        self.transmit()
 
     @property
-    def _needed(self) -> bool:
-        """Whether there must be an attachment: to send something, or to hold a claim to exclusive access."""
-        if self._closed or self.retired or not self._owner.started:
-            return False
-        return bool(self.backlog) or self.eager or self._owner.access_mode != "shared"
+    def _access(self) -> str:
+        """Once granted, access is renewed, not asked for: that neither waits nor fences other producers."""
+        mode = self._owner.access_mode
+        return "exclusive" if self._owner.started and mode != "shared" else mode
+
+    @property
+    def _is_first(self) -> bool:
+        """Whether its segment is the topic's first, where exclusive access is decided."""
+        return self.segment.hash_range.start == 0
+
+    def _close_link(self) -> None:
+        """End the attachment, or the attempt at one, without waiting for the broker."""
+        for link in (self._link, self._opening):
+            if link is not None:
+                link.close()
+        self._link = None
+
+    async def close(self) -> None:
+        """End the attachment and wait for the broker to confirm it. Idempotent."""
+        self._move_to(SenderState.CLOSED)
+        link, self._link = self._link or self._opening, None
+        if link is not None:
+            await link.close_and_wait()

@@ -1,11 +1,12 @@
-"""A producer's lanes through every layout: which take messages, and who comes after a segment that was sealed.
+"""A producer's senders through every layout: which take messages, and which follow one whose segment was sealed.
 
-When a layout seals a segment, its lane retires and lanes of the segments that now own its hashes are held. Entries in
-flight are waited for: receipts of those that got in before the seal still come. What is left is split by message into
-the successors, ahead of everything newer, and then these are let go (semantics 23). Entries whose fate was lost with a
-connection go there as well: the successors' owners know them by producer and sequence (semantics 24).
+When a layout seals a segment, its sender retires, and senders of the segments that now own its hashes are held.
+Entries in flight are waited for: receipts of those that were stored before the seal still come. What is left is split
+by message into the successors, ahead of everything newer; then the successors are released (semantics 23). Entries
+whose outcome was lost with a connection go the same way: the successors' owners recognise them by producer and
+sequence (semantics 24).
 
-Order is kept over several generations at once: a successor that is sealed before it was let go hands on what it has
+Order is kept over several generations at once: a successor that is sealed before it was released hands on what it has
 only after its own predecessors have.
 """
 
@@ -16,38 +17,37 @@ from collections.abc import Callable, Sequence
 from engine._native.produce.batcher import Batcher, SealedEntry
 from engine._native.produce.sealed import expand
 from engine.client.base.compression import decompressor
-from engine.client.produce.in_flight import Ledger
-from engine.client.produce.sender import Lane
-from engine.client.produce.sender_attachment import LaneOwner
-from engine.client.topic.session import SegmentView, TopicLayout
+from engine.client.produce.in_flight import InFlight
+from engine.client.produce.sender import Sender, SenderOwner
+from engine.client.topic.layout import SegmentView, TopicLayout
 
 
 class Succession:
-    """Loop thread only. `batcher` and `ledger` are those of the producer; nothing is sent before they are there."""
+    """Loop thread only."""
 
-    def __init__(self, owner: LaneOwner, compress: Callable[[Sequence[SealedEntry]], None]) -> None:
-        self.lanes: dict[int, Lane] = {}  # by segment, also those that are retired and have not handed on
-        self._retired: dict[Lane, None] = {}  # the oldest generation first
+    def __init__(self, owner: SenderOwner, compress: Callable[[Sequence[SealedEntry]], None]) -> None:
+        self.senders: dict[int, Sender] = {}  # by segment, also those that are retired and have not handed on
+        self._retired: dict[Sender, None] = {}  # the oldest generation first
         self._owner = owner
         self._compress = compress
         self._decompress = decompressor()
 
     def adopt(self, layout: TopicLayout) -> None:
-        """A lane for every segment that takes messages; the others retire. settle() has to follow."""
+        """Have a sender for every active segment, and retire the others. settle() has to follow."""
         active = {segment.segment_id for segment in layout.active}
-        for lane in self.lanes.values():
-            if lane.segment.segment_id not in active and not lane.retired:
-                lane.retire()
-                self._retired[lane] = None
+        for sender in self.senders.values():
+            if sender.segment.segment_id not in active and not sender.retired:
+                sender.retire()
+                self._retired[sender] = None
         for segment in layout.active:
-            known = self.lanes.get(segment.segment_id)
+            known = self.senders.get(segment.segment_id)
             if known is None:
-                self.lanes[segment.segment_id] = self._make(segment)
+                self.senders[segment.segment_id] = self._make(segment)
             else:
                 known.readdress(segment)
 
-    def _make(self, segment: SegmentView) -> Lane:
-        lane = Lane(self._owner, segment)
+    def _make(self, segment: SegmentView) -> Sender:
+        sender = Sender(self._owner, segment)
         inside = segment.hash_range
         predecessors = [
             old
@@ -55,50 +55,50 @@ class Succession:
             if old.segment.hash_range.start <= inside.end and inside.start <= old.segment.hash_range.end
         ]
         if predecessors:
-            lane.succeed(predecessors)
-        return lane
+            sender.succeed(predecessors)
+        return sender
 
     def drop_sealed(self, layout: TopicLayout) -> bool:
-        """Before anything is sent: forget lanes of segments that are not active any more; whether there were some."""
+        """Before anything is sent: drop senders of segments that are not active any more; whether there were some."""
         active = {segment.segment_id for segment in layout.active}
-        sealed = [ident for ident in self.lanes if ident not in active]
+        sealed = [ident for ident in self.senders if ident not in active]
         for ident in sealed:
-            self.lanes.pop(ident).surrender()
+            self.senders.pop(ident).surrender()
         return bool(sealed)
 
     def move_retired(self, layout: TopicLayout) -> None:
-        """Who owned a sealed segment before answers no more. To follow on adopt(), when messages are routed by it."""
-        for lane in list(self._retired):
-            segment = layout.segments.get(lane.segment.segment_id)
+        """Ask the new owner of a sealed segment for the answers. Call it once messages are routed by this layout."""
+        for sender in list(self._retired):
+            segment = layout.segments.get(sender.segment.segment_id)
             if segment is not None:
-                lane.readdress(segment)
+                sender.readdress(segment)
 
     def attach_eager(self) -> None:
-        """Attach the lanes that will be wanted, or that have to be claimed."""
-        for lane in self.lanes.values():
-            if not lane.attached and not lane.retired:
-                lane.transmit()
+        """Attach the senders that will be needed, or whose segment has to be claimed."""
+        for sender in self.senders.values():
+            if not sender.attached and not sender.retired:
+                sender.transmit()
 
-    def settle(self, batcher: Batcher, ledger: Ledger) -> None:
-        """Let retired lanes that have heard all they will hear hand on what is left, predecessors first."""
-        for lane in list(self._retired):
-            if lane in self._retired and lane.has_heard_all:
-                self._hand_on(lane, batcher, ledger)
+    def settle(self, batcher: Batcher, in_flight: InFlight) -> None:
+        """Let settled senders hand on what is left, predecessors first."""
+        for sender in list(self._retired):
+            if sender in self._retired and sender.is_settled:
+                self._hand_on(sender, batcher, in_flight)
 
     def expanded(self, entry: SealedEntry) -> bytes:
         """Its image as it was before compression."""
         return expand(entry.data, self._decompress)
 
-    def _hand_on(self, lane: Lane, batcher: Batcher, ledger: Ledger) -> None:
-        del self._retired[lane], self.lanes[lane.segment.segment_id]
-        for entry in lane.surrender():
-            if entry in ledger:
+    def _hand_on(self, sender: Sender, batcher: Batcher, in_flight: InFlight) -> None:
+        del self._retired[sender], self.senders[sender.segment.segment_id]
+        for entry in sender.surrender():
+            if entry in in_flight:
                 entry.data = self.expanded(entry)
                 pieces = batcher.resplit(entry)
                 self._compress(pieces)
-                ledger.replace(entry, pieces)
+                in_flight.replace(entry, pieces)
                 for piece in pieces:
-                    self.lanes[piece.segment_id].backlog.ahead.append(piece)
-        for other in [*self.lanes.values()]:
-            if lane in other.waits_for:
-                other.let_go(lane)
+                    self.senders[piece.segment_id].backlog.ahead.append(piece)
+        for other in [*self.senders.values()]:
+            if sender in other.waits_for:
+                other.release(sender)

@@ -1,7 +1,14 @@
-"""`NearFiles`: a segment's messages from the broker's log files, where these are on this machine and may be read.
+"""`LocalFiles`: a segment's messages from the broker's log files, where these are on this machine and may be read.
 
-The broker says where they lie (SEGMENT_FILES); what is read is checked like what comes over a connection. Files are
-opened when they are needed, and read in order. What retention deletes meanwhile is read on if it is open.
+    ask      The owner answers SEGMENT_FILES with stretches: file, position, first offset behind; and with the offsets
+             that no reader gets (aborted transactions). `upto` ends what is readable.
+    open     A file is opened when it is needed. Its first bytes must be those that the owner has sent: a file of
+             another broker or of another time at the same path is never read as this segment.
+    read     In order, block by block; every entry is checked like one that arrives over a connection.
+    go on    Behind `upto` the owner is asked again. What the files do not have, or the system refuses to read, the
+             owner sends over a connection.
+
+A file that retention deletes meanwhile stays readable while it is open.
 """
 
 from __future__ import annotations
@@ -18,13 +25,13 @@ from engine.limits import LOG_INDEX_BYTES_STEP, READ_BLOCK_SIZE
 from engine.wire import commands
 from engine.wire.chunks import ChunkPool
 
-_WANTED = READ_BLOCK_SIZE + LOG_INDEX_BYTES_STEP  # what it takes to find a whole block behind a mark
+_WANTED = READ_BLOCK_SIZE + LOG_INDEX_BYTES_STEP  # enough for a whole block behind an index entry
 
 OpenFile = Callable[[str], ReadFile]
 
 
-class NearBlock(NamedTuple):
-    """Whole entries, back to back. `messages`: those that are for readers; `skip`: inclusive ranges of the others."""
+class LocalBlock(NamedTuple):
+    """Whole entries, back to back. `messages`: those for readers; `skip`: inclusive ranges of the other offsets."""
 
     data: memoryview
     salt: int
@@ -33,7 +40,7 @@ class NearBlock(NamedTuple):
 
 
 class _Stretch(NamedTuple):
-    """As in SEGMENT_FILES. It comes from somebody else."""
+    """As in SEGMENT_FILES, not checked yet."""
 
     path: str
     opening: bytes
@@ -43,22 +50,22 @@ class _Stretch(NamedTuple):
     next_offset: int
 
     def check(self) -> None:
-        """Raise ProtocolError for what no broker should say."""
+        """Raise ProtocolError for a malformed one."""
         numbers = (self.salt, self.position, self.end, self.next_offset)
         good = isinstance(self.path, str) and self.path.startswith("/") and "\0" not in self.path
         if not good or not isinstance(self.opening, bytes) or not all(isinstance(n, int) and n >= 0 for n in numbers):
-            raise ProtocolError(f"the broker says that messages lie in {tuple(self)!r:.200}")
+            raise ProtocolError(f"SEGMENT_FILES: the stretch {tuple(self)!r:.200} is malformed")
 
 
-class NearFiles:
-    """Loop thread only, but for next_now(). `upto`: what is at or above this offset is not here."""
+class LocalFiles:
+    """Loop thread only, but for next_now(). `upto`: the offset behind the last one that can be read."""
 
     __slots__ = (
         "_chunks", "_file", "_hidden", "_left", "_open_file", "_position", "_segment_id", "_wanted", "offset", "upto"
     )  # fmt: skip
 
     def __init__(self, segment_id: int, start: int, answer: commands.Files, open_file: OpenFile) -> None:
-        """`answer`: to SEGMENT_FILES. Raises ProtocolError for one that makes no sense."""
+        """`answer`: to SEGMENT_FILES. Raises ProtocolError for a malformed one."""
         self.offset = start  # the next one to be read
         self._segment_id = segment_id
         self._open_file = open_file
@@ -69,7 +76,7 @@ class NearFiles:
         self._wanted = _WANTED
 
     async def open(self) -> None:
-        """The next file. Raises OSError where that is not to be, NotFoundError for another one than was meant."""
+        """Open the next file. Raises OSError, NotFoundError for another file than the owner meant."""
         await asyncio.to_thread(self._open)
 
     def _open(self) -> ReadFile:
@@ -80,7 +87,7 @@ class NearFiles:
         self._file, self._position = file, stretch.position
         return file
 
-    async def next(self) -> NearBlock:
+    async def next(self) -> LocalBlock:
         """The block at `offset`, which is below `upto`. Raises OSError, CorruptionError, NotFoundError."""
         block = None
         while block is None:
@@ -91,8 +98,8 @@ class NearFiles:
                 block = self._cut(view, await file.read_into(view, self._position))
         return block
 
-    def next_now(self) -> NearBlock:
-        """The same. Blocks; for one thread at a time, and none of the loop meanwhile."""
+    def next_now(self) -> LocalBlock:
+        """next() for another thread: blocks. One thread at a time, and not the loop's meanwhile."""
         block = None
         while block is None:
             file = self._file or self._open()
@@ -102,7 +109,7 @@ class NearFiles:
 
     @contextmanager
     def _memory(self) -> Iterator[memoryview]:
-        """For what is to be read next; nobody overwrites it while there is a view of it."""
+        """Memory for the next read; it is not reused while there is a view of it."""
         size = min(self._wanted, self._left[-1].end - self._position)
         chunk = self._chunks.take(size)
         assert chunk.view is not None
@@ -111,7 +118,7 @@ class NearFiles:
         finally:
             self._chunks.give(chunk, chunk.size)
 
-    def _cut(self, view: memoryview, count: int) -> NearBlock | None:
+    def _cut(self, view: memoryview, count: int) -> LocalBlock | None:
         """The block in the first `count` bytes, None when more has to be read. Raises CorruptionError."""
         stretch, data = self._left[-1], view[:count].toreadonly()
         start, stop, first, after, messages, missing = log.cut(
@@ -121,14 +128,14 @@ class NearFiles:
         self._wanted = max(missing, _WANTED)
         if not messages:
             if len(data) < len(view) or missing > stretch.end - self._position or not (stop or missing):
-                raise CorruptionError(f"{stretch.path}, position {self._position}: offset {self.offset} is not there")
+                raise CorruptionError(f"{stretch.path}, position {self._position}: offset {self.offset} is missing")
             return None
         self.offset, self._wanted = after, _WANTED
         if after >= stretch.next_offset:
             self._left.pop()
             self.close()
         skip = self._skipped(first, after)
-        return NearBlock(data[start:stop], stretch.salt, messages - sum(b + 1 - a for a, b in skip), skip)
+        return LocalBlock(data[start:stop], stretch.salt, messages - sum(b + 1 - a for a, b in skip), skip)
 
     def _skipped(self, first: int, after: int) -> list[list[int]]:
         found = []
@@ -142,14 +149,14 @@ class NearFiles:
         return found
 
     def close(self) -> None:
-        """Idempotent."""
+        """Close the open file. Idempotent."""
         self._file = None
 
 
 def _parsed(answer: commands.Files) -> tuple[list[_Stretch], list[list[int]], int]:
     """(Files, hidden ranges, both with the first one last; upto)."""
     if answer.files is None or answer.hidden is None:
-        raise ProtocolError(f"the broker does not say where messages lie, but {answer!r:.200}")
+        raise ProtocolError(f"SEGMENT_FILES: the answer {answer!r:.200} is malformed")
     stretches = [_Stretch(*one) for one in answer.files]
     upto = min(answer.upto, stretches[-1].next_offset if stretches else 0)
     for stretch in stretches:

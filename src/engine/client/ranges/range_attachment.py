@@ -1,4 +1,4 @@
-"""`RangeAttachment`: a segment's range from its owner, or, on the owner's machine, from the log files themselves."""
+"""`RangeAttachment`: reads a range of a segment from its owner or, on the owner's machine, from the log files."""
 
 from __future__ import annotations
 
@@ -6,10 +6,11 @@ import logging
 from asyncio import sleep
 from collections.abc import Callable
 
-from engine.client.consume.attachment import READER, Attachment, AttachmentOwner
-from engine.client.net.connection import Connection
-from engine.client.ranges.local_files import NearFiles
+from engine.client.consume.attachment import Attachment, AttachmentOwner
+from engine.client.net.link import Link
+from engine.client.ranges.local_files import LocalFiles
 from engine.errors import EngineError
+from engine.model.subscriptions import DeliveryMode
 from engine.wire import commands
 from engine.wire.commands import SHORT_CIRCUIT_READS
 
@@ -17,142 +18,145 @@ log = logging.getLogger(__name__)
 
 
 class RangeAttachment(Attachment):
-    """It is granted no more than what is missing. `ungranted`: so many messages of that. `handed_over`: files are read
-    by who receives, who needs no credit.
+    """Credit is limited to what is missing of the range; `ungranted`: the messages of it that are not granted yet.
+
+    `read_by_caller`: the files are read in the receiver's thread, without credit.
 
     Where the owner says in which files the messages lie, they are read as the credit allows; the consumer sees no
-    difference. Whatever those do not have, or refuse, the owner is asked for after all.
+    difference. What the files do not have, or the system refuses to read, is asked of the owner.
     """
 
     def __init__(self, owner: AttachmentOwner, segment_id: int, name: str, start: int, stop: int) -> None:
-        super().__init__(owner, segment_id, name, READER, start)
+        super().__init__(owner, segment_id, name, DeliveryMode.READER, start)
         self.stop = stop
         self.ungranted = 0
-        self.handed_over = False
-        self._near: NearFiles | None = None
-        self._near_url: str | None = None  # whom it asked for them
-        self._asked = False  # whether there are files
+        self.read_by_caller = False
+        self._files: LocalFiles | None = None
+        self._files_url: str | None = None  # of the owner that named them
+        self._asked = False  # the owner was asked for files
         self._reading = False
         self._messages = self._bytes = 0  # credit for what is read from files
 
     @property
-    def near(self) -> NearFiles | None:
-        """What it is served from now, if from files."""
-        return self._near
+    def files(self) -> LocalFiles | None:
+        """The files that it reads now."""
+        return self._files
 
     @property
     def connected(self) -> bool:
-        """Whether it is served now."""
-        return self._near is not None or super().connected
+        """Whether it is attached, or reads files."""
+        return self._files is not None or super().connected
 
     async def _attach(self, url: str | None) -> None:
         if self._asked or not await self._find_files(url):
             await super()._attach(url)
 
     async def _find_files(self, url: str | None) -> bool:
-        """Whether it is served from files now."""
-        near = await self._ask(url)
-        if near is None or self.closed:
+        """Read files if there are any; whether that is so."""
+        files = await self._ask(url)
+        if files is None or self.closed:
             return False
-        self._near, self._near_url = near, url
-        self.position = self.confirmed = self.expected
+        self._files, self._files_url = files, url
+        expected = self.progress.expected
+        self.progress.begin(expected, expected, None)
         self._owner.attached(self)
         return True
 
-    async def _ask(self, url: str | None) -> NearFiles | None:
-        """Files that have what is expected next. What the owner says instead, SUBSCRIBE will hear as well."""
+    async def _ask(self, url: str | None) -> LocalFiles | None:
+        """Files with what is expected next. An error is raised by SUBSCRIBE as well, so it is not raised here."""
         pool = self._owner.pool
         connection = await pool.get(url)
         if SHORT_CIRCUIT_READS not in connection.features or not connection.is_near:
             return None
-        wanted = commands.SegmentFiles(topic=self.name, start=self.expected, stop=self.stop)
+        expected = self.progress.expected
+        wanted = commands.SegmentFiles(topic=self.name, start=expected, stop=self.stop)
         try:
             answer = await connection.request(wanted, pool.options.operation_timeout)
             self._asked = True
-            near = NearFiles(self.segment_id, self.expected, answer, pool.options.open_file)
-            if near.upto <= self.expected:
+            files = LocalFiles(self.segment_id, expected, answer, pool.options.open_file)
+            if files.upto <= expected:
                 return None
-            await near.open()
+            await files.open()
         except (OSError, EngineError) as e:
             log.debug("%s is not read from files: %s", self.name, e)
             return None
-        return near
+        return files
 
     def grant(self, messages: int, size: int) -> None:
-        """Whole blocks come, so the last one may go beyond."""
+        """Whole blocks are sent, so the last one may go beyond the range."""
         messages = min(messages, self.ungranted)
         self.ungranted -= messages
-        if self._near is None:
+        if self._files is None:
             super().grant(messages, size)
             return
-        if self.handed_over:
+        if self.read_by_caller:
             return
         self._messages += messages
         self._bytes += size
         if not self._reading and self._has_credit:
             self._reading = True
-            self._owner.pool.tasks.spawn(self._read(self._near), name=f"read {self.name}")
+            self._owner.pool.tasks.spawn(self._read(self._files), name=f"read {self.name}")
 
     @property
     def _has_credit(self) -> bool:
         return self._messages > 0 and self._bytes > 0
 
-    async def _read(self, near: NearFiles) -> None:
+    async def _read(self, files: LocalFiles) -> None:
         try:
-            while self._has_credit and self._near is near:
-                if near.offset < near.upto:
-                    await self._read_block(near)
-                    await sleep(0)  # others' turn
+            while self._has_credit and self._files is files:
+                if files.offset < files.upto:
+                    await self._read_block(files)
+                    await sleep(0)  # let other tasks run
                     continue
-                if not await self._ask_more(near):
+                if not await self._ask_more(files):
                     return
-                near = self._near
+                files = self._files
         except (OSError, EngineError) as e:
-            if self._near is near:
+            if self._files is files:
                 self._leave_files(str(e))
         finally:
             self._reading = False
 
-    async def _ask_more(self, near: NearFiles) -> bool:
-        """Behind the end of what the owner has told. Whether there is more."""
-        more = await self._ask(self._near_url)
-        if self._near is not near:
+    async def _ask_more(self, files: LocalFiles) -> bool:
+        """Ask for files behind the end of the present ones; whether there are any."""
+        more = await self._ask(self._files_url)
+        if self._files is not files:
             return False
         if more is None:
-            self._leave_files(f"{near.upto} is reached")
+            self._leave_files(f"{files.upto} is reached")
             return False
-        self._near = more
+        self._files = more
         return True
 
-    def go_on(self, near: NearFiles, error: Exception | None, more: Callable[[RangeAttachment], None]) -> None:
-        """Behind what somebody else has read of them, as far as they go, or until there was an error. `more`: is told
-        when there are others.
+    def go_on(self, files: LocalFiles, error: Exception | None, more: Callable[[RangeAttachment], None]) -> None:
+        """Continue behind what the receiving thread has read, to the end of the files or to `error`. `more` is called
+        when there are further files.
         """
-        if self._near is not near:
+        if self._files is not files:
             return
         if error is not None:
             self._leave_files(str(error))
             return
-        self.position = self.confirmed = self.expected = near.offset
-        self.arrived = max(self.arrived, self.expected)
-        if self.expected < self.stop:
-            self._owner.pool.tasks.spawn(self._go_on(near, more), name=f"read {self.name}")
+        self.progress.begin(files.offset, files.offset, None)
+        self.progress.arrive(files.offset)
+        if self.progress.expected < self.stop:
+            self._owner.pool.tasks.spawn(self._go_on(files, more), name=f"read {self.name}")
 
-    async def _go_on(self, near: NearFiles, more: Callable[[RangeAttachment], None]) -> None:
+    async def _go_on(self, files: LocalFiles, more: Callable[[RangeAttachment], None]) -> None:
         try:
-            if await self._ask_more(near):
+            if await self._ask_more(files):
                 more(self)
         except (OSError, EngineError) as e:
-            if self._near is near:
+            if self._files is files:
                 self._leave_files(str(e))
 
-    async def _read_block(self, near: NearFiles) -> None:
-        block = await near.next()
-        if self._near is near:
+    async def _read_block(self, files: LocalFiles) -> None:
+        block = await files.next()
+        if self._files is files:
             self._messages -= block.messages
             self._bytes -= len(block.data)
             header = commands.Message(
-                consumer_id=self._consumer_id,  # of nobody
+                consumer_id=0,  # no broker sends it
                 segment_id=self.segment_id,
                 salt=block.salt,
                 messages=block.messages,
@@ -161,18 +165,18 @@ class RangeAttachment(Attachment):
             self._owner.blocks_came(self, header, block.data)
 
     def _leave_files(self, why: str) -> None:
-        """The owner sends the rest."""
+        """Attach to the owner for the rest."""
         log.debug("%s is not read from files any more: %s", self.name, why)
         self._forget_files()
         self._owner.detached(self)
         self.begin()
 
     def _forget_files(self) -> None:
-        near, self._near = self._near, None
+        files, self._files = self._files, None
         self._messages = self._bytes = 0
-        if near is not None:
-            near.close()
+        if files is not None:
+            files.close()
 
-    def _end(self) -> Connection | None:
+    def _end(self) -> Link | None:
         self._forget_files()
         return super()._end()

@@ -21,10 +21,10 @@ from engine.client.base.options import ConsumerOptions, check_count
 from engine.client.consume.attachment import Attachment
 from engine.client.consume.receiver import Receiver
 from engine.client.net.pool import Pool
-from engine.client.ranges.caller_reads import Handover
-from engine.client.ranges.local_files import NearBlock
+from engine.client.ranges.caller_reads import CallerReads
+from engine.client.ranges.local_files import LocalBlock
 from engine.client.ranges.range_attachment import RangeAttachment
-from engine.client.topic.session import TopicLayout
+from engine.client.topic.layout import TopicLayout
 from engine.errors import AlreadyClosedError, CorruptionError, InvalidArgumentError, NotFoundError
 from engine.limits import READ_BLOCK_SIZE
 from engine.model.names import TopicName
@@ -32,8 +32,8 @@ from engine.model.positions import Checkpoint
 from engine.wire import commands
 
 BATCH_MESSAGES = 65_536
-# Nobody waits for what is read from files; and what was just read is in the processor's cache when it is copied.
-NEAR_WINDOW_BYTES = 4 * READ_BLOCK_SIZE
+# Reading ahead from files saves no waiting; and what was just read is copied from the processor's cache.
+LOCAL_WINDOW_BYTES = 4 * READ_BLOCK_SIZE
 
 Ranges = Mapping[int, tuple[int, int]]
 T = TypeVar("T")
@@ -41,11 +41,11 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class ReadPlan:
-    """What is to be read. `ranges`: {segment id: (first offset, offset behind the last)}.
+    """What is read. `ranges`: {segment id: (first offset, offset behind the last)}.
 
-    `buckets`: only entries whose smallest bucket hash is in this range, both ends inclusive: ranges that tile
-    0..65535 share out every segment's entries, each to one of them. `keys`: entries that hold none of them may be left
-    out. `skip_deleted`: what retention has deleted is left out, instead of an error.
+    `buckets`: only entries whose smallest bucket hash is in this range, both ends inclusive: with ranges that tile
+    0..65535, each entry is in exactly one of them. `keys`: entries without any of these may be left out.
+    `skip_deleted`: what retention has deleted is left out, and is no error.
     """
 
     ranges: Ranges
@@ -57,10 +57,10 @@ class ReadPlan:
         for segment_id, (start, stop) in self.ranges.items():
             if not 0 <= start <= stop:
                 raise InvalidArgumentError(
-                    f"the range of segment {segment_id} is {start}..{stop}; start <= stop is right"
+                    f"the range of segment {segment_id} must have 0 <= start <= stop, got {start}..{stop}"
                 )
         if self.buckets is not None and not 0 <= self.buckets[0] <= self.buckets[1] <= 0xFFFF:
-            raise InvalidArgumentError(f"buckets is {self.buckets}; (first, last) within 0..65535 is right")
+            raise InvalidArgumentError(f"buckets must be (first, last) within 0..65535, got {self.buckets}")
 
 
 class AsyncRangeReader(Receiver):
@@ -72,14 +72,14 @@ class AsyncRangeReader(Receiver):
         self._left = sorted(i for i, (start, stop) in plan.ranges.items() if start < stop)
         self._hashes: tuple[int, ...] | None = None
         self._deleted: dict[int, int] = {}
-        self._arrived = self._exhausted = False  # all of it; and received by the user
+        self._arrived = self._exhausted = False  # all of it has arrived; and was received
         self._window = messages, size = self._budget.whole
-        self._near_window = messages, min(size, NEAR_WINDOW_BYTES)
-        self.hands_over = False  # whoever receives calls next_batch_or_handover(), and reads files itself
-        self._handover: Handover | None = None
+        self._local_window = messages, min(size, LOCAL_WINDOW_BYTES)
+        self.hands_over = False  # the caller uses next_batch_or_reads(), and reads files itself
+        self._caller_reads: CallerReads | None = None
 
     async def start(self) -> None:
-        """Look whether all of it is there, and begin."""
+        """Check that all of it exists, and begin."""
         try:
             layout = await self._open()
             if self._plan.keys is not None:
@@ -93,22 +93,22 @@ class AsyncRangeReader(Receiver):
             raise
 
     async def _check(self, segment_id: int) -> None:
-        """What lies beyond a segment's end was never there: waiting for it would be for ever."""
+        """Raise InvalidArgumentError for a range beyond the segment's end, which could be waited for for ever."""
         try:
             place = await self.session.place(segment_id, "latest")
         except NotFoundError:
-            return  # deleted, which _advance() finds out
+            return  # deleted: _advance() handles it
         end, stop = place.offset, self._plan.ranges[segment_id][1]
         if stop > end:
             raise InvalidArgumentError(
-                f"segment {segment_id} of {self._topic} ends at {end}, before the offset {stop} that is to be read"
+                f"segment {segment_id} of {self._topic} ends at {end}, before {stop}, the end of the range"
             )
 
     # -- the user's side -------------------------------------------------------------------------------------
 
     @property
     def deleted(self) -> dict[int, int]:
-        """{segment id: how many messages of its range retention had deleted}, as far as it has read. A new dict."""
+        """{segment id: messages of its range that retention had deleted}, as far as it has read. A new dict."""
         return dict(self._deleted)
 
     async def batches(self, max_messages: int = BATCH_MESSAGES) -> AsyncIterator[MessageBatch]:
@@ -124,7 +124,7 @@ class AsyncRangeReader(Receiver):
         return await self._or_end(self.receive_batch(max_messages))
 
     async def _or_end(self, receiving: Awaitable[T]) -> T | None:
-        """None when all that was to be read was received."""
+        """None when everything was received."""
         try:
             return await receiving
         except AlreadyClosedError:
@@ -132,41 +132,41 @@ class AsyncRangeReader(Receiver):
                 return None
             raise
 
-    # -- who receives in threads reads files itself ------------------------------------------------------------
+    # -- files that the receiving thread reads -----------------------------------------------------------------
 
-    def _hand_over(self, attachment: RangeAttachment) -> None:
-        if (near := attachment.near) is not None and self._failure is None:
-            attachment.handed_over = True
-            self._handover = Handover(self, attachment, near)
+    def _let_caller_read(self, attachment: RangeAttachment) -> None:
+        if (files := attachment.files) is not None and self._failure is None:
+            attachment.read_by_caller = True
+            self._caller_reads = CallerReads(self, attachment, files)
             self._wake()
 
-    async def next_batch_or_handover(self, max_messages: int) -> MessageBatch | Handover | None:
-        """As next_batch(); or what the caller is to read by itself. For the blocking client, which has threads."""
+    async def next_batch_or_reads(self, max_messages: int) -> MessageBatch | CallerReads | None:
+        """As next_batch(), or files for the caller to read in its own thread. For the blocking client."""
         check_count("max_messages", max_messages)
 
-        def pop() -> MessageBatch | Handover | None:
+        def pop() -> MessageBatch | CallerReads | None:
             batch = self._pop_batch(max_messages, -1)
-            return self._handover if batch is None else batch
+            return self._caller_reads if batch is None else batch
 
-        if not self._turns and (found := pop()) is not None:
+        if not self._receives and (found := pop()) is not None:
             self._popped()
             return found
         return await self._or_end(self._in_turn(pop, None))
 
     def _wake(self) -> None:
-        if self._handover is not None and self._turns:
-            self._turns[0].wake(True)
+        if self._caller_reads is not None and self._receives:
+            self._receives[0].wake(True)
         else:
             super()._wake()
 
     def take_queued(self, max_messages: int) -> MessageBatch | None:
-        """From the thread that reads."""
+        """Called by the thread that reads."""
         return None if self._closed else self._queue.pop_batch(max_messages, -1) or None
 
-    def queue_near(
-        self, attachment: RangeAttachment, block: NearBlock, entries: list[Entry], begin: int, lost: Entry | None
+    def queue_local(
+        self, attachment: RangeAttachment, block: LocalBlock, entries: list[Entry], begin: int, lost: Entry | None
     ) -> None:
-        """From the thread that reads."""
+        """Called by the thread that reads."""
         self._pushed_messages += block.messages
         self._pushed_bytes += len(block.data)
         wanted = [e for e in entries if e.first_offset < attachment.stop and self._is_wanted(e)]
@@ -175,29 +175,29 @@ class AsyncRangeReader(Receiver):
         if lost is not None:
             self._break_off(attachment, lost)
 
-    def given_back(self, handover: Handover) -> None:
-        """It is over, and what it has read was received."""
-        if self._handover is not handover:
-            return  # somebody else has said so
-        self._handover = None
+    def given_back(self, reads: CallerReads) -> None:
+        """It has ended, and everything that it has read was received."""
+        if self._caller_reads is not reads:
+            return  # given back before
+        self._caller_reads = None
         self._queue.take_credit()
         self._credited_messages = self._pushed_messages - self._queue.messages
         self._credited_bytes = self._pushed_bytes - self._queue.bytes
-        attachment = handover.attachment
+        attachment = reads.attachment
         if self._failure is not None or attachment.broken:
             return
-        attachment.go_on(handover.near, handover.error, self._hand_over)
-        if attachment.expected >= attachment.stop and not attachment.closed:
+        attachment.go_on(reads.files, reads.error, self._let_caller_read)
+        if attachment.progress.expected >= attachment.stop and not attachment.closed:
             self._finish(attachment)
 
     # -- bad entries -----------------------------------------------------------------------------------------
 
     def stop_at(self, entry: Entry, error: CorruptionError) -> None:
-        """Not all that was to be read can be."""
+        """Fail: not everything can be read."""
         self.fail(error)
 
     def broken_off(self, attachment: Attachment, error: CorruptionError) -> None:
-        """Nothing is acknowledged: the broker is not needed any more."""
+        """Detach: nothing is acknowledged, so the broker is not needed any more."""
         super().broken_off(attachment, error)
         attachment.give_up()
 
@@ -209,7 +209,7 @@ class AsyncRangeReader(Receiver):
     # -- one segment after the other -------------------------------------------------------------------------
 
     def _advance(self) -> None:
-        """Ask for the next segment."""
+        """Attach to the next segment."""
         while self._left:
             segment_id = self._left.pop(0)
             view = self.session.layout.segments.get(segment_id)
@@ -227,7 +227,7 @@ class AsyncRangeReader(Receiver):
     def _end_if_received(self) -> None:
         if self._failure is None and self._arrived and not self._queue.messages and not self.unread:
             self._exhausted = True
-            self.fail(AlreadyClosedError(f"all that was to be read of {self._topic} was received"))
+            self.fail(AlreadyClosedError(f"everything that was to be read of {self._topic} was received"))
 
     def _lose(self, segment_id: int, count: int) -> None:
         if count <= 0:
@@ -244,32 +244,33 @@ class AsyncRangeReader(Receiver):
         """Retention may have moved the start."""
         assert isinstance(attachment, RangeAttachment)
         self._lose(
-            attachment.segment_id, min(attachment.position, attachment.stop) - self._standing(attachment.segment_id)
+            attachment.segment_id,
+            min(attachment.progress.position, attachment.stop) - self._standing(attachment.segment_id),
         )
-        near, attachment.ungranted = attachment.near, attachment.stop - attachment.expected
-        self._budget.whole = self._window if near is None else self._near_window
+        files, attachment.ungranted = attachment.files, attachment.stop - attachment.progress.expected
+        self._budget.whole = self._window if files is None else self._local_window
         if attachment.ungranted <= 0:
             self._finish(attachment)
-        elif near is not None and self.hands_over and not self.options.schema.evolves:
-            self._hand_over(attachment)
+        elif files is not None and self.hands_over and not self.options.schema.evolves:
+            self._let_caller_read(attachment)
         else:
             super().attached(attachment)
 
     def detached(self, attachment: Attachment) -> None:
-        """Go on where delivery stands."""
-        self._handover = None
+        """Continue at the next offset to deliver."""
+        self._caller_reads = None
         super().detached(attachment)
-        attachment.expected = self._standing(attachment.segment_id)
+        attachment.progress.expected = self._standing(attachment.segment_id)
 
     def blocks_came(self, attachment: Attachment, header: commands.Message, payload: memoryview) -> None:
-        """Queue what belongs to the range; the range may end here."""
+        """Queue what belongs to the range, which may end with this block."""
         assert isinstance(attachment, RangeAttachment)
         super().blocks_came(attachment, header, payload)
-        if self._failure is None and attachment.expected >= attachment.stop and not attachment.broken:
+        if self._failure is None and attachment.progress.expected >= attachment.stop and not attachment.broken:
             self._finish(attachment)
 
     def _push(self, attachment: Attachment, entries: list[Entry], header: commands.Message, begin: int) -> int:
-        """Without what is not asked for, which needs its credit back at once, as does what lies before the start."""
+        """Queue what is wanted; what is not, or lies before the start, is credited at once."""
         assert isinstance(attachment, RangeAttachment)
         stop, skip = attachment.stop, header.skip or []
         if entries and (first := entries[0].first_offset) < begin:
@@ -298,14 +299,14 @@ class AsyncRangeReader(Receiver):
         )
 
     def end_reached(self, attachment: Attachment) -> None:
-        """Sealed, and sent to its end, which start() has seen to be behind the range's."""
+        """Sent to its end, which start() has found to be at or behind the range's."""
         if attachment.segment_id in self.attachments:
             self._finish(attachment)
 
     def segment_gone(self, attachment: Attachment) -> None:
         """Deleted by retention."""
         assert isinstance(attachment, RangeAttachment)
-        self._lose(attachment.segment_id, attachment.stop - attachment.expected)
+        self._lose(attachment.segment_id, attachment.stop - attachment.progress.expected)
         self._finish(attachment)
 
     def _finish(self, attachment: Attachment) -> None:
@@ -315,10 +316,10 @@ class AsyncRangeReader(Receiver):
             self._advance()
 
     def layout_changed(self, layout: TopicLayout) -> None:
-        """What is to be read was decided before."""
+        """Nothing: the ranges are fixed."""
 
     def _forget_left(self) -> None:
-        """Where each segment was left is needed to the end."""
+        """Nothing: the positions of all segments are needed to the end."""
 
     def _must_look(self) -> bool:
         return self._arrived or super()._must_look()
@@ -329,7 +330,7 @@ class AsyncRangeReader(Receiver):
 
 
 def _up_to(stop: int, entries: list[Entry], skip: Any) -> tuple[Any, int]:
-    """What else is hidden in these entries when a range ends at `stop`; how many messages that are none's otherwise."""
+    """`skip`, extended by what is at or above `stop`; how many messages that adds."""
     if not entries or (end := entries[-1].first_offset + entries[-1].count) <= stop:
         return skip, 0
     within = [[first, min(last, stop - 1)] for first, last in skip if first < stop]
@@ -337,12 +338,12 @@ def _up_to(stop: int, entries: list[Entry], skip: Any) -> tuple[Any, int]:
 
 
 def check_ranges(ranges: object) -> Ranges:
-    """The ranges themselves. Raises InvalidArgumentError for anything that is not {segment id: (start, stop)}."""
+    """The ranges, checked. Raises InvalidArgumentError for anything that is not {segment id: (start, stop)}."""
     if isinstance(ranges, Checkpoint) or not isinstance(ranges, Mapping):
-        raise InvalidArgumentError(f"ranges is {type(ranges).__name__}; {{segment id: (start, stop)}} is right")
+        raise InvalidArgumentError(f"ranges must be {{segment id: (start, stop)}}, got {type(ranges).__name__}")
     return {int(i): (int(start), int(stop)) for i, (start, stop) in ranges.items()}
 
 
 def check_keys(keys: Iterable[bytes | str] | None) -> tuple[bytes, ...] | None:
-    """As bytes."""
+    """The keys as bytes."""
     return None if keys is None else tuple(k.encode() if isinstance(k, str) else bytes(k) for k in keys)

@@ -1,31 +1,32 @@
-"""`Tails`: hears that there may be more in a topic, so that nobody needs to ask for it again and again."""
+"""`Tails`: learns that there may be new messages in a topic, so that its end is not requested again and again."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
-from engine.client.consume.attachment import READER
-from engine.client.net.connection import Connection, ignore_outcome
-from engine.client.topic.session import SegmentView, TopicSession
+from engine.client.net.link import CONSUMER, Link
+from engine.client.topic.layout import SegmentView
+from engine.client.topic.session import TopicSession
 from engine.errors import EngineError
+from engine.model.subscriptions import DeliveryMode
 from engine.wire import commands
 from engine.wire.commands import Header
 
 
 class Tails:
-    """Readers behind the last messages of segments, each with credit for what comes there first.
+    """Readers behind the last messages of segments, each with credit for the next message there.
 
-    A segment's owner sends that before it confirms it to its producer. Whatever happens ends it for good: something
-    came, a segment was sealed, the layout is another, a connection was lost, an owner refused. Then it is time to ask,
-    and for another one of these. Loop thread only.
+    A segment's owner sends a message to readers before it confirms it to the producer. Any event ends all readers for
+    good: a message, a sealed segment, another layout, a lost connection, a refusal. Then the ends are requested again,
+    and another Tails is made. Loop thread only.
     """
 
     def __init__(self, session: TopicSession, name: str, ends: Mapping[int, int]) -> None:
         self._session = session
         self._layout = session.layout
         self._name = name
-        self._readers: list[tuple[Connection, int]] = []
-        self._missing = len(ends)  # those that the broker has not confirmed yet
+        self._readers: list[Link] = []
+        self._missing = len(ends)  # readers that are not attached yet
         self._over = False
         for segment_id, end in ends.items():
             view = self._layout.segments[segment_id]
@@ -33,35 +34,36 @@ class Tails:
 
     async def _read(self, view: SegmentView, end: int) -> None:
         pool = self._session.pool
-        try:
-            connection = await pool.get(view.url)
-            if self._over:
-                return
-            ident = connection.next_id()
-            connection.attach(ident, self)
-            self._readers.append((connection, ident))
-            reader = commands.Subscribe(
-                consumer_id=ident, topic=view.name, consumer_name=self._name, mode=READER, start=end
+
+        def request_of(ident: int) -> commands.Subscribe:
+            return commands.Subscribe(
+                consumer_id=ident, topic=view.name, consumer_name=self._name, mode=DeliveryMode.READER, start=end
             )
-            await connection.request(reader, pool.options.operation_timeout)
+
+        if self._over:
+            return
+        link = Link(pool, CONSUMER, self)
+        self._readers.append(link)
+        try:
+            answer = await link.open(view.url, request_of, pool.options.operation_timeout)
         except EngineError:
             self.close()
             return
-        if not self._over:
-            connection.stream.send(commands.Flow(consumer_id=ident, messages=1, bytes=1))
+        if answer is not None:
+            link.connection.stream.send(commands.Flow(consumer_id=link.ident, messages=1, bytes=1))
             self._missing -= 1
 
     @property
     def over(self) -> bool:
-        """Whether it hears nothing any more."""
+        """Whether it has ended."""
         return self._over
 
     @property
     def quiet(self) -> bool:
-        """Whether all owners would have told, and none has, not even the beginning of something."""
+        """Whether all readers are attached and nothing has arrived, not even a part of a frame."""
         if self._over or self._missing or not self._session.connected or self._session.layout is not self._layout:
             return False
-        return not any(connection.stream.pending_bytes for connection, _ in self._readers)
+        return not any(link.connection.stream.pending_bytes for link in self._readers)
 
     # -- Attached --------------------------------------------------------------------------------------------
 
@@ -70,18 +72,15 @@ class Tails:
         self.close()
 
     def resume_writing(self) -> None:
-        """It writes next to nothing."""
+        """It writes almost nothing."""
 
-    def connection_lost(self, error: EngineError) -> None:
-        """The others are of no use alone."""
+    def link_ended(self, error: EngineError) -> None:
+        """End the other readers as well."""
         self.close()
 
     def close(self) -> None:
-        """Hear no more. Idempotent."""
+        """End all readers. Idempotent."""
         self._over = True
         readers, self._readers = self._readers, []
-        for connection, ident in readers:
-            connection.detach(ident)
-            if connection.lost is None:
-                future = connection.start_request(commands.CloseConsumer(consumer_id=ident))
-                future.add_done_callback(ignore_outcome)
+        for link in readers:
+            link.close()

@@ -1,4 +1,4 @@
-"""`AsyncTopicView`: a topic's segments and how far each of them reaches, for who plans reads of them."""
+"""`AsyncTopicView`: a topic's segments and their offsets, for programs that plan reads of them."""
 
 from __future__ import annotations
 
@@ -10,20 +10,21 @@ from typing import Any, Self
 from engine._native.produce.hashing import MURMUR3, XXH64, key32
 from engine.client.net.pool import Pool
 from engine.client.ranges.tails import Tails
-from engine.client.topic.session import SegmentView, TopicLayout, TopicSession
+from engine.client.topic.layout import SegmentView, TopicLayout
+from engine.client.topic.session import TopicSession
 from engine.errors import AlreadyClosedError, EngineError, InvalidArgumentError, NotFoundError
 from engine.model.names import TopicName
 from engine.model.positions import Checkpoint
 from engine.wire import commands
 
-LISTEN_S_MIN = 0.2  # between two beginnings: owners that refuse are not pestered
-Asked = dict[int, commands.Place | None]  # by segment; None of those that need not be asked
-AT_ONCE_S = 1.0  # a connected owner that takes longer may not be the owner any more: it is asked as others are
+LISTEN_S_MIN = 0.2  # between two attempts, so that owners that refuse get few requests
+Asked = dict[int, commands.Place | None]  # by segment; None for those that need not be asked
+AT_ONCE_S = 1.0  # a connected owner that takes longer may have lost the segment: then it is asked with retries
 
 
 @dataclass(frozen=True, slots=True)
 class Segment:
-    """One segment as it was at one moment.
+    """One segment at one point in time.
 
     `hash_start`, `hash_end`: inclusive, of 0..65535. `bucket_ends`: inclusive, the last is 65535. `first`: the first
     offset that is kept. `end`: behind the last message that may be read. `settled`: whether nothing can ever follow
@@ -44,7 +45,7 @@ class Segment:
 
 @dataclass(frozen=True, slots=True)
 class TopicSegments:
-    """A topic's segments by id, active and sealed, as they were at one moment. `created_ms`: of the topic."""
+    """A topic's segments by id, active and sealed, at one point in time. `created_ms`: of the topic."""
 
     topic: str
     epoch: int
@@ -53,18 +54,18 @@ class TopicSegments:
     segments: Mapping[int, Segment]
 
     def holding(self, key: bytes | str) -> list[int]:
-        """The segments in which messages of a key may be, in order: parents before children."""
+        """The segments that may hold messages of a key, in order: parents before children."""
         high = key32(key, MURMUR3 if self.key_hash == "murmur3" else XXH64) >> 16
         return [i for i, s in sorted(self.segments.items()) if s.hash_start <= high <= s.hash_end]
 
     @property
     def earliest(self) -> Checkpoint:
-        """The first message that is kept, in every segment."""
+        """The position of the first message kept in every segment."""
         return self._checkpoint({i: s.first for i, s in self.segments.items()})
 
     @property
     def latest(self) -> Checkpoint:
-        """Behind what may be read, in every segment."""
+        """The position behind the last readable message of every segment."""
         return self._checkpoint({i: s.end for i, s in self.segments.items()})
 
     def _checkpoint(self, positions: Mapping[int, int]) -> Checkpoint:
@@ -72,7 +73,7 @@ class TopicSegments:
 
 
 def _segment(view: SegmentView, said: commands.Place) -> Segment:
-    """By its owner's answer."""
+    """A segment as its owner has answered."""
     hashes, end = view.hash_range, said.offset
     return Segment(
         segment_id=view.segment_id,
@@ -98,7 +99,7 @@ class AsyncTopicView:
         self._topic = str(topic)
         self._closed = False
         self._failure: EngineError | None = None
-        self._settled: dict[int, Segment] = {}  # they are not asked again, but for where they begin
+        self._settled: dict[int, Segment] = {}  # sealed ones, of which only the start changes
         self._known: TopicSegments | None = None  # the last answer
         self._tails: Tails | None = None
         self._listened_at = -LISTEN_S_MIN
@@ -121,7 +122,7 @@ class AsyncTopicView:
         return self._topic
 
     async def segments(self, *, exact: bool = False) -> TopicSegments:
-        """All segments there are now, and how far they reach; the very object of the last time if nothing has changed.
+        """All present segments and their offsets; the same object as before if nothing has changed.
 
         Each active segment's owner is asked, all at the same time: what was acknowledged before the call is in it.
         `exact`: so are those of settled segments, of whose beginning retention may have deleted something since they
@@ -134,7 +135,7 @@ class AsyncTopicView:
             self._settled.clear()
         layout, asked = await self._ask_all()
         if any(view.active and (place := asked.get(i)) and place.sealed for i, view in layout.segments.items()):
-            await self._session.look()  # it has children, of which nobody has told yet
+            await self._session.look()  # it has children that are not known yet
             layout, asked = await self._ask_all()
         told = [view for i, view in layout.segments.items() if i in asked]
         found = {view.segment_id: self._known_or(view, asked[view.segment_id]) for view in told}
@@ -148,7 +149,7 @@ class AsyncTopicView:
         return self._settled[view.segment_id] if place is None else _segment(view, place)
 
     def listen(self) -> None:
-        """From what segments() said last on, hear of changes rather than ask again and again: `unchanged` tells.
+        """Follow changes from the last result of segments() on, instead of requesting it again; see `unchanged`.
 
         It ends with the first change, and with whatever keeps an owner from telling; call it again when segments() has
         said the same twice. It waits for nothing.
@@ -165,7 +166,7 @@ class AsyncTopicView:
 
     @property
     def unchanged(self) -> bool:
-        """Whether what segments() said last holds, by what the owners have told since listen(). False: ask.
+        """Whether the last result of segments() still holds, as far as followed since listen(). False: request it.
 
         They tell of a message before they acknowledge it. So all that was acknowledged is known that has had the time
         to come here.
@@ -173,7 +174,7 @@ class AsyncTopicView:
         return self._tails is not None and self._tails.quiet and not self._closed and self._failure is None
 
     async def _ask_all(self) -> tuple[TopicLayout, Asked]:
-        """The layout, and what owners say of the segments; of those that are settled, nothing. Without deleted ones."""
+        """The layout, and the owners' answers for segments that may change. Without deleted ones."""
         layout = self._session.layout
         unsettled = [view for i, view in layout.segments.items() if i not in self._settled]
         asked: Asked = dict.fromkeys(i for i in layout.segments if i in self._settled)
@@ -185,7 +186,7 @@ class AsyncTopicView:
         return layout, asked
 
     async def _ask_connected(self, views: Iterable[SegmentView]) -> dict[int, commands.Place]:
-        """The answers of owners that are connected and answer at once, with no task for each: this is asked often."""
+        """The answers of connected owners that answer soon, without a task for each: this is called often."""
         pool, layout = self._session.pool, self._session.layout
         asked: dict[int, asyncio.Future[commands.Place]] = {}
         for view in views:
@@ -196,7 +197,7 @@ class AsyncTopicView:
         if asked:
             await asyncio.wait(asked.values(), timeout=AT_ONCE_S)
         for future in asked.values():
-            future.cancel()  # which only one that has no answer takes notice of
+            future.cancel()  # no effect on those that have ended
         answered = {i: f for i, f in asked.items() if not f.cancelled() and f.exception() is None}
         return {i: f.result() for i, f in answered.items()}
 
@@ -213,13 +214,13 @@ class AsyncTopicView:
             return None
 
     async def resolve(self, place: Checkpoint) -> Checkpoint:
-        """A place (earliest, latest, a time) as a position in every segment; positions as they are.
+        """A place (earliest, latest, a time) as a position in every segment; positions unchanged.
 
         Raises InvalidArgumentError for positions in another topic, also in an earlier one of the same name; and as
         segments().
         """
         if not isinstance(place, Checkpoint):
-            raise InvalidArgumentError(f"place is {type(place).__name__}; an engine.Checkpoint is right")
+            raise InvalidArgumentError(f"place must be an engine.Checkpoint, got {type(place).__name__}")
         if place.form == "positions":
             self._check_same(place)
             return place

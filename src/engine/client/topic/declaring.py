@@ -1,4 +1,4 @@
-"""Tells a topic the schema by which its values are written or read, and learns those that others write by."""
+"""Declares the schema by which a topic's values are written or read, and learns the schemas of other writers."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from engine.wire import commands
 
 
 async def declare(session: TopicSession, schema: Schema, *, producer: bool) -> None:
-    """Have `schema` checked and recorded; nothing for plain bytes.
+    """Have `schema` checked and recorded; nothing happens for plain bytes.
 
-    Raises SchemaError when it does not go together with the topic's, NotFoundError, ConnectError, TimeoutError.
+    Raises SchemaError when it is not compatible with the topic's, NotFoundError, ConnectError, TimeoutError.
     """
     if schema.facts is not None:
         await _ask(session, schema, schema.facts.to_mapping(), producer)
 
 
 async def learn(session: TopicSession, schema: Schema) -> None:
-    """Learn the schemas that were declared since, as often as it takes. Raises NotFoundError, AlreadyClosedError."""
+    """Learn the schemas that were declared since, with retries. Raises NotFoundError, AlreadyClosedError."""
     backoff = session.pool.retry_delays()
     while True:
         try:

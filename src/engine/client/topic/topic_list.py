@@ -1,7 +1,7 @@
-"""The topics of a namespace as a client sees them: a session that follows a list, and the watch that users hold.
+"""The topics of a namespace as a client sees them: the session that follows the list, and the public watch.
 
-A broker answers WATCH_TOPIC_LIST with the whole list and sends every change after it. After a reconnect the client says
-what it has by its hash; when that is the present list, nothing is sent again (semantics 40).
+A broker answers WATCH_TOPIC_LIST with the whole list and sends every change after it. After a reconnect the client
+sends the hash of its list; when the list is unchanged, it is not sent again (semantics 40).
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any, Self, TypedDict
 
 from engine.client.base.options import check_timeout
-from engine.client.net.connection import Connection
+from engine.client.net.link import TOPIC_LIST, Link
 from engine.client.net.pool import Pool, persist
 from engine.errors import AlreadyClosedError, EngineError, InvalidArgumentError, ProtocolError
 from engine.model.names import TopicName, parse_namespace
@@ -22,9 +22,9 @@ from engine.wire.commands import Header
 
 @dataclass(frozen=True, slots=True)
 class TopicsChanged:
-    """How a list of topics has changed: first `removed`, then `added`, names "topic://…", each sorted.
+    """Changes of a list of topics: first `removed`, then `added`, names "topic://…", each sorted.
 
-    A topic in both was deleted and made anew: it is another one of its name.
+    A topic in both was deleted and created again: it is another topic of that name.
     """
 
     removed: tuple[str, ...]
@@ -41,9 +41,9 @@ class QueryFields(TypedDict):
 
 @dataclass(frozen=True, slots=True)
 class TopicQuery:
-    """Which topics: of "tenant/namespace", with all of `properties`, the own name matched whole by the RE2 `pattern`.
+    """Which topics: of "tenant/namespace", with all of `properties`, whose local name the RE2 `pattern` matches whole.
 
-    Raises InvalidArgumentError; what is wrong with a pattern the broker says.
+    Raises InvalidArgumentError. The broker checks the pattern.
     """
 
     namespace: str
@@ -53,10 +53,10 @@ class TopicQuery:
     def __post_init__(self) -> None:
         parse_namespace(self.namespace)
         if self.pattern is not None and not isinstance(self.pattern, str):
-            raise InvalidArgumentError(f"pattern is {type(self.pattern).__name__}; text is right")
+            raise InvalidArgumentError(f"pattern must be text, got {type(self.pattern).__name__}")
         pairs = self.properties.items() if isinstance(self.properties, Mapping) else [(None, None)]
         if self.properties is not None and not all(isinstance(k, str) and isinstance(v, str) for k, v in pairs):
-            raise InvalidArgumentError(f"properties are {self.properties!r:.80}; a mapping of text to text is right")
+            raise InvalidArgumentError(f"properties must be a mapping of text to text, got {self.properties!r:.80}")
 
     def fields(self) -> QueryFields:
         """For the header of a request."""
@@ -64,33 +64,33 @@ class TopicQuery:
         return {"namespace": self.namespace, "properties": properties, "pattern": self.pattern}
 
 
-Topics = str | Sequence[str] | None  # what users say: a topic, several, or None with a namespace
+Topics = str | Sequence[str] | None  # an argument: a topic, several, or None with a namespace
 
 
 def chosen(
     topics: Topics, namespace: str | None, properties: Mapping[str, str] | None, pattern: str | None
 ) -> TopicName | list[TopicName] | TopicQuery:
-    """What a consumer is to receive from. Raises InvalidArgumentError where the arguments do not go together."""
+    """What a consumer receives from. Raises InvalidArgumentError where the arguments contradict each other."""
     if namespace is not None:
         if topics is not None:
-            raise InvalidArgumentError("topic and namespace are given; one of them is right, the other None")
+            raise InvalidArgumentError("either topic or namespace must be None, got both")
         return TopicQuery(namespace, properties or None, pattern)
     if properties or pattern is not None:
-        raise InvalidArgumentError("properties and pattern choose topics of a namespace, and namespace is None")
+        raise InvalidArgumentError("namespace must be given with properties or pattern, got None")
     if topics is None:
-        raise InvalidArgumentError("topic is None; a topic, a list of topics, or None with a namespace is right")
+        raise InvalidArgumentError("topic must be a topic, a list of topics, or None beside a namespace, got None")
     if isinstance(topics, str | TopicName):
         return TopicName.parse(topics)
     if not isinstance(topics, Sequence | set | frozenset) or isinstance(topics, bytes | bytearray | memoryview):
-        raise InvalidArgumentError(f"topic is {type(topics).__name__}; a topic's name or a list of them is right")
+        raise InvalidArgumentError(f"topic must be the name of a topic or a list of names, got {type(topics).__name__}")
     names = list(dict.fromkeys(TopicName.parse(topic) for topic in topics))
     if not names:
-        raise InvalidArgumentError("topic is an empty list; give it at least one topic")
+        raise InvalidArgumentError("topic must be a list of at least one topic, got an empty one")
     return names
 
 
 async def list_topics(pool: Pool, query: TopicQuery) -> list[str]:
-    """The names "topic://…", sorted; page by page: a topic that is there all the time is among them.
+    """The names "topic://…", sorted. They are fetched in pages: a topic that exists throughout is among them.
 
     Raises ConnectError, TimeoutError, InvalidArgumentError.
     """
@@ -121,43 +121,34 @@ class TopicListSession:
         self.born: dict[str, int] = {}
         self._pool = pool
         self._on_changed = on_changed
-        self._hash: str | None = None  # of `born`, as the broker says
-        self._parts: list[commands.WatchTopicListUpdate] = []  # of an update whose end has not come
-        self._connection: Connection | None = None
-        self._session_id = 0
+        self._hash: str | None = None  # of `born`, as the broker has sent it
+        self._parts: list[commands.WatchTopicListUpdate] = []  # of an update that is not complete
+        self._link: Link | None = None  # while it is open
         self._opened = False
         self._reopening = False
         self._closed = False
 
     async def open(self) -> None:
-        """Get the list and follow it. Raises ConnectError, TimeoutError, InvalidArgumentError."""
+        """Fetch the list and follow it. Raises ConnectError, TimeoutError, InvalidArgumentError."""
         timeout = self._pool.options.operation_timeout
         await persist(self._pool, self._watch, timeout, f"watching the topics of {self.query.namespace}")
         self._opened = True
-        if self._connection is None:
-            self._reopen_soon()
 
     async def _watch(self, url: str | None = None) -> None:
-        connection = await self._pool.get(url)
-        session_id = connection.next_id()
-        self._parts = []
-        connection.attach(session_id, self)
-        request = commands.WatchTopicList(**self.query.fields(), session_id=session_id, hash=self._hash)
-        try:
-            await connection.request(request, self._pool.options.operation_timeout)
-        except BaseException:
-            connection.end_session(session_id, commands.WatchTopicListClose)
-            raise
-        if connection.lost is not None:
-            raise connection.lost
-        self._connection, self._session_id = connection, session_id
+        link = Link(self._pool, TOPIC_LIST, self)
+        await link.open(url, self._request, self._pool.options.operation_timeout)
+        self._link = link
         if self._closed:
             self._drop_session()
+
+    def _request(self, ident: int) -> commands.WatchTopicList:
+        self._parts = []  # of an attempt before this one
+        return commands.WatchTopicList(**self.query.fields(), session_id=ident, hash=self._hash)
 
     # -- Attached --------------------------------------------------------------------------------------------
 
     def frame_received(self, header: Header, payload: memoryview) -> None:
-        """A part of an update; the last one makes it count."""
+        """A part of an update, which is applied with its last part."""
         if self._closed or not isinstance(header, commands.WatchTopicListUpdate):
             return
         if header.restart:
@@ -169,7 +160,7 @@ class TopicListSession:
             self._apply(parts)
 
     def _apply(self, parts: list[commands.WatchTopicListUpdate]) -> None:
-        """The parts count together, one after the other."""
+        """Apply the parts of an update in order, as one change."""
         now: dict[str, int | None] = {} if parts[0].snapshot is None else dict.fromkeys(self.born)
         for part in parts:
             now.update(dict.fromkeys(part.removed))
@@ -187,15 +178,12 @@ class TopicListSession:
             self._on_changed(removed, list(added))
 
     def resume_writing(self) -> None:
-        """A session writes nothing that could be too much."""
+        """A session writes little: nothing is held back."""
 
-    def connection_lost(self, error: EngineError) -> None:
-        """Watch again, as often as it takes. Meanwhile the list is as it was."""
-        if self._connection is not None and self._connection.lost is None:
-            return  # that of an attempt under way, which sees it itself
-        self._connection = None
-        if self._opened:
-            self._reopen_soon()
+    def link_ended(self, error: EngineError) -> None:
+        """Watch again, as often as it takes. Meanwhile the list is unchanged."""
+        self._link = None
+        self._reopen_soon()
 
     def _reopen_soon(self) -> None:
         if not (self._closed or self._reopening or self._pool.closed):
@@ -203,11 +191,11 @@ class TopicListSession:
             self._pool.tasks.spawn(self._reopen(), name=f"topics of {self.query.namespace}")
 
     async def _reopen(self) -> None:
-        """Any broker can tell: the client's own, and those it is connected with."""
+        """Any broker can serve the list: try the client's URL, and those of connected brokers."""
         backoff = self._pool.retry_delays()
         turn = 0
         try:
-            while self._connection is None and not (self._closed or self._pool.closed):
+            while self._link is None and not (self._closed or self._pool.closed):
                 urls = [None, *self._pool.connected_urls()]
                 try:
                     await self._watch(urls[turn % len(urls)])
@@ -218,33 +206,33 @@ class TopicListSession:
             self._reopening = False
 
     def close(self) -> None:
-        """Follow no more. Idempotent."""
+        """Stop following. Idempotent."""
         self._closed = True
         self._drop_session()
 
     def _drop_session(self) -> None:
-        connection, self._connection = self._connection, None
-        if connection is not None:
-            connection.end_session(self._session_id, commands.WatchTopicListClose)
+        link, self._link = self._link, None
+        if link is not None:
+            link.close()
 
 
 class AsyncTopicWatch:
     """Follows the topics of a namespace. Made by `client.watch_topics()`; iterate it, with `async with`.
 
-    The first TopicsChanged has every topic there is as `added`. What changes while nobody asks comes as one.
+    The first TopicsChanged has every present topic as `added`. Changes between two calls are merged into one.
     """
 
     def __init__(self, pool: Pool, query: TopicQuery) -> None:
         self._session = TopicListSession(pool, query, self._changed)
         self._removed: set[str] = set()
         self._added: set[str] = set()
-        self._untold = True  # the first is told even when there is no topic
+        self._untold = True  # the first change is reported even when there is no topic
         self._came = asyncio.Event()
         self._closed = False
         self.on_closed: Callable[[Any], object] | None = None
 
     async def start(self) -> None:
-        """Get the list."""
+        """Fetch the list."""
         try:
             await self._session.open()
         except BaseException:
@@ -263,16 +251,16 @@ class AsyncTopicWatch:
 
     @property
     def namespace(self) -> str:
-        """The "tenant/namespace" it follows."""
+        """The "tenant/namespace" that it follows."""
         return self._session.query.namespace
 
     @property
     def topics(self) -> list[str]:
-        """The topics there are now, as far as is known here, sorted."""
+        """The present topics, as far as known, sorted."""
         return sorted(self._session.born)
 
     async def next_change(self, timeout: float | None = None) -> TopicsChanged | None:
-        """What has changed since the last one; None when nothing did within `timeout` seconds (None: wait for ever).
+        """The changes since the last call; None when there were none within `timeout` seconds (None: no limit).
 
         Raises AlreadyClosedError when the watch is closed, also meanwhile; InvalidArgumentError (`timeout`).
         """
@@ -309,7 +297,7 @@ class AsyncTopicWatch:
                 yield changed
 
     async def close(self) -> None:
-        """Follow no more; who waits gets AlreadyClosedError. Idempotent."""
+        """Stop following; waiting calls raise AlreadyClosedError. Idempotent."""
         if not self._closed:
             self._closed = True
             self._session.close()

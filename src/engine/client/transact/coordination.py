@@ -1,4 +1,4 @@
-"""What a client asks of the coordinator of transactions: any broker, since all of them read the same records."""
+"""Requests to the coordinator of transactions, which is any broker: all of them use the same records."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ _ACTIONS = {TransactionState.COMMITTED: "commit", TransactionState.ABORTED: "abo
 
 
 class Standing(NamedTuple):
-    """How a transaction stands. `left_s`: seconds until it is aborted, None where the broker cannot say. `accepted`:
-    the numbers of the attempts that a commit has accepted; None: all. `mark`: of the commit that ended it, if it has
-    one.
+    """The state of a transaction. `left_s`: seconds until it is aborted, None where the broker does not say.
+    `accepted`: the numbers of the attempts that a commit has accepted; None: all. `mark`: the commit token of the
+    commit that ended it, if it has one.
     """
 
     id: str
@@ -55,14 +55,14 @@ async def begin(pool: Pool, timeout_s: float, name: str | None) -> Standing:
 
 
 async def begin_some(pool: Pool, timeout_s: float, count: int) -> list[Standing]:
-    """New transactions, so many or fewer. It is tried once. Raises what that raises, an EngineError."""
+    """At most `count` new transactions, with one request and no retry. Raises EngineError."""
     found = await _ask(pool, commands.NewTxn(timeout=timeout_s, count=count))
     first = _standing(found.id, found)
     return [first, *(first._replace(id=ident) for ident in found.more or ())]
 
 
 async def look(pool: Pool, ident: str) -> Standing:
-    """How it stands. Raises TransactionNotFoundError, ConnectError, TimeoutError."""
+    """The present state. Raises TransactionNotFoundError, ConnectError, TimeoutError."""
     once = lambda: _look(pool, ident)  # noqa: E731
     return await persist(pool, once, pool.options.operation_timeout, f"looking at the transaction {ident}")
 
@@ -72,7 +72,7 @@ async def _look(pool: Pool, ident: str) -> Standing:
 
 
 async def is_committed(pool: Pool, ident: str, mark: int | None) -> bool:
-    """Whether it is, by whoever has that mark. Raises ConnectError, TimeoutError, UnknownOutcomeError."""
+    """Whether it was committed with that commit token. Raises ConnectError, TimeoutError, UnknownOutcomeError."""
     try:
         found = await look(pool, ident)
     except TransactionNotFoundError as e:
@@ -87,9 +87,9 @@ def send_commit(
     mark: int,
     timeout_s: float,
 ) -> Answer:
-    """Ask for a commit behind so many SEND frames that went out over a connection, in this turn of the loop.
+    """Request a commit behind `sends`, (connection, number of SEND frames sent over it), in this turn of the loop.
 
-    The answer ends in that time, also when there is none and nobody waits for it any more.
+    The future ends within `timeout_s`, also when it is not awaited any more.
     """
     connection, frames = sends
     request = replace(_request(ident, TransactionState.COMMITTED, accepted), sent=frames, mark=mark)
@@ -103,16 +103,16 @@ def _request(ident: str, state: TransactionState, accepted: Sequence[str] | None
 
 
 def is_committed_by(answer: Answer) -> bool:
-    """Whether send_commit() was answered so."""
+    """Whether the answer to send_commit() is that it is committed."""
     if not answer.done() or answer.cancelled() or answer.exception() is not None:
         return False
     return answer.result().state == TransactionState.COMMITTED
 
 
 async def committed_behind(answer: Answer) -> TransactionState | None:
-    """What came of send_commit(). None: nobody has said.
+    """The outcome of send_commit(). None: unknown.
 
-    It stays open when something of what was sent was not taken as it came. Raises TransactionConflictError,
+    The transaction stays open when the broker has not taken everything that was sent. Raises TransactionConflictError,
     TransactionNotFoundError.
     """
     try:
@@ -133,10 +133,10 @@ async def end(
     *,
     unsure: bool = False,
 ) -> TransactionState:
-    """How it has ended. Where an answer was lost, the transaction is looked at, and ended again if it is open.
+    """End it; its final state. Where an answer was lost, the state is requested, and it is ended again if it is open.
 
-    `unsure`: one was lost before. Raises TransactionConflictError, TransactionNotFoundError; UnknownOutcomeError when
-    nobody could be asked.
+    `unsure`: an answer was lost before. Raises TransactionConflictError, TransactionNotFoundError; UnknownOutcomeError
+    when no broker has answered.
     """
     request = _request(ident, state, accepted)
     numbers = accepted_numbers(accepted)
@@ -145,7 +145,7 @@ async def end(
     while True:
         try:
             if unsure and (found := await _look(pool, ident)).state.final and found.accepted == numbers:
-                return found.state  # else whoever is asked to end it says what is wrong
+                return found.state  # else END_TXN is answered with the error
             return TransactionState((await _ask(pool, request)).state)
         except (ConnectError, TimeoutError, UnknownOutcomeError) as e:
             unsure, why = True, str(e)
@@ -160,14 +160,14 @@ async def end(
         delay = backoff.next()
         if pool.closed or loop.time() + delay >= deadline:
             raise UnknownOutcomeError(
-                f"whether the transaction {ident} is {state} could not be found out: {why}; "
+                f"whether the transaction {ident} is {state} is unknown: {why}; "
                 "it is, or it is aborted when its timeout is over"
             )
         await asyncio.sleep(delay)
 
 
 def _forgotten(ident: str, error: TransactionNotFoundError) -> UnknownOutcomeError:
-    return UnknownOutcomeError(f"the transaction {ident} has ended, and nobody knows any more how: {error}")
+    return UnknownOutcomeError(f"the transaction {ident} has ended, and its outcome is not recorded any more: {error}")
 
 
 async def _ask(pool: Pool, request: Request[_Answered]) -> _Answered:

@@ -1,4 +1,4 @@
-"""`Entering`: what `client.transaction()` gives, to be awaited or entered."""
+"""`Entering`: the result of `client.transaction()`, to be awaited or entered."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 class Entering:
-    """A transaction that is not there yet: await it, or enter it, once."""
+    """A transaction that has not begun yet: await it, or enter it, once."""
 
     def __init__(self, make: Callable[[], Coroutine[Any, Any, AsyncTransaction]]) -> None:
         self._make = make
@@ -26,13 +26,13 @@ class Entering:
         """Raises InvalidArgumentError the second time: that would be another transaction."""
         if self._entered:
             raise InvalidArgumentError(
-                "this was awaited or entered before: keep the transaction that it gave; ask the client for another one"
+                "it was awaited or entered before: keep the transaction that it gave, or ask for another one"
             )
         self._entered = True
         try:
             return await self._make()
         except BaseException:
-            self._entered = False  # nothing was given
+            self._entered = False  # there is no transaction
             raise
 
     async def __aenter__(self) -> AsyncTransaction:

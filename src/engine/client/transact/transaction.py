@@ -1,4 +1,21 @@
-"""`AsyncTransaction`: sends and acknowledgements that take effect together, or not at all."""
+"""`AsyncTransaction`: sends and acknowledgements that take effect together, or not at all.
+
+The way of a commit:
+
+    behind the sends   If everything was sent once over one connection, and nothing else is under way, END_TXN follows
+                       the SEND frames at once, with their number and a random commit token. The broker commits only if
+                       it took all of these frames; else it answers that the transaction is open.
+    flush, then end    Otherwise, and after that answer, everything sent and acknowledged here is awaited. A failure
+                       aborts the transaction. Then END_TXN.
+    lost answers       After a lost answer the outcome is unknown: the state is requested, and the commit token tells
+                       whether it was this commit that ended the transaction. Entries whose receipts were lost count as
+                       stored when the commit that followed them counts.
+    settle             The outcome is passed on once: to the consumers that acknowledged in it, which go on or go back
+                       to the cursor, and to everything that is added later, which is refused.
+
+An end (commit, abort) runs alone: another one waits for it, and finds the outcome. A transaction that is ended
+elsewhere, or by its timeout, is found out by asking with growing pauses.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +41,7 @@ from engine.client.transact.coordination import (
     send_commit,
 )
 from engine.client.transact.entering import Entering
-from engine.client.transact.prefetched import Spares
+from engine.client.transact.prefetched import Prefetched
 from engine.client.transact.scope import InTransaction, Scope
 from engine.errors import (
     AlreadyClosedError,
@@ -42,8 +59,8 @@ from engine.model.transactions import MARK_BITS, TransactionState, accepted_numb
 
 log = logging.getLogger(__name__)
 
-GOODBYE_S_MAX = 2.0  # a client that closes gives its open transactions so long to be aborted
-LOOK_S_FIRST = 0.05  # how often one looks whether a transaction has ended that others end
+GOODBYE_S_MAX = 2.0  # a closing client waits this long for its open transactions to be aborted
+LOOK_S_FIRST = 0.05  # between two requests for the state of a transaction that is ended elsewhere
 LOOK_S_MAX = 2.0
 
 
@@ -51,11 +68,11 @@ class AsyncTransaction(InTransaction):
     """Sends and acknowledgements, over any topics, that take effect together or not at all.
 
     Made by `client.transaction()` and `client.join_transaction()`; both are awaited, or entered with `async with`. At
-    the end of the block one that was begun is committed, or aborted when the block raises; of one that was joined
-    everything is written by then, and it stays as it is. It takes part in `producer.send(…, transaction=)`,
-    `consumer.acknowledge(…, transaction=)` and the like of the client that made it.
+    the end of the block one that was begun is committed, or aborted when the block raises; one that was joined is
+    flushed, and stays open. Pass it to `producer.send(…, transaction=)`, `consumer.acknowledge(…, transaction=)` and
+    the like of the client that made it.
 
-    What nobody ends is aborted when its timeout is over.
+    A transaction that is not ended is aborted when its timeout is over.
     """
 
     def __init__(
@@ -72,7 +89,7 @@ class AsyncTransaction(InTransaction):
         self._pool = pool
         self._name = name
         self._ended = ended
-        self.joined = joined  # somebody else ends it: leaving the block does not
+        self.joined = joined  # it is ended elsewhere: leaving the block does not end it
         self._state = TransactionState.OPEN
         self._accepted: tuple[int, ...] | None = None
         self._endings = Turns()
@@ -91,32 +108,31 @@ class AsyncTransaction(InTransaction):
 
     @property
     def name(self) -> str | None:
-        """The name it was asked for by."""
+        """The name that was given to client.transaction()."""
         return self._name
 
     @property
     def attempt(self) -> str | None:
-        """The attempt in it that everything done with this object belongs to."""
+        """The attempt to which everything done with this object belongs."""
         return self.scope.attempt
 
     @property
     def state(self) -> str:
-        """ "OPEN", "COMMITTED" or "ABORTED", as far as this client knows: it does not ask."""
+        """ "OPEN", "COMMITTED" or "ABORTED", as far as this client knows, without a request."""
         return str(self._state)
 
     # -- ending it -------------------------------------------------------------------------------------------
 
     async def commit(self, accepted: Sequence[str] | None = None) -> None:
-        """Make everything in it take effect. First everything sent and acknowledged in it here is waited for; where
-        something of that has failed, it is aborted instead, and the failure is raised.
+        """Make everything in it take effect. First everything sent and acknowledged in it here is awaited; if some of
+        that has failed, it is aborted instead, and the failure is raised.
 
-        `accepted`: of the attempts that have taken part, those whose writes and acknowledgements take effect; of all
-        others, and of what was done without an attempt, nothing ever does. None: everything does. To commit once more
-        changes nothing.
+        `accepted`: the attempts whose writes and acknowledgements take effect; those of other attempts, and what was
+        done without an attempt, never do. None: everything does. To commit once more changes nothing.
 
-        Raises TransactionConflictError when it was aborted, by its timeout or by somebody; InvalidArgumentError;
-        TransactionNotFoundError; UnknownOutcomeError when nobody could be asked whether it is committed: it is, or it
-        will be aborted when its timeout is over. Cancelled, it is aborted, unless that is too late.
+        Raises TransactionConflictError when it was aborted, by its timeout or elsewhere; InvalidArgumentError;
+        TransactionNotFoundError; UnknownOutcomeError when no broker has answered whether it is committed: it is, or it
+        will be aborted when its timeout is over. A cancelled commit aborts it, unless it is too late for that.
         """
         numbers = accepted_numbers(accepted)
         if self._state.final or self.scope.abandoned:
@@ -133,13 +149,13 @@ class AsyncTransaction(InTransaction):
             )
             await self._endings.take(lambda: self._end(TransactionState.COMMITTED, numbers, ask))
         elif self._state.final:
-            self._check_end(TransactionState.COMMITTED, numbers)  # somebody else may have ended it meanwhile
+            self._check_end(TransactionState.COMMITTED, numbers)  # it may have been ended elsewhere meanwhile
         elif self.scope.refusal is not None:
             raise self.scope.refusal
 
     async def _commit_behind_sends(self, names: list[str] | None, numbers: tuple[int, ...] | None) -> bool:
-        """Without waiting for the answers to what was sent, where that can be done, once. Whether it is committed, and
-        everything that was sent counts. Raises as commit().
+        """Commit without waiting for the answers to what was sent, where that is possible, once. Whether it is
+        committed, with everything that was sent. Raises as commit().
         """
         asked = self.scope.mark is not None or not self._endings.idle
         sends = None if asked else self.scope.sends_behind_which_to_commit()
@@ -147,7 +163,7 @@ class AsyncTransaction(InTransaction):
             return False
         mark = self.scope.mark = self._pool.options.rng.getrandbits(MARK_BITS)
         timeout_s = self._pool.options.operation_timeout
-        answer = send_commit(sends, self.id, names, mark, timeout_s)  # at once: it arrives together with them
+        answer = send_commit(sends, self.id, names, mark, timeout_s)  # at once, so that it arrives together with them
         self.scope.answer = answer
         self._endings.wait_for(answer)
         try:
@@ -164,14 +180,14 @@ class AsyncTransaction(InTransaction):
         return found is TransactionState.COMMITTED
 
     async def _go_on(self, answer: Answer, numbers: tuple[int, ...] | None) -> None:
-        """Nobody waits for the commit any more, which is on its way: where nothing came of it, it is aborted."""
+        """The caller of commit() was cancelled while it was under way: abort unless it was committed."""
         with contextlib.suppress(EngineError):
             await self._hear_behind(answer, numbers)
         if not self._over and not self.scope.abandoned:
             self._pool.tasks.spawn(self.abort_quietly(), name=f"abort {self.id}")
 
     async def _flush(self) -> None:
-        """What fails here is its end; unless it was committed behind that, and only the answers are missing."""
+        """A failure aborts it, unless it was committed behind the sends, and only their answers are missing."""
         try:
             await self.scope.flush()
         except asyncio.CancelledError:
@@ -184,7 +200,7 @@ class AsyncTransaction(InTransaction):
                 raise
 
     async def _is_mine(self) -> bool:
-        """Whether it is committed, by this. Raises UnknownOutcomeError."""
+        """Whether this commit has ended it. Raises UnknownOutcomeError."""
         try:
             return await is_committed(self._pool, self.id, self.scope.mark)
         except (ConnectError, TimeoutError) as e:
@@ -194,8 +210,8 @@ class AsyncTransaction(InTransaction):
         """Make sure that nothing in it ever takes effect. To abort once more changes nothing.
 
         Queue messages that were acknowledged in it are due again; stream consumers go back to what is acknowledged.
-        Raises TransactionConflictError when it is committed; TransactionNotFoundError; UnknownOutcomeError when nobody
-        could be asked: it is aborted when its timeout is over at the latest.
+        Raises TransactionConflictError when it is committed; TransactionNotFoundError; UnknownOutcomeError when no
+        broker has answered: it is aborted when its timeout is over at the latest.
         """
         self.scope.abandoned = True
         self._refuse("is being aborted")
@@ -207,8 +223,8 @@ class AsyncTransaction(InTransaction):
         await self.scope.flush()
 
     def leave(self) -> None:
-        """Others go on in it: neither the end of the block nor that of this client ends it any more, as if it was
-        joined. Who has its id, or its name, may still commit or abort it, and so may this object.
+        """Leave it open for others: neither the end of the block nor that of this client ends it any more, as if it
+        was joined. It can still be committed or aborted, by its id, by its name, or with this object.
         """
         self.joined = True
 
@@ -218,7 +234,7 @@ class AsyncTransaction(InTransaction):
         numbers: tuple[int, ...] | None,
         ask: Callable[[], Awaitable[TransactionState]],
     ) -> None:
-        """One end at a time."""
+        """End it, unless it has ended. One end at a time."""
         if self._state.final or (self.scope.abandoned and state is TransactionState.COMMITTED):
             self._check_end(state, numbers)
         else:
@@ -230,7 +246,7 @@ class AsyncTransaction(InTransaction):
         numbers: tuple[int, ...] | None,
         answer: Awaitable[TransactionState | None],
     ) -> TransactionState | None:
-        """What the coordinator says of an end: how it has ended; that it is open; None: nobody knows."""
+        """Await the answer to an end, and learn from it: the final state; OPEN; None: unknown."""
         try:
             found = await answer
         except TransactionConflictError as e:
@@ -247,7 +263,7 @@ class AsyncTransaction(InTransaction):
         return found
 
     def _check_end(self, state: TransactionState, accepted: tuple[int, ...] | None) -> None:
-        """Raise TransactionConflictError unless it has ended so."""
+        """Raise TransactionConflictError unless it has ended that way."""
         if self._state is not state:
             how = self._state if self._state.final else "being aborted"
             raise self.scope.explained(TransactionConflictError(f"the transaction {self.id} is {how}, and stays so"))
@@ -255,7 +271,7 @@ class AsyncTransaction(InTransaction):
             raise TransactionConflictError(f"the transaction {self.id} was committed with other attempts accepted")
 
     async def abort_quietly(self) -> None:
-        """The same, as far as it can be done."""
+        """abort() that logs instead of raising."""
         try:
             await self.abort()
         except EngineError as e:
@@ -269,7 +285,7 @@ class AsyncTransaction(InTransaction):
             self.scope.refusal = self.scope.explained(refusal)
 
     def _learn(self, state: TransactionState, accepted: tuple[int, ...] | None) -> None:
-        """It stands so. The first time that this is final, everybody concerned hears of it."""
+        """The coordinator reports this state. The first time that it is final, it is passed on."""
         if self._over or not state.final:
             return
         self._state, self._accepted = state, accepted
@@ -280,7 +296,7 @@ class AsyncTransaction(InTransaction):
         )
 
     def _is_forgotten(self, error: TransactionNotFoundError) -> None:
-        """It ended long ago, and nobody knows how. Consumers look at their cursors, which do."""
+        """It ended long ago, and the outcome is not recorded any more. Consumers go back to their cursors."""
         if not self._over:
             self._settle(error, False)
 
@@ -291,7 +307,7 @@ class AsyncTransaction(InTransaction):
         self._ended(self)
 
     def follow(self) -> None:
-        """Find out how it ends, in the background: its time is over, or somebody else ends it."""
+        """Find out how it ends, in the background: by its timeout, or elsewhere."""
         if not self._following and not self._over:
             self._following = True
             self._pool.tasks.spawn(self._look(), name=f"look at transaction {self.id}")
@@ -311,7 +327,7 @@ class AsyncTransaction(InTransaction):
             await asyncio.sleep(delays.next())
 
     def close(self) -> None:
-        """The client closes: from now on it takes nothing, and what fails in it fails for that."""
+        """The client closes: it refuses everything, and failures in it are reported as that."""
         self.scope.refusal = self.scope.closed = AlreadyClosedError(CLOSED)
 
     def forget(self) -> None:
@@ -340,30 +356,30 @@ class AsyncTransaction(InTransaction):
 
 
 class Transactions:
-    """Those of one client that have not ended. Loop thread only."""
+    """The open transactions of one client. Loop thread only."""
 
     def __init__(self, pool: Pool, check_open: Callable[[], None]) -> None:
         self._pool = pool
         self._check_open = check_open  # raises from the beginning of the client's close() on
         self._open: Bag[AsyncTransaction] = Bag()
-        self._deadlines = Deadlines[AsyncTransaction](AsyncTransaction.follow)  # of the same
-        self._spares = Spares(pool)
+        self._deadlines = Deadlines[AsyncTransaction](AsyncTransaction.follow)  # of the open ones
+        self._prefetched = Prefetched(pool)
 
     def begin(self, timeout: float, name: str | None) -> Entering:
-        """A new one, or the one of that name."""
+        """A new transaction, or the one of that name."""
         return Entering(lambda: self._begin(timeout, name))
 
     async def _begin(self, timeout: float, name: str | None) -> AsyncTransaction:
         check_number("timeout", timeout, TRANSACTION_TIMEOUT_S_MIN, TRANSACTION_TIMEOUT_S_MAX)
         self._check_open()
         if name is None:
-            standing = self._spares.take(timeout) or await begin(self._pool, timeout, None)
+            standing = self._prefetched.take(timeout) or await begin(self._pool, timeout, None)
             return await self._make(standing, None, None, False)
         check_name(name, "transaction name")
         return await self._make(await begin(self._pool, timeout, name), name, None, False)
 
     def join(self, ident: str, attempt: str | None) -> Entering:
-        """One that somebody has begun."""
+        """A transaction that was begun elsewhere."""
         return Entering(lambda: self._join(ident, attempt))
 
     async def _join(self, ident: str, attempt: str | None) -> AsyncTransaction:
@@ -388,7 +404,7 @@ class Transactions:
         return made
 
     def _left_s(self, standing: Standing) -> float:
-        """As its broker says; by the wall clocks, which may differ, where that does not."""
+        """Seconds left, from the broker; if it does not say, by the wall clocks, which may differ."""
         if standing.left_s is not None:
             return standing.left_s
         left_s = (standing.deadline_ms - self._pool.options.clock.time_ms()) / 1000
@@ -397,14 +413,14 @@ class Transactions:
     def _has_ended(self, one: AsyncTransaction) -> None:
         self._open.discard(one)
         self._deadlines.discard(one)
-        self._spares.ended()
+        self._prefetched.ended()
 
     async def close(self) -> None:
-        """Abort what this client has begun, as far as that can be done soon; its timeout does the rest."""
+        """Abort what this client has begun, as far as that succeeds soon; the timeout aborts the rest."""
         for one in self._open:
             one.close()
         begun = [one.abort_quietly() for one in self._open if not one.joined]
-        aborts = [asyncio.ensure_future(abort) for abort in (*begun, *self._spares.close())]
+        aborts = [asyncio.ensure_future(abort) for abort in (*begun, *self._prefetched.close())]
         if aborts:
             _, late = await asyncio.wait(aborts, timeout=GOODBYE_S_MAX)
             for task in late:

@@ -1,1 +1,1 @@
-"""What all of control stands on: ports, configuration, records of topics, brokers and leadership."""
+"""The base of control: ports, configuration, records of topics, live brokers and leadership."""

@@ -1,7 +1,12 @@
-"""`Brokers`: which brokers live, and this one's place among them (PIP-468 "Broker Roles").
+"""`Brokers`: the live brokers, and this broker's registration among them (PIP-468 "Broker Roles").
 
-Each broker has an ephemeral record under one session with the metadata store; its leaderships hang on the same session,
-and so do the segments it owns. When the session is over, all of that is: it registers again, with nothing.
+A broker has one session with the metadata store. Its ephemeral record, its leaderships and its segments all belong to
+that session. When the session ends, all of them are gone; the broker then registers again, with nothing.
+
+    register --> refresh every third of the timeout --> deadline passed --> give everything up --> register ...
+
+The deadline is local: it counts from before a refresh was sent, the store's from its arrival. So this broker stops
+acting as a leader or owner before the store lets another broker take over (docs/invariants.md).
 """
 
 from __future__ import annotations
@@ -49,18 +54,17 @@ class BrokerRecord:
     session: int | None
 
     def to_json(self) -> bytes:
-        """The record's value."""
         return json.dumps({"url": self.url, "adminUrl": self.admin_url}).encode()
 
     @classmethod
     def of(cls, record: Record) -> BrokerRecord:
-        """Undo to_json()."""
+        """Undo to_json(). Raises CorruptionError."""
         facts = json.loads(record.value)
         return cls(facts["url"], facts.get("adminUrl"), record.stat.session)
 
 
 class Brokers:
-    """Loop thread only. `changed` is called when a broker came or went, `lost` when this one's session is over."""
+    """Loop thread only. `changed` is called when a broker came or left, `lost` when this one's session ended."""
 
     def __init__(
         self,
@@ -79,9 +83,9 @@ class Brokers:
         self._admin_url = admin_url
         self._timeout = session_timeout
         self._session: Session | None = None
-        self._live: dict[str, BrokerRecord] = {}  # by the key of the record
+        self._live: dict[str, BrokerRecord] = {}  # by the record's key
         self._registered = asyncio.Event()
-        self._vacated = asyncio.Event()  # set when a record has gone
+        self._vacated = asyncio.Event()  # set when a broker's record is deleted
         self._tasks = Supervisor("brokers")
         self._closed = False
 
@@ -89,32 +93,32 @@ class Brokers:
 
     @property
     def live(self) -> dict[str, BrokerRecord]:
-        """The live brokers by URL, as far as was heard here."""
+        """The live brokers known here, by URL."""
         return {record.url: record for record in self._live.values()}
 
     @property
     def alone(self) -> bool:
-        """No other broker is known, so that nothing has to be routed."""
+        """Whether no other broker is known, so that no call needs routing."""
         key = keys.broker(self.url)
         return not self._live or (len(self._live) == 1 and key in self._live)
 
     def lives(self, url: str, session: int | None) -> bool:
-        """Whether a broker still has the session in which it took something."""
+        """Whether a broker still has the session under which it took a role."""
         record = self._live.get(keys.broker(url))
         return record is not None and (session is None or record.session == session)
 
     @property
     def deadline(self) -> float:
-        """Until when, on the monotonic clock, the session surely lives; 0 when there is none."""
+        """The monotonic time until which the session surely lives; 0 without a session."""
         return 0.0 if self._session is None else self._session.deadline
 
     @property
     def session_id(self) -> int | None:
-        """Of the session, if there is one."""
+        """The session's id; None without a session."""
         return None if self._session is None else self._session.id
 
     async def session(self) -> Session:
-        """The session that leaderships and ownerships hang on. Raises NotOwnerError while there is none."""
+        """The session of this broker's leaderships and ownerships. Raises NotOwnerError while there is none."""
         if self._closed:
             raise AlreadyClosedError("this broker is closing")
         if self._session is None or self._session.deadline <= self._clock.monotonic():
@@ -124,7 +128,7 @@ class Brokers:
     # -- life ------------------------------------------------------------------------------------------------------
 
     async def start(self) -> None:
-        """Register, once an earlier life of this broker is over, and follow the others. Raises what the store does."""
+        """Register, once an earlier life of this broker has ended, and follow the others. Raises the store's errors."""
         for record in await self._metadata.list(keys.BROKERS, keys.prefix_end(keys.BROKERS)):
             self._live[record.key] = BrokerRecord.of(record)
         watch = partial(self._metadata.watch, keys.BROKERS)
@@ -135,7 +139,7 @@ class Brokers:
             self._tasks.spawn(self._keep_session(), "session")
 
     async def close(self) -> None:
-        """Leave: the record, and all that hangs on the session, goes. Idempotent."""
+        """End the session, and with it the record and all roles. Idempotent."""
         if self._closed:
             return
         self._closed = True
@@ -146,13 +150,13 @@ class Brokers:
                 async with asyncio.timeout(_CLOSE_S_MAX):
                     await session.close()
             except (TimeoutError, EngineError, OutcomeUnknownError) as e:
-                log.warning("the session with the metadata store was left to expire: %s", e)
+                log.warning("the session with the metadata store could not be closed and will expire: %s", e)
 
     async def _register(self) -> None:
         session = await self._metadata.session(self._timeout)
         mine = BrokerRecord(self.url, self._admin_url, session.id)
         key = keys.broker(self.url)
-        # Where sessions end with their process, an earlier one of this broker's is over, whatever its record says.
+        # In a store whose sessions end with their process, an earlier session of this broker has ended already.
         expected = ABSENT if isfinite(session.deadline) else ANY
         while True:
             self._vacated.clear()
@@ -168,7 +172,7 @@ class Brokers:
         self._session = session
 
     async def _wait_for_predecessor(self, session: Session) -> None:
-        """An earlier life of this broker may still act: it has until its session is over."""
+        """Wait for the end of an earlier session of this broker: until then that process may still act."""
         log.info("waiting for the earlier session of %s to end", self.url)
         try:
             async with asyncio.timeout(_RETRY_S):
@@ -177,14 +181,14 @@ class Brokers:
             await session.refresh()
 
     async def _keep_session(self) -> None:
-        """Refresh the session; when it is over, say so and get another."""
+        """Refresh the session; when it has ended, report that and open another."""
         while True:
             await asyncio.sleep(self._pause())
             session = self._session
             try:
                 if session is None:
                     await self._register()
-                    log.warning("%s is registered again", self.url)
+                    log.warning("%s has registered again", self.url)
                     self._tell(self.changed)
                     continue
                 await self._refresh(session)
@@ -192,15 +196,16 @@ class Brokers:
                 log.warning("the metadata store is out of reach of %s: %s", self.url, e)
 
     def _pause(self) -> float:
-        """Until the next refresh. A session that was long in coming has less than its whole time left."""
+        """Seconds until the next refresh: fewer when opening the session took long."""
         usual = self._timeout / _REFRESHES_PER_TIMEOUT
         left = usual if self._session is None else self._session.deadline - self._clock.monotonic()
         return min(usual, max(left / 2, 0.001))
 
     async def _refresh(self, session: Session) -> None:
-        """Raises what the store does, as long as the session may live.
+        """Refresh while the session may live. Raises the store's errors.
 
-        Once its deadline has passed it is over, whatever the store says: leases that hang on it were seen to be.
+        Past the deadline the session counts as ended, whatever the store says: other brokers may have seen its leases
+        end.
         """
         deadline = session.deadline
         try:
@@ -220,13 +225,15 @@ class Brokers:
         await self._end(session)
 
     async def _end(self, session: Session) -> None:
-        """Nobody has to wait for what is given up."""
+        """Close a session that is given up, without waiting for it."""
         with contextlib.suppress(TimeoutError, EngineError, OutcomeUnknownError):
             async with asyncio.timeout(_CLOSE_S_MAX):
                 await session.close()
 
     def _session_over(self) -> None:
-        log.warning("the session of %s with the metadata store is over: all it led and owned is let go", self.url)
+        log.warning(
+            "the session of %s with the metadata store has ended: its leaderships and segments are given up", self.url
+        )
         self._session = None
         self._tell(self.lost)
 

@@ -1,4 +1,4 @@
-"""`ControlConfig`: what a broker's operator may set about the control plane."""
+"""`ControlConfig`: the settings of the control plane."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ from engine.model.layout import DURABILITIES, KEY_HASHES
 
 @dataclass(frozen=True, slots=True)
 class ControlConfig:
-    """Defaults of new topics, and the times of the controller. Raises InvalidConfigurationError naming the key."""
+    """Defaults of new topics, and times of the controller. Raises InvalidConfigurationError naming the key."""
 
     auto_create_topics: bool = True
     segments: int = 1
     entry_buckets: int = ENTRY_BUCKETS_DEFAULT
     durability: str = "fsync"
     key_hash: str = "xxh64"
-    share_sealed: bool = True  # who drains a sealed segment may be several, by bucket (PIP-486)
-    grace_period: float = CONSUMER_GRACE_S  # seconds a disconnected consumer keeps its share
-    controller_idle: float = CONTROLLER_IDLE_S  # seconds after which a leader with nothing to do resigns
+    share_sealed: bool = True  # several consumers may share the draining of a sealed segment, by bucket (PIP-486)
+    grace_period: float = CONSUMER_GRACE_S  # seconds for which a disconnected consumer keeps its share
+    controller_idle: float = CONTROLLER_IDLE_S  # seconds after which a leader without work resigns
     auto_scale: AutoScalePolicy = field(default_factory=AutoScalePolicy)
-    auto_scale_interval: float = AUTO_SCALE_INTERVAL_S  # seconds between two looks at what traffic calls for
+    auto_scale_interval: float = AUTO_SCALE_INTERVAL_S  # seconds between two decisions about traffic
 
     def __post_init__(self) -> None:
         wrong = {
@@ -46,4 +46,4 @@ class ControlConfig:
         }
         for key, right in wrong.items():
             if right:
-                raise InvalidConfigurationError(f"{key} is {getattr(self, key)!r}; {right} is right")
+                raise InvalidConfigurationError(f"{key} must be {right}, got {getattr(self, key)!r}")

@@ -1,4 +1,10 @@
-"""`Leadership`: one broker's claim to lead one topic, with its term (PIP-468 "Leader Election and Failover")."""
+"""`Leadership`: one broker's claim to lead one topic, with its term (PIP-468 "Leader Election and Failover").
+
+Election is the creation of the leader's ephemeral record, on the condition that there is none; its version is the
+term, which rises with every election. Fencing has two halves: every write of a leader to the store is conditional on
+the version that it read, and every call to a segment's host carries the term, which the host compares with the
+largest that it has seen. So a leader that was replaced without noticing it cannot change anything any more.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +20,7 @@ _ELECTION_ATTEMPTS_MAX = 5
 
 
 class LeaderState(enum.Enum):
-    """What this broker is to the topic."""
+    """The role of this broker for the topic."""
 
     FOLLOWING = "following"
     LEADING = "leading"
@@ -30,7 +36,7 @@ MOVES: dict[LeaderState, frozenset[LeaderState]] = {
 
 
 class Leadership:
-    """Loop thread only. The term is the version of the leader's record: whatever an older term writes is refused."""
+    """One broker's role for one topic. Loop thread only."""
 
     def __init__(
         self,
@@ -41,25 +47,24 @@ class Leadership:
     ) -> None:
         self.topic = topic
         self.state = LeaderState.FOLLOWING
-        self.term = 0  # of the present leadership, or the last
+        self.term = 0  # of the present leadership, or of the last one
         self._url = url
         self._resources = resources
         self._session = session
 
     @property
     def leading(self) -> bool:
-        """Whether this broker leads, as far as it knows."""
+        """Whether this broker leads, as far as is known here."""
         return self.state is LeaderState.LEADING
 
     def move_to(self, state: LeaderState) -> None:
-        """Change the state."""
         if state is not self.state:
             if state not in MOVES[self.state]:
                 raise AssertionError(f"leadership of {self.topic}: {self.state} -> {state}")
             self.state = state
 
     async def acquire(self) -> None:
-        """Lead the topic. Raises NotOwnerError naming who does, when another broker does."""
+        """Become leader. Raises NotOwnerError, naming the leader, when another broker leads."""
         session = await self._session()
         for _ in range(_ELECTION_ATTEMPTS_MAX):
             try:
@@ -72,14 +77,14 @@ class Leadership:
                     raise self.not_owner(leader) from None
                 term = leader.term
             if self.state is LeaderState.CLOSED:
-                break  # closed meanwhile; the record ends with the session
+                break  # closed in the meantime; the record ends with the session
             self.term = term
             self.move_to(LeaderState.LEADING)
             return
         raise self.not_owner(None)
 
     async def confirm(self) -> bool:
-        """Whether the store says that this term still leads."""
+        """Whether this term still leads, by the store."""
         leader = await self._resources.load_leader(self.topic)
         return self.leading and leader is not None and leader.term == self.term
 
@@ -89,6 +94,6 @@ class Leadership:
             raise self.not_owner(None)
 
     def not_owner(self, leader: LeaderRecord | None) -> NotOwnerError:
-        """The error that sends a client to look again."""
-        who = f"{leader.url} does" if leader else "look the topic up again"
-        return NotOwnerError(f"this broker does not lead {self.topic}; {who}")
+        """The error that makes a client look the topic up again."""
+        hint = f"{leader.url} does" if leader else "look the topic up again"
+        return NotOwnerError(f"this broker does not lead {self.topic}; {hint}")

@@ -1,4 +1,4 @@
-"""What the owners of a topic's segments report of their load, read from the metadata store (PIP-483)."""
+"""The load reports of a topic's segments, read from the metadata store (PIP-483)."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ log = logging.getLogger(__name__)
 
 
 async def read_loads(metadata: MetadataStore, topic: TopicName) -> dict[int, ReportedLoad]:
-    """The last report of each segment that has one, sealed ones too, by id. One that cannot be read is none."""
+    """{segment id: its last report}, sealed segments included. An unreadable report counts as none."""
     prefix = keys.segments(topic)
     found = await metadata.list(prefix, keys.prefix_end(prefix))
     reports = {}
@@ -25,7 +25,7 @@ async def read_loads(metadata: MetadataStore, topic: TopicName) -> dict[int, Rep
         try:
             stats = SegmentLoadStats.from_json(record.value)
         except CorruptionError as e:
-            log.warning("%s, segment %s: its load is unknown until it is reported again: %s", topic, segment_id, e)
+            log.warning("%s, segment %s: its load is unknown until the next report: %s", topic, segment_id, e)
         else:
             reports[int(segment_id)] = ReportedLoad(stats, record.stat.modified_ms)
     return reports

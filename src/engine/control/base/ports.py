@@ -1,6 +1,6 @@
-"""What control needs from the others: from whoever serves segments, and from whoever talks to consumers.
+"""What control needs of other rooms: of the owners of segments, and of the connections to consumers.
 
-All names of segments are whole (`SegmentName`); all methods run on the loop thread.
+Segments are named in full (`SegmentName`); all methods run on the loop thread.
 """
 
 from __future__ import annotations
@@ -18,16 +18,15 @@ from engine.model.subscriptions import ConsumerAssignment, InitialPosition
 
 @dataclass(frozen=True, slots=True)
 class SegmentSpec:
-    """All that a segment's owner must know to create or open it."""
+    """The facts that a segment's owner needs to create or open it."""
 
     name: SegmentName
     durability: str
-    bucket_ends: tuple[int, ...]  # inclusive, rising, the last is 65535
-    sealed: bool = False  # the layout says so: that was durable before it did
+    bucket_ends: tuple[int, ...]  # inclusive, ascending, the last is 65535
+    sealed: bool = False  # in the layout: the seal was durable before
 
 
 def segment_spec(topic: TopicName, layout: SegmentLayout, segment: SegmentInfo) -> SegmentSpec:
-    """The spec of one of a topic's segments."""
     name = topic.segment(segment.hash_range, segment.segment_id)
     return SegmentSpec(name, layout.durability, segment.bucket_ends, sealed=not segment.active)
 
@@ -37,26 +36,26 @@ LEFT = "left"
 
 @dataclass(frozen=True, slots=True)
 class HostedConsumerStatistics:
-    """One consumer attached to one segment, or that was so a moment ago. Rates are per second."""
+    """One consumer attached to one segment, or detached a moment ago. Rates are per second."""
 
     name: str
-    mode: str  # "exclusive", "shared" or "queue"; LEFT: not attached any more
-    unacknowledged: int = 0  # messages it was sent and has not acknowledged
+    mode: str  # a DeliveryMode; LEFT: detached
+    unacknowledged: int = 0  # messages sent and not acknowledged
     msg_rate_out: float = 0.0
     bytes_rate_out: float = 0.0
-    buckets: int = 0  # that it owns of a shared segment
+    buckets: int = 0  # buckets of a shared segment that it owns
 
 
 @dataclass(frozen=True, slots=True)
 class SubscriptionStatistics:
     """One subscription in one segment. Rates are per second.
 
-    `reassignments` are counted since the broker opened the segment; of the rest, what is so now. `withheld_buckets`
-    wait for an earlier owner's acknowledgements. `drain`: a sealed segment is shared. `delayed`: messages of the
-    backlog that queue consumers do not get yet, as far as the broker has read, while such consumers are attached.
+    `reassignments` counts since the broker opened the segment; all other fields are present values. `withheld_buckets`
+    wait for acknowledgements of an earlier owner. `drain`: a sealed segment is shared. `delayed`: messages of the
+    backlog that are not due for queue consumers yet, as far as the broker has read, while such consumers are attached.
     """
 
-    mode: str | None = None  # of its consumers; None: there are none
+    mode: str | None = None  # of its consumers; None without any
     sharers: int = 0
     reassignments: int = 0
     withheld_buckets: int = 0
@@ -66,45 +65,44 @@ class SubscriptionStatistics:
     consumers: int = 0
     msg_rate_out: float = 0.0
     bytes_rate_out: float = 0.0
-    members: tuple[HostedConsumerStatistics, ...] = ()  # the consumers, in the order in which they came
+    members: tuple[HostedConsumerStatistics, ...] = ()  # attached consumers, in order of arrival
 
 
 @dataclass(frozen=True, slots=True)
 class HostedSegmentStatistics:
-    """One segment as its owner sees it now. Rates are per second."""
+    """One segment as its owner sees it. Rates are per second."""
 
     first_offset: int = 0
     next_offset: int = 0
-    gap_offsets: int = 0  # between them, that name no message
+    gap_offsets: int = 0  # offsets between them without a message
     size_bytes: int = 0
     producers: int = 0
     msg_rate_in: float = 0.0
     bytes_rate_in: float = 0.0
     publishers: Sequence[Mapping[str, object]] = ()  # each producer's "producerName", "accessMode", "properties"
-    readable: int | None = None  # where reading ends before that: a transaction wrote here and is open
-    held_by: str | None = None  # its id
-    sealed: bool = False  # as its owner has it; a crash may leave it ahead of the layout
+    readable: int | None = None  # the last stable offset, if an open transaction holds it back
+    held_by: str | None = None  # the id of that transaction
+    sealed: bool = False  # by its owner; after a crash it may be ahead of the layout
     subscriptions: Mapping[str, SubscriptionStatistics] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
 class SegmentEnd:
-    """How a sealed segment ends: the offset behind its last message, and what its children must know of producers."""
+    """A sealed segment's end: the offset behind its last message, and its producer snapshot for the children."""
 
     offset: int
     producers: bytes  # for `SegmentHost.inherit`
 
 
 class SegmentHost(Protocol):
-    """The owners of segments, wherever they are; calls are routed to the owner of the named segment.
+    """The owners of segments, on any broker; calls are routed to the owner of the named segment.
 
-    Every method that changes something is idempotent: what is already so succeeds. `term` is that of the topic
-    leadership that asks; a host that has seen a larger one for the topic raises FencedError. "Temporarily
-    unavailable" surfaces as a retryable EngineError.
+    Every method that changes something is idempotent. `term` is that of the calling leader; a host that has seen a
+    larger one for the topic raises FencedError. A temporary failure is raised as a retryable EngineError.
     """
 
     async def create_segment(self, spec: SegmentSpec, subscriptions: Sequence[str], *, term: int) -> None:
-        """The segment exists, empty, with a cursor at the earliest position for each subscription.
+        """Create the segment, empty, with a cursor at the earliest position for each subscription.
 
         Segments of a new topic are not announced: a host creates the missing store of an active segment on first use.
         """
@@ -113,59 +111,61 @@ class SegmentHost(Protocol):
         """Seal it durably: no append succeeds after the return."""
 
     async def inherit(self, spec: SegmentSpec, producers: Sequence[bytes], *, term: int) -> None:
-        """A child knows durably what its parents knew of producers, before anybody writes to it (semantics 24)."""
+        """Give a child the producer snapshots of its parents, durably, before it takes writes (semantics 24)."""
 
     async def delete_segment(self, spec: SegmentSpec, *, term: int) -> None:
-        """Its store and its cursors are gone; producers and consumers attached to it are told NotFoundError."""
+        """Delete its store and cursors; attached producers and consumers get NotFoundError."""
 
     async def stored(self, topic: TopicName) -> list[SegmentName]:
-        """The segments of a topic that have a store, by id, whether or not the layout names them."""
+        """The segments of a topic that have a store, by id, also those that are not in the layout."""
 
     async def subscriptions(self, spec: SegmentSpec) -> list[str]:
-        """The subscriptions that have a cursor in it."""
+        """The subscriptions that have a cursor in the segment."""
 
     async def create_subscription(
         self, spec: SegmentSpec, subscription: str, position: InitialPosition, *, term: int
     ) -> None:
-        """The subscription has a durable cursor in it. One that exists is not moved. Latest is resolved now."""
+        """Create a durable cursor. An existing one is not moved. Latest is resolved now."""
 
     async def delete_subscription(self, spec: SegmentSpec, subscription: str, *, term: int) -> None:
-        """Its cursor is gone and its consumers are told NotFoundError."""
+        """Delete the cursor; attached consumers get NotFoundError."""
 
     async def seek_subscription(self, spec: SegmentSpec, subscription: str, offset: int | InitialPosition) -> None:
-        """Move its cursor, in either direction; consumers attached start again from there."""
+        """Move the cursor in either direction; attached consumers are reset to it."""
 
     async def skip_messages(self, spec: SegmentSpec, subscription: str, first: int, last: int) -> None:
-        """Its offsets first..last are acknowledged, durably; consumers attached go on behind them."""
+        """Acknowledge the offsets first..last, durably; attached consumers go on behind them."""
 
     async def offset_at(self, spec: SegmentSpec, time_ms: int) -> int:
-        """The first offset published at or after that wall-clock time; the segment's end when there is none."""
+        """The first offset published at or after a wall-clock time; the segment's end when there is none."""
 
     async def backlog(self, spec: SegmentSpec, subscription: str) -> int:
-        """How many messages it has not acknowledged (semantics 7); 0 once that is durable."""
+        """The messages that the subscription has not acknowledged (semantics 7); 0 once that is durable."""
 
     def watch_drained(self, spec: SegmentSpec, subscription: str, drained: Callable[[], None]) -> Callable[[], None]:
-        """Call `drained` once, on the loop, when a sealed segment's backlog for it is zero (at once if it is so now).
+        """Call `drained` once, on the loop, when the subscription's backlog in a sealed segment is zero, now or later.
 
-        A segment in which it has no cursor is drained. `drained` is never called from inside this call. The result
-        cancels the watch; it may be called at any time.
+        A segment without a cursor of the subscription is drained. `drained` is never called from inside this call. The
+        result cancels the watch, and may be called at any time.
         """
 
     async def statistics(self, spec: SegmentSpec) -> HostedSegmentStatistics:
-        """What it is doing now. A segment that was never used has the record of zeros."""
+        """The segment's present statistics; zeros for one that was never used."""
 
     def segment_url(self, name: SegmentName) -> str:
-        """The service URL of the broker that owns it, as clients should dial it."""
+        """The service URL of the owning broker, as clients dial it."""
 
 
 class ConsumerChannel(Protocol):
     """The way to one registered consumer. Must not block or raise; calls arrive in order."""
 
     def push_assignment(self, assignment: ConsumerAssignment) -> None:
-        """Its share has changed to this, whole. Never called before `register_consumer` has returned the first one."""
+        """Send the consumer's new share, complete. Never called before `register_consumer` has returned the first
+        share.
+        """
 
     def close(self, error: EngineError) -> None:
-        """It is registered no more, for another reason than its own leave. Called at most once; nothing follows.
+        """The registration has ended, other than by the consumer itself. Called at most once; nothing follows.
 
         NotOwnerError: look the topic up and register again. ConsumerBusyError: a newer consumer took the name.
         NotFoundError: the topic or the subscription was deleted. AlreadyClosedError: this broker is closing.
@@ -174,7 +174,7 @@ class ConsumerChannel(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class TopicView:
-    """What clients are told about a topic: its newest layout, and where its controller is."""
+    """A topic as clients see it: its newest layout, and the URL of its controller."""
 
     topic: TopicName
     layout: SegmentLayout
@@ -182,13 +182,13 @@ class TopicView:
 
 
 class TopicListener(Protocol):
-    """Wants to know how a topic changes. Must not block or raise; calls run on the loop."""
+    """A listener for changes of one topic. Must not block or raise; calls run on the loop."""
 
     def topic_changed(self, view: TopicView) -> None:
-        """The newest view. The layout's epoch never goes back; several changes may come as one (semantics 37)."""
+        """The newest view. The layout's epoch never decreases; several changes may come as one (semantics 37)."""
 
     def topic_deleted(self) -> None:
-        """The topic is gone. Called at most once; nothing follows, also when a topic of that name is created anew."""
+        """The topic was deleted. Called at most once; nothing follows, even if a topic of that name is created anew."""
 
 
 class TopicWatch(Protocol):
@@ -199,4 +199,4 @@ class TopicWatch(Protocol):
         """The newest view."""
 
     def close(self) -> None:
-        """The listener is not called any more. Idempotent."""
+        """End the watch. Idempotent."""

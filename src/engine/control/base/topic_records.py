@@ -28,29 +28,29 @@ from engine.model.policies import AUTO_SCALE, FIELDS, NamespacePolicies
 from engine.model.redelivery import DEAD_LETTER_SUFFIX
 from engine.model.subscriptions import ConsumerRegistration, SubscriptionMetadata
 
-# Secondary indexes; each holds `index_key(topic)`.
-INDEX_TOPICS = "topics"  # topics' own records
-INDEX_CHANGES = "topic-changes"  # those of them that carry a PendingChange
-INDEX_CONTROLLERS = "topic-controllers"  # leaders' records
+# Secondary indexes, each by `index_key(topic)`.
+INDEX_TOPICS = "topics"  # records of topics
+INDEX_CHANGES = "topic-changes"  # those of them with a PendingChange
+INDEX_CONTROLLERS = "topic-controllers"  # records of leaders
 
 _READ_AT_ONCE = 256  # topics
 _WRITE_ATTEMPTS_MAX = 3
 
 
 def index_key(topic: TopicName) -> str:
-    """A topic's key in the indexes: they sort by tenant, namespace, name."""
+    """A topic's key in the indexes, which sort by tenant, namespace, name."""
     return "/".join(keys.encode(part) for part in (topic.tenant, topic.namespace, topic.local))
 
 
 def topic_of_key(key: str) -> TopicName:
-    """The topic whose record, or whose leader's record, has this key."""
+    """The topic of a topic's or leader's record."""
     tenant, namespace, local = key.removeprefix(keys.TOPICS).split("/")[:3]
     return TopicName(keys.decode(tenant), keys.decode(namespace), keys.decode(local))
 
 
 @dataclass(frozen=True, slots=True)
 class TopicRecord:
-    """A topic as it stands in the store."""
+    """A topic's record in the store."""
 
     layout: SegmentLayout
     version: int
@@ -58,7 +58,7 @@ class TopicRecord:
 
 @dataclass(frozen=True, slots=True)
 class LeaderRecord:
-    """Who leads a topic. The version of the record is the term: every election gives a larger one."""
+    """The leader of a topic. The version of the record is the term: it rises with every election."""
 
     url: str
     term: int
@@ -72,12 +72,12 @@ class ScalableTopicResources:
         self.metadata = metadata
 
     async def load_topic(self, topic: TopicName) -> TopicRecord | None:
-        """The topic's record, also of one that is being deleted."""
+        """The topic's record, also while the topic is being deleted."""
         record = await self.metadata.get(keys.topic(topic))
         return None if record is None else TopicRecord(SegmentLayout.from_json(record.value), record.stat.version)
 
     async def save_topic(self, topic: TopicName, layout: SegmentLayout, expected: Expected | int) -> TopicRecord:
-        """Create (ABSENT) or replace (a version) it."""
+        """Create (ABSENT) or replace (a version) the record."""
         indexes = {INDEX_TOPICS: index_key(topic)}
         if layout.change is not None:
             indexes[INDEX_CHANGES] = index_key(topic)
@@ -85,11 +85,11 @@ class ScalableTopicResources:
         return TopicRecord(layout, version)
 
     async def check_new_topic(self, topic: TopicName, properties: Mapping[str, str]) -> None:
-        """Raise InvalidArgumentError unless a topic may be made by that name, with these properties.
+        """Raise InvalidArgumentError unless a topic with this name and these properties may be created.
 
-        For the dead letters of a topic whose name is older than a rule there is one of that name all the same.
+        The dead-letter topic of an existing topic may have a name that a newer rule forbids.
         """
-        if all(isinstance(name, str) for name in properties):  # or else the layout says what is wrong
+        if all(isinstance(name, str) for name in properties):  # otherwise the layout's own check names the fault
             check_property_names(properties, "topic")
         try:
             topic.check_new()
@@ -101,7 +101,7 @@ class ScalableTopicResources:
                 raise
 
     async def delete_topic(self, topic: TopicName, version: int) -> None:
-        """Its own record only; for what is below it, see `erasure`."""
+        """Delete the topic's own record; see `erasure` for the records below it."""
         await self._delete(keys.topic(topic), version)
 
     async def list_topics(self, tenant: str, namespace: str) -> list[tuple[TopicName, bytes]]:
@@ -111,39 +111,38 @@ class ScalableTopicResources:
         return sorted((topic_of_key(record.key), record.value) for _, record in found)
 
     async def topic_pages(self) -> AsyncIterator[list[TopicName]]:
-        """Every topic, of all namespaces, some at a time: of those that come or go meanwhile some are in it."""
+        """The topics of all namespaces, in pages. Topics created or deleted in the meantime may be missing."""
         start = ""
         while found := await self.metadata.list_index(INDEX_TOPICS, start, keys.LAST, _READ_AT_ONCE):
             yield [topic_of_key(record.key) for _, record in found]
             start = found[-1][0] + "\0"
-            await asyncio.sleep(0)  # others are served
+            await asyncio.sleep(0)  # let the loop serve other work
 
     async def leaving(self, tenant: str, namespace: str) -> set[TopicName]:
-        """Those topics of a namespace that are being deleted."""
+        """The topics of a namespace that are being deleted."""
         prefix = f"{keys.encode(tenant)}/{keys.encode(namespace)}/"
         found = await self.metadata.list_index(INDEX_CHANGES, prefix, keys.prefix_end(prefix))
         changes = ((topic_of_key(record.key), SegmentLayout.change_in(record.value)) for _, record in found)
         return {topic for topic, change in changes if change is not None and change.deletes}
 
     async def unfinished(self) -> list[TopicName]:
-        """The topics with a change that somebody must finish."""
+        """The topics with a pending change."""
         found = await self.metadata.list_index(INDEX_CHANGES, "", keys.LAST)
         return [topic_of_key(record.key) for _, record in found]
 
     # Leaders.
 
     async def load_leader(self, topic: TopicName) -> LeaderRecord | None:
-        """Who leads it now."""
         record = await self.metadata.get(keys.controller(topic))
         return None if record is None else LeaderRecord(record.value.decode(), record.stat.version, record.stat.session)
 
     async def elect(self, topic: TopicName, url: str, session: Session) -> int:
-        """Become the leader for as long as the session lives; the term."""
+        """Become leader for as long as the session lives; returns the term."""
         indexes = {INDEX_CONTROLLERS: index_key(topic)}
         return await self._put(keys.controller(topic), url.encode(), ABSENT, session=session, indexes=indexes)
 
     async def resign(self, topic: TopicName, term: int) -> None:
-        """Lead no more. Nothing when somebody else leads by now."""
+        """Give the leadership up. Does nothing when another broker leads."""
         try:
             await self._delete(keys.controller(topic), term)
         except ConflictError:
@@ -157,11 +156,11 @@ class ScalableTopicResources:
         return None if record is None else (SubscriptionMetadata.from_json(record.value), record.stat.version)
 
     async def save_subscription(self, topic: TopicName, facts: SubscriptionMetadata, expected: Expected | int) -> int:
-        """Create (ABSENT) or replace it; the new version."""
+        """Create (ABSENT) or replace the record; its new version."""
         return await self._put(keys.subscription(topic, facts.name), facts.to_json(), expected)
 
     async def list_subscriptions(self, topic: TopicName) -> list[SubscriptionMetadata]:
-        """All of them, by name, also those that are being created or deleted."""
+        """All subscriptions by name, also those being created or deleted."""
         found = [await self.metadata.get(key) for key in await self._below(topic) if key.count("/") == _DEPTH]
         return sorted((SubscriptionMetadata.from_json(r.value) for r in found if r), key=lambda s: s.name)
 
@@ -170,17 +169,16 @@ class ScalableTopicResources:
     async def save_consumer(
         self, topic: TopicName, subscription: str, facts: ConsumerRegistration, expected: Expected | int
     ) -> int:
-        """Create (ABSENT) or replace it; the new version."""
+        """Create (ABSENT) or replace the record; its new version."""
         key = keys.consumer(topic, subscription, facts.consumer_name)
         return await self._put(key, facts.to_json(), expected)
 
     async def consumer_version(self, topic: TopicName, subscription: str, name: str) -> int | None:
-        """The version of a session's record, if there is one."""
+        """The version of a session's record; None without a record."""
         record = await self.metadata.get(keys.consumer(topic, subscription, name))
         return None if record is None else record.stat.version
 
     async def delete_consumer(self, topic: TopicName, subscription: str, name: str, expected: Expected | int) -> None:
-        """Forget the session."""
         await self._delete(keys.consumer(topic, subscription, name), expected)
 
     async def list_consumers(self, topic: TopicName) -> list[tuple[str, ConsumerRegistration, int]]:
@@ -200,18 +198,18 @@ class ScalableTopicResources:
     # Namespaces.
 
     async def load_policies(self, tenant: str, namespace: str) -> NamespacePolicies | None:
-        """The namespace's policies, if it has any."""
+        """The namespace's policies; None when it has none."""
         record = await self.metadata.get(keys.namespace(tenant, namespace))
         known = record is not None and not FIELDS.isdisjoint(_namespace(record).values)
         return NamespacePolicies.from_json(record.value) if record is not None and known else None
 
     async def save_policies(self, tenant: str, namespace: str, policies: NamespacePolicies | None) -> None:
-        """Replace them, or, with None, delete them. What else the namespace's record says stays."""
+        """Replace the policies, or delete them (None). Other fields of the namespace's record stay."""
         fields = {} if policies is None else policies.to_fields()
         await self._change_namespace(tenant, namespace, FIELDS, fields)
 
     async def load_namespace_auto_scale_policy(self, tenant: str, namespace: str) -> AutoScalePolicyOverride | None:
-        """What the namespace's topics do otherwise than the broker's configuration says."""
+        """The auto-scale override of the namespace's topics."""
         record = await self.metadata.get(keys.namespace(tenant, namespace))
         value = None if record is None else _namespace(record).values.get(AUTO_SCALE)
         return None if value is None else AutoScalePolicyOverride.read(f"namespace record: field {AUTO_SCALE!r}", value)
@@ -219,7 +217,7 @@ class ScalableTopicResources:
     async def save_namespace_auto_scale_policy(
         self, tenant: str, namespace: str, override: AutoScalePolicyOverride | None
     ) -> None:
-        """Replace it, or, with None, delete it. What else the namespace's record says stays."""
+        """Replace the override, or delete it (None). Other fields of the namespace's record stay."""
         fields = {AUTO_SCALE: override.to_json()} if override else {}
         await self._change_namespace(tenant, namespace, {AUTO_SCALE}, fields)
 
@@ -238,7 +236,7 @@ class ScalableTopicResources:
                 return
             except ConflictError:
                 if attempt == _WRITE_ATTEMPTS_MAX:
-                    raise UnknownOutcomeError(f"{key} changes all the time; read it back, and try again") from None
+                    raise UnknownOutcomeError(f"{key} keeps changing; read it back, and try again") from None
 
     # Unknown outcomes are resolved by reading back (docs/formats/metadata.md).
 

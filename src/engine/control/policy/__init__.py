@@ -1,0 +1,1 @@
+"""Decisions as pure functions: when to split or merge, which consumer reads what, where a segment lies."""

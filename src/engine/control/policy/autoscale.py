@@ -1,6 +1,6 @@
 """`decide`: whether a topic splits, merges or rebuckets by itself now (PIP-483, PIP-486, semantics 30 to 35). Pure.
 
-Five rules in this order; the first that calls for a change has it, and what a guard held back is said beside it:
+Five rules in this order; the first that calls for a change determines it, and the result lists what guards held back:
 
     split     for consumers: more of them than segments, and a segment above the floor; the busiest one
     split     for load: a segment above any split threshold; the most overloaded one
@@ -8,7 +8,7 @@ Five rules in this order; the first that calls for a change has it, and what a g
     merge     two neighbours that have long been below all merge thresholds; the coldest pair
     rebucket  down: long cold, with far more buckets than were needed lately
 
-Nothing that one rule does is a reason for another to undo it: each looks at what would be there afterwards.
+No rule's change makes another rule undo it: each rule is checked against the layout that its change would leave.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ from engine.model.load import ReportedLoad
 from engine.model.segment import SegmentInfo
 
 _NOBODY: Mapping[str, int] = MappingProxyType({})
-_LOWER_FACTOR = 4  # so many times the buckets that are needed must be there before any are taken away ...
-_LOWER_TO = 2  # ... and so many times as many are left: need has to double before they are raised again
+_LOWER_FACTOR = 4  # buckets are removed when there are at least this many times those needed ...
+_LOWER_TO = 2  # ... down to this many times: need must double before they are raised again
 
 Found = Action | HeldBack | None
 Pair = tuple[SegmentInfo, SegmentInfo]
@@ -44,12 +44,12 @@ def decide(
     peak_consumers: int | None = None,
     traffic: bool = True,
 ) -> Decision:
-    """The one change that a topic needs now, or why it needs or gets none.
+    """The one change that a topic needs now, or the reason for none.
 
-    `loads`: by segment id, sealed ones too. `stream_consumers`, `checkpoint_consumers`: members by subscription or
+    `loads`: by segment id, sealed ones included. `stream_consumers`, `checkpoint_consumers`: members by subscription or
     group; the latter never share a segment, so buckets do not help them (semantics 29). `peak_consumers`: the largest
-    stream subscription within the last merge window, None when that is not known. `now_ms`: wall clock.
-    `traffic`: false when consumers came or left, and only what they call for is asked.
+    stream subscription within the last merge window; None when unknown. `now_ms`: wall clock. `traffic`: False when
+    only consumers changed, and traffic is not to be judged.
     """
     if not policy.enabled:
         return Nothing(ScaleReason.INVALID_POLICY if policy.problem else ScaleReason.DISABLED)
@@ -69,7 +69,7 @@ def decide(
 
 
 class _Case:
-    """The facts of one decision. Each rule: what it calls for, the guard that held it, or None."""
+    """The facts of one decision. Each rule returns a change, the guard that held it back, or None."""
 
     def __init__(
         self,
@@ -120,7 +120,7 @@ class _Case:
         return (self.incoming[segment.segment_id], segment.hash_range.width, -segment.hash_range.start)
 
     def _overload(self, segment: SegmentInfo) -> float:
-        """By how much it is above its worst threshold; 1 is at it. What has not reported is never overloaded."""
+        """The ratio to the worst threshold; 1 is at it. A segment without a report is never overloaded."""
         report = self.loads.get(segment.segment_id)
         if report is None:
             return 0.0
@@ -129,9 +129,9 @@ class _Case:
     # Rebucket.
 
     def raise_buckets(self) -> Found:
-        """On a cold topic, and where there may be no more segments (semantics 31).
+        """On a cold topic, and where the number of segments is at its limit (semantics 31).
 
-        What waits for the cooldown of splits waits: it does not get buckets instead.
+        A split that waits for its cooldown is waited for: buckets do not replace it.
         """
         growing = self.busiest is not None and self.active < self.policy.max_segments
         if growing or self.sharing <= self.layout.bucket_total:
@@ -143,7 +143,7 @@ class _Case:
         return self._rebucket(targets, ScaleReason.BUCKETS)
 
     def lower_buckets(self, peak: int | None, held: list[HeldBack]) -> Rebucket | None:
-        """Where the topic has come to rest and has had more buckets than it needs for the whole merge window."""
+        """When the topic has settled and has had more buckets than it needs for the whole merge window."""
         merging = {ScaleReason.MERGE_COOLDOWN, ScaleReason.MERGE_WINDOW}
         if peak is None or merging & {h.reason for h in held} or not all(map(self._settled, self.layout.active)):
             return None
@@ -155,7 +155,7 @@ class _Case:
         return found if isinstance(found, Rebucket) else None
 
     def _per_segment(self, consumers: int) -> int:
-        """The next power of two from the share of each segment up."""
+        """The power of two at or above each segment's share."""
         return 1 << max(0, (-(-consumers // self.active) - 1).bit_length())
 
     def _rebucket(self, targets: tuple[tuple[int, int], ...], reason: ScaleReason) -> Rebucket | HeldBack:
@@ -172,7 +172,7 @@ class _Case:
         if self.active <= self.policy.min_segments:
             return HeldBack(ScaleReason.MIN_SEGMENTS)
         if waiting := self._cooling(self.last.merge_ms, self.policy.merge_cooldown, ScaleReason.MERGE_COOLDOWN):
-            return HeldBack(waiting.reason)  # there is no hurry: the next look will do
+            return HeldBack(waiting.reason)  # no hurry: the next decision will do
         shallow = [pair for pair in cold if self._depth(pair) < self.policy.max_dag_depth]
         lasting = [pair for pair in shallow if not self._split_again(pair)]
         if not lasting:
@@ -191,7 +191,7 @@ class _Case:
         return report is not None and all(report.stats.rate(rate) < self.policy.merge_threshold(rate) for rate in RATES)
 
     def _settled(self, segment: SegmentInfo) -> bool:
-        """Whether it is below the thresholds for merging, and has been for the window (semantics 32)."""
+        """Whether it is below the merge thresholds, and has been for the window (semantics 32)."""
         window_ms = self.policy.merge_window * 1000
         return self._below(segment) and self.now_ms - self.loads[segment.segment_id].modified_ms >= window_ms
 
@@ -199,7 +199,7 @@ class _Case:
         return max(self.depths[segment.segment_id] for segment in pair)
 
     def _split_again(self, pair: Pair) -> bool:
-        """Whether what they would be together calls for a split, or for buckets that they have and it would not."""
+        """Whether the merged segment would call for a split, or for buckets that only the pair has."""
         ids = [segment.segment_id for segment in pair]
         for rate in RATES:
             if sum(self.loads[i].stats.rate(rate) for i in ids) > self.policy.split_threshold(rate):
@@ -212,8 +212,8 @@ class _Case:
         return short or (warm and self.demand > self.active - 1)
 
     def _coldness(self, pair: Pair) -> tuple[float, int, int, int]:
-        """The coldest first. Of those that are about as cold the one with fewer merges behind it, then the narrowest:
-        so many merges become a tree and not a chain, and depth is not used up.
+        """Sort key: the coldest first. Among about equally cold pairs the one with fewer merges behind it, then the
+        narrowest: repeated merges then form a tree instead of a chain, and the depth limit is not used up.
         """
         rates = [(self.loads[s.segment_id].stats.rate(r), self.policy.merge_threshold(r)) for s in pair for r in RATES]
         width = sum(s.hash_range.width for s in pair)

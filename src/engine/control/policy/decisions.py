@@ -1,4 +1,4 @@
-"""What auto-scale may decide, and the names of its reasons (PIP-483, PIP-486)."""
+"""The decisions of auto-scale, and the names of their reasons (PIP-483, PIP-486)."""
 
 from __future__ import annotations
 
@@ -8,20 +8,20 @@ from dataclasses import dataclass
 
 
 class ScaleReason(enum.StrEnum):
-    """Why a topic is changed, or why it is not. The names are in statistics, logs and docs/autoscale.md."""
+    """Why a topic is changed, or is not. The names are in statistics, logs and docs/autoscale.md."""
 
-    # Why something is done.
+    # Reasons for a change.
     CONSUMERS = "consumers"  # a subscription has more consumers than there are segments
     LOAD = "load"  # a segment is above a split threshold
     BUCKETS = "buckets"  # a subscription has more consumers than there are buckets
     COLD = "cold"  # two neighbours have been below all merge thresholds for the merge window
-    IDLE_BUCKETS = "idle_buckets"  # far more buckets than were needed lately
-    # Why nothing is done at all.
+    IDLE_BUCKETS = "idle_buckets"  # far more buckets than lately needed
+    # Reasons for no change at all.
     SETTLED = "settled"  # nothing calls for a change
     DISABLED = "disabled"
     INVALID_POLICY = "invalid_policy"
     PENDING = "pending"  # another change is under way
-    # Which guard held something back.
+    # Guards that held a change back.
     MAX_SEGMENTS = "max_segments"
     MIN_SEGMENTS = "min_segments"
     MAX_BUCKETS = "max_buckets"
@@ -29,15 +29,15 @@ class ScaleReason(enum.StrEnum):
     SPLIT_COOLDOWN = "split_cooldown"
     MERGE_COOLDOWN = "merge_cooldown"
     REBUCKET_COOLDOWN = "rebucket_cooldown"
-    MERGE_WINDOW = "merge_window"  # cold, but not for long enough
+    MERGE_WINDOW = "merge_window"  # cold, but not long enough
     UNKNOWN_LOAD = "unknown_load"  # a segment that has not reported its load is never cold
-    ONE_HASH_VALUE = "one_hash_value"  # what calls for a split has a range that cannot be split
-    SPLIT_AGAIN = "split_again"  # what a merge would make would be split again at once
+    ONE_HASH_VALUE = "one_hash_value"  # the overloaded segment has a range that cannot be split
+    SPLIT_AGAIN = "split_again"  # the merged segment would be split again at once
 
 
 @dataclass(frozen=True, slots=True)
 class HeldBack:
-    """A guard held something back, in the case of a cooldown until a wall-clock time in ms."""
+    """A change that a guard held back; for a cooldown, until a wall-clock time in ms."""
 
     reason: ScaleReason
     until_ms: int | None = None
@@ -45,7 +45,7 @@ class HeldBack:
 
 @dataclass(frozen=True, slots=True)
 class Split:
-    """Split this segment. `held`: what a guard held back in the same decision."""
+    """Split this segment. `held`: changes that guards held back in the same decision."""
 
     segment_id: int
     reason: ScaleReason
@@ -53,7 +53,6 @@ class Split:
 
     @property
     def segment_ids(self) -> tuple[int, ...]:
-        """Which segments it changes."""
         return (self.segment_id,)
 
 
@@ -68,13 +67,12 @@ class Merge:
 
     @property
     def segment_ids(self) -> tuple[int, ...]:
-        """Which segments it changes."""
         return (self.first_id, self.second_id)
 
 
 @dataclass(frozen=True, slots=True)
 class Rebucket:
-    """Give each of these segments so many buckets; all of it is one decision."""
+    """Give each of these segments a number of buckets, in one decision."""
 
     targets: tuple[tuple[int, int], ...]  # (segment id, buckets), by range start
     reason: ScaleReason
@@ -82,30 +80,28 @@ class Rebucket:
 
     @property
     def segment_ids(self) -> tuple[int, ...]:
-        """Which segments it changes."""
         return tuple(segment_id for segment_id, _ in self.targets)
 
 
 @dataclass(frozen=True, slots=True)
 class Nothing:
-    """Change nothing: no reason to, or, when `held` is not empty, because of its first."""
+    """Change nothing: for lack of a reason, or, when `held` is not empty, because of its first item."""
 
     reason: ScaleReason
     held: tuple[HeldBack, ...] = ()
 
     @property
     def segment_ids(self) -> tuple[int, ...]:
-        """None."""
         return ()
 
     @property
     def again_ms(self) -> int | None:
-        """The wall-clock time at which a cooldown that held something back is over; None: none did."""
+        """The earliest wall-clock end of a cooldown that held something back; None without one."""
         return min((h.until_ms for h in self.held if h.until_ms is not None), default=None)
 
     @classmethod
     def because(cls, held: Iterable[HeldBack]) -> Nothing:
-        """Nothing, for these reasons; for none of them: settled."""
+        """Nothing, held back by these; settled when there are none."""
         held = tuple(held)
         return cls(held[0].reason if held else ScaleReason.SETTLED, held)
 

@@ -1,4 +1,4 @@
-"""What a layout says of its past: when it was last split, merged, rebucketed, and how much its young segments carry."""
+"""A layout's past: its last split, merge and rebucket, and the load that young segments took over."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _AGREES_MS = 1_000
 
 @dataclass(frozen=True, slots=True)
 class LastChanges:
-    """Wall-clock ms of the last change of each kind that the DAG remembers, whoever asked for it (semantics 33)."""
+    """Wall-clock ms of the last change of each kind in the DAG, automatic or requested (semantics 33)."""
 
     split_ms: int | None = None
     merge_ms: int | None = None
@@ -28,9 +28,10 @@ def redated(
     reported_s: Mapping[int, float],
     now_ms: int,
 ) -> tuple[SegmentLayout, Mapping[int, ReportedLoad]]:
-    """The same facts, dated by what they are to a clock that was never set: so many seconds before `now_ms`.
+    """The same facts with dates relative to `now_ms`, as a clock that was never set would show them.
 
-    `created_s`, `reported_s`: how old segments and reports are, by segment id. A date that agrees to a second stays.
+    `created_s`, `reported_s`: ages of segments and reports in seconds, by segment id. A date that agrees to a second
+    stays.
     """
     dates = {i: _dated(s.created_at_ms, created_s[i], now_ms) for i, s in layout.segments.items()}
     if any(dates[i] != s.created_at_ms for i, s in layout.segments.items()):
@@ -52,9 +53,9 @@ def _moved(segment: SegmentInfo, created_at_ms: int) -> SegmentInfo:
 
 
 def last_changes(layout: SegmentLayout) -> LastChanges:
-    """From when segments were created, and what their parents were.
+    """Derived from the creation of segments and the kind of their parents.
 
-    A segment whose parents are pruned does not say how it came to be: it counts as each of the three.
+    A segment whose parents are pruned does not tell its origin: it counts as each of the three kinds.
     """
     moments: dict[str, list[int]] = {"split": [], "merge": [], "rebucket": []}
     for segment in layout.segments.values():
@@ -72,7 +73,7 @@ def _kinds(layout: SegmentLayout, segment: SegmentInfo) -> tuple[str, ...]:
 
 
 def merge_depths(layout: SegmentLayout) -> dict[int, int]:
-    """Of every segment the most merges on any path that leads to it (semantics 6)."""
+    """{segment id: the most merges on any path to it} (semantics 6)."""
     depths: dict[int, int] = {}
     for segment_id, segment in layout.segments.items():  # parents first
         behind = max((depths[i] for i in segment.parent_ids), default=0)
@@ -81,9 +82,9 @@ def merge_depths(layout: SegmentLayout) -> dict[int, int]:
 
 
 def incoming(layout: SegmentLayout, loads: Mapping[int, ReportedLoad], now_ms: int) -> dict[int, float]:
-    """Messages per second that each active segment takes, 0 where nothing is known.
+    """{active segment id: messages per second that it takes}, 0 where unknown.
 
-    The rates of a young segment still rise, so its share of what its parents took counts where that is more.
+    The rates of a young segment are still rising, so its share of its parents' rates counts where that is larger.
     """
     rates: dict[int, float] = {}
     for segment_id, segment in layout.segments.items():  # parents first

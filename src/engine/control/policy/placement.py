@@ -1,7 +1,7 @@
-"""Which of the live brokers should own a segment that nobody owns: rendezvous hashing, pure and the same everywhere.
+"""Chooses the owner of an unowned segment among the live brokers: rendezvous hashing, pure, equal on all brokers.
 
-Every broker has a score for every name; the largest wins. When a broker leaves, only what was its own moves; when one
-comes, only what moves to it.
+Every broker has a score for every name; the largest wins. When a broker leaves, only its own names move; when one
+joins, only the names move that it wins.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ _SCORE_SIZE = 8
 
 
 def score(name: str, broker: str) -> int:
-    """How much a broker is the right one for a name: 64 bits that look random and never change."""
+    """The rank of a broker for a name: 64 pseudo-random bits that never change."""
     facts = f"{len(name)}:{name}{broker}".encode()
     return int.from_bytes(hashlib.blake2b(facts, digest_size=_SCORE_SIZE).digest(), "big")
 
 
 def place(name: str, brokers: Iterable[str]) -> str | None:
-    """The broker, by URL, that a name belongs to; None when there is none."""
+    """The URL of the broker that a name belongs to; None without brokers."""
     return max(brokers, key=lambda broker: (score(name, broker), broker), default=None)

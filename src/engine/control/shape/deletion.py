@@ -1,4 +1,13 @@
-"""Deleting a topic: mark it (the point of no return), then its segments, its records, and the topic itself."""
+"""Deleting a topic, in phases that are recorded: each is idempotent, and the next leader resumes at the recorded one.
+
+    mark      POINT OF NO RETURN: the record carries the deletion; the topic is not found from here on
+    SEGMENTS  the stores and cursors of all segments, also of those that a pending reshape was creating
+    RECORDS   subscriptions, consumers, cursors: everything below the topic's record
+    TOPIC     the record itself
+
+The topic's record goes last: as long as anything of the topic is left, the record says what to do with it, and no
+topic of the same name can be created.
+"""
 
 from __future__ import annotations
 
@@ -13,14 +22,14 @@ SEGMENTS, RECORDS, TOPIC = "segments", "records", "topic"
 
 
 class TopicDeletion(TopicChange):
-    """One topic's deletion, begun or resumed by its leader. It takes the place of a reshape that is pending."""
+    """One topic's deletion, begun or resumed by its leader. It replaces a pending reshape."""
 
     async def mark(self) -> None:
-        """The point of no return: from here on the topic is not found. Raises ConflictError when the record is old."""
+        """Record the deletion: the point of no return. Raises ConflictError when the record is old."""
         await self._reached(SEGMENTS)
 
     async def finish(self) -> None:
-        """Run what is left. What it raises leaves the rest to the next leader, or to the next call."""
+        """Run the remaining phases. An error leaves the rest to the next call, or the next leader."""
         phases = [
             ChangePhase(SEGMENTS, self._segments),
             ChangePhase(RECORDS, self._records),
@@ -30,7 +39,7 @@ class TopicDeletion(TopicChange):
         await run_phases(phases, SEGMENTS if change is None else change.phase, self._reached)
 
     async def _reached(self, phase: str) -> None:
-        change = self.record.layout.change  # a reshape's children are not in the layout, and must go too
+        change = self.record.layout.change  # the children of a reshape are not in the layout, and must be deleted too
         await self.reached(PendingChange(DELETION, phase, {} if change is None else change.details))
 
     async def _segments(self) -> None:
@@ -40,7 +49,7 @@ class TopicDeletion(TopicChange):
         await self._leftovers()
 
     async def _leftovers(self) -> None:
-        """Stores that left the layout before and could not be deleted then: a new topic would take them for its own."""
+        """Delete stores of segments that left the layout earlier: a new topic of the name would find them."""
         durability = self.record.layout.durability
         specs = [SegmentSpec(name, durability, bucket_ends(1)) for name in await self.host.stored(self.topic)]
         await together(self.host.delete_segment(spec, term=self.term) for spec in specs)

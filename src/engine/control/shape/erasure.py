@@ -1,7 +1,8 @@
-"""Deletes what lies below a topic's record, in the name of its leader (L1).
+"""Deletes the records below a topic's record, fenced by the leader's term (L1).
 
-A leader that was stopped in the middle may go on when the topic is deleted, and there is another of that name: so each
-record is deleted as it was found while the leader's own record said that it leads, or not at all.
+A leader that was suspended in the middle may resume when the topic is deleted and another topic has its name. So each
+round first reads the records, then confirms the leader's record, then deletes each record at the version that was
+read: records written by a later leader have later versions and stay.
 """
 
 from __future__ import annotations
@@ -18,12 +19,12 @@ _ROUNDS_MAX = 8
 
 
 async def erase_children(resources: ScalableTopicResources, topic: TopicName, term: int) -> None:
-    """Everything below the topic but its leader's record. Raises FencedError, UnknownOutcomeError, StorageError."""
+    """Delete all below the topic but its leader's record. Raises FencedError, UnknownOutcomeError, StorageError."""
     await _erase(resources, topic, term, f"{keys.topic(topic)}/")
 
 
 async def erase_subscription(resources: ScalableTopicResources, topic: TopicName, name: str, term: int) -> None:
-    """The subscription with its consumers and cursors; its own record last. Raises as erase_children() does."""
+    """Delete a subscription's consumers and cursors, then its own record. Raises as erase_children() does."""
     own = keys.subscription(topic, name)
     await _erase(resources, topic, term, f"{own}/")
     record = await resources.metadata.get(own)
@@ -41,17 +42,17 @@ async def _erase(resources: ScalableTopicResources, topic: TopicName, term: int,
             return
         for start in range(0, len(doomed), _AT_ONCE):
             await together(_delete(resources, record) for record in doomed[start : start + _AT_ONCE])
-    raise StorageError(f"what is below {prefix} is being written; try again")
+    raise StorageError(f"records below {prefix} keep being written; try again")
 
 
 async def _check(resources: ScalableTopicResources, topic: TopicName, term: int) -> None:
     leader = await resources.load_leader(topic)
     if leader is None or leader.term != term:
-        raise FencedError(f"the leader of {topic} with the term {term} leads no more")
+        raise FencedError(f"the leader of {topic} with term {term} has been replaced")
 
 
 async def _delete(resources: ScalableTopicResources, record: Record) -> None:
     try:
         await unsure.delete(resources.metadata, record.key, record.stat.version)
     except ConflictError:
-        return  # it was written, or deleted, meanwhile: the next round sees it
+        return  # written or deleted in the meantime: the next round decides

@@ -1,8 +1,13 @@
-"""`TopicScaling`: one led topic changes its own shape: looks, decides, acts, and looks again (PIP-483, PIP-486).
+"""`TopicScaling`: the auto-scale loop of one led topic (PIP-483, PIP-486).
 
-It looks when consumers come and go, on the broker's tick, when a cooldown ends that held something back, and after
-every change of its own, so that a burst converges without waiting for ticks (semantics 35). It makes one change at a
-time, by the same way as an operator's, under the topic's lock. After a failure it waits for the next tick.
+    reason to look ---> read loads and policy ---> decide() ---> reshape, as an operator would ---> look again
+      consumers came or left (a burst is one)        |
+      the broker's tick (judges traffic too)         +--> nothing: wait for a reason, or for a cooldown to end
+      a cooldown has ended
+
+A change is followed by another look, so that a burst converges without waiting for ticks (semantics 35). One change
+runs at a time, under the topic's lock, and only on the layout for which it was decided. After a failure the loop waits
+for the next tick.
 """
 
 from __future__ import annotations
@@ -45,11 +50,11 @@ _WAITING = {
 
 @dataclass(slots=True)
 class AutoScaleCounts:
-    """What auto-scale has done to one topic on this broker, and how often a guard held it back."""
+    """Changes by auto-scale to one topic on this broker, and how often guards held one back."""
 
     splits: int = 0
     merges: int = 0
-    rebuckets: int = 0  # decisions; one may rebucket many segments
+    rebuckets: int = 0  # decisions; each may rebucket several segments
     failures: int = 0
     suppressed_max_segments: int = 0
     suppressed_max_depth: int = 0
@@ -60,9 +65,9 @@ class AutoScaleCounts:
 
 @dataclass(frozen=True, slots=True)
 class AutoScaleStatus:
-    """What auto-scale knows of a topic. `decision`: the last one, in JSON; None where none was made yet.
+    """The auto-scale state of a topic. `decision`: the last one, in JSON; None before the first.
 
-    `last_change`: the last one that has changed the topic, while this broker leads it.
+    `last_change`: the last decision that changed the topic while this broker leads it.
     """
 
     policy: AutoScalePolicy
@@ -70,11 +75,11 @@ class AutoScaleStatus:
     last_change: Mapping[str, Any] | None = None
     counts: AutoScaleCounts = field(default_factory=AutoScaleCounts)
     loads: Mapping[int, ReportedLoad] = field(default_factory=dict)  # by segment id
-    leading: bool = False  # whether this broker leads the topic; else only policy and loads are known
+    leading: bool = False  # False: only policy and loads are known here
 
 
 class TopicScaling:
-    """Loop thread only. `members`: consumers by subscription, or group, of one kind; `reshape`: the controller's."""
+    """Loop thread only. `members`: consumers by subscription or group, of one kind. `reshape`: the controller's."""
 
     def __init__(
         self,
@@ -90,7 +95,7 @@ class TopicScaling:
         tasks: Supervisor,
     ) -> None:
         self.topic = topic
-        self.status = AutoScaleStatus(broker_policy, counts=counts)  # as of the last look
+        self.status = AutoScaleStatus(broker_policy, counts=counts)  # at the last look
         self._layout = layout
         self._members = members
         self._reshape = reshape
@@ -100,31 +105,31 @@ class TopicScaling:
         self._counts = counts
         self._tasks = tasks
         self._led = False
-        # What is asked for: a look; one that also judges traffic; whether consumers may still be coming.
+        # A look is requested; it also judges traffic; more consumers may be joining.
         self._asked = self._traffic = self._joined = False
         self._failed = False  # since the last tick
-        self._said = ""  # of the last failure
+        self._said = ""  # the last failure logged
         self._resting = True  # whether time alone changes nothing
         self._acting = False
         self._task: asyncio.Task[None] | None = None
-        self._dropped = False  # the task was cancelled here
+        self._dropped = False  # the task was cancelled by end()
         self._timer: asyncio.TimerHandle | None = None
         self._sharing = Peak()
-        # How old segments and their last reports are: cooldowns and windows do not follow a wall clock that is set.
+        # Ages of segments and reports: cooldowns and windows do not follow changes of the wall clock.
         steps = ForwardSteps(clock)
         self._created, self._reported = Ages[int](clock, steps), Ages[int](clock, steps)
 
     # Its leader's life.
 
     def begin(self) -> None:
-        """The topic is led here from now on: what the last leader may have left undone is looked for."""
+        """This broker leads now: continue what the last leader may have left."""
         self._led, self._failed, self._resting = True, False, True
         self._sharing = Peak()
         self.status = replace(self.status, leading=True, decision=None, last_change=None)
         self.consumers_changed()
 
     def end(self) -> None:
-        """The topic is not led here any more. A change under way comes to its end; none follows."""
+        """This broker leads no more. A change under way completes; no other follows."""
         self._led = self._asked = self._traffic = False
         self.status = replace(self.status, leading=False)
         self._stop_timer()
@@ -134,20 +139,20 @@ class TopicScaling:
 
     @property
     def idle(self) -> bool:
-        """Whether nothing is under way here, and nothing will be without new consumers or traffic."""
+        """Whether nothing is under way, and nothing will be without new consumers or traffic."""
         return self._task is None and self._timer is None and self._resting
 
     # Reasons to look.
 
     def consumers_changed(self) -> None:
-        """A member came or left: look at once when there are more than segments."""
+        """A member came or left: look at once when there are more members than segments."""
         sharing, demand = self._note_members()
         if self._led and not self._failed and max(sharing, demand) > len(self._layout().active):
             self._joined = True
             self._ask(traffic=False)
 
     def look(self) -> None:
-        """The tick: judge traffic too, and try again what has failed."""
+        """The tick: judge traffic too, and retry after a failure."""
         self._note_members()
         self._failed = False
         self._ask(traffic=True)
@@ -168,7 +173,7 @@ class TopicScaling:
 
     def _done(self, task: asyncio.Task[None]) -> None:
         dropped, self._dropped, self._task = self._dropped, False, None
-        if self._asked and dropped:  # by a leadership that began while the last one's look was cancelled
+        if self._asked and dropped:  # requested by a new leadership while the last one's look was being cancelled
             self._ask(traffic=self._traffic)
 
     async def _run(self) -> None:
@@ -177,10 +182,10 @@ class TopicScaling:
             traffic, self._traffic, self._asked = self._traffic, False, False
             self._stop_timer()
             if await self._look(traffic) and self._led:
-                self._asked = True  # for consumers; traffic has to be reported anew before it says anything
+                self._asked = True  # for consumers only: traffic must be reported anew first
 
     async def _burst(self) -> None:
-        """Consumers that come one upon the other are one burst, and are answered with one change, not with many."""
+        """Wait for consumers that join in quick succession, so that they cause one change instead of many."""
         end = self._clock.monotonic() + AUTO_SCALE_BURST_S_MAX
         while self._joined and self._clock.monotonic() < end:
             self._joined = False
@@ -190,24 +195,24 @@ class TopicScaling:
     # One look.
 
     async def _look(self, traffic: bool) -> bool:
-        """Whether to look again at once: something has changed."""
+        """Whether to look again at once, because the topic has changed."""
         try:
             decision = await self._decide(traffic)
             return not isinstance(decision, Nothing) and await self._act(decision)
         except (NotOwnerError, NotFoundError, AlreadyClosedError):
-            return False  # it is led elsewhere, or gone
+            return False  # led elsewhere, or deleted
         except EngineError as e:
             self._failed, self._resting = True, False
             self._counts.failures += 1
-            level = logging.DEBUG if str(e) == self._said else logging.WARNING  # once is enough
+            level = logging.DEBUG if str(e) == self._said else logging.WARNING  # repeated failures are logged once
             self._said = str(e)
-            log.log(level, "%s: auto-scale tries again later: %s", self.topic, e)
+            log.log(level, "%s: auto-scale retries later: %s", self.topic, e)
             return False
 
     async def _decide(self, traffic: bool) -> Decision:
         namespace = await self._resources.load_namespace_auto_scale_policy(self.topic.tenant, self.topic.namespace)
         loads = await read_loads(self._resources.metadata, self.topic)
-        layout, now_ms = self._layout(), self._clock.time_ms()  # from here to the change no other task runs
+        layout, now_ms = self._layout(), self._clock.time_ms()  # until the change no other task runs
         layout, dated = self._redated(layout, loads, now_ms)
         policy = resolve(self._broker_policy, namespace, layout.auto_scale_policy)
         decision = decide(
@@ -236,7 +241,7 @@ class TopicScaling:
         self, decision: Decision, policy: AutoScalePolicy, loads: Mapping[int, ReportedLoad], now_ms: int
     ) -> None:
         if policy.problem and policy.problem != self.status.policy.problem:
-            log.warning("%s: auto-scale is disabled, its policy contradicts itself: %s", self.topic, policy.problem)
+            log.warning("%s: auto-scale is disabled, its policy is contradictory: %s", self.topic, policy.problem)
         reasons = {held.reason for held in decision.held}
         self._counts.suppressed_max_segments += ScaleReason.MAX_SEGMENTS in reasons
         self._counts.suppressed_max_depth += ScaleReason.MAX_DEPTH in reasons
@@ -277,7 +282,7 @@ class TopicScaling:
         except InvalidArgumentError:
             if self._layout().epoch == epoch:
                 raise
-            return True  # somebody else was faster: decide anew
+            return True  # another change was faster: decide anew
         finally:
             self._acting = False
         counts, kind = self._counts, _verb(decision)
@@ -289,18 +294,18 @@ class TopicScaling:
 
 
 class Peak:
-    """The largest of a number's values within a time just past. A value holds from its time until the next."""
+    """The maximum of a number over a recent time. A value holds until the next one."""
 
     def __init__(self) -> None:
         self._marks: deque[tuple[float, int]] = deque()
 
     def note(self, now: float, value: int) -> None:
-        """It is so much from now on."""
+        """The value from now on."""
         if not self._marks or self._marks[-1][1] != value:
             self._marks.append((now, value))
 
     def within(self, now: float, window: float) -> int | None:
-        """None while not all of the window is known. What is older is forgotten."""
+        """The maximum; None while the window is not fully covered. Drops older values."""
         marks = self._marks
         while len(marks) > 1 and marks[1][0] <= now - window:
             marks.popleft()
@@ -310,7 +315,7 @@ class Peak:
 
 
 def in_json(decision: Decision, now_ms: int) -> dict[str, Any]:
-    """A decision for statistics: what, to which segments, why, and what was held back by which guard."""
+    """A decision for statistics: the change, its segments, its reason, and what guards held back."""
     return {
         "action": _verb(decision),
         "segments": list(decision.segment_ids),
@@ -325,7 +330,7 @@ def _verb(decision: Decision) -> str:
 
 
 def _plans(decision: Action, epoch: int) -> Iterator[Plan]:
-    """What to do, one after the other. A split or a merge is right for the layout that was decided on, and no other."""
+    """The plans of a decision, in order. A split or merge applies only to the layout that was decided on."""
     if isinstance(decision, Split):
         split = decision
         yield lambda layout: plan_split(_same(layout, epoch), split.segment_id)
@@ -339,12 +344,12 @@ def _plans(decision: Action, epoch: int) -> Iterator[Plan]:
 
 def _same(layout: SegmentLayout, epoch: int) -> SegmentLayout:
     if layout.epoch != epoch:
-        raise InvalidArgumentError(f"the layout is of epoch {layout.epoch} by now, not of {epoch}")
+        raise InvalidArgumentError(f"the layout must have epoch {epoch}, got {layout.epoch}")
     return layout
 
 
 def _rests(decision: Decision, layout: SegmentLayout, loads: Mapping[int, ReportedLoad], now_ms: int) -> bool:
-    """Whether nothing will come of looking again while neither consumers nor traffic come."""
+    """Whether another look would change nothing without new consumers or traffic."""
     if decision.reason in (ScaleReason.DISABLED, ScaleReason.INVALID_POLICY):
         return True
     if not isinstance(decision, Nothing) or _WAITING & {held.reason for held in decision.held}:
@@ -353,7 +358,7 @@ def _rests(decision: Decision, layout: SegmentLayout, loads: Mapping[int, Report
 
 
 def _silent(segment: SegmentInfo, loads: Mapping[int, ReportedLoad], mergeable: bool, now_ms: int) -> bool:
-    """A young one that has not reported is about to, which matters where it could be merged."""
+    """A young segment is about to report, which matters where it could be merged."""
     report = loads.get(segment.segment_id)
     if report is None:
         return not mergeable or now_ms - segment.created_at_ms >= WINDOW_MS

@@ -1,7 +1,8 @@
-"""`SubscriptionCoordinator`: who reads which segment of one subscription, while consumers come and go (PIP-468).
+"""`SubscriptionCoordinator`: assigns the segments of one subscription to its consumers (PIP-468).
 
-It belongs to one leadership of the topic and ends with it. Membership is durable before it counts; shares follow
-from members and layout alone, are pushed when they change, and are written behind.
+It belongs to one leadership of the topic and ends with it. A consumer becomes a member when its registration is
+durable. Shares follow from members, layout and drained segments alone; they are pushed when they change, and written
+behind: the next leader needs the members, and can compute the shares.
 """
 
 from __future__ import annotations
@@ -23,9 +24,9 @@ from engine.model.layout import SegmentLayout
 from engine.model.names import TopicName
 from engine.model.subscriptions import (
     AssignedSegment,
-    AttachMode,
     ConsumerAssignment,
     ConsumerRegistration,
+    DeliveryMode,
     Share,
     SubscriptionKind,
 )
@@ -34,7 +35,7 @@ log = logging.getLogger(__name__)
 
 
 class SubscriptionCoordinator:
-    """Loop thread only. `confirm` says, from the store, whether the leadership still holds."""
+    """Loop thread only. `confirm`: whether the leadership still holds, by the store."""
 
     def __init__(
         self,
@@ -62,19 +63,19 @@ class SubscriptionCoordinator:
         self._tasks = Supervisor(f"subscription {subscription} of {topic}")
         self._dirty: Bag[ConsumerSession] = Bag()  # their shares changed and are not written yet
         self._flushing = False
-        self._draining: Draining | None = None  # stream subscriptions gate by it (semantics 10)
+        self._draining: Draining | None = None  # only for stream subscriptions, which are gated by it (semantics 10)
         if kind is SubscriptionKind.STREAM:
             self._draining = Draining(topic, subscription, layout, host, self._rebalance)
 
     # Members.
 
     async def prepare(self) -> None:
-        """Learn which sealed segments are drained, as far as their owners answer now."""
+        """Ask the owners of sealed segments which are drained, as far as they answer now."""
         if self._draining is not None:
             await self._draining.ask()
 
     def restore(self, registrations: Iterable[tuple[ConsumerRegistration, int]]) -> None:
-        """Take over the sessions of an earlier leader, each with a fresh grace timer (semantics 14)."""
+        """Take over the sessions of an earlier leader, each with a new grace period (semantics 14)."""
         for stored, version in registrations:
             session = ConsumerSession.restore(stored, version)
             self._sessions[session.name] = session
@@ -82,9 +83,9 @@ class SubscriptionCoordinator:
         self._rebalance()
 
     async def register(self, name: str, instance: str, channel: ConsumerChannel) -> ConsumerAssignment:
-        """Add a consumer, or let it resume its session; its share. The registration is durable at the return.
+        """Add a consumer, or resume its session, and return its share. The registration is durable on return.
 
-        A newer consumer takes a name over. Raises ConsumerBusyError when that happens to this one meanwhile,
+        A newer consumer takes over a name. Raises ConsumerBusyError when that happens to this one in the meantime,
         NotOwnerError when the leadership is lost.
         """
         self._check_open()
@@ -114,7 +115,7 @@ class SubscriptionCoordinator:
             self._tasks.spawn(self._abandon(session), f"undoing {session.name}")
 
     async def _abandon(self, session: ConsumerSession) -> None:
-        """A first registration failed, or nobody waits for it any more: leave no record, unless it is tried again."""
+        """Undo a first registration that failed or was cancelled: delete its record, unless it was tried again."""
 
         def still() -> bool:
             return session.state is SessionState.JOINING and session.channel is None
@@ -122,7 +123,7 @@ class SubscriptionCoordinator:
         try:
             await self._forget(session, still)
         except Exception as e:
-            log.warning("%s: the registration of %s may be left behind: %s", self.topic, session.name, e)
+            log.warning("%s: the record of consumer %s may remain: %s", self.topic, session.name, e)
             if still():
                 self._drop(session)
 
@@ -136,7 +137,7 @@ class SubscriptionCoordinator:
             self._rebalance(answered=session)
 
     def disconnect(self, name: str, channel: ConsumerChannel) -> None:
-        """The consumer's connection dropped: it keeps its share for the grace period. A stale channel is ignored."""
+        """The consumer's connection was lost: it keeps its share for the grace period. A stale channel is ignored."""
         session = self._sessions.get(name)
         if session is None or session.channel is not channel:
             return
@@ -145,7 +146,7 @@ class SubscriptionCoordinator:
             session.wait(self._grace_s, self._expired)
 
     async def leave(self, name: str, instance: str) -> bool:
-        """The consumer closed: its share goes to the others at once. False for a stale instance (semantics 13)."""
+        """The consumer left: its share is reassigned at once. False for a stale instance (semantics 13)."""
         session = self._sessions.get(name)
         if session is None or session.instance != instance:
             return False
@@ -159,14 +160,14 @@ class SubscriptionCoordinator:
         try:
             await self._forget(session, lambda: session.state is SessionState.DISCONNECTED and session.timer is None)
         except NotOwnerError:
-            log.info("%s: not the leader any more; %s is left to the next one", self.topic, session.name)
+            log.info("%s: this broker leads no more; session %s is left to the next leader", self.topic, session.name)
         except Exception as e:
-            log.warning("%s: session %s could not be ended, trying again: %s", self.topic, session.name, e)
+            log.warning("%s: session %s could not be ended, retrying: %s", self.topic, session.name, e)
             if session.state is SessionState.DISCONNECTED and self._closed is None:
                 session.wait(self._grace_s, self._expired)
 
     async def _forget(self, session: ConsumerSession, still: Callable[[], bool]) -> bool:
-        """Delete the record, then the session, unless `still` turns false: a consumer came back meanwhile."""
+        """Delete the record, then the session, unless `still` turns false: the consumer came back."""
         async with session.lock:
             if not still() or self._sessions.get(session.name) is not session:
                 return False
@@ -186,7 +187,7 @@ class SubscriptionCoordinator:
     # Records.
 
     async def _persist(self, session: ConsumerSession, instance: str | None = None) -> None:
-        """Make the record say what the session is, unless a newer instance is to be written, or it is over."""
+        """Write the session to its record, unless a newer instance is being written or the session has ended."""
         async with session.lock:
             stale = instance is not None and session.instance != instance
             if not stale and session.state is not SessionState.GONE:
@@ -204,14 +205,14 @@ class SubscriptionCoordinator:
                 results = await asyncio.gather(*(self._persist(s) for s in batch), return_exceptions=True)
                 for error in results:
                     if error is not None:
-                        log.warning("%s: a consumer's share was not written: %s", self.topic, error)
+                        log.warning("%s: a consumer's share could not be written: %s", self.topic, error)
         finally:
             self._flushing = False
 
     # Shares.
 
     def layout_changed(self, layout: SegmentLayout) -> None:
-        """Shares follow the newest layout. An older one is ignored (semantics 37)."""
+        """Reassign by the newest layout. An older one is ignored (semantics 37)."""
         if self._closed is None and layout.epoch > self._layout.epoch:
             self._layout = layout
             if self._draining is not None:
@@ -219,13 +220,13 @@ class SubscriptionCoordinator:
             self._rebalance()
 
     def cursors_move(self) -> None:
-        """A seek back begins: children are let go before their cursors are moved, or they would come before parents."""
+        """A seek back begins: take children away before their cursors move; they would be read before their parents."""
         if self._draining is not None:
             self._draining.hold()
             self._rebalance()
 
     def cursors_moved(self) -> None:
-        """A seek may have given sealed segments a backlog again: ask anew which are drained."""
+        """A seek may have given sealed segments a backlog again: ask their owners anew."""
         if self._draining is not None:
             self._draining.again()
             self._rebalance()
@@ -248,13 +249,13 @@ class SubscriptionCoordinator:
 
     def _assigned(self, share: Share) -> AssignedSegment:
         info = self._layout.segments[share.segment_id]
-        ends = info.bucket_ends if share.mode is AttachMode.SHARED else ()
+        ends = info.bucket_ends if share.mode is DeliveryMode.SHARED else ()
         return AssignedSegment(self.topic.segment(info.hash_range, info.segment_id), share.mode, ends)
 
     # Its end, and what it looks like.
 
     def end(self, error: EngineError) -> None:
-        """Serve nobody any more: consumers are told `error`; their registrations stay. Idempotent."""
+        """End all sessions: consumers get `error`; their registrations stay. Idempotent."""
         if self._closed is not None:
             return
         self._closed = error
@@ -264,14 +265,14 @@ class SubscriptionCoordinator:
             session.end(error)
 
     async def settle(self) -> None:
-        """After end(): wait until nothing of it writes to the store."""
+        """After end(): wait for the last writes to the store."""
         await self._tasks.close()
         for session in list(self._sessions.values()):
             async with session.lock:
                 pass
 
     async def written(self) -> None:
-        """Wait until the shares as they are now, and expiries under way, are in the store."""
+        """Wait until the present shares and pending expiries are in the store."""
         await self._tasks.drain()
 
     def _check_open(self) -> None:
@@ -280,7 +281,7 @@ class SubscriptionCoordinator:
 
     @property
     def idle(self) -> bool:
-        """Whether it has no sessions, so that nothing is lost when it is dropped."""
+        """Whether it has no sessions, so that dropping it loses nothing."""
         return not self._sessions
 
     @property

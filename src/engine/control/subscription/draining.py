@@ -1,4 +1,14 @@
-"""`Draining`: which sealed segments one stream subscription has acknowledged whole (semantics 7 to 9)."""
+"""`Draining`: which sealed segments one stream subscription has drained, that is, acknowledged in full (semantics 7 to
+9).
+
+This gates the order of a key across a split or merge: a child is assigned only when all its sealed ancestors are
+drained for the subscription (`policy.assignment.open_segments`), so no consumer reads a key's newer messages before the
+older ones are acknowledged.
+
+    layout seals a segment --> ask its owner (bounded time) --> watch it --> owner reports backlog 0 --> drained
+                                                   ^                              |
+                                                   +---- seek back: all doubtful <+
+"""
 
 from __future__ import annotations
 
@@ -17,10 +27,10 @@ log = logging.getLogger(__name__)
 
 
 class Draining:
-    """Loop thread only. `changed` is called when a segment is drained that was not known to be.
+    """Loop thread only. `changed` is called when a segment becomes drained.
 
-    A segment counts as not drained until its owner says that it is: whoever reads a child too early breaks the order of
-    its keys, whoever waits too long only waits. Owners come and go, so they are asked again now and then.
+    A segment counts as not drained until its owner reports otherwise: reading a child too early breaks the order of
+    keys, reading it too late only delays. Owners change, so watches are renewed periodically.
     """
 
     def __init__(
@@ -31,16 +41,16 @@ class Draining:
         host: SegmentHost,
         changed: Callable[[], None],
     ) -> None:
-        self.drained: set[int] = set()  # stays so, as nobody appends to it; a seek makes all doubtful
+        self.drained: set[int] = set()  # final, since sealed segments take no appends; only a seek makes them doubtful
         self._topic = topic
         self._subscription = subscription
         self._layout = layout
         self._host = host
         self._changed = changed
-        self._watches: dict[int, Callable[[], None]] = {}  # cancel those of the others
+        self._watches: dict[int, Callable[[], None]] = {}  # functions that cancel the watches of the others
         self._asked: set[int] = set()
         self._seeks = 0
-        self._held = False  # a seek is under way: nothing that an owner says counts
+        self._held = False  # a seek is under way: reports of owners do not count
         self._timer: asyncio.TimerHandle | None = None
         self._closed = False
 
@@ -55,9 +65,9 @@ class Draining:
             self._watch_open()
 
     async def ask(self) -> None:
-        """Learn, soon, of segments that nobody asked for yet, so that the first shares are right; watch the others.
+        """Ask the owners of segments that were not asked yet, so that the first shares are correct; watch the others.
 
-        An owner that does not answer in time leaves its segment not drained.
+        A segment whose owner does not answer in time counts as not drained.
         """
         new = {i: spec for i, spec in self._open().items() if i not in self._asked}
         if self._closed or self._held or not new:
@@ -74,8 +84,8 @@ class Draining:
     async def _ask(self, segment_id: int, spec: SegmentSpec, seeks: int) -> None:
         try:
             backlog = await self._host.backlog(spec, self._subscription)
-        except Exception as e:  # the watch finds out
-            log.info("%s: its backlog is not known for now: %s", spec.name, e)
+        except Exception as e:  # the watch will tell
+            log.info("%s: its backlog is not known yet: %s", spec.name, e)
             return
         if not backlog and seeks == self._seeks and segment_id in self._layout.segments:
             self.drained.add(segment_id)
@@ -90,7 +100,7 @@ class Draining:
         self._stop_watching()
 
     def again(self) -> None:
-        """Cursors were moved: a segment counts as drained when its owner says so anew."""
+        """The seek is over: a segment counts as drained when its owner reports so anew."""
         self._held = False
         self._seeks += 1
         self.drained.clear()
@@ -98,12 +108,12 @@ class Draining:
         self.follow(self._layout)
 
     def close(self) -> None:
-        """`changed` is not called any more. Idempotent."""
+        """Stop calling `changed`. Idempotent."""
         self._closed = True
         self._stop_watching()
 
     def _open(self) -> dict[int, SegmentSpec]:
-        """The sealed segments that are not known to be drained."""
+        """The sealed segments not known to be drained."""
         sealed = (s for s in self._layout.segments.values() if not s.active)
         specs = ((s.segment_id, segment_spec(self._topic, self._layout, s)) for s in sealed)
         return {i: spec for i, spec in specs if i not in self.drained}
@@ -117,12 +127,12 @@ class Draining:
             try:
                 self._watches[segment_id] = self._host.watch_drained(spec, self._subscription, drained)
             except EngineError as e:
-                log.warning("%s: not watched for now: %s", spec.name, e)
+                log.warning("%s: cannot be watched yet: %s", spec.name, e)
         if waiting and self._timer is None:
             self._timer = asyncio.get_running_loop().call_later(DRAIN_RECHECK_S, self._recheck)
 
     def _recheck(self) -> None:
-        """A watch may have died with its owner, or failed: set all of them up anew."""
+        """Renew all watches: one may have failed, or ended with its owner."""
         self._stop_watching()
         self.follow(self._layout)
 

@@ -1,9 +1,10 @@
-"""`SessionRecords`: the durable side of consumers' sessions, written by one leadership and fenced by its term.
+"""`SessionRecords`: the records of consumers' sessions, written by one leadership and fenced by its term.
 
-Two rules keep a leader that does not know yet that it lost from doing harm. A record that is not as this leader left
-it is read, then the leadership is confirmed, then it is written by compare-and-set: whatever the next leader writes
-comes after its election, hence after the reading. And a session that is new is confirmed after its write: a record that
-went in before the next election is seen by the next leader, one that came later is taken back.
+Two rules keep a replaced leader that does not know of its replacement from doing harm. First, when a record is not as
+this leader left it, the record is read, then the leadership confirmed, then the record written by compare-and-set: the
+next leader writes after its election, hence after this reading, and the compare-and-set fails. Second, the leadership
+is confirmed after the first write of a new session: a record that was written before the next election is seen by the
+next leader, a later one is deleted again.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ class SessionRecords:
         self._resources = resources
 
     async def save(self, session: ConsumerSession) -> None:
-        """Make the record say what the session is; nothing when it does."""
+        """Write the session to its record, unless it is there already."""
         facts = session.registration(self._term)
         if facts == session.stored:
             return
@@ -50,7 +51,6 @@ class SessionRecords:
             raise self._not_owner()
 
     async def delete(self, session: ConsumerSession) -> None:
-        """The record is gone."""
         known = session.version
         for _ in range(_ATTEMPTS_MAX):
             if known is None and (known := await self._confirmed_version(session)) is None:
@@ -65,7 +65,7 @@ class SessionRecords:
         session.stored = session.version = None
 
     async def _write(self, session: ConsumerSession, facts: ConsumerRegistration) -> bool:
-        """Whether there was no record before."""
+        """Returns whether there was no record before."""
         known = session.version
         for _ in range(_ATTEMPTS_MAX):
             expected = ABSENT if known is None else known
@@ -79,7 +79,7 @@ class SessionRecords:
         raise self._not_owner()
 
     async def _confirmed_version(self, session: ConsumerSession) -> int | None:
-        """What the record's version was while this broker led."""
+        """The version of the record, read while this broker led."""
         version = await self._resources.consumer_version(self._topic, self._subscription, session.name)
         if not await self._confirm():
             raise self._not_owner()
@@ -91,7 +91,7 @@ class SessionRecords:
             if version is not None:
                 await self._resources.delete_consumer(self._topic, self._subscription, session.name, version)
         except ConflictError:
-            return  # the next leader wrote it: the consumer has found it
+            return  # the next leader wrote it, for a consumer that went there
 
     def _not_owner(self) -> NotOwnerError:
-        return NotOwnerError(f"this broker leads {self._topic} no more; look the topic up again")
+        return NotOwnerError(f"this broker does not lead {self._topic} any more; look the topic up again")

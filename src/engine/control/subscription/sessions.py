@@ -1,6 +1,10 @@
-"""`ConsumerSession`: one consumer name in one subscription, from its registration until it leaves or expires (PIP-468).
+"""`ConsumerSession`: one consumer name in one subscription, from registration until it leaves or expires (PIP-468).
 
-What is durable is the registration; whether the consumer is connected, and its grace timer, live in memory only.
+The registration is durable; the connection and the grace timer exist in memory only.
+
+    JOINING --> CONNECTED <--> DISCONNECTED (grace timer runs) --> ENDED
+        |            |______________________________________________^
+        +--> ENDED
 """
 
 from __future__ import annotations
@@ -15,9 +19,9 @@ from engine.model.subscriptions import ConsumerRegistration, Shares, Subscriptio
 
 
 class SessionState(enum.Enum):
-    """Members, who have a share, are CONNECTED or DISCONNECTED."""
+    """CONNECTED and DISCONNECTED sessions are members: they have a share."""
 
-    JOINING = "joining"  # its registration is not durable yet
+    JOINING = "joining"  # the registration is not durable yet
     CONNECTED = "connected"
     DISCONNECTED = "disconnected"  # the grace timer runs
     GONE = "gone"
@@ -33,7 +37,7 @@ MOVES: dict[SessionState, frozenset[SessionState]] = {
 
 
 class ConsumerSession:
-    """Loop thread only. `lock` orders the writes of its record; `stored` and `version` are what the record holds."""
+    """Loop thread only. `lock` orders writes of the record; `stored` and `version` are what the record holds."""
 
     __slots__ = (
         "channel",
@@ -56,17 +60,17 @@ class ConsumerSession:
         self.instance = ""
         self.channel: ConsumerChannel | None = None
         self.timer: asyncio.TimerHandle | None = None
-        # Its share, as last computed.
+        # The share, as last computed.
         self.layout_epoch = 0
         self.shares: Shares = ()
-        # Its record.
+        # The record.
         self.lock = asyncio.Lock()
         self.stored: ConsumerRegistration | None = None
         self.version: int | None = None
 
     @classmethod
     def restore(cls, stored: ConsumerRegistration, version: int) -> ConsumerSession:
-        """A session as an earlier leader left it: disconnected, with its share (semantics 14)."""
+        """A session of an earlier leader: disconnected, with its share (semantics 14)."""
         session = cls(stored.consumer_name, stored.kind)
         session.instance = stored.instance
         session.layout_epoch, session.shares = stored.layout_epoch, stored.shares
@@ -76,11 +80,11 @@ class ConsumerSession:
 
     @property
     def member(self) -> bool:
-        """Whether it counts in the assignment."""
+        """Whether it takes part in the assignment."""
         return self.state in (SessionState.CONNECTED, SessionState.DISCONNECTED)
 
     def move_to(self, state: SessionState) -> None:
-        """Change the state. The grace timer, which runs only while DISCONNECTED, ends: wait() begins the next."""
+        """Change the state, which stops the grace timer; only wait() starts one."""
         if state is not self.state:
             if state not in MOVES[self.state]:
                 raise AssertionError(f"consumer session {self.name}: {self.state} -> {state}")
@@ -90,10 +94,10 @@ class ConsumerSession:
             self.timer = None
 
     def attach(self, instance: str, channel: ConsumerChannel) -> None:
-        """A consumer of this name is here; one that was here before it is told so.
+        """Connect a consumer; a consumer that was connected before is told.
 
-        The same consumer over another connection is told to register again, if it still listens on the first: this one
-        may be the held-up word of a connection that is dead.
+        The same instance over another connection is told to register again, if it still listens on the first: this
+        request may be a delayed one from a dead connection.
         """
         if self.channel is not None and self.instance != instance:
             self.channel.close(ConsumerBusyError(f"another consumer took the name {self.name!r}"))
@@ -104,13 +108,13 @@ class ConsumerSession:
             self.move_to(SessionState.CONNECTED)
 
     def wait(self, grace_s: float, expired: Callable[[ConsumerSession], None]) -> None:
-        """Its consumer is away: (re)start the grace timer."""
+        """Disconnect, and (re)start the grace timer."""
         self.channel = None
         self.move_to(SessionState.DISCONNECTED)
         self.timer = asyncio.get_running_loop().call_later(grace_s, expired, self)
 
     def end(self, error: EngineError | None = None) -> None:
-        """It is over. With an error, a consumer that is connected is told."""
+        """End the session. With an error, a connected consumer is told."""
         channel, self.channel = self.channel, None
         self.move_to(SessionState.GONE)
         if channel is not None and error is not None:
@@ -118,9 +122,9 @@ class ConsumerSession:
 
     @property
     def segment_ids(self) -> tuple[int, ...]:
-        """The segments of its share, in its order."""
+        """The segments of its share, in order."""
         return tuple(share.segment_id for share in self.shares)
 
     def registration(self, term: int) -> ConsumerRegistration:
-        """What its record should hold."""
+        """The content for its record."""
         return ConsumerRegistration(self.name, self.instance, self.kind, term, self.layout_epoch, self.shares)

@@ -1,4 +1,4 @@
-"""`TopicSubscriptions`: a topic's subscriptions created, deleted and moved over its segments (semantics 38, 39)."""
+"""`TopicSubscriptions`: creates, deletes and seeks a topic's subscriptions over its segments (semantics 38, 39)."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ log = logging.getLogger(__name__)
 async def find_subscription(
     resources: ScalableTopicResources, topic: TopicName, name: str, created_ms: int | None
 ) -> SubscriptionMetadata | None:
-    """The subscription, when it is usable; None when there is none, and it may be created.
+    """The subscription, when it is usable; None when there is none, and one may be created.
 
-    `created_ms`: when the one that is meant was created, None for whichever there is. Raises SubscriptionNotFoundError
-    when that was deleted, NotFoundError when its topic was.
+    `created_ms`: the creation time of the one that is meant; None: any. Raises SubscriptionNotFoundError when that one
+    was deleted, NotFoundError when its topic was.
     """
     found = await resources.load_subscription(topic, name)
     usable = found is not None and found[0].state is SubscriptionState.ACTIVE
@@ -43,14 +43,14 @@ async def find_subscription(
 
 
 def deleted_subscription(topic: TopicName, name: str) -> SubscriptionNotFoundError:
-    """What ends the consumers of a subscription."""
+    """The error for consumers of a deleted subscription."""
     return SubscriptionNotFoundError(f"the subscription {name!r} of {topic} was deleted")
 
 
 class TopicSubscriptions:
-    """Loop thread only; the caller is the leader, holds the controller's lock, and no reshape is pending.
+    """Loop thread only; the caller leads, holds the controller's lock, and no reshape is pending.
 
-    `end` ends a subscription's coordinator with an error, if it has one.
+    `end` ends a subscription's coordinator, if it has one, with an error.
     """
 
     def __init__(
@@ -77,8 +77,8 @@ class TopicSubscriptions:
     ) -> SubscriptionMetadata:
         """See the controller. The record, in state CREATING, is the point of no return.
 
-        One that starts at the latest has no business in sealed segments, hence no cursors in them. To one that starts
-        at the earliest it makes no difference how often the topic changed its shape.
+        A subscription from the latest message gets no cursors in sealed segments: nothing in them is for it. For one
+        from the earliest it makes no difference how often the topic was reshaped.
         """
         found = await self._resources.load_subscription(self.topic, name)
         if found is not None and found[0].state is not SubscriptionState.ACTIVE:
@@ -99,9 +99,9 @@ class TopicSubscriptions:
         await self._finish_deletion(facts)
 
     async def seek(self, name: str, position: InitialPosition | int) -> None:
-        """See the controller. Active segments last: whoever attaches there again finds the sealed ones moved."""
+        """See the controller. Active segments last: a consumer that attaches there finds the sealed ones moved."""
         if (await self._load(name)).state is SubscriptionState.DELETING:
-            raise deleted_subscription(self.topic, name)  # it would have cursors again
+            raise deleted_subscription(self.topic, name)  # a seek would create cursors
         segments = self._layout().segments.values()
         await together(self._seek(s, name, position) for s in segments if not s.active)
         await together(self._seek(s, name, position) for s in segments if s.active)
@@ -127,14 +127,16 @@ class TopicSubscriptions:
         await self._host.seek_subscription(spec, name, target)
 
     async def resume(self) -> None:
-        """Finish what an earlier leader began. What fails stays for later: the others are served all the same."""
+        """Complete what an earlier leader began. A failure is retried later; others are not affected."""
         for facts in await self._resources.list_subscriptions(self.topic):
             if facts.state is SubscriptionState.ACTIVE:
                 continue
             try:
                 await self._resume(facts)
             except (EngineError, ConflictError) as e:
-                log.warning("%s: subscription %s stays %s for now: %s", self.topic, facts.name, facts.state, e)
+                log.warning(
+                    "%s: subscription %s stays %s until the next attempt: %s", self.topic, facts.name, facts.state, e
+                )
 
     async def _resume(self, facts: SubscriptionMetadata) -> None:
         if facts.state is SubscriptionState.CREATING:

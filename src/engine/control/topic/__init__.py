@@ -1,1 +1,1 @@
-"""Topic controllers and what follows topics: elections, watches, lists, statistics."""
+"""Topic controllers, and what follows topics: elections, watches, lists, statistics."""

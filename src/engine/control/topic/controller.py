@@ -1,6 +1,13 @@
 """`ScalableTopicController`: the elected coordinator of one topic (PIP-468).
 
-It owns the layout, the subscriptions and their consumers while it leads; a follower only reads.
+    FOLLOWING --lead()--> elected --> take over: record, consumers' sessions, half-made subscriptions --> LEADING
+        ^                                                                                                    |
+        +------------------------------- lost(): another broker leads, or may -------------------------------+
+
+    either --close(), release()--> CLOSED
+
+While it leads it owns the layout, the subscriptions and their consumers. Consumers are served only after the take-over
+is complete: an assignment must know every registered consumer. A follower only reads.
 """
 
 from __future__ import annotations
@@ -40,7 +47,7 @@ log = logging.getLogger(__name__)
 
 
 class ScalableTopicController:
-    """Loop thread only. Changes of the topic run one at a time; consumers come and go beside them."""
+    """Loop thread only. Changes of the topic run one at a time; consumers come and go concurrently."""
 
     def __init__(
         self,
@@ -59,7 +66,7 @@ class ScalableTopicController:
     ) -> None:
         self.topic = topic
         self.leadership = Leadership(topic, broker_url, resources, session)
-        self.touched = True  # set by every use; cleared by whoever looks for idle controllers
+        self.touched = True  # set by every use; cleared by the sweep for idle controllers
         self._resources = resources
         self._host = host
         self._clock = clock
@@ -94,18 +101,18 @@ class ScalableTopicController:
             counts=scaled,
             tasks=tasks,
         )
-        self._restored = False  # leading, and what the last leader left is taken over: consumers may come
+        self._restored = False  # leading, and the take-over is complete: consumers may come
         self._coordinators: dict[str, SubscriptionCoordinator] = {}
-        self._deleted = 0  # subscriptions, by this leader: what was read of one before that may be old
+        self._deleted = 0  # subscriptions deleted by this leader: what was read of one before that may be old
         self._changes = asyncio.Lock()
 
     # Leadership.
 
     async def lead(self) -> None:
-        """Become the leader, restore what the last one left, and finish what it began.
+        """Become leader, restore the state of the last leader, and complete its changes.
 
-        Raises NotOwnerError when another broker leads, NotFoundError when there is no such topic. Does nothing once it
-        is released.
+        Raises NotOwnerError when another broker leads, NotFoundError when the topic does not exist. Does nothing once
+        released.
         """
         self.touched = True
         if self._restored:
@@ -142,7 +149,7 @@ class ScalableTopicController:
         coordinator.restore(s for s in sessions if s[0].kind is kind)
 
     async def resume(self) -> None:
-        """Finish the change that the topic's record carries, if there is one. Leader only."""
+        """Complete the change that is pending in the topic's record, if any. Leader only."""
         async with self.changing():
             self.leadership.check()
             await self._shape.reload()
@@ -154,14 +161,16 @@ class ScalableTopicController:
                 await self._shape.settle()
 
     def lost(self) -> None:
-        """Another broker leads, or may: forget everything; consumers are told to look again."""
+        """Another broker leads, or may: drop all state; consumers are told to look the topic up again."""
         self._restored = False
         if self.leadership.leading:
             self.leadership.move_to(LeaderState.FOLLOWING)
         self._end_coordinators(self.leadership.not_owner(None))
 
     async def release(self) -> None:
-        """Resign and close, after the change under way; consumers look again. Their sessions stay registered."""
+        """Resign and close, after the change under way; consumers look the topic up again. Their sessions stay
+        registered.
+        """
         async with self._changes:
             led = self.leadership.leading
             await self.close(self.leadership.not_owner(None))
@@ -169,7 +178,7 @@ class ScalableTopicController:
                 await self._resources.resign(self.topic, self.leadership.term)
 
     async def close(self, error: EngineError) -> None:
-        """Serve nobody any more; consumers are told `error`. The leader's record is left to the end of its session."""
+        """Stop serving; consumers get `error`. The leader's record is left to the end of its session."""
         coordinators = list(self._coordinators.values())
         self._end_coordinators(error)
         self._restored = False
@@ -190,12 +199,12 @@ class ScalableTopicController:
 
     @property
     def pending(self) -> bool:
-        """Whether a split, merge or rebucket was begun and is neither finished nor undone, as far as is known here."""
+        """Whether a split, merge or rebucket is pending, by the newest record known here."""
         return self._shape.pending
 
     @property
     def idle(self) -> bool:
-        """Whether leading serves nobody: no consumers, no load to follow, no change under way."""
+        """Whether leading serves no purpose: no consumers, no load to follow, no change under way."""
         if self._changes.locked() or self.pending or not self.scaling.idle:
             return False
         return all(c.idle for c in self._coordinators.values())
@@ -204,11 +213,11 @@ class ScalableTopicController:
 
     @property
     def layout(self) -> SegmentLayout:
-        """The newest layout this broker knows of. Raises NotFoundError before the first."""
+        """The newest layout known here. Raises NotFoundError before the first."""
         return self._shape.current.layout
 
     def apply(self, record: TopicRecord) -> None:
-        """A record of the topic was seen in the store; an older one is ignored."""
+        """Take a record that was seen in the store; an older one is ignored."""
         self._shape.apply(record)
 
     def _layout_changed(self, layout: SegmentLayout) -> None:
@@ -216,7 +225,7 @@ class ScalableTopicController:
             coordinator.layout_changed(layout)
 
     async def delete(self) -> None:
-        """Delete the topic. Raises NotOwnerError; anything else leaves it marked, to be finished later."""
+        """Delete the topic. Raises NotOwnerError; after another error it stays marked, and is completed later."""
         async with self.changing():
             self.leadership.check()
             await self._shape.reload()
@@ -247,24 +256,25 @@ class ScalableTopicController:
     # Its shape.
 
     async def reshape(self, plan: Plan) -> SegmentLayout:
-        """Split, merge or rebucket: the new layout. Raises InvalidArgumentError when `plan` does; nothing is touched.
+        """Split, merge or rebucket; returns the new layout. Raises InvalidArgumentError when `plan` does; nothing is
+        changed.
 
-        After another error it is undone, or, behind its point of no return, finished as soon as that can be done.
-        UnknownOutcomeError: another broker leads by now, which will finish it; NotOwnerError: it is not done.
+        After another error the change is undone, or, behind its point of no return, completed as soon as possible.
+        UnknownOutcomeError: another broker leads by now, and will complete it; NotOwnerError: it was not done.
         """
         async with self.changing():
             self._check_serving()
             return await self._shape.reshape(plan)
 
     async def set_auto_scale_policy(self, override: AutoScalePolicyOverride | None) -> None:
-        """Replace what the topic itself overrides; it counts at once. What is pending stays so."""
+        """Replace the topic's own override, effective at once. A pending change stays pending."""
         async with self.changing():
             self._check_serving()
             await self._shape.rewrite(lambda layout: replace(layout, auto_scale_policy=override))
         self.scaling.look()
 
     async def prune(self, segment_id: int) -> bool:
-        """Forget a sealed segment and delete it. False: not now. Raises InvalidArgumentError for an active one."""
+        """Remove a sealed segment and delete it. False: not now. Raises InvalidArgumentError for an active one."""
         async with self.changing():
             self._check_serving()
             return await self._shape.prune(segment_id)
@@ -274,14 +284,14 @@ class ScalableTopicController:
     async def create_subscription(
         self, name: str, position: InitialPosition, kind: SubscriptionKind | None, *, exist_ok: bool
     ) -> SubscriptionMetadata:
-        """It has a record, and a cursor in every segment it may read (semantics 39). Raises AlreadyExistsError."""
+        """Create a record, and a cursor in every segment that it may read (semantics 39). Raises AlreadyExistsError."""
         async with self.changing():
             self._check_serving()
             await self._shape.settle()
             return await self._subscriptions.create(name, position, kind, exist_ok=exist_ok)
 
     async def delete_subscription(self, name: str) -> None:
-        """Its consumers are told, its cursors are gone from every segment, sealed ones too. Raises NotFoundError."""
+        """Delete its cursors in all segments, sealed ones too; its consumers are told. Raises NotFoundError."""
         async with self.changing():
             self._check_serving()
             await self._shape.settle()
@@ -311,7 +321,7 @@ class ScalableTopicController:
         self._deleted += 1
         coordinator = self._coordinators.pop(subscription, None)
         if coordinator is not None:
-            of_group = coordinator.kind is SubscriptionKind.CHECKPOINT  # which has but the name: it registers again
+            of_group = coordinator.kind is SubscriptionKind.CHECKPOINT  # a group is only a name, and registers again
             coordinator.end(self.leadership.not_owner(None) if of_group else error)
             await coordinator.settle()
 
@@ -326,9 +336,9 @@ class ScalableTopicController:
         channel: ConsumerChannel,
         find: Callable[[], Awaitable[SubscriptionMetadata]] | None = None,
     ) -> ConsumerAssignment:
-        """Add a consumer or resume its session; `find` reads the subscription, where there is one.
+        """Add a consumer or resume its session; `find` reads the subscription, if there is one.
 
-        Raises SubscriptionKindError when others of another kind have it, NotOwnerError when it is to be read again.
+        Raises SubscriptionKindError when consumers of another kind hold it, NotOwnerError when it must be read again.
         """
         self._check_serving()
         deleted = self._deleted
@@ -342,7 +352,7 @@ class ScalableTopicController:
         return assignment if facts is None else replace(assignment, created_ms=facts.created_at_ms)
 
     async def unregister_consumer(self, subscription: str, name: str, instance: str) -> bool:
-        """A clean leave; False when another instance has the name, or nobody."""
+        """The consumer leaves; False when another instance has the name, or none."""
         self.leadership.check()
         coordinator = self._coordinators.get(subscription)
         left = coordinator is not None and await coordinator.leave(name, instance)
@@ -350,7 +360,6 @@ class ScalableTopicController:
         return left
 
     def disconnect_consumer(self, subscription: str, name: str, channel: ConsumerChannel) -> None:
-        """Its connection dropped."""
         if (coordinator := self._coordinators.get(subscription)) is not None:
             coordinator.disconnect(name, channel)
 
@@ -386,11 +395,11 @@ class ScalableTopicController:
         )
         return coordinator
 
-    # Small change.
+    # Helpers.
 
     @asynccontextmanager
     async def changing(self) -> AsyncIterator[None]:
-        """One change at a time. Another leader shows in a record that is not as this one left it, and in refusals."""
+        """One change at a time. A conflict or a refusal means that another broker leads."""
         async with self._changes:
             try:
                 yield

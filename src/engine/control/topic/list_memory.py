@@ -1,7 +1,7 @@
-"""Heap memory of topic lists (PIP-442): for a namespace that is read, and for a list that is made of it.
+"""Heap memory of topic lists (PIP-442): for reading a namespace, and for making a list of it.
 
-A permit of the initial size comes first and grows to the real one. The sizes are what objects take, measured, not what
-their names take on the wire.
+A permit of the initial size comes first and grows to the actual size. Sizes are those of the objects, as measured, not
+of names on the wire.
 """
 
 from __future__ import annotations
@@ -13,14 +13,14 @@ from types import TracebackType
 from engine.aio.memory_limiter import AsyncDualMemoryLimiter, LimitType, MemoryPermit
 from engine.limits import TOPIC_LIST_INITIAL_SIZE
 
-LIST_SIZE = 4 * 1024  # of a list without names
-LISTED_NAME_SIZE = 32  # of a name in a list: two references, and as much again while it is sorted
-READ_TOPIC_SIZE = 512  # of a topic of a namespace, beside its record
+LIST_SIZE = 4 * 1024  # a list without names
+LISTED_NAME_SIZE = 32  # one name in a list: two references, and as much again while sorting
+READ_TOPIC_SIZE = 512  # one topic of a namespace, beside its record
 
 
 @asynccontextmanager
 async def permit_of(memory: AsyncDualMemoryLimiter | None, size: int) -> AsyncIterator[None]:
-    """Hold so much meanwhile. Raises PermitTimeoutError, PermitQueueFullError. Without `memory` there is no limit."""
+    """Hold a permit. Raises PermitTimeoutError, PermitQueueFullError. Without `memory` there is no limit."""
     if memory is None:
         yield
         return
@@ -32,7 +32,7 @@ async def permit_of(memory: AsyncDualMemoryLimiter | None, size: int) -> AsyncIt
 
 
 class Growing:
-    """A permit for what is read piece by piece. Acquired on entry, released on exit or before."""
+    """A permit that grows while data is read. Acquired on entry, released on exit or before."""
 
     def __init__(self, memory: AsyncDualMemoryLimiter | None) -> None:
         self._memory = memory
@@ -46,13 +46,13 @@ class Growing:
         return self
 
     async def grow(self, size: int) -> None:
-        """So much more is there. Raises PermitTimeoutError, PermitQueueFullError."""
+        """Add to the permit. Raises PermitTimeoutError, PermitQueueFullError."""
         self._needed += size
         if self._memory is not None and self._permit is not None and self._needed > self._permit.size:
             await self._memory.update(self._permit, self._needed + TOPIC_LIST_INITIAL_SIZE)
 
     def release(self) -> None:
-        """It is all there. Idempotent."""
+        """The data is complete. Idempotent."""
         if self._memory is not None and self._permit is not None:
             self._memory.release(self._permit)
             self._permit = None
@@ -60,5 +60,4 @@ class Growing:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Release it."""
         self.release()

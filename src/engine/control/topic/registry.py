@@ -1,4 +1,11 @@
-"""`Controllers`: the controllers that one broker has at the moment; made on demand, released when idle."""
+"""`Controllers`: the topic controllers of one broker: created on demand, released when idle.
+
+lead(topic) --> get or create --> lead, or follow (NotOwnerError)
+the store says: the leader's record is gone     --> a follower stands for election
+                a newer term leads              --> a leader verifies that with the store, and gives up
+                a record has a pending change   --> the leader completes it (resumption.py)
+idle for two sweeps --> resign, forget; a request in the meantime waits, and gets a new controller
+"""
 
 from __future__ import annotations
 
@@ -29,7 +36,7 @@ log = logging.getLogger(__name__)
 
 
 class Controllers:
-    """Loop thread only. All leaderships of the broker hang on one session with the metadata store."""
+    """Loop thread only. All leaderships of the broker depend on one session with the metadata store."""
 
     def __init__(
         self,
@@ -42,7 +49,7 @@ class Controllers:
         tasks: Supervisor,
         brokers: Brokers | None = None,
     ) -> None:
-        """`brokers`: whose session it is; without, one of its own."""
+        """`brokers`: provides the session; without it, the controllers have one of their own."""
         self._resources = resources
         self._host = host
         self._clock = clock
@@ -59,26 +66,25 @@ class Controllers:
         self._sweeping = False
         self._closed = False
         self._scaled: defaultdict[str, AutoScaleCounts] = defaultdict(AutoScaleCounts)  # by topic
-        self.reshapes: Counter[tuple[str, str, str]] = Counter()  # (topic, kind, "done" or "undone"), here
+        self.reshapes: Counter[tuple[str, str, str]] = Counter()  # (topic, kind, "done" or "undone"), by this broker
         self.resumption = Resumption(tasks, unfinished=resources.unfinished, finish=self.finish_change)
 
     def keys(self) -> Collection[str]:
-        """Of the records of the topics that have a controller here."""
+        """The keys of the records of topics that have a controller here."""
         return self._by_key.keys()
 
     def get(self, topic: TopicName) -> ScalableTopicController | None:
-        """The topic's controller on this broker, if there is one."""
+        """The topic's controller on this broker; None without one."""
         return self._by_key.get(keys.topic(topic))
 
     def statistics(self) -> ControlStatistics:
-        """What this broker leads, and the changes it has made."""
+        """The topics led here, and the changes made here."""
         led = [c for c in self.led() if c.serving]
         scaling = {topic: AutoScaleStatus(self._config.auto_scale, counts=n) for topic, n in self._scaled.items() if n}
         scaling |= {str(c.topic): c.scaling.status for c in led}
         return ControlStatistics([(c.topic, c.layout) for c in led], dict(self.reshapes), scaling)
 
     def led(self) -> list[ScalableTopicController]:
-        """The controllers that lead their topics."""
         return [c for c in self._by_key.values() if c.leadership.leading]
 
     async def lead(self, topic: TopicName) -> ScalableTopicController:
@@ -121,7 +127,7 @@ class Controllers:
                 raise NotOwnerError("this broker's session with the metadata store is over; try again") from None
             if self._closed or self._session is not session or session is None:
                 raise
-            self._session = None  # it has expired: all its leaderships are lost, begin anew
+            self._session = None  # expired, and with it all its leaderships: begin anew
             await controller.lead()
 
     def _make(self, topic: TopicName) -> ScalableTopicController:
@@ -143,7 +149,6 @@ class Controllers:
         self.reshapes[str(topic), kind, outcome.value] += 1
 
     def _session_lost(self) -> None:
-        """All leaderships are over."""
         for controller in list(self._by_key.values()):
             controller.lost()
 
@@ -156,7 +161,7 @@ class Controllers:
             return self._session
 
     async def release(self, topic: TopicName) -> None:
-        """Resign from a topic and forget it."""
+        """Resign from a topic and drop its controller."""
         key = keys.topic(topic)
         controller = self._by_key.pop(key, None)
         if controller is None:
@@ -171,7 +176,7 @@ class Controllers:
             leaving.set_result(None)
 
     async def finish_change(self, topic: TopicName) -> None:
-        """Finish what a topic's record says is unfinished. Raises NotOwnerError, and what the change raises."""
+        """Complete the pending change of a topic. Raises NotOwnerError, and the errors of the change."""
         while True:
             try:
                 controller = await self._leading(topic)
@@ -184,16 +189,16 @@ class Controllers:
                 if controller.leadership.state is not LeaderState.CLOSED or self._closed:
                     if await controller.leadership.confirm():
                         raise TimeoutError(
-                            f"one of its segments, or its record, changes hands: {e.__cause__ or e}"
+                            f"one of its segments, or its record, is changing owners: {e.__cause__ or e}"
                         ) from e
                     raise
-                # It was released while this waited for its turn: once more, with a new one.
+                # It was released while this call waited: try again with a new one.
             finally:
                 if not controller.serving:
                     await self.release(topic)
 
     async def close(self) -> None:
-        """Let consumers know, and end the session with all leaderships. Idempotent."""
+        """Close all controllers, and end the session of their leaderships. Idempotent."""
         if self._closed:
             return
         self._closed = True
@@ -206,7 +211,7 @@ class Controllers:
             try:
                 await session.close()
             except AlreadyClosedError:
-                return  # the store was closed first, and ended it
+                return  # the store was closed first, which ended the session
 
     # What the metadata store says.
 
@@ -221,7 +226,7 @@ class Controllers:
             )  # by a leader before this one, late; or its own, which is then done
 
     def leader_seen(self, key: str, leader: LeaderRecord | None) -> None:
-        """A topic's leader changed. Where nobody leads, those who have a controller stand for election."""
+        """A topic's leader changed. If there is none now, brokers with a controller stand for election."""
         controller = self._by_key.get(key)
         if controller is None:
             return
@@ -232,7 +237,7 @@ class Controllers:
             self._tasks.spawn(self._stand(controller), f"election for {controller.topic}")
 
     async def _verify(self, controller: ScalableTopicController) -> None:
-        """The event may be older than the present leadership: ask, until the store answers."""
+        """Confirm the leadership with the store: the event may be older than the present term."""
         while controller.leadership.leading:
             try:
                 if not await controller.leadership.confirm():
@@ -242,7 +247,7 @@ class Controllers:
             except AlreadyClosedError:
                 return
             except EngineError as e:
-                log.warning("whether this broker leads %s is not known for now: %s", controller.topic, e)
+                log.warning("it is not known yet whether this broker leads %s: %s", controller.topic, e)
                 await asyncio.sleep(RESUME_S_MAX)
 
     async def _stand(self, controller: ScalableTopicController) -> None:
@@ -254,7 +259,7 @@ class Controllers:
         except (NotOwnerError, NotFoundError, AlreadyClosedError):
             return
         except EngineError as e:
-            log.warning("%s has no leader for now: %s", controller.topic, e)
+            log.warning("%s has no leader yet: %s", controller.topic, e)
 
     # Idle controllers.
 

@@ -1,4 +1,9 @@
-"""`Resumption`: what topics' records say is unfinished is finished, however often it fails at first (semantics 42)."""
+"""`Resumption`: completes pending changes of topics, however often that fails at first (semantics 42).
+
+A pending change is part of the topic's record, so any broker finds it: at its start, when a leader is gone, or when the
+record is seen. One task per topic leads the topic and resumes the change at its recorded phase, with growing pauses
+after failures; it ends when nothing is pending, or another broker leads.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +22,7 @@ _AT_ONCE_MAX = 16
 
 
 class Resumption:
-    """Loop thread only. `finish` leads a topic and finishes its change; one that another broker leads is left to it."""
+    """Loop thread only. `finish` leads a topic and completes its change; one led elsewhere is left to its leader."""
 
     def __init__(
         self,
@@ -29,14 +34,14 @@ class Resumption:
         self._tasks = tasks
         self._unfinished = unfinished
         self._finish = finish
-        self._running: dict[TopicName, bool] = {}  # topics at work: whether they were asked for once more meanwhile
-        self._last: dict[TopicName, str] = {}  # what was said of them last
-        self._unknown: set[TopicName] = set()  # their change is of a newer version: not asked for again
+        self._running: dict[TopicName, bool] = {}  # topics at work: whether they were requested again meanwhile
+        self._last: dict[TopicName, str] = {}  # the last failure logged
+        self._unknown: set[TopicName] = set()  # their change is of a newer version: not tried again
         self._looking = False
         self._room = asyncio.Semaphore(_AT_ONCE_MAX)
 
     def look(self) -> None:
-        """A leader is gone, or this broker is new: see which changes wait for somebody."""
+        """Search for pending changes: a leader is gone, or this broker has just started."""
         if not self._looking and self._tasks.spawn(self._look(), "unfinished changes") is not None:
             self._looking = True
 
@@ -47,9 +52,9 @@ class Resumption:
             try:
                 topics = await self._unfinished()
             except AlreadyClosedError:
-                return  # the store
+                return  # the store was closed
             except EngineError as e:
-                log.warning("the unfinished changes are not known for now: %s", e)
+                log.warning("pending changes could not be listed: %s", e)
                 self._looking = True
                 await asyncio.sleep(pause)
                 pause = min(2 * pause, RESUME_S_MAX)
@@ -58,7 +63,7 @@ class Resumption:
                 self.resume(topic)
 
     def resume(self, topic: TopicName) -> None:
-        """One topic has a change that somebody must finish."""
+        """Complete the pending change of one topic."""
         if topic in self._unknown:
             return
         if topic in self._running or self._tasks.spawn(self._resume(topic), str(topic)) is not None:
@@ -78,18 +83,19 @@ class Resumption:
             self._last.pop(topic, None)
 
     async def _try(self, topic: TopicName) -> bool:
-        """Whether there is nothing left to do for this broker."""
+        """Whether nothing is left to do for this broker."""
         try:
             async with self._room:
                 await self._finish(topic)
         except (NotOwnerError, NotFoundError):
-            return True  # another broker is at it, or was
+            return True  # another broker leads it
         except UnsupportedError as e:
             self._unknown.add(topic)
             log.warning("%s: %s", topic, e)
         except EngineError as e:
-            level = logging.DEBUG if self._last.get(topic) == str(e) else logging.WARNING  # once is enough
+            repeated = self._last.get(topic) == str(e)
+            level = logging.DEBUG if repeated else logging.WARNING
             self._last[topic] = str(e)
-            log.log(level, "the unfinished change of %s stays unfinished for now: %s", topic, e)
+            log.log(level, "the pending change of %s could not be completed yet: %s", topic, e)
             return False
         return True

@@ -1,4 +1,4 @@
-"""`get_stats`: one topic's numbers, put together from its segments' owners and its consumers' sessions (PIP-468)."""
+"""`get_stats`: one topic's statistics, collected from its segments' owners and its consumers' sessions (PIP-468)."""
 
 from __future__ import annotations
 
@@ -32,9 +32,9 @@ Consumers = Callable[[str], Mapping[str, tuple[bool, tuple[int, ...]]]]
 
 @dataclass(frozen=True, slots=True)
 class ControlStatistics:
-    """One broker's control plane. `reshapes`: how often a change, (topic, kind, "done" or "undone"), ended here.
+    """One broker's control plane. `reshapes`: (topic, kind, "done" or "undone") -> changes that ended here.
 
-    `scaling`: by topic, of those that are led here.
+    `scaling`: by topic, for topics led here.
     """
 
     led: Sequence[tuple[TopicName, SegmentLayout]]
@@ -51,11 +51,11 @@ async def topic_stats(
 ) -> dict[str, Any]:
     """Segment counts, per-segment rates, per-subscription backlog and consumers; rates per second.
 
-    A segment whose owner does not answer counts as empty, and says under `unavailable` why.
+    A segment whose owner does not answer counts as empty, with the reason under `unavailable`.
     """
     segments = list(layout.segments.values())
     asked = []
-    for first in range(0, len(segments), _ASKED_AT_ONCE):  # others get their turn between
+    for first in range(0, len(segments), _ASKED_AT_ONCE):  # the loop serves other work in between
         some = segments[first : first + _ASKED_AT_ONCE]
         asked += await asyncio.gather(*(_ask(host, segment_spec(topic, layout, s)) for s in some))
     found = [now for now, _ in asked]
@@ -79,14 +79,14 @@ async def topic_stats(
 
 
 def with_scaling(stats: dict[str, Any], status: AutoScaleStatus, now_ms: int) -> dict[str, Any]:
-    """The same, with what auto-scale goes by, and with each segment's last load report (null: none yet)."""
+    """The statistics with auto-scale's policy and state, and each segment's last load report (null: none yet)."""
     policy = AutoScalePolicyOverride.of(status.policy.to_mapping()).to_json()
     segments = {
         name: {**s, "load": _load(status.loads.get(int(name)), now_ms)} for name, s in stats["segments"].items()
     }
     scaling = {
         "policy": {**policy, "problem": status.policy.problem or None},
-        "leading": status.leading,  # else another broker knows of decisions and counts
+        "leading": status.leading,  # if false, another broker knows decisions and counts
         "decision": status.decision,
         "lastChange": status.last_change,
         "counts": _counts(status.counts),
@@ -120,7 +120,7 @@ async def _ask(host: SegmentHost, spec: SegmentSpec) -> tuple[HostedSegmentStati
 
 
 def _total(rates: Iterable[float]) -> float:
-    return sum(rates, 0.0)  # of nothing too it is a float
+    return sum(rates, 0.0)  # 0.0 also for no rates
 
 
 def _segment(info: SegmentInfo, now: HostedSegmentStatistics, error: str | None) -> dict[str, Any]:
@@ -130,13 +130,13 @@ def _segment(info: SegmentInfo, now: HostedSegmentStatistics, error: str | None)
         "parentIds": list(info.parent_ids),
         "childIds": list(info.child_ids),
         "createdAtMs": info.created_at_ms,
-        "sealedAtMs": info.sealed_at_ms,  # null while it is active
+        "sealedAtMs": info.sealed_at_ms,  # null while active
         "unavailable": error,  # null when its owner has answered
         "firstOffset": now.first_offset,
         "nextOffset": now.next_offset,
-        "gapOffsets": now.gap_offsets,  # between the two, given up behind an unclean end: they name no message
+        "gapOffsets": now.gap_offsets,  # between the two, given up after a crash: they name no message
         "readableOffset": now.next_offset if now.readable is None else now.readable,
-        "heldBackBy": now.held_by,  # the id of a transaction that is open, which readers wait for; null: none
+        "heldBackBy": now.held_by,  # id of the open transaction that readers wait for; null: none
         "storageSize": now.size_bytes,
         "producerCount": now.producers,
         "publishers": list(now.publishers),
@@ -172,7 +172,7 @@ def _subscription(
 
 def _sharing(part: SubscriptionStatistics) -> dict[str, Any]:
     return {
-        "mode": part.mode,  # null: nobody is attached
+        "mode": part.mode,  # null: no consumer is attached
         "sharers": part.sharers,
         "reassignments": part.reassignments,
         "withheldBuckets": part.withheld_buckets,
@@ -183,7 +183,7 @@ def _sharing(part: SubscriptionStatistics) -> dict[str, Any]:
 def _consumers(
     sessions: Mapping[str, tuple[bool, tuple[int, ...]]], parts: Mapping[int, SubscriptionStatistics]
 ) -> dict[str, dict[str, Any]]:
-    """Those that share segments, with their share, and those that are attached to segments, with these; by name."""
+    """Members with their shares, and consumers attached to segments, by name."""
     seen: dict[str, list[tuple[int, HostedConsumerStatistics]]] = {}
     for segment_id, part in parts.items():
         for member in part.members:
@@ -195,12 +195,12 @@ def _consumers(
 def _consumer(
     session: tuple[bool, tuple[int, ...]] | None, members: Sequence[tuple[int, HostedConsumerStatistics]]
 ) -> dict[str, Any]:
-    """What went to it from segments that it has left, a moment ago, counts too."""
+    """Also counts what it got from segments that it left a moment ago."""
     connected, ids = session or (True, tuple(dict.fromkeys(i for i, m in members if m.mode != LEFT)))
     return {
         "connected": connected,
         "segments": list(ids),
-        "buckets": {str(i): m.buckets for i, m in members if m.buckets},  # of segments that it shares
+        "buckets": {str(i): m.buckets for i, m in members if m.buckets},  # of shared segments
         "unackedMessages": sum(m.unacknowledged for _, m in members),
         "msgRateOut": _total(m.msg_rate_out for _, m in members),
         "bytesRateOut": _total(m.bytes_rate_out for _, m in members),

@@ -1,7 +1,17 @@
-"""`TopicLists`: the topics of namespaces as the metadata store has them, kept current for whoever watches them here.
+"""`TopicLists`: lists of the topics of namespaces, kept current for the sessions that watch them here.
 
-One watch of the store serves a namespace, however many sessions look at it; those that ask for the same share one
-list. A namespace that nobody looks at is forgotten after a while.
+    metadata store --one watch per namespace--> _Namespace: facts of all its topics
+                                                   |  filter, in paced steps
+                                                   v
+                                                TopicList: one per filter, with its last changes
+                                                   |  list_changed(); since(position)
+                                                   v
+                                                sessions, each with the number of changes that it has seen
+
+Sessions that ask for the same filter share one list, and a session keeps only a position in the list's changes. A list
+is made in steps, so that a namespace of any size does not block the loop; topics that change meanwhile are corrected at
+the end. Memory is reserved before a namespace is read or a list made (list_memory.py). A namespace without readers is
+dropped after a while.
 """
 
 from __future__ import annotations
@@ -35,16 +45,16 @@ log = logging.getLogger(__name__)
 LINGER_S = 60.0
 _RESTART_S = 1.0
 _LISTS_KEPT = 16
-_LISTS_MAX = 4_096  # of one namespace; each is told of each change
-_MADE_AT_ONCE = 100  # names: a step that hardly anybody notices
-_READ_AT_ONCE = 25  # records, which have to be parsed
+_LISTS_MAX = 4_096  # of one namespace; each is updated with each change
+_MADE_AT_ONCE = 100  # names: a step that hardly delays other work
+_READ_AT_ONCE = 25  # records, which must be parsed
 _lists = itertools.count(1)
-LISTED_NAMES_MAX = 1_000_000  # in the lists of one namespace together; one list is made in any case
+LISTED_NAMES_MAX = 1_000_000  # in all lists of one namespace; a single list may exceed it
 
 
 @dataclass(frozen=True, slots=True)
 class TopicFacts:
-    """What a list goes by. `created_ms` tells a topic from a later one of its name."""
+    """The facts for filters. `created_ms` tells a topic from a later one of the same name."""
 
     created_ms: int
     properties: Mapping[str, str]
@@ -52,10 +62,10 @@ class TopicFacts:
 
 
 class TopicListListener(Protocol):
-    """Follows a TopicList. Must neither block nor raise; calls run on the loop."""
+    """A follower of a TopicList. Must neither block nor raise; calls run on the loop."""
 
     def list_changed(self) -> None:
-        """Something has left or come; `since()` says what."""
+        """A topic came or left; `since()` returns the changes."""
 
 
 Change = tuple[str, int | None]  # a name, and when the topic was created, milliseconds; None: it has left
@@ -64,10 +74,9 @@ Change = tuple[str, int | None]  # a name, and when the topic was created, milli
 class TopicList:
     """The topics of one namespace that pass one filter. Loop thread only.
 
-    `names`: "topic://…", sorted; `births`: when each was created, milliseconds. The texts and numbers are those of
-    TopicFacts, so that one more list of a namespace takes two references for a name. A follower of the list keeps
-    nothing but how many `changes` it has seen: the last TOPIC_CHANGES_KEPT of them are here, once for all. `ident` is
-    no other list's.
+    `names`: "topic://…", sorted; `births`: when each was created, milliseconds. Texts and numbers are shared with
+    TopicFacts, so that another list of a namespace takes two references per name. A follower keeps only the number of
+    `changes` that it has seen: the last TOPIC_CHANGES_KEPT of them are stored here. `ident` is unique.
     """
 
     def __init__(self, topics: TopicFilter) -> None:
@@ -79,17 +88,17 @@ class TopicList:
         self.changes = 0
         self._kept: deque[Change] = deque(maxlen=TOPIC_CHANGES_KEPT)
         self._sum = 0
-        self._ordered = True  # whether the names that fill() was given came in order
+        self._ordered = True  # whether fill() got the names in order
 
     @property
     def hash(self) -> str:
-        """Of the names, each with the time it was created: two lists of one hash are the same."""
+        """A hash of names and creation times: lists with the same hash are equal."""
         return f"{self._sum:032x}"
 
     def since(self, position: int, most: int) -> list[Change] | None:
-        """What changed after the first `position` changes, in order, up to `most`; None when it is forgotten.
+        """The changes after the first `position`, in order, up to `most`; None when they are no longer stored.
 
-        A topic that is deleted and made anew leaves and comes.
+        A topic that is deleted and created anew leaves and comes.
         """
         behind = self.changes - position
         if behind > len(self._kept):
@@ -98,7 +107,7 @@ class TopicList:
         return [self._kept[at] for at in range(start, min(start + most, len(self._kept)))] if behind else []
 
     def fill(self, facts: Mapping[TopicName, TopicFacts]) -> None:
-        """Some of the topics there are, before anybody follows it; finish() comes after the last."""
+        """Add some of the topics, before the list has followers; finish() comes after the last."""
         for topic, one in facts.items():
             if self.filter.passes(topic.local, one.properties):
                 name = one.name or str(topic)
@@ -108,7 +117,7 @@ class TopicList:
                 self.births.append(one.created_ms)
 
     def finish(self) -> None:
-        """All were given to fill(), each once."""
+        """All topics were given to fill(), each once."""
         if not self._ordered:
             order = sorted(range(len(self.names)), key=self.names.__getitem__)
             self.births = [self.births[at] for at in order]
@@ -116,11 +125,11 @@ class TopicList:
             self._ordered = True
 
     def born(self) -> dict[str, int]:
-        """When each was created, by its name."""
+        """{name: creation time in milliseconds}."""
         return dict(zip(self.names, self.births, strict=True))
 
     def changed(self, topic: TopicName, facts: TopicFacts | None) -> None:
-        """How a topic of the namespace is now; None: it is gone."""
+        """A topic of the namespace changed; None: it was deleted."""
         name = facts.name if facts is not None and facts.name else str(topic)
         born = facts.created_ms if facts is not None and self.filter.passes(topic.local, facts.properties) else None
         at = bisect_left(self.names, name)
@@ -151,12 +160,12 @@ def _digest(name: str, born: int) -> int:
 
 
 class TopicLists:
-    """Loop thread only."""
+    """The lists of one broker. Loop thread only."""
 
     def __init__(
         self, resources: ScalableTopicResources, pace: Pace | None = None, memory: AsyncDualMemoryLimiter | None = None
     ) -> None:
-        """`pace`: of reading a namespace and making lists of it. `memory`: what both may take; None: no limit."""
+        """`pace`: for reading namespaces and making lists. `memory`: their limit; None: no limit."""
         self._resources = resources
         self.pace = pace or Pace()
         self.memory = memory
@@ -165,11 +174,11 @@ class TopicLists:
 
     @property
     def namespaces(self) -> int:
-        """How many are followed."""
+        """The number of namespaces that are followed."""
         return len(self._namespaces)
 
     async def open(self, namespace: str, topics: TopicFilter) -> TopicList:
-        """The list as it is now. Who wants it to stay current joins its `listeners` at once, and calls leave() later.
+        """The present list. To keep it current, add a listener to `listeners` at once, and call leave() later.
 
         Raises InvalidArgumentError, AlreadyClosedError, TooManyRequestsError.
         """
@@ -187,14 +196,14 @@ class TopicLists:
             self._rest(namespace, known)
 
     def leave(self, namespace: str, topics: TopicList, listener: TopicListListener) -> None:
-        """The listener hears no more."""
+        """Remove a listener."""
         topics.listeners.discard(listener)
         known = self._namespaces.get(namespace)
         if known is not None:
             self._rest(namespace, known)
 
     def _rest(self, namespace: str, known: _Namespace) -> None:
-        """Let a namespace go that nobody looks at for a while; at once, if there is nothing to know of it."""
+        """Drop a namespace without readers after a while; at once, if it has no topics."""
         if known.unused and known.timer is None:
             pause = 0 if known.empty else LINGER_S
             known.timer = asyncio.get_running_loop().call_later(pause, self._rested, namespace, known)
@@ -206,7 +215,7 @@ class TopicLists:
             known.stop()
 
     async def close(self) -> None:
-        """Follow no more. Idempotent."""
+        """End all watches. Idempotent."""
         namespaces, self._namespaces = self._namespaces, {}
         for known in namespaces.values():
             known.stop()
@@ -214,29 +223,29 @@ class TopicLists:
 
 
 class _Namespace:
-    """What is known of one namespace, and the lists that are made of it."""
+    """The topics of one namespace, and the lists made of them."""
 
     def __init__(self, lists: TopicLists, metadata: MetadataStore, tenant: str, name: str) -> None:
         self._metadata = metadata
         self._pace, self._memory = lists.pace, lists.memory
-        self._unreadable: MemoryLimitError | None = None  # there was no memory to read it
+        self._unreadable: MemoryLimitError | None = None  # no memory was available to read it
         self._prefix = f"{keys.encode(tenant)}/{keys.encode(name)}/"
         self._facts: dict[TopicName, TopicFacts] = {}
         self._lists: dict[TopicFilter, TopicList] = {}
         self._making: dict[TopicFilter, asyncio.Future[None]] = {}
-        self._asked: Counter[TopicFilter] = Counter()  # by whom a list is being opened
-        self._changing: dict[TopicFilter, dict[TopicName, None]] = {}  # topics that changed while a list is made
+        self._asked: Counter[TopicFilter] = Counter()  # requests that are opening a list
+        self._changing: dict[TopicFilter, dict[TopicName, None]] = {}  # topics that changed while a list is being made
         self._known = asyncio.Event()  # a whole snapshot was read
         self._stopped = False
         self._watch: Watch | None = None
-        self.looked_at = 0  # by whoever is opening a list
+        self.looked_at = 0  # requests that are opening a list
         self.timer: asyncio.TimerHandle | None = None
 
     async def ready(self) -> None:
-        """All there is was read. Raises AlreadyClosedError, MemoryLimitError."""
+        """Wait until all topics were read. Raises AlreadyClosedError, MemoryLimitError."""
         if not self._known.is_set():
             await self._known.wait()
-            await self._pace.turn()  # many have waited
+            await self._pace.turn()  # many requests may have waited
         if self._unreadable is not None:
             raise type(self._unreadable)(str(self._unreadable))
         if self._stopped:
@@ -244,21 +253,21 @@ class _Namespace:
 
     @property
     def unused(self) -> bool:
-        """Whether nobody looks at any list."""
+        """Whether no list has readers."""
         return not self.looked_at and not any(made.listeners for made in self._lists.values())
 
     @property
     def empty(self) -> bool:
-        """Whether it has no topics: anybody can name such namespaces, as many as he likes."""
+        """Whether it has no topics: clients can name any number of such namespaces."""
         return not self._facts or self._unreadable is not None
 
     async def list(self, topics: TopicFilter) -> TopicList:
-        """The one list of that filter. Of those that nobody follows a few are kept: they are read page by page."""
+        """The list of that filter. Some lists without followers are kept: clients read them page by page."""
         self._asked[topics] += 1
         try:
             while (found := self._lists.get(topics)) is None:
                 await asyncio.shield(self._make_once(topics))
-                await self._pace.turn()  # many have waited
+                await self._pace.turn()  # many requests may have waited
             return found
         finally:
             self._asked[topics] -= 1
@@ -269,11 +278,12 @@ class _Namespace:
         made = self._making.get(topics)
         if made is None:
             made = self._making[topics] = asyncio.ensure_future(self._make(topics))
-            made.add_done_callback(lambda done: done.cancelled() or done.exception())  # who asked may have gone
+            # Its requests may have been cancelled.
+            made.add_done_callback(lambda done: done.cancelled() or done.exception())
         return made
 
     async def _make(self, topics: TopicFilter) -> None:
-        """Make a list in steps: others are served meanwhile. What changes meanwhile is put right at the end."""
+        """Make a list in steps, with other work in between. Topics that changed meanwhile are corrected at the end."""
         try:
             self._check_room()
             async with permit_of(self._memory, LIST_SIZE + LISTED_NAME_SIZE * len(self._facts)):
@@ -292,7 +302,7 @@ class _Namespace:
             del self._making[topics]
 
     def _check_room(self) -> None:
-        """Let go of lists that nobody follows when they are many. Raises TooManyRequestsError when others are."""
+        """Drop lists without followers when there are many. Raises TooManyRequestsError when that does not suffice."""
         if len(self._lists) >= _LISTS_KEPT:
             self._lists = {f: made for f, made in self._lists.items() if made.listeners or f in self._asked}
         if len(self._lists) >= _LISTS_MAX:
@@ -302,12 +312,12 @@ class _Namespace:
         names = sum(len(made.names) for made in self._lists.values())
         if self._lists and names + len(self._facts) > LISTED_NAMES_MAX:
             raise TooManyRequestsError(
-                f"the lists of this namespace that others follow have {names} names; one more may be too much"
-                f" (at most {LISTED_NAMES_MAX}): use a filter that somebody follows, or try again later"
+                f"the followed lists of this namespace have {names} names; another list may exceed the limit"
+                f" of {LISTED_NAMES_MAX}: use a filter that is followed already, or try again later"
             )
 
     def stop(self) -> None:
-        """End it, and wake who waits."""
+        """End the watch, and wake waiting requests."""
         self._stopped = True
         self._known.set()
         if self._watch is not None:
@@ -316,7 +326,7 @@ class _Namespace:
             self.timer.cancel()
 
     async def follow(self) -> None:
-        """Read the store's watch as long as anybody may ask."""
+        """Read the store's watch as long as the namespace has readers."""
         while not self._stopped:
             try:
                 await self._follow_once()
@@ -324,13 +334,13 @@ class _Namespace:
             except AlreadyClosedError:
                 return
             except MemoryLimitError as e:
-                if not self._known.is_set():  # who asks is told; who asks next begins anew
+                if not self._known.is_set():  # waiting requests get the error; the next one begins anew
                     self._unreadable = e
                     self.stop()
                     return
                 await asyncio.sleep(_RESTART_S)
             except EngineError as e:
-                log.warning("watch of the topics of %s broke off, starting it again: %s", self._prefix, e)
+                log.warning("the watch of the topics of %s failed, restarting it: %s", self._prefix, e)
                 await asyncio.sleep(_RESTART_S)
 
     async def _follow_once(self) -> None:
@@ -352,7 +362,7 @@ class _Namespace:
                             await room.grow(READ_TOPIC_SIZE + (0 if event.record is None else len(event.record.value)))
                         self._changed(topic, event)
                     elif shown is not None:
-                        if again:  # what an earlier watch has shown and this one does not is gone
+                        if again:  # topics of an earlier watch that this snapshot does not show are gone
                             for topic in [t for t in self._facts if t not in shown]:
                                 self._set(topic, None)
                         shown = None
@@ -381,7 +391,7 @@ class _Namespace:
 
 
 def _facts_of(topic: TopicName, value: bytes) -> TopicFacts | None:
-    """None: it is being deleted, which is gone for everybody but its leader. Raises CorruptionError."""
+    """None while it is being deleted: it is gone for all but its leader. Raises CorruptionError."""
     deleting, created_ms, properties = SegmentLayout.facts_in(value)
     return None if deleting else TopicFacts(created_ms, properties, str(topic))
 
@@ -389,8 +399,10 @@ def _facts_of(topic: TopicName, value: bytes) -> TopicFacts | None:
 async def list_topics(
     resources: ScalableTopicResources, namespace: str, properties: Mapping[str, str] | None = None
 ) -> list[str]:
-    """The names "topic://…" of a "tenant/namespace" as the store has them now, sorted; only those that have all these
-    properties. Raises InvalidArgumentError.
+    """The names "topic://…" of a "tenant/namespace" in the store now, sorted; only those that have all these
+    properties.
+
+    Raises InvalidArgumentError.
     """
     found = await resources.list_topics(*parse_namespace(namespace))
     leaving = await resources.leaving(*parse_namespace(namespace))

@@ -1,6 +1,6 @@
-"""`TopicWatches`: what the metadata store says changed, told to those on this broker who want to know (PIP-468).
+"""`TopicWatches`: forwards changes in the metadata store to the listeners on this broker (PIP-468).
 
-Two watches of the store serve all topics of the broker; a topic that nobody watches costs nothing here.
+Two watches of the store serve all topics of the broker; a topic without listeners costs nothing here.
 """
 
 from __future__ import annotations
@@ -32,14 +32,14 @@ LeaderSeen = Callable[[str, LeaderRecord | None], None]
 
 
 class _Watched:
-    """One topic that somebody watches: the newest facts, and whom to tell."""
+    """One topic with listeners: its newest facts, and its watches."""
 
     __slots__ = ("leader_url", "leader_version", "listeners", "record", "told", "topic", "version")
 
     def __init__(self, topic: TopicName, leader_url: str) -> None:
         self.topic = topic
         self.record: TopicRecord | None = None
-        self.version = -1  # of the newest event about the topic's record, deletions included
+        self.version = -1  # of the newest event of the topic's record, deletions included
         self.leader_url = leader_url
         self.leader_version = -1
         self.listeners: dict[_Watch, None] = {}
@@ -72,17 +72,17 @@ class _Watch:
         return self._last
 
     def start(self) -> None:
-        """From now on the listener is called: for what comes after the present view, which is an answer."""
+        """Call the listener from now on, for views after the present one, which the caller has."""
         self._last = self._watched.view()
         self._started = True
 
     def close(self) -> None:
-        """The listener is not called any more. Idempotent."""
+        """End the watch. Idempotent."""
         self._listener = None
         self._watches.forget(self._watched, self)
 
     def tell(self, view: TopicView | None) -> None:
-        """None: deleted, which is the last that is said."""
+        """None: the topic was deleted; nothing follows."""
         self._last = view or self._last
         listener = self._listener if self._started else None
         if view is None:
@@ -94,10 +94,10 @@ class _Watch:
 
 
 class TopicWatches:
-    """Loop thread only. Topics go by the key of their record.
+    """Loop thread only. Topics are keyed by their record.
 
-    `led`: those that the broker leads, or would. `topic_seen` hears of them, `leader_seen` of all. `leaders_shown`: the
-    present leaders were all told of; of some others it may never have been heard that they are gone.
+    `led`: the topics with a controller here. `topic_seen` is called for these, `leader_seen` for all topics.
+    `leaders_shown`: all present leaders were reported; a leader that is gone may never have been.
     """
 
     def __init__(
@@ -125,7 +125,7 @@ class TopicWatches:
         self._follow(INDEX_CONTROLLERS, self._leader_event, self._leaders)
 
     async def close(self) -> None:
-        """Follow no more; nobody is told anything. Idempotent."""
+        """End all watches; listeners are not called any more. Idempotent."""
         await self._tasks.close()
         self._watched.clear()
 
@@ -136,7 +136,7 @@ class TopicWatches:
         if watched is None:
             watched = self._watched[key] = _Watched(topic, self._broker_url)
         watch = _Watch(self, watched, listener)
-        watched.listeners[watch] = None  # before the reads: what changes during them is not missed
+        watched.listeners[watch] = None  # before the reads, so that no change is missed
         try:
             await self._refresh(watched)
         except BaseException:
@@ -157,14 +157,14 @@ class TopicWatches:
             self._apply(watched, record, record.version)
 
     def forget(self, watched: _Watched, watch: _Watch) -> None:
-        """Drop a listener, and the topic with its last one."""
+        """Remove a listener, and the topic with its last one."""
         watched.listeners.pop(watch, None)
         key = keys.topic(watched.topic)
         if not watched.listeners and self._watched.get(key) is watched:
             del self._watched[key]
 
     def cached(self, topic: TopicName) -> TopicRecord | None:
-        """A watched topic's newest record that was seen here."""
+        """A watched topic's newest record seen here."""
         watched = self._watched.get(keys.topic(topic))
         return None if watched is None else watched.record
 
@@ -177,7 +177,7 @@ class TopicWatches:
         )
 
     def _leaders(self) -> Collection[str]:
-        """The keys of leaders' records that somebody here goes by."""
+        """The keys of leaders' records that matter here."""
         return [keys.controller(topic_of_key(key)) for key in {*self._watched, *self._led()}]
 
     def _topic_event(self, event: Event) -> None:
@@ -242,7 +242,7 @@ def _leader(record: Record) -> LeaderRecord:
 
 
 def _born_again(before: TopicRecord | None, after: TopicRecord) -> bool:
-    """Deleted and created anew between two looks: events may collapse (semantics 37)."""
+    """Whether the topic was deleted and created anew between two events, which may collapse (semantics 37)."""
     if before is None:
         return False
     old, new = before.layout, after.layout

@@ -1,6 +1,6 @@
-"""`TransactionCollector`: forgets transactions that have ended and that nothing needs any more.
+"""`TransactionCollector`: deletes the records of ended transactions that no participant needs any more.
 
-A header stays for its retention, and then until no operation is left, since it is what participants go by.
+A header stays for its retention, and then until no operation record is left: participants decide by it.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from engine.model.transactions import TransactionOperation
 
 log = logging.getLogger(__name__)
 
-_BATCH = 256  # found, and dealt with, at a time
+_BATCH = 256  # records per page
 
 
 class TransactionCollector:
-    """`settle`: see TransactionCoordinator. A clock that is set forward ends no retention that began here."""
+    """`settle`: see TransactionCoordinator. Setting a clock forward does not end a retention that began here."""
 
     def __init__(
         self,
@@ -40,7 +40,7 @@ class TransactionCollector:
         self._settle = settle
 
     async def collect(self, partition: int) -> int:
-        """Forget those of a partition whose retention is over and that no participant needs any more; how many."""
+        """Delete a partition's transactions whose retention has passed and that no participant needs; their number."""
         collected = 0
         async for known in self._headers.over_retention(partition, self._steps):
             collected += await self._collect(known)
@@ -51,7 +51,7 @@ class TransactionCollector:
             try:
                 await self._settle_all(found)
             except EngineError as e:
-                log.info("transaction %s is kept: not all have applied it yet: %s", known.id, e)
+                log.info("transaction %s is kept: a participant has not applied it yet: %s", known.id, e)
                 return False
             left = await self._operation_records(known, 1)
             if left and left[0].key == found[0].key:
@@ -65,7 +65,7 @@ class TransactionCollector:
         return await self._metadata.list(prefix, keys.prefix_end(prefix), limit)
 
     async def _settle_all(self, records: Sequence[Record]) -> None:
-        """Each participant once. The records of one that is no more, a topic that was deleted, go from here."""
+        """Ask each participant once. Records of one that no longer exists, as of a deleted topic, are deleted here."""
         participants: dict[tuple[SegmentName, str | None], list[Record]] = {}
         operations: dict[tuple[SegmentName, str | None], TransactionOperation] = {}
         for record in records:
@@ -77,12 +77,12 @@ class TransactionCollector:
             try:
                 await self._settle(operations[participant])
             except NotFoundError as e:
-                log.info("operations of a transaction are forgotten: %s", e)
+                log.info("operation records of a transaction are deleted: %s", e)
                 for record in theirs:
                     await forget(self._metadata, record.key, partial(_concerns, participant))
 
     async def _forget_name(self, known: TransactionView) -> None:
-        """Unless it means a later transaction by now."""
+        """Delete the name, unless it belongs to a later transaction by now."""
         assert known.header.name is not None
         alias = await self._metadata.get(keys.transaction_name(known.header.name))
         if alias is not None and alias.value.decode() == known.id:

@@ -1,9 +1,16 @@
-"""`TransactionCoordinator`: begins, ends and forgets transactions (PIP-473).
+"""`TransactionCoordinator`: begins, ends and collects transactions (PIP-473).
 
-All it knows stands in the metadata store, so any broker coordinates any transaction, and a failover replays nothing. It
-tells no participant: they watch the headers of the transactions that concern them. A deadline that has passed and a
-header that nobody needs are found through indexes, by whichever broker a partition belongs to; where two believe that
-it is theirs, compare-and-set lets one of them do it.
+    begin     a header in state OPEN, under a random id, indexed by its deadline
+    publish   participants, the owners of segments, append messages that carry the id, hidden from readers, and write an
+              operation record for each append or acknowledgement
+    decide    ONE compare-and-set of the header, OPEN to COMMITTED or ABORTED: this write is the outcome (ending.py)
+    settle    participants, which watch headers, make the messages visible or drop them, and delete their records
+    collect   after its retention, and when no operation record is left, the header is deleted (collecting.py)
+
+An operation counts if its record was written before the header was decided: the store orders all writes, so every
+participant comes to the same answer at any time (model/transactions.py). All state is in the metadata store, so any
+broker coordinates any transaction, and a failover replays nothing. Overdue and collectable headers are found through
+indexes, by the broker that a partition belongs to; if two brokers believe so, compare-and-set lets one of them act.
 """
 
 from __future__ import annotations
@@ -49,11 +56,10 @@ _ATTEMPTS_MAX = 16
 
 
 class TransactionCoordinator:
-    """Loop thread only. `settle` makes the participant of an operation apply what was decided, and forget it.
+    """Loop thread only. `settle` makes the participant of an operation apply the outcome and delete its record.
 
-    It is asked for operations that are still there when a transaction's retention has ended: their participant is not
-    served at the moment, or has failed before. It raises NotFoundError when there is no such participant any more.
-    Headers stay until no operation is left, since they are what participants go by.
+    It is called for operations that remain when a transaction's retention has ended: their participant is not served at
+    the moment, or failed before. It raises NotFoundError when the participant no longer exists.
     """
 
     def __init__(
@@ -78,10 +84,10 @@ class TransactionCoordinator:
     # -- beginning -------------------------------------------------------------------------------------------
 
     async def begin(self, timeout_s: float, name: str | None = None) -> TransactionView:
-        """A new transaction that is aborted after `timeout_s` seconds.
+        """A new transaction, which is aborted after `timeout_s` seconds.
 
-        With a `name`: the transaction of that name, when there is one that is open or committed; an open one gets the
-        new deadline if that is later. One that was aborted is replaced. Raises InvalidArgumentError.
+        With a `name`: the open or committed transaction of that name, if there is one; an open one gets the new
+        deadline if that is later. An aborted one is replaced. Raises InvalidArgumentError.
         """
         _check_timeout(timeout_s)
         if name is None:
@@ -89,14 +95,14 @@ class TransactionCoordinator:
         return await self._begin_named(timeout_s, check_name(name, "transaction name"))
 
     async def begin_some(self, timeout_s: float, count: int) -> list[TransactionView]:
-        """New transactions at once, 1 to BEGUN_MAX, or fewer where the metadata store did not take all.
+        """Begin 1 to BEGUN_MAX transactions with one write; fewer when the metadata store refused some.
 
-        Their ids differ in the last digit alone, so that the store keeps them side by side. Raises
-        InvalidArgumentError, and what befell the first of them when there is none.
+        Their ids differ in the last digit only, so that the store keeps them side by side. Raises InvalidArgumentError,
+        and the first error when none was begun.
         """
         _check_timeout(timeout_s)
         if not 1 <= count <= BEGUN_MAX:
-            raise InvalidArgumentError(f"{count} transactions are to be begun at once; 1 to {BEGUN_MAX} are right")
+            raise InvalidArgumentError(f"count must be 1 to {BEGUN_MAX}, got {count}")
         first = self._new(timeout_s, None)
         views = await self._headers.put_new([first.beside(first.number ^ i) for i in range(count)])
         begun = [view for view in views if view is not None]
@@ -137,8 +143,9 @@ class TransactionCoordinator:
             made = await self._write_begin(self._new(timeout_s, name))
             if await self._point(name, made, ABSENT if alias is None else alias.stat.version):
                 return made
-            await self.end(made.number, TransactionState.ABORTED)  # somebody else was faster: theirs is it
-        raise EngineError(f"the transaction {name!r} is begun by many at once; try again")
+            # Another request was faster: its transaction has the name.
+            await self.end(made.number, TransactionState.ABORTED)
+        raise EngineError(f"the transaction {name!r} is being begun by other requests; try again")
 
     def _new(self, timeout_s: float, name: str | None) -> HeaderWrite:
         now = self._clock.time_ms()
@@ -146,9 +153,9 @@ class TransactionCoordinator:
         return self._headers.write(self._rng.getrandbits(ID_BITS), header, ABSENT)
 
     async def _extend(self, known: TransactionView, timeout_s: float) -> TransactionView | None:
-        """With a deadline at least so far away; None when it has ended meanwhile, or another broker changed it."""
+        """Extend the deadline to at least that far; None when it has ended, or another broker changed it."""
         span_ms, left_s = round(timeout_s * 1000), self.open.left_s(known)
-        if left_s is None:  # the clock was set back since: whatever is left of it, it is not to get less
+        if left_s is None:  # the clock was set back since: never shorten the remaining time
             span_ms = max(span_ms, known.header.span_ms)
         elif left_s >= timeout_s:
             return known
@@ -159,7 +166,7 @@ class TransactionCoordinator:
             return None
 
     async def _point(self, name: str, made: TransactionView, expected: Expected | int) -> bool:
-        """Make the name mean this transaction. False when it means another by now."""
+        """Bind the name to this transaction. False when it is bound to another by now."""
         key, value = keys.transaction_name(name), made.id.encode()
         try:
             await self._metadata.put(key, value, expected)
@@ -197,7 +204,7 @@ class TransactionCoordinator:
         numbers = accepted_numbers(accepted)
         return Ending(self._headers, self._clock, self.counters, number, state, numbers, mark)
 
-    # -- looking ---------------------------------------------------------------------------------------------
+    # -- queries ---------------------------------------------------------------------------------------------
 
     async def get(self, number: int) -> TransactionView:
         """The transaction. Raises TransactionNotFoundError: it never was, or was collected after its retention."""
@@ -208,15 +215,15 @@ class TransactionCoordinator:
         return await self._headers.find(number)
 
     async def list_open(self, limit: int | None = None) -> list[TransactionView]:
-        """Those that have not ended, of each partition by their deadlines."""
+        """Open transactions, of each partition by deadline."""
         return await self._headers.list_open(limit)
 
     def every_open(self) -> AsyncIterator[TransactionView]:
-        """All that have not ended, page by page; one may come twice."""
+        """All open transactions, page by page; one may come twice."""
         return self._headers.every_open()
 
     async def operations(self, number: int) -> list[TransactionOperation]:
-        """Its operations whose participants have not applied the outcome yet; all of an open one."""
+        """The operations whose participants have not applied the outcome yet; all, while it is open."""
         prefix = f"{keys.transaction_ops(id_text(number))}/"
         found = await self._metadata.list(prefix, keys.prefix_end(prefix))
         return [operation.facts for record in found for operation in operations_in(record)]
@@ -224,7 +231,7 @@ class TransactionCoordinator:
     # -- sweeping --------------------------------------------------------------------------------------------
 
     async def abort_expired(self, partition: int) -> int:
-        """Abort the open ones of a partition whose time is over; how many that were."""
+        """Abort a partition's transactions whose timeout has passed; their number."""
         self._steps.look()
         return sum([await self._expire(known) for known in await self.open.overdue(partition)])
 
@@ -233,13 +240,13 @@ class TransactionCoordinator:
         try:
             await self._headers.put(self._headers.write(known.number, header, known.version))
         except ConflictError:
-            return False  # it has ended, or got more time
+            return False  # it has ended, or got a later deadline
         self.counters.timed_out += 1
-        log.info("transaction %s was not ended in time, and is aborted", known.id)
+        log.info("transaction %s has timed out and is aborted", known.id)
         return True
 
     async def collect(self, partition: int) -> int:
-        """Forget those of a partition whose retention is over and that no participant needs any more; how many."""
+        """Delete a partition's transactions whose retention has passed and that no participant needs; their number."""
         collected = await self._collector.collect(partition)
         self.counters.collected += collected
         return collected
@@ -247,8 +254,8 @@ class TransactionCoordinator:
 
 def _check_timeout(timeout_s: float) -> None:
     if isinstance(timeout_s, bool) or not isinstance(timeout_s, (int, float)):
-        raise InvalidArgumentError(f"timeout is {timeout_s!r:.80}; a number of seconds is right")
+        raise InvalidArgumentError(f"timeout must be a number of seconds, got {timeout_s!r:.80}")
     if not TRANSACTION_TIMEOUT_S_MIN <= timeout_s <= TRANSACTION_TIMEOUT_S_MAX:
         raise InvalidArgumentError(
-            f"timeout is {timeout_s} s; {TRANSACTION_TIMEOUT_S_MIN} to {TRANSACTION_TIMEOUT_S_MAX} are right"
+            f"timeout must be {TRANSACTION_TIMEOUT_S_MIN} to {TRANSACTION_TIMEOUT_S_MAX} s, got {timeout_s}"
         )

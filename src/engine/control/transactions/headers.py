@@ -1,4 +1,4 @@
-"""Headers of transactions in the metadata store: how they are written, and found by their times."""
+"""Headers of transactions in the metadata store: how they are written, and how they are found by time."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ INDEX_DEADLINE = "txn-by-deadline"  # open ones: "{partition:x}/{deadline in ms}
 INDEX_FINAL = "txn-by-final-state"  # ended ones: "{partition:x}/{end of their retention in ms}"
 _TIME_DIGITS = 15
 _TIME_MAX = 10**_TIME_DIGITS - 2
-_BATCH = 256  # found at a time
+_BATCH = 256  # headers per page
 
 
 class TransactionView(msgspec.Struct, frozen=True):
-    """A transaction as it stands: its id, its header, and the store's version of that."""
+    """A transaction: its id, its header, and the header's version in the store."""
 
     number: int
     header: TransactionHeader
@@ -39,7 +39,7 @@ class TransactionView(msgspec.Struct, frozen=True):
 
     @property
     def id(self) -> str:
-        """As users see it."""
+        """The id in text."""
         return id_text(self.number)
 
 
@@ -84,24 +84,24 @@ class HeaderRecords:
         return known
 
     async def list_open(self, limit: int | None = None) -> list[TransactionView]:
-        """Those that have not ended, of each partition by their deadlines."""
+        """Open transactions, of each partition by deadline."""
         found = await self._metadata.list_index(INDEX_DEADLINE, "", keys.LAST, limit)
         return [view_of(record) for _, record in found]
 
     async def every_open(self) -> AsyncIterator[TransactionView]:
-        """All that have not ended, page by page; one may come twice."""
+        """All open transactions, page by page; one may come twice."""
         async for page in self._pages(INDEX_DEADLINE, "", keys.LAST):
             for record in page:
                 yield view_of(record)
 
     def open_pages(self, partition: int) -> AsyncIterator[list[Record]]:
-        """The headers of a partition that have not ended, page by page; one may come twice."""
+        """The open headers of a partition, page by page; one may come twice."""
         return self._pages(INDEX_DEADLINE, *_until(partition, _TIME_MAX))
 
     async def over_retention(self, partition: int, steps: ForwardSteps) -> AsyncIterator[TransactionView]:
-        """Those of a partition that ended as long ago as they are kept; one may come twice.
+        """A partition's transactions whose retention has passed; one may come twice.
 
-        What the wall clock has left out since one ended does not count.
+        Time that the wall clock skipped since the end does not count.
         """
         now_ms = steps.look()
         async for page in self._pages(INDEX_FINAL, *_until(partition, now_ms)):
@@ -119,11 +119,11 @@ class HeaderRecords:
                 return
             last = found[-1][0]
             if last == start:
-                limit *= 2  # so many have the same time
+                limit *= 2  # a whole page has the same time
             start = last
 
     def write(self, number: int, header: TransactionHeader, expected: Expected | int) -> HeaderWrite:
-        """What put(), put_new() and put_with() take."""
+        """Prepare a header for put(), put_new() or put_with()."""
         ident, indexes = id_text(number), self._indexes(number, header)
         put = Put(keys.transaction(ident), header.to_json(), expected, partition_key=ident, indexes=indexes)
         return HeaderWrite(number, header, put)
@@ -186,7 +186,6 @@ class HeaderRecords:
 
 
 def view_of(record: Record) -> TransactionView:
-    """What a record says."""
     return _view_of(parse_id(record.key.rpartition("/")[2]), record)
 
 
@@ -199,5 +198,5 @@ def _at(partition: int, time_ms: int) -> str:
 
 
 def _until(partition: int, time_ms: int) -> tuple[str, str]:
-    """The range of an index that holds what a partition has up to a time, inclusive."""
+    """The index range of a partition up to a time, inclusive."""
     return _at(partition, 0), _at(partition, time_ms + 1)

@@ -1,9 +1,9 @@
-"""`OpenTransactions`: how old those are that have not ended, and which of them are over time.
+"""`OpenTransactions`: the ages of open transactions, and which of them are overdue.
 
-A header tells its deadline by the wall clock of the broker that wrote it. A broker that sweeps a partition takes from
-it only what it says of itself, the timeout, and measures by its own monotonic clock from the moment it first saw the
-header: whichever way a wall clock is set meanwhile, or was set before a restart, a transaction is aborted after its
-timeout, and a look, at the latest; and no sooner than that where the broker was running when it was begun.
+A header holds its deadline by the wall clock of the broker that wrote it. A broker that sweeps a partition uses only
+the timeout in it, and measures by its own monotonic clock from the moment at which it first saw the header. So however
+a wall clock is set, before or after a restart, a transaction is aborted at the latest after its timeout and one sweep,
+and, where the broker was running when it began, no sooner than its timeout.
 """
 
 from __future__ import annotations
@@ -17,17 +17,17 @@ from engine.model.transactions import partition_of
 
 
 class _Partition:
-    """What the last look at a partition has found."""
+    """The result of the last sweep of a partition."""
 
     __slots__ = ("ages", "views")
 
     def __init__(self, clock: Clock, steps: ForwardSteps) -> None:
         self.ages = Ages[str](clock, steps)
-        self.views: dict[str, TransactionView] = {}  # by the keys of their records: no id has to be read again
+        self.views: dict[str, TransactionView] = {}  # by record key, so that ids need not be parsed again
 
 
 class OpenTransactions:
-    """Memory: a header for each open transaction of the partitions that are looked at."""
+    """Holds in memory the header of each open transaction of the partitions that are swept here."""
 
     def __init__(self, headers: HeaderRecords, clock: Clock, steps: ForwardSteps) -> None:
         self._headers = headers
@@ -37,7 +37,7 @@ class OpenTransactions:
         self._partitions: dict[int, _Partition] = {}
 
     async def overdue(self, number: int) -> list[TransactionView]:
-        """Look at a partition: those that have been open for as long as their timeouts."""
+        """Sweep a partition: its transactions that have been open for their timeouts."""
         partition = self._partitions.setdefault(number, _Partition(self._clock, self._steps))
         began, before, views = self._clock.monotonic(), partition.views, dict[str, TransactionView]()
         async for page in self._headers.open_pages(number):
@@ -46,23 +46,23 @@ class OpenTransactions:
                 same = seen is not None and seen.version == record.stat.version
                 views[record.key] = seen if same and seen is not None else view_of(record)
             if page:
-                await asyncio.sleep(0)  # there may be many, and the store may answer without giving a turn away
+                await asyncio.sleep(0)  # there may be many, and the store may answer without yielding
         partition.views = views
         ages = partition.ages.look({key: view.header.since_ms for key, view in views.items()}, began)
         return [views[key] for key, age in ages.items() if age * 1000 >= views[key].header.span_ms]
 
     def left_s(self, view: TransactionView) -> float | None:
-        """Seconds until it is aborted; None: it says that it begins later than now, and was not looked at here."""
+        """Seconds until it is aborted; None: its beginning lies in the future, and it was not swept here."""
         age = self._age(view)
         return None if age is None else max(0.0, view.header.span_ms / 1000 - age)
 
     def open_s(self, view: TransactionView) -> float:
-        """For how many seconds it has been open, 0 where that cannot be told."""
+        """Seconds since it was begun, 0 where unknown."""
         header = view.header
         return (self._age(view) or 0.0) + max(0, header.since_ms - header.created_ms) / 1000
 
     def born_ms(self, view: TransactionView) -> int:
-        """When it was begun, by the wall clock as it is set now: lists are ordered by it."""
+        """The time of its beginning by the present wall clock: lists are sorted by it."""
         created_ms = view.header.created_ms
         born_ms = self._clock.time_ms() - round(self.open_s(view) * 1000)
         return created_ms if abs(born_ms - created_ms) < STEP_MS_MIN else born_ms
@@ -71,4 +71,4 @@ class OpenTransactions:
         partition = self._partitions.get(partition_of(view.number))
         ages = self._unseen if partition is None else partition.ages
         age = ages.age(keys.transaction(view.id), view.header.since_ms)
-        return None if age is None else min(age, view.header.span_ms / 1000)  # it is open: no older than its timeout
+        return None if age is None else min(age, view.header.span_ms / 1000)  # an open one is no older than its timeout

@@ -1,7 +1,7 @@
-"""Operation records of transactions in the metadata store: what they say, how they are found, and how they go.
+"""Operation records of transactions in the metadata store: their content, their indexes, their deletion.
 
-A record may say several writes, of frames that came together, also to several segments. Then each segment's owner
-forgets its own part of it; what is left counts as written when the whole record was.
+A record may hold several writes, of frames that came together, also to several segments. Each segment's owner deletes
+its own part; the rest keeps the version at which the whole record was written.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _ATTEMPTS_MAX = 16
 
 
 class Part(msgspec.Struct, frozen=True):
-    """What a record says about some messages: the store's key; how much it said besides; segment and first message."""
+    """The part of a record about some messages: the record's key, its number of parts, the segment and first offset."""
 
     key: str
     parts: int
@@ -35,31 +35,30 @@ class Part(msgspec.Struct, frozen=True):
     first: int
 
     def is_of(self, operation: TransactionOperation) -> bool:
-        """Whether the record says it by this."""
+        """Whether this part stands for the operation."""
         return _first(operation) == self.first and str(operation.segment) == self.segment
 
 
 class RecordedOperation(msgspec.Struct, frozen=True):
-    """What a record says of one write or acknowledgement: of which transaction, and when it was written.
+    """One write or acknowledgement in a record: its transaction, and the version at which it was recorded.
 
-    `late`: of one that was just written: the transaction had ended by then.
+    `late`: the transaction had ended when it was recorded.
     """
 
     number: int
     key: str
     version: int
     facts: TransactionOperation
-    parts: int = 1  # of the record
+    parts: int = 1  # in the record
     late: bool = False
 
     @property
     def part(self) -> Part:
-        """This one, to be forgotten."""
         return Part(self.key, self.parts, str(self.facts.segment), _first(self.facts))
 
 
 class Recording:
-    """Operations of one transaction, ready to be written in one record."""
+    """Operations of one transaction, serialised as one record."""
 
     __slots__ = ("indexes", "operations", "value")
 
@@ -69,7 +68,7 @@ class Recording:
         self.indexes = indexes_of(operations)
 
     def written(self, record: Record, *, late: bool = False) -> list[RecordedOperation]:
-        """They are, by that record."""
+        """The operations, once that record is in the store."""
         number, version, parts = parse_id(record.key.rsplit("/", 2)[1]), record.stat.version, len(self.operations)
         return [RecordedOperation(number, record.key, version, facts, parts, late) for facts in self.operations]
 
@@ -79,7 +78,7 @@ def _first(operation: TransactionOperation) -> int:
 
 
 def operations_in(record: Record) -> list[RecordedOperation]:
-    """All that a record says. Raises CorruptionError."""
+    """The operations of a record. Raises CorruptionError."""
     number = parse_id(record.key.rsplit("/", 2)[1])
     said, since = operations_from_json(record.value)
     version = record.stat.version if since is None else since
@@ -87,14 +86,14 @@ def operations_in(record: Record) -> list[RecordedOperation]:
 
 
 def place_of(operation: TransactionOperation) -> tuple[str, str]:
-    """In which index it is found, and under which key."""
+    """(index, key) under which the operation is found."""
     if operation.kind is OperationKind.WRITE:
         return INDEX_WRITES, str(operation.segment)
     return INDEX_ACKS, f"{operation.segment}/{keys.encode(operation.subscription or '')}"
 
 
 def indexes_of(operations: Sequence[TransactionOperation]) -> Indexes:
-    """Where a record is found that says all of them."""
+    """The index entries of a record of these operations."""
     if len(operations) == 1:
         return dict([place_of(operations[0])])
     found: dict[str, tuple[str, ...]] = {}
@@ -104,7 +103,7 @@ def indexes_of(operations: Sequence[TransactionOperation]) -> Indexes:
 
 
 async def forget(metadata: MetadataStore, key: str, gone: Callable[[TransactionOperation], bool]) -> None:
-    """Let a record say nothing more of what is `gone`; delete it when that was all. Raises UnknownOutcomeError."""
+    """Remove operations that are `gone` from a record, and the record when none is left. Raises UnknownOutcomeError."""
     for _ in range(_ATTEMPTS_MAX):
         record = await metadata.get(key)
         if record is None:
@@ -122,5 +121,5 @@ async def forget(metadata: MetadataStore, key: str, gone: Callable[[TransactionO
                 await unsure.delete(metadata, key, version)
             return
         except (ConflictError, OutcomeUnknownError):
-            continue  # others forget theirs
-    raise UnknownOutcomeError(f"the metadata store does not say whether what was applied is gone from {key}")
+            continue  # other owners remove their parts
+    raise UnknownOutcomeError(f"the metadata store did not say whether {key} was changed; read it back")

@@ -61,12 +61,18 @@ class ActiveFile:
         """Whether the file may be written and closed."""
         return self.file is not None and self.file is not self._spoilt
 
-    def _post(self, file: LogFile, make: Callable[[File], Work], done: Ended) -> None:
-        """Post the work that `make` returns for the open file, which stays open until it has ended."""
+    def _pin(self, file: LogFile, done: Ended) -> File | None:
+        """The open file. None: it cannot be opened; `done` gets the error in the next turn of the loop."""
         try:
-            handle = self._handles.pin(file)
+            return self._handles.pin(file)
         except OSError as e:
             asyncio.get_running_loop().call_soon(done, e)
+            return None
+
+    def _post(self, file: LogFile, make: Callable[[File], Work], done: Ended) -> None:
+        """Post the work that `make` returns for the open file, which stays open until it has ended."""
+        handle = self._pin(file, done)
+        if handle is None:
             return
 
         def ended(_: object, error: BaseException | None) -> None:
@@ -87,21 +93,19 @@ class ActiveFile:
         end = 0 if group is None else group.end_position
         zeros = zeros_ahead(end) if pads else 0
         buffers, position = ((), 0) if group is None else (group.buffers, group.position)
-        job: WriteJob
+        handle = self._pin(file, done)
+        if handle is None:
+            return
+        job = write_job(handle, buffers, position, zeros, syncs)
+        reopens = group is not None and file.closing is not None
 
-        def make(handle: File) -> Work:
-            nonlocal job
-            job = write_job(handle, buffers, position, zeros, syncs)
-            if group is None or file.closing is None:
-                return job
-            return partial(self._reopen_and_write, file, handle, job)
-
-        def ended(error: BaseException | None) -> None:
+        def ended(_: object, error: BaseException | None) -> None:
+            self._handles.unpin(file)
             if error is None:
                 file.allocated = max(file.allocated, end + zeros if job.padded else end)
             done(error)
 
-        self._post(file, make, ended)
+        self._workers.post(partial(self._reopen_and_write, file, handle, job) if reopens else job, ended)
 
     def _reopen_and_write(self, file: LogFile, handle: File, job: WriteJob) -> None:
         file.reopen(handle, self._generation)

@@ -166,7 +166,8 @@ class Committer:
 
     def add(self, data: memoryview, claims: Sequence[Claim], term: int, time_ms: int) -> Group:
         """Assign offsets to whole entries; the group that they are in."""
-        groups, size, messages = self.groups, len(data), sum(claim.count for claim in claims)
+        groups, size = self.groups, len(data)
+        messages = claims[0].count if len(claims) == 1 else sum(claim.count for claim in claims)
         group = groups.group_for(size, messages)
         if group is None:
             groups.go_on_in(self._segment.plan_file(groups.next_offset))
@@ -202,7 +203,9 @@ class Committer:
         if not self.may_write():
             return
         if self._primary is None:
-            self._start(self._next())
+            step = self._next()
+            if step is not None:
+                self._start(step)
         if self._primary is not None and self._may_write_ahead(self._primary):
             group = self.groups.begin_ahead()
             self._active.write(group, pads=False, syncs=False, done=self._ahead_done)
@@ -238,12 +241,12 @@ class Committer:
 
     # Jobs
 
-    def _start(self, step: Step | None) -> None:
+    def _start(self, step: Step) -> None:
         if step is Step.ROLL:
             head = self.groups.head
             assert head is not None
             self._roll(head.file, None)
-        elif step is not None:
+        else:
             self._start_primary(writes=step is Step.WRITE)
 
     def _start_primary(self, *, writes: bool) -> None:

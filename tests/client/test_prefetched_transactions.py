@@ -9,8 +9,8 @@ import pytest
 from fake_broker import FakeBroker
 
 from engine.client.client import AsyncClient
-from engine.client.transact import prefetched as spares
-from engine.client.transact.prefetched import IN_A_ROW, LOW, SPARES_MAX, TIMEOUTS_MAX, kept_s
+from engine.client.transact import prefetched
+from engine.client.transact.prefetched import IN_A_ROW, LOW, PREFETCHED_MAX, TIMEOUTS_MAX, kept_s
 from engine.errors import EngineError
 from engine.limits import TRANSACTION_TIMEOUT_S_MAX
 from engine.model.transactions import BEGUN_MAX
@@ -23,7 +23,7 @@ KEPT_S = 9.0
 @pytest.fixture(autouse=True)
 def kept_long(monkeypatch: pytest.MonkeyPatch) -> None:
     """On a busy machine too, one comes soon after the other."""
-    monkeypatch.setattr(spares, "KEPT_S_MAX", KEPT_S)
+    monkeypatch.setattr(prefetched, "KEPT_S_MAX", KEPT_S)
 
 
 async def in_a_row(client: AsyncClient, count: int = IN_A_ROW + 1, timeout_s: float = TIMEOUT_S) -> list[str]:
@@ -97,7 +97,7 @@ async def test_who_runs_many_at_a_time_has_as_many_ready(broker: FakeBroker):
         found = [one for row in await asyncio.gather(*(in_a_row(client, 40) for _ in range(20))) for one in row]
         assert waited_for(broker) - before < 40  # until the first of them came
         assert len(set(found)) == 800
-        assert sum(asked(broker)) <= 4 * BEGUN_MAX + 800 + SPARES_MAX
+        assert sum(asked(broker)) <= 4 * BEGUN_MAX + 800 + PREFETCHED_MAX
 
 
 async def test_it_lives_longer_by_what_it_may_be_kept(broker: FakeBroker):
@@ -128,14 +128,14 @@ async def test_whoever_closes_the_client_aborts_them(broker: FakeBroker):
 
 async def test_those_that_come_while_the_client_closes_are_aborted(broker: FakeBroker, monkeypatch: pytest.MonkeyPatch):
     """They are begun when it closes, and nobody has heard of it."""
-    begin_some, closing = spares.begin_some, asyncio.Event()
+    begin_some, closing = prefetched.begin_some, asyncio.Event()
 
     async def late(*arguments):
         found = await begin_some(*arguments)
         await closing.wait()
         return found
 
-    monkeypatch.setattr(spares, "begin_some", late)
+    monkeypatch.setattr(prefetched, "begin_some", late)
     async with broker.client() as client:
         found = await in_a_row(client)
         await broker.until(lambda: bool(asked(broker)))
@@ -146,7 +146,7 @@ async def test_those_that_come_while_the_client_closes_are_aborted(broker: FakeB
 
 async def test_one_that_was_long_in_coming_has_no_less_time(broker: FakeBroker, monkeypatch: pytest.MonkeyPatch):
     """Its time has run since it was asked for."""
-    begin_some, loop = spares.begin_some, asyncio.get_running_loop()
+    begin_some, loop = prefetched.begin_some, asyncio.get_running_loop()
     time, passed = loop.time, [0.0]
     monkeypatch.setattr(loop, "time", lambda: time() + passed[0])
 
@@ -155,11 +155,11 @@ async def test_one_that_was_long_in_coming_has_no_less_time(broker: FakeBroker, 
         passed[0] += 0.9 * KEPT_S
         return found
 
-    monkeypatch.setattr(spares, "begin_some", slow)
+    monkeypatch.setattr(prefetched, "begin_some", slow)
     async with broker.client() as client:
         found = await in_a_row(client)
-        await broker.until(lambda: bool(client._transactions._spares._stock(TIMEOUT_S).waiting))
-        client._transactions._spares.ended()
+        await broker.until(lambda: bool(client._transactions._prefetched._stock(TIMEOUT_S).waiting))
+        client._transactions._prefetched.ended()
         before = waited_for(broker)
         passed[0] += 0.2 * KEPT_S
         found += await in_a_row(client, 1)
@@ -172,7 +172,7 @@ async def test_who_leaves_them_unused_has_to_go_on_longer_each_time(
 ):
     """Until he uses one."""
     async with broker.client() as client:
-        stock, loop = client._transactions._spares._stock(TIMEOUT_S), asyncio.get_running_loop()
+        stock, loop = client._transactions._prefetched._stock(TIMEOUT_S), asyncio.get_running_loop()
         time, passed, rows = loop.time, [0.0], []
         monkeypatch.setattr(loop, "time", lambda: time() + passed[0])
         for _ in range(4):
@@ -183,13 +183,13 @@ async def test_who_leaves_them_unused_has_to_go_on_longer_each_time(
                 count += 1
             rows.append(count)
             passed[0] += 2 * KEPT_S
-            client._transactions._spares._expire(stock)
+            client._transactions._prefetched._expire(stock)
         assert rows == [IN_A_ROW * 2**i + 1 for i in range(4)]
         await in_a_row(client, 16 * IN_A_ROW + 1)
         await broker.settle()
         await in_a_row(client, 1)
         passed[0] += 2 * KEPT_S
-        client._transactions._spares._expire(stock)
+        client._transactions._prefetched._expire(stock)
         before = len(asked(broker))
         await in_a_row(client, 2 * IN_A_ROW + 1)
         await broker.settle()
@@ -229,11 +229,11 @@ async def test_one_with_a_name_is_never_a_spare(broker: FakeBroker):
 
 
 async def test_what_nobody_needs_is_aborted_and_no_more_are_begun(broker: FakeBroker, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(spares, "_USED_SHARE", 1e-9)
-    monkeypatch.setattr(spares, "KEPT_S_MAX", 0.02)
+    monkeypatch.setattr(prefetched, "_USED_SHARE", 1e-9)
+    monkeypatch.setattr(prefetched, "KEPT_S_MAX", 0.02)
     async with broker.client() as client:
-        stock = client._transactions._spares._stock(TIMEOUT_S)
-        monkeypatch.setattr(spares, "KEPT_S_MAX", KEPT_S)
+        stock = client._transactions._prefetched._stock(TIMEOUT_S)
+        monkeypatch.setattr(prefetched, "KEPT_S_MAX", KEPT_S)
         found = await in_a_row(client)
         await broker.until(lambda: len(aborted(broker)) == sum(asked(broker)) > 0)
         assert (len(stock.waiting), stock.coming, stock.expiry) == (0, 0, None)
@@ -259,8 +259,8 @@ async def test_those_that_come_too_late_are_given_to_nobody(broker: FakeBroker, 
     """It took long to begin them, and all of their time is over."""
     async with broker.client() as client:
         found = await in_a_row(client, IN_A_ROW)
-        client._transactions._spares._stock(TIMEOUT_S).kept_s = 1e-9
-        monkeypatch.setattr(spares, "_USED_SHARE", 1e-9)
+        client._transactions._prefetched._stock(TIMEOUT_S).kept_s = 1e-9
+        monkeypatch.setattr(prefetched, "_USED_SHARE", 1e-9)
         found += await in_a_row(client, IN_A_ROW)
         await broker.until(lambda: bool(aborted(broker)))
         assert waited_for(broker) == len(found)
@@ -278,7 +278,7 @@ async def test_where_none_can_be_begun_ahead_one_is_begun_by_whoever_needs_it(br
 
 
 def test_who_was_quick_and_is_slow_now_has_few_ready():
-    stock: Any = spares._Stock(TIMEOUT_S)
+    stock: Any = prefetched._Stock(TIMEOUT_S)
     for number in range(40):
         stock.note(number * stock.kept_s / 4 / 2.5, soon=True)
         assert stock.take(0.0) is None  # so that more should have been there

@@ -1,16 +1,20 @@
-"""What a user gives to be acknowledged, and the ids in it."""
+"""What a user acknowledges: the ids in it, and the position vector that follows, segment by segment."""
 
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from typing import NamedTuple
 
 from pyroaring import BitMap64
 
 from engine._native.consume.batch import MessageBatch
 from engine._native.consume.message import Message
 from engine.errors import InvalidArgumentError
-from engine.model.positions import MessageId
+from engine.model.positions import MessageId, bucket_position, split_position
+
+# {bucket, or None for the segment as a whole: the first offset that is not acknowledged}
+Asked = dict[int | None, int]
 
 
 def id_of(x: object, topic: str) -> MessageId:
@@ -18,7 +22,7 @@ def id_of(x: object, topic: str) -> MessageId:
     ident = x.id if isinstance(x, Message) else x
     if not isinstance(ident, MessageId):
         raise InvalidArgumentError(
-            f"{type(x).__name__} names no message; a Message, MessageId or MessageBatch is right"
+            f"what is acknowledged must be a Message, MessageId or MessageBatch, got {type(x).__name__}"
         )
     check_topic(ident, ident.topic, topic)
     if ident.segment_id < 0 or ident.offset < 0 or ident == MessageId.latest:
@@ -46,7 +50,8 @@ def offsets_of(x: object, topic: str) -> dict[int, BitMap64]:
     if isinstance(x, Iterable) and not isinstance(x, (str, bytes, bytearray, memoryview)):
         return _offsets_of_many(x, topic)
     raise InvalidArgumentError(
-        f"{type(x).__name__} names no message; a Message, MessageId, MessageBatch, or several of the first two is right"
+        "what is acknowledged must be a Message, a MessageId, a MessageBatch or several of the first two, got "
+        f"{type(x).__name__}"
     )
 
 
@@ -71,3 +76,46 @@ def _offsets_of_many(many: Iterable[object], topic: str) -> dict[int, BitMap64]:
             offsets = found[segment_id] = array("Q")
         offsets.append(offset)
     return {segment_id: BitMap64(offsets) for segment_id, offsets in found.items()}
+
+
+def position_vector(x: object, topic: str) -> Mapping[int, int]:
+    """{place: first offset not acknowledged} that acknowledging `x` cumulatively means.
+
+    Raises InvalidArgumentError.
+    """
+    if isinstance(x, MessageBatch):
+        check_topic(x, x.topic, topic)
+        return x.positions if len(x) else {}
+    ident = id_of(x, topic)
+    return ident.positions or {ident.segment_id: ident.offset + 1}
+
+
+def by_segment(vector: Mapping[int, int]) -> dict[int, Asked]:
+    """A position vector, segment by segment."""
+    found: dict[int, Asked] = {}
+    for place, position in vector.items():
+        segment_id, bucket = split_position(place)
+        found.setdefault(segment_id, {})[bucket] = position
+    return found
+
+
+def without(segment_id: int, vector: Mapping[int, int]) -> dict[int, int]:
+    """A vector without the positions of one segment and its buckets."""
+    return {place: position for place, position in vector.items() if split_position(place)[0] != segment_id}
+
+
+class Ack(NamedTuple):
+    """The positions in one ACK: of the segment as a whole, or of its buckets."""
+
+    position: int | None
+    buckets: list[tuple[int, int]] | None
+
+    @property
+    def asked(self) -> Asked:
+        """The positions by bucket."""
+        return {None: self.position} if self.position is not None else dict(self.buckets or ())
+
+
+def place_of(segment_id: int, bucket: int | None) -> int:
+    """Where the position of a bucket, or (None) of the whole segment, stands in a position vector."""
+    return segment_id if bucket is None else bucket_position(segment_id, bucket)

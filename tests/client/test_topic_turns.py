@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from engine.client.consume.credit import Budget, Gate
-from engine.client.many.history import Journal
-from engine.client.many.turns import TURN_MESSAGES, Line, VectorLine
+from engine.client.many.history import History
+from engine.client.many.turns import TURN_MESSAGES, StreamTurns, TopicTurns
 from engine.model.positions import TopicPositions
 
 
@@ -51,7 +51,7 @@ class Member:
         return self.topic, offset, None if made is None else lambda: made(0, offset, positions)
 
 
-def line_of(count: int, kind: Any = Line) -> tuple[Any, list[Member]]:
+def line_of(count: int, kind: Any = TopicTurns) -> tuple[Any, list[Member]]:
     members = [Member(f"t{i}") for i in range(count)]
     return kind(lambda member: None), members
 
@@ -87,7 +87,7 @@ def test_who_has_nothing_gives_way_and_comes_back_last():
 
 
 def test_who_leaves_in_its_turn_gives_nothing_more():
-    line, (a, b) = line_of(2, VectorLine)
+    line, (a, b) = line_of(2, StreamTurns)
     for member in (a, b):
         member.push(5)
         line.join(member)
@@ -114,7 +114,7 @@ STEPS = st.lists(
 @given(STEPS)
 def test_semantics_11_an_id_knows_exactly_what_was_delivered_before_it(steps):
     """Against a model that copies everything at every delivery; ids are made at the end, in both orders."""
-    line, members = line_of(4, VectorLine)
+    line, members = line_of(4, StreamTurns)
     delivered: dict[str, int] = {}
     made: list[tuple[Any, dict[str, int]]] = []
     for what, who, count in steps:
@@ -137,12 +137,12 @@ def test_semantics_11_an_id_knows_exactly_what_was_delivered_before_it(steps):
         assert all(v.created_ms == 7 for v in vectors.values())
 
 
-def test_a_journal_forgets_what_nobody_holds():
-    journal = Journal()
+def test_a_history_forgets_what_nobody_holds():
+    history = History()
     marks = []
     for i in range(10_000):
-        marks.append(journal.mark())
-        journal.note(f"t{i % 3}", TopicPositions(0, {0: i}))
+        marks.append(history.mark())
+        history.note(f"t{i % 3}", TopicPositions(0, {0: i}))
     assert len({id(chapter) for chapter, _ in marks}) > 5
     assert max(step for _, step in marks) < 2_000
     for i in (0, 1, 2, 5_000, 9_999):
@@ -168,9 +168,13 @@ class Window:
 def test_a_budget_is_cut_into_as_many_parts_as_there_will_be():
     budget = Budget((1000, 1 << 20), size_min=1, expected=4)
     assert budget.part == (250, 1 << 18)
-    assert budget.recount(0, 10) == 10
+    share, other = budget.share(), budget.share()
+    share.set(held=0, attachments=7)
+    other.set(held=0, attachments=3)
+    assert budget.shares == 10
     assert budget.part == (100, (1 << 20) // 10)
-    budget.recount(10, 0)
+    share.set(held=0, attachments=0)
+    other.set(held=0, attachments=0)
     assert budget.part == (250, 1 << 18)
     assert Budget((3, 10), size_min=1, expected=100).part == (1, 1)
 
@@ -178,12 +182,13 @@ def test_a_budget_is_cut_into_as_many_parts_as_there_will_be():
 def test_a_window_that_is_too_wide_shrinks_by_what_is_consumed():
     budget = Budget((100, 1000), size_min=1)
     attachment = Window((100, 1000))
-    budget.recount(0, 4)  # others came: 25 messages and 250 bytes are its part
+    share = budget.share()
+    share.set(held=0, attachments=4)  # others came: 25 messages and 250 bytes are its part
     budget.regrant(attachment, 30, 100)  # type: ignore[arg-type]
     assert (attachment.granted, attachment.window) == ((0, 0), (70, 900))
     budget.regrant(attachment, 60, 800)  # type: ignore[arg-type]
     assert (attachment.granted, attachment.window) == ((15, 150), (25, 250))
-    budget.recount(4, 1)
+    share.set(held=0, attachments=1)
     assert budget.widen([attachment]) == (100, 1000)  # type: ignore[list-item]
     assert attachment.granted == (90, 900)
 
@@ -195,18 +200,19 @@ async def test_a_gate_lets_few_in_at_once_and_nobody_while_all_is_held():
         gate.admit(attachment)  # type: ignore[arg-type]
     waited = [a for a in attachments if a.granted == (0, 0)]
     assert 0 < len(waited) < 40
-    held = gate.hold(0, 10_000)  # those who were let in have filled it
+    share = gate.share()
+    share.set(held=10_000, attachments=40)  # those that were let in have filled it
     gate._go_on()
     assert all(a.granted == (0, 0) for a in waited)
     waited[0].window = None  # it was lost meanwhile
-    held = gate.hold(held, 9_999)
+    share.set(held=9_999, attachments=40)
     for _ in range(3):
         gate._go_on()
     assert all(a.granted == (10, 100) for a in waited[1:])
     assert waited[0].granted == (0, 0)
     gate.admit(waited[0])  # type: ignore[arg-type]
     gate.regrant(attachments[0], 1, 50)  # type: ignore[arg-type]
-    gate.hold(held, 0)
+    share.set(held=0, attachments=40)
     gate._go_on()
     assert attachments[0].granted == (11, 150)
     assert waited[0].granted == (10, 100)

@@ -1,0 +1,85 @@
+# cython: language_level=3, auto_pickle=False
+"""The headers of entries in a block, for code that routes, counts and times entries and never opens them."""
+cimport cython
+from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
+from engine._native.format.layout cimport (
+    AT_COUNT, AT_FIRST_OFFSET, AT_FIRST_SEQUENCE, AT_FLAGS, AT_LAST_SEQUENCE, AT_PRODUCER_ID, AT_PUBLISH_TIME, AT_SIZE,
+    DELIVER_AT, HEADER_SIZE, load32, load64,
+)
+from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
+
+from engine.errors import CorruptionError
+
+
+@cython.final
+cdef class Head:
+    """One entry of a block: bytes `start` up to `stop`, and what its header says."""
+
+    def __repr__(self):
+        return f"Head(bytes {self.start}..{self.stop}, offsets {self.first}..{self.last})"
+
+
+cdef Head _head(const uint8_t* p, Py_ssize_t at):
+    cdef Head head = Head.__new__(Head)
+    head.start, head.stop = at, at + <Py_ssize_t> load32(p + AT_SIZE)
+    head.first = load64(p + AT_FIRST_OFFSET)
+    head.last = head.first + load32(p + AT_COUNT) - 1
+    head.producer = load64(p + AT_PRODUCER_ID)
+    head.first_sequence, head.last_sequence = load64(p + AT_FIRST_SEQUENCE), load64(p + AT_LAST_SEQUENCE)
+    head.publish_time_ms = <int64_t> load64(p + AT_PUBLISH_TIME)
+    head.delayed = p[AT_FLAGS] & DELIVER_AT != 0
+    return head
+
+
+def head_of(block):
+    """The first entry of a block; None when the block is shorter than a header."""
+    cdef Py_buffer view
+    PyObject_GetBuffer(block, &view, PyBUF_SIMPLE)
+    try:
+        return None if view.len < <Py_ssize_t> HEADER_SIZE else _head(<const uint8_t*> view.buf, 0)
+    finally:
+        PyBuffer_Release(&view)
+
+
+def entry_heads(block):
+    """All entries of a block, in order. Raises CorruptionError where sizes and counts do not add up.
+
+    Checksums are not looked at: a reader has done that.
+    """
+    cdef Py_buffer view
+    cdef Py_ssize_t at = 0, room
+    cdef const uint8_t* p
+    cdef uint32_t size, count
+    cdef list heads = []
+    PyObject_GetBuffer(block, &view, PyBUF_SIMPLE)
+    try:
+        while at < view.len:
+            p, room, size, count = <const uint8_t*> view.buf + at, view.len - at, 0, 0
+            if room >= <Py_ssize_t> HEADER_SIZE:
+                size, count = load32(p + AT_SIZE), load32(p + AT_COUNT)
+            if size < HEADER_SIZE or <Py_ssize_t> size > room or count == 0:
+                raise CorruptionError(f"an entry of {size} bytes and {count} messages at byte {at} of {view.len}")
+            heads.append(_head(p, at))
+            at += size
+        return heads
+    finally:
+        PyBuffer_Release(&view)
+
+
+def apparent_heads(block):
+    """The entries of a block as far as it looks like entries; the last may claim bytes that are not there."""
+    cdef Py_buffer view
+    cdef Py_ssize_t at = 0
+    cdef const uint8_t* p
+    cdef list heads = []
+    PyObject_GetBuffer(block, &view, PyBUF_SIMPLE)
+    try:
+        while at + <Py_ssize_t> HEADER_SIZE <= view.len:
+            p = <const uint8_t*> view.buf + at
+            heads.append(_head(p, at))
+            if load32(p + AT_SIZE) < HEADER_SIZE:
+                break
+            at += load32(p + AT_SIZE)
+        return heads
+    finally:
+        PyBuffer_Release(&view)

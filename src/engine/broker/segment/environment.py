@@ -1,0 +1,22 @@
+"""`Environment`: what all open segments of a broker share."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from engine.broker.pools.file_reads import FileReads
+from engine.broker.pools.latency import Measures
+from engine.broker.pools.pools import PublishMemory
+from engine.clock import Clock
+
+
+@dataclass(frozen=True, slots=True)
+class Environment:
+    """`serving_since`: the loop's time since when clients of other processes may connect; None: they cannot."""
+
+    publish: PublishMemory
+    reads: FileReads
+    latency: Measures
+    clock: Clock
+    serving_since: Callable[[], float | None]
