@@ -101,7 +101,6 @@ def shown(values: tuple[float, float, float] | None, write: Callable[[float], st
 
 
 def row(found: dict[str, Any]) -> list[str]:
-    """One row as text."""
     verdict = {True: "met", False: "missed", None: "–" if found["asked for"] else ""}[found["met"]]
     return [
         found["bar"],
@@ -136,7 +135,6 @@ def machine() -> dict[str, Any]:
 
 
 def options(group_names: list[str]) -> argparse.Namespace:
-    """The command line."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--reps", type=int, default=5, help="repetitions (5)")
     parser.add_argument("--json", metavar="FILE", help="write every figure and every row there")

@@ -189,7 +189,6 @@ class Width:
 
 
 def main() -> None:
-    """Print every figure once."""
     for holder in (SendNowait, AddColumns, Extras, Width):
         nested = holder.params if isinstance(holder.params, tuple) else (holder.params,)
         combined: list[tuple[Any, ...]] = [()]

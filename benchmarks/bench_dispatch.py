@@ -21,7 +21,7 @@ class Route:
     unit = "ns/entry"
 
     def setup(self, buckets: int, owners: str) -> None:
-        """A block, and who owns what."""
+        """A block, and the owner of each bucket."""
         width = 0x10000 // buckets
         self.ends = array("H", [width * (i + 1) - 1 for i in range(buckets)])
         self.sharers = {"one owner": 1, "two owners": 2, "an owner a bucket": buckets}[owners]
@@ -40,7 +40,7 @@ class Route:
         return self._best(MUCH)
 
     def track_left_behind(self, buckets: int, owners: str) -> float:
-        """The same where nobody has credit: all of it becomes due."""
+        """Dispatch without credit: the whole block becomes due."""
         return self._best(0)
 
     def _best(self, credit: int) -> float:

@@ -45,11 +45,9 @@ class Publish:
     unit = "messages/s"
 
     def setup(self, way: str) -> None:
-        """The messages."""
         self.sample = rows(COUNT, 100)
 
     def track_rate(self, way: str) -> float:
-        """Messages per second."""
         return median(lambda: with_engine(lambda opened: publish_rate(opened, way, self.sample)))
 
 
@@ -62,11 +60,9 @@ class Consume:
     unit = "messages/s"
 
     def setup(self, way: str) -> None:
-        """The messages."""
         self.sample = rows(COUNT, 100)
 
     def track_rate(self, way: str) -> float:
-        """Messages per second."""
         return median(lambda: with_engine(lambda opened: consume_rate(opened, way, self.sample)))
 
 
@@ -77,11 +73,9 @@ class Publishers:
     unit = "messages/s"
 
     def setup(self) -> None:
-        """The messages."""
         self.sample = rows(10_000, 100)
 
     def track_rate(self) -> float:
-        """Messages per second."""
         return median(lambda: with_engine(lambda opened: publishers_rate(opened, self.sample, PUBLISH_S)))
 
 
@@ -137,11 +131,9 @@ class Stores:
         self.sample = rows(COUNT, 100)
 
     def track_publish(self, store: str) -> float:
-        """Messages per second."""
         return median(lambda: publish_and_consume_rates(store, self.sample)[PUBLISHED])
 
     def track_consume(self, store: str) -> float:
-        """Messages per second."""
         return median(lambda: publish_and_consume_rates(store, self.sample)[CONSUMED])
 
     def track_publishers(self, store: str) -> float:

@@ -52,14 +52,12 @@ class Directory:
         self.workers = NativeWorkers()
 
     def store(self) -> SegmentStore:
-        """A store of it."""
         clock = clocks.SystemClock()
         return SegmentStore(
             OsDisk(), self.path, clock=clock, metadata=MemoryMetadataStore(clock), executor=self.workers
         )
 
     def remove(self) -> None:
-        """Clean up."""
         self.workers.close()
         shutil.rmtree(self.path)
 
@@ -220,7 +218,6 @@ class OpenAfterCrash:
     track_open_ms.unit = "ms"  # type: ignore[attr-defined]
 
     def teardown(self, mib: int) -> None:
-        """Clean up."""
         self.directory.remove()
 
 
@@ -231,7 +228,6 @@ class TailScan:
     mib = 2 if TINY else 250
 
     def setup(self) -> None:
-        """One file, not closed."""
         self.directory = Directory()
 
         async def fill() -> float:
@@ -257,5 +253,4 @@ class TailScan:
     track_open_ms.unit = "ms"  # type: ignore[attr-defined]
 
     def teardown(self) -> None:
-        """Clean up."""
         self.directory.remove()

@@ -1,6 +1,6 @@
 """What a crowd can do to a broker: 1,000 clients that list and watch 100,000 topics, 1,000 slow consumers; half deaf.
 
-Resident memory has to stay within the configured limits and a constant, everybody who reads gets all there is or a
+Resident memory has to stay within the configured limits and a constant, every reader gets the whole list or a
 typed error, and others' messages are acknowledged within twice the time of before.
 """
 
@@ -20,7 +20,6 @@ class _Crowd:
     kind = ""
 
     def setup_cache(self) -> dict[str, float]:
-        """Run it."""
         return listeners.scenario(self.kind)
 
     def track_resident_growth(self, found: dict[str, float]) -> float:
@@ -44,7 +43,7 @@ class _Crowd:
         return found["processor_s"]
 
     def track_answered(self, found: dict[str, float]) -> float:
-        """Of those who read, how many were answered and not refused."""
+        """The share of readers that were answered and not refused."""
         return found["answered"] / (found["answered"] + found["refused"])
 
     track_resident_growth.unit = "bytes"  # type: ignore[attr-defined]

@@ -81,7 +81,6 @@ def concurrent() -> float:
 
 
 def raw() -> float:
-    """One raw commit, likewise."""
     with directory() as path:
         return raw_seconds(path)
 
@@ -115,17 +114,14 @@ class Open:
     unit = "ms"
 
     def setup(self) -> None:
-        """Fill it."""
         self.cleanup = contextlib.ExitStack()
         self.path = self.cleanup.enter_context(directory())
         run(self.fill())
 
     def teardown(self) -> None:
-        """Remove it."""
         self.cleanup.close()
 
     async def fill(self) -> None:
-        """All topics."""
         store = await open_store(self.path)
         await asyncio.gather(*(store.put(key(number), RECORD) for number in range(TOPICS)))
         await store.close()
@@ -140,5 +136,4 @@ class Open:
         return seconds
 
     def track_open_ms(self) -> float:
-        """Milliseconds."""
         return median(lambda: run(self.open_once())) * 1e3

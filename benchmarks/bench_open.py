@@ -25,7 +25,6 @@ class DataGrows:
     unit = "ms"
 
     def track_first_publish_ms(self, mib: int) -> float:
-        """Milliseconds."""
         return open_seconds(mib, TAIL_MIB) * 1e3
 
 
@@ -38,5 +37,4 @@ class TailGrows:
     unit = "ms"
 
     def track_first_publish_ms(self, tail_mib: int) -> float:
-        """Milliseconds."""
         return open_seconds(0, tail_mib) * 1e3

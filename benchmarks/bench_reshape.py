@@ -30,7 +30,6 @@ class SplitUnderLoad:
     timeout = 900
 
     def setup(self) -> None:
-        """Measure once for all."""
         with server() as broker:
             self.splits = splits_of(broker.url)
 

@@ -40,13 +40,11 @@ class _Served:
     far: FarEnd
 
     def setup(self, *_: Any) -> None:
-        """Start both."""
         self.processes = contextlib.ExitStack()
         self.server = self.processes.enter_context(server())
         self.far = self.processes.enter_context(far_end())
 
     def teardown(self, *_: Any) -> None:
-        """Stop both."""
         self.processes.close()
 
     def client(self, use: Callable[[Any], Coroutine[Any, Any, Any]]) -> Any:
@@ -61,16 +59,13 @@ class Publish(_Served):
     param_names: ClassVar = ["way", "value size"]
 
     def setup(self, way: str, size: int) -> None:
-        """And the messages."""
         super().setup()
         self.sample = rows(COUNT[size], size)
 
     def rate(self, way: str) -> float:
-        """Messages per second."""
         return float(self.client(lambda client: publish_rate(client, way, self.sample)))
 
     def track_rate(self, way: str, size: int) -> float:
-        """Messages per second."""
         return median(lambda: self.rate(way))
 
     def track_writev_ratio(self, way: str, size: int) -> float:
@@ -93,16 +88,13 @@ class Consume(_Served):
     param_names: ClassVar = ["as", "value size"]
 
     def setup(self, way: str, size: int) -> None:
-        """And the messages."""
         super().setup()
         self.sample = rows(COUNT[size], size)
 
     def rate(self, way: str) -> float:
-        """Messages per second."""
         return float(self.client(lambda client: consume_rate(client, way, self.sample)))
 
     def track_rate(self, way: str, size: int) -> float:
-        """Messages per second."""
         return median(lambda: self.rate(way))
 
     def track_tcp_ratio(self, way: str, size: int) -> float:
@@ -127,7 +119,6 @@ class Delay(_Served):
     param_names: ClassVar = ["percentile"]
 
     def ours(self, share: float) -> float:
-        """Milliseconds."""
         return percentile(self.client(lambda client: warmed_delays(client, RATE, DELAYS, 100)), share) * 1e3
 
     def echo(self, share: float) -> float:
@@ -135,7 +126,6 @@ class Delay(_Served):
         return percentile(run(loopback.echo_latencies(self.far.port, RATE, DELAYS, 100)), share) * 1e3
 
     def track_ms(self, share: float) -> float:
-        """Milliseconds."""
         return median(lambda: self.ours(share))
 
     def track_tcp_ratio(self, share: float) -> float:
@@ -150,16 +140,13 @@ class Publishers(_Served):
     """P8: 64 publishers, each with one synced message of 100 B outstanding."""
 
     def setup(self) -> None:
-        """And the messages."""
         super().setup()
         self.sample = rows(10_000, 100)
 
     def rate(self) -> float:
-        """Messages per second."""
         return float(self.client(lambda client: publishers_rate(client, self.sample, PUBLISH_S)))
 
     def track_rate(self) -> float:
-        """Messages per second."""
         return median(self.rate, ROUNDS)
 
     def track_synced_file_ratio(self) -> float:

@@ -46,7 +46,6 @@ class Client:
 
     @classmethod
     async def connect(cls, url: str) -> Client:
-        """With the handshake sent."""
         client = cls()
         await TcpConnector().connect(url, client._made)
         client.stream.send(

@@ -34,13 +34,11 @@ class _Sized:
     server: Server
 
     def setup(self, *_: Any) -> None:
-        """Start it."""
         self.processes = contextlib.ExitStack()
         self.server = self.processes.enter_context(server())
         self.sample = rows(COUNT, 100)
 
     def teardown(self, *_: Any) -> None:
-        """Stop it."""
         self.processes.close()
 
 
@@ -51,11 +49,9 @@ class Segments(_Sized):
     param_names: ClassVar = ["segments"]
 
     def rate(self, segments: int) -> float:
-        """Messages per second."""
         return run(rate_of_client(self.server.url, self.sample, segments=segments))
 
     def track_rate(self, segments: int) -> float:
-        """Messages per second."""
         return median(lambda: self.rate(segments))
 
     def track_ratio_to_one(self, segments: int) -> float:
@@ -73,11 +69,9 @@ class Connections(_Sized):
     param_names: ClassVar = ["connections"]
 
     def rate(self, connections: int) -> float:
-        """Messages per second."""
         return rate_among_connections(self.server.url, connections, self.sample)
 
     def track_rate(self, connections: int) -> float:
-        """Messages per second."""
         return median(lambda: self.rate(connections))
 
     def track_ratio_to_one(self, connections: int) -> float:
@@ -101,11 +95,9 @@ class Topics(_Sized):
         run(add_topics(self.server.url, topics - 1))
 
     def rate(self, of: Server) -> float:
-        """Messages per second."""
         return run(rate_of_client(of.url, self.sample))
 
     def track_rate(self, topics: int) -> float:
-        """Messages per second."""
         return median(lambda: self.rate(self.server))
 
     def track_ratio_to_one(self, topics: int) -> float:

@@ -45,15 +45,14 @@ COUNTS = {"rows": None, "rows, small": "segment INT"}  # schemas of frames of wh
 
 
 def seconds(run: Callable[[], object]) -> float:
-    """Of one run."""
     start = time.perf_counter()
     run()
     return time.perf_counter() - start
 
 
 def in_turn(*runs: T, measure: Callable[[T], float] = seconds, count: int = RUNS) -> list[list[float]]:
-    """What is measured of each, round by round, after two rounds that do not count. Each round has another order: it
-    matters who comes behind whom.
+    """The measures of each run, round by round, after WARM rounds that do not count. Each round has another order,
+    since the order matters.
     """
     rng, rounds = random.Random(1), []
     for _ in range(WARM + count):
@@ -260,7 +259,6 @@ class Idle:
 
 
 def show(what: str, ours: float, theirs: float, ratio: float, other: str = "Parquet") -> None:
-    """A line of it."""
     rates = f"{ROWS / ours / 1e6:6.2f} M/s  {other:8} {ROWS / theirs / 1e6:6.2f} M/s"
     print(f"{what:30} {rates}  ratio {ratio:.2f}", flush=True)
 
@@ -284,7 +282,6 @@ def show_fixed() -> None:
 
 
 def show_idle() -> None:
-    """Micro-batches without data."""
     ours, theirs, once, ratio, ratio_once = idle_trio()
     rates = f"rate source {theirs:6.2f} ms  ratio {ratio:.2f}   asked once {once:6.2f} ms  ratio {ratio_once:.2f}"
     print(f"{'idle micro-batch':30} {ours:6.2f} ms   {rates}", flush=True)

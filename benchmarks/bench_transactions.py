@@ -24,7 +24,6 @@ class _Served:
         self.sample = rows(COUNT, 100)
 
     def teardown(self, *_: Any) -> None:
-        """Stop it."""
         self.processes.close()
 
 
@@ -35,7 +34,6 @@ class Groups(_Served):
     param_names: ClassVar = ["at once"]
 
     def rate(self, at_once: int, transactional: bool) -> float:
-        """Messages per second."""
         sample = self.sample if at_once > 1 else self.sample[: max(len(self.sample) // 2, transaction_rates.GROUP)]
         use = lambda client: transaction_rates.group_rate(client, sample, at_once, transactional)  # noqa: E731
         return float(transaction_rates.over(self.broker.url, use))
@@ -63,7 +61,6 @@ class Commit(_Served):
         return percentile(waits, 0.5)
 
     def track_p50_ms(self) -> float:
-        """Milliseconds."""
         return self.p50() * 1e3
 
     def track_metadata_ratio(self) -> float:
@@ -78,7 +75,6 @@ class ManyOpen(_Served):
     """10,000 open transactions."""
 
     def figures(self) -> dict[str, float]:
-        """All of it."""
         found: dict[str, float] = transaction_rates.over(
             self.broker.url, lambda client: transaction_rates.many_open(client, self.broker, self.sample)
         )

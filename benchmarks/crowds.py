@@ -42,7 +42,6 @@ def idle_connections(url: str, count: int) -> Iterator[None]:
 
 
 async def stay_connected(url: str, count: int) -> None:
-    """What that process does."""
     clients = [engine.AsyncClient(url) for _ in range(count)]
     await in_parts(clients, lambda client: client.connect())
     print("connected:", count, flush=True)

@@ -12,7 +12,7 @@ from bench_open import GIB
 from measures import CONNECTIONS, SEGMENTS, TOPICS
 from transaction_rates import AT_ONCE, OPEN
 
-# Adapters of the peers' harness that are not a server of somebody else's.
+# Adapters of the peers' harness that are not other projects' servers.
 NOT_SERVERS = ("engine", "limit-", "lmdb", "sqlite", "persist-queue", "litequeue")
 
 
@@ -86,7 +86,6 @@ class Bar:
         return ratio <= self.at_most if self.at_most is not None else None
 
     def asked(self) -> str:
-        """In words."""
         if self.at_least is not None:
             return f"≥ {self.at_least:g} ×"
         return f"≤ {self.at_most:g} ×" if self.at_most is not None else ""
@@ -146,7 +145,7 @@ BARS = [
         at_least=0.5,
         name=PLAIN,
     ),
-    Bar("P15", "the same", f"transactions {AT_ONCE}", "stream", name="a stream nobody waits for"),
+    Bar("P15", "the same", f"transactions {AT_ONCE}", "stream", name="a stream without waits"),
     Bar("P15", "a commit, p50", "commit p50", "metadata commit", at_most=2, unit="ms", name="a metadata commit"),
     Bar("P15", f"resident, one of {OPEN:,} open ones", "open transaction bytes", 20e3, unit="B"),
     Bar("P15", f"publish beside {OPEN:,} open ones", "plain, many open", "plain, none open", at_least=0.8, name="none"),

@@ -134,7 +134,6 @@ class Group:
         self._waiting: list[tuple[tuple[bytes, bytes], asyncio.Future[None]]] = []
 
     async def send(self, key: bytes, value: bytes) -> None:
-        """Returns when synced."""
         loop = asyncio.get_running_loop()
         future = loop.create_future()
         if not self._waiting:

@@ -2,10 +2,10 @@
 
 Run as a script it is the process that they are in. What the broker keeps resident is looked at meanwhile, its processor
 time and how late its loop is, and how long others wait for the acknowledgement of a message. That is compared with the
-same before: alone, and beside a process that computes and has nothing to do with the broker. It and the crowd run only
-when nobody else wants to, as if they had machines of their own: what they take of this one is not taken for what the
-crowd does to the broker. All that the broker does for the crowd is in the figures, and what the kernel does. What a
-hypervisor takes meanwhile is told (`stolen_s`): a run of which it took much says little.
+same before: alone, and beside a process that computes and has nothing to do with the broker. It and the crowd run
+at idle priority, as if they had machines of their own: their own processor time is not taken for the crowd's effect
+on the broker. The figures include all work of the broker for the crowd, and of the kernel. Time taken by a hypervisor
+is reported (`stolen_s`): a run with much of it is not conclusive.
 """
 
 from __future__ import annotations
@@ -62,7 +62,6 @@ class Listener:
         self.listed, self.watched, self.consumed = asyncio.Event(), asyncio.Event(), asyncio.Event()
 
     async def connect(self, url: str) -> None:
-        """Connect and shake hands."""
         await TcpConnector().connect(url, self._made)
         self.stream.send(
             commands.Connect(magic=MAGIC, protocol=PROTOCOL_VERSION, features=list(FEATURES), client="crowd")
@@ -87,7 +86,6 @@ class Listener:
         self.stream.send(commands.GetTopicsOfNamespace(request_id=2, namespace=NAMESPACE, after=after))
 
     def frame_received(self, header: commands.Header, payload: memoryview) -> None:
-        """Whatever the broker says."""
         if isinstance(header, commands.Connected):
             self.connected.set()
         elif isinstance(header, commands.Ping):
@@ -123,10 +121,10 @@ class Listener:
             event.set()
 
     def pause_writing(self) -> None:
-        """It asks for little."""
+        pass
 
     def resume_writing(self) -> None:
-        """It asks for little."""
+        pass
 
     def connection_lost(self, error: Exception | None) -> None:
         """The broker has dropped it."""
@@ -149,7 +147,7 @@ async def list_and_watch(url: str, count: int, topics: int) -> None:
 
 
 async def say_done(crowd: list[Listener], counted: Callable[[Listener], int]) -> None:
-    """Who reads has all of what it asked for, or was refused."""
+    """Check that every reader got the whole list, or was refused."""
     readers = [one for one in crowd if not one.deaf]
     refused = sum(one.refused > 0 for one in readers)
     if wrong := [one for one in readers if not one.refused and counted(one) != one.wanted]:
@@ -218,7 +216,7 @@ class Crowded:
         self.outcome = (0, 0, 0)  # answered, refused, deaf
 
     async def publish(self, client: Any, into: list[float], until: Any) -> None:
-        """One message after the other, until somebody says stop."""
+        """Send one message after the other, until stopped."""
         async with await client.producer("beside") as producer:
             while not (until() and len(into) >= MESSAGES_MIN):
                 began = time.perf_counter()
@@ -257,7 +255,6 @@ class Crowded:
         return min((late for late, count in self.lags.items() if count >= wanted), default=0.0)
 
     def facts(self) -> dict[str, float]:
-        """What is tracked."""
         answered, refused, deaf = self.outcome
         return {
             "resident_growth": float(self.resident_most - self.resident_before),
@@ -303,7 +300,6 @@ def is_done(child: Child) -> bool:
 
 
 def ending_after(seconds: float) -> Any:
-    """Whether it is time."""
     end = time.monotonic() + seconds
     return lambda: time.monotonic() > end
 
@@ -316,7 +312,6 @@ async def make_topics(url: str, count: int) -> None:
 
 
 async def fill_topics(url: str, count: int) -> None:
-    """What slow consumers read."""
     async with engine.AsyncClient(url) as client:
         for i in range(count):
             async with await client.producer(f"topic://crowd/slow/{i}") as producer:

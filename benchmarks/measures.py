@@ -191,13 +191,11 @@ def in_turn(name: str, sizes: tuple[int, ...], rate: Callable[[int], float]) -> 
 
 
 def opening(pinned: bool) -> Figures:
-    """P13: seconds."""
     small, large = open_seconds(0, TAIL_MIB), open_seconds(GIB * 1024 if not TINY else 0, TAIL_MIB)
     return {"open small": small, "open large": large}
 
 
 def metadata(pinned: bool) -> Figures:
-    """Puts per second."""
     return {
         "metadata single": 1 / bench_metadata.single(),
         "metadata raw": 1 / bench_metadata.raw(),

@@ -41,6 +41,5 @@ class Ticker:
         return self.total
 
     def close(self) -> None:
-        """Stop."""
         asyncio.get_running_loop().remove_reader(self.fd)
         os.close(self.fd)

@@ -50,7 +50,7 @@ def resident_bytes(pid: int) -> int:
 class Child:
     """A process whose ready line matched `ready`; `said` is the line's first group.
 
-    `cpu` pins it to one core. `yields`: it runs only while nobody else wants to, as if it had a machine of its own.
+    `cpu` pins it to one core. `yields`: it runs at idle priority, as if it had a machine of its own.
     """
 
     def __init__(

@@ -34,7 +34,7 @@ KEYS = 10_000
 
 
 def columns(start: int, stop: int) -> tuple[pa.Array, pa.Array]:
-    """Keys of 8 bytes and values of 100 that nobody can compress."""
+    """Keys of 8 bytes and incompressible values of 100 bytes."""
     count = stop - start
     values = np.random.default_rng(start).bytes(VALUE_BYTES * count)
     ends = pa.py_buffer(np.arange(0, VALUE_BYTES * (count + 1), VALUE_BYTES, dtype=np.int32))
@@ -165,7 +165,6 @@ def idle_sources() -> list[type[DataSource]]:
 
 
 def _idle_topic(noted: Any) -> type[DataSource]:
-    """The topic's."""
     from pyspark.sql.datasource import DataSourceStreamReader
     from pyspark_engine import DefaultSource
     from pyspark_engine.options import ReadOptions

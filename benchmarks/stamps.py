@@ -8,7 +8,6 @@ STAMP = struct.Struct("<QQ")
 
 
 def stamped(due_ns: int, number: int) -> bytes:
-    """The stamp."""
     return STAMP.pack(due_ns, number)
 
 

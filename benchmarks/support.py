@@ -30,7 +30,7 @@ def sized(full: int, tiny: int) -> int:
 
 
 def rows(count: int, size: int) -> Rows:
-    """(key, value) of `count` messages: keys of 8 bytes, values of `size` bytes that nobody can compress."""
+    """(key, value) of `count` messages: keys of 8 bytes, incompressible values of `size` bytes."""
     rng = random.Random(7)
     names = [b"k%07d" % i for i in range(KEYS)]
     values = [rng.randbytes(size) for _ in range(min(POOL, count))]

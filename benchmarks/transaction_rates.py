@@ -61,7 +61,7 @@ async def group_rate(client: Any, sample: Rows, at_once: int, transactional: boo
 
 
 async def stream_rate(client: Any, sample: Rows) -> float:
-    """Messages per second where nobody waits for anything but the end."""
+    """Messages per second when only the end is awaited."""
     async with new_topic(client, segments=SEGMENTS) as topic:
         return len(sample) / await publish_each(client, topic, sample)
 

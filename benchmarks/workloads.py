@@ -26,7 +26,6 @@ _numbers = itertools.count(1)
 
 @contextlib.asynccontextmanager
 async def new_topic(client: Any, **options: Any) -> AsyncIterator[str]:
-    """A new topic's name."""
     topic = f"bench-{next(_numbers)}"
     await client.admin.create_topic(topic, **options)
     yield topic

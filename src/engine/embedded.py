@@ -39,7 +39,7 @@ class AsyncEngine(LocalClient):
         return self._broker
 
     async def _close(self) -> None:
-        """The broker ends last."""
+        """Close the client, then the broker."""
         try:
             await super()._close()
         finally:
@@ -47,7 +47,7 @@ class AsyncEngine(LocalClient):
 
 
 class Engine(Client):
-    """The same, blocking. Made by `open`; usable with `with`."""
+    """A blocking client whose broker is in this process. Made by `open`; usable with `with`."""
 
     def __init__(self, path: Path, listen: Address, admin: Address, config: Config) -> None:
         self._begin(lambda: _open(path, listen, admin, config, threadsafe=True))
@@ -56,17 +56,17 @@ class Engine(Client):
 def open(path: Path, *, listen: Address = None, admin: Address = None, config: Config = None) -> Engine:  # noqa: A001
     """Open (or create) the data directory `path`, in this process, on a thread of its own.
 
-    `listen`: "host:port" to serve clients of other processes as well; `admin`: the same for the REST API; port 0
-    takes a free one, and an address that other machines reach needs `auth_token` or `insecure` in the configuration.
+    `listen`: "host:port" to serve clients of other processes as well; `admin`: "host:port" of the REST API. Port 0
+    takes a free one; an address that other machines reach needs `auth_token` or `insecure` in the configuration.
     `config`: a BrokerConfig, a mapping of its fields, or the path of a TOML file. Raises DataDirectoryBusyError,
-    CorruptionError, UnsupportedError (made by a newer version), InvalidConfigurationError, ConnectError (the address
-    is taken).
+    CorruptionError, UnsupportedError (written by a newer version), InvalidConfigurationError, ConnectError (the address
+    is in use).
     """
     return Engine(path, listen, admin, config)
 
 
 def open_async(path: Path, *, listen: Address = None, admin: Address = None, config: Config = None) -> Opening:
-    """The same on the running loop: `async with open_async(path) as engine`, or `engine = await open_async(path)`."""
+    """open() on the running loop: `async with open_async(path) as engine`, or `engine = await open_async(path)`."""
     return Opening(path, listen, admin, config)
 
 
@@ -91,7 +91,7 @@ class Opening:
 
 async def _open(path: Path, listen: Address, admin: Address, config: Config, *, threadsafe: bool) -> AsyncEngine:
     if not isinstance(path, str | PathLike):
-        raise InvalidArgumentError(f"path is {type(path).__name__}; the path of a directory is right")
+        raise InvalidArgumentError(f"path must be the path of a directory, got {type(path).__name__}")
     served_at = None if listen is None else address(listen, PORT)
     admin_at = None if admin is None else address(admin, ADMIN_PORT)
     loaded = load_config(config)
@@ -123,4 +123,4 @@ def load_config(config: Config) -> BrokerConfig:
         return BrokerConfig.load(None, **config)
     if isinstance(config, str | PathLike):
         return BrokerConfig.load(str(config))
-    raise InvalidConfigurationError(f"config is {type(config).__name__}; a mapping or the path of a TOML file is right")
+    raise InvalidConfigurationError(f"config must be a mapping or the path of a TOML file, got {type(config).__name__}")

@@ -1,4 +1,4 @@
-"""Reading files of the system: what is opened, what is read, and who closes it."""
+"""Reading files of the system: what is opened, what is read, and when it is closed."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ async def test_what_is_not_cached_is_read_on_a_thread(path: Path, monkeypatch: p
 
 
 async def test_it_stays_open_while_a_thread_reads(path: Path, monkeypatch: pytest.MonkeyPatch):
-    """Also when whoever asked has gone: another file may get its number."""
+    """Also when the caller has gone: another file may get its number."""
     begun, go_on, found = threading.Event(), threading.Event(), []
     read = ReadFile.read_now
 

@@ -57,7 +57,7 @@ async def test_a_loop_that_is_held_up_is_late():
     await heard.event.wait()  # one look in peace
     heard.event.clear()
     held_until = loop.time() + 0.5
-    while loop.time() < held_until:  # nobody else gets a turn
+    while loop.time() < held_until:  # no other task gets a turn
         pass
     await heard.event.wait()
     lag.stop()

@@ -310,7 +310,7 @@ def test_after_any_interleaving_all_permits_return(steps: list[tuple[Any, ...]])
         assert semaphore.used <= semaphore.limit + max(held, default=0) or resized
         for permit in users.permits:
             semaphore.release(permit)
-        await asyncio.sleep(3.0)  # whoever still waits is served, or has timed out
+        await asyncio.sleep(3.0)  # every waiting request is served, or has timed out
         results = await asyncio.gather(*users.tasks, return_exceptions=True)
         for result in results:
             assert result is None or isinstance(result, MemoryLimitError | asyncio.CancelledError), result

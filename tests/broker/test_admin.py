@@ -113,7 +113,7 @@ async def test_namespace_policies(http):
     assert (await call(http, "GET", path, 200))["retention_time_s"] == 5
     await call(http, "PUT", path, 400, json={"retention": 5})
     answer = await call(http, "PUT", path, 400, json={"retention_time_s": -5})
-    assert answer["reason"] == "retention_time_s is -5; an integer from 0 is right, or -1 for no limit"
+    assert answer["reason"] == "retention_time_s must be an integer >= 0, or -1 for no limit, got -5"
     await call(http, "DELETE", path)
     assert await call(http, "GET", path, 200) == before
 

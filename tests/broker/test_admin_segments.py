@@ -39,17 +39,17 @@ async def test_split_merge_and_rebucket_answer_with_the_new_metadata(http):
     [
         ("split/0", "sealed since epoch 1"),
         ("split/7", "not in the layout"),
-        ("split/-1", "no whole number"),
-        ("split/one", "no whole number"),
-        ("split/99999999999999999999", "no whole number"),
-        ("merge/2/2", "itself"),
+        ("split/-1", "must be a whole number"),
+        ("split/one", "must be a whole number"),
+        ("split/99999999999999999999", "must be a whole number"),
+        ("merge/2/2", "must be two neighbours"),
         ("merge/2/9", "not in the layout"),
-        ("merge/3/2", "not adjacent"),
+        ("merge/3/2", "must be neighbours"),
         ("rebucket/2", "buckets"),
-        ("rebucket/2?buckets=0", "0 entry buckets"),
+        ("rebucket/2?buckets=0", "1 to 1024, got 0"),
         ("rebucket/2?buckets=1", "already"),
         ("rebucket/2?buckets=1025", "1025"),
-        ("rebucket/2?buckets=two", "no whole number"),
+        ("rebucket/2?buckets=two", "must be a whole number"),
     ],
 )
 async def test_a_change_that_cannot_be_is_refused_and_nothing_is_touched(http, path, said):
@@ -89,9 +89,9 @@ async def test_creating_a_segment_repeats_what_is_there(http, split):
 @pytest.mark.parametrize(
     ("descriptor", "body", "status", "said"),
     [
-        (WHOLE, [], 400, "is sealed"),
+        (WHOLE, [], 400, "got a sealed segment"),
         ("0000-ffff-9", [], 400, "splits and merges make segments"),
-        ("0000-7ffe-1", [], 400, "0000-7fff-1 is right"),
+        ("0000-7ffe-1", [], 400, "must have the hash range of 0000-7fff-1"),
         ("7fff-0000-1", [], 400, ""),
         ("one", [], 400, "ssss-eeee-id"),
         (LOW, ["nobody"], 404, "no subscription 'nobody'"),
@@ -225,7 +225,7 @@ async def test_buckets_are_said_once_or_alike(http):
     await call(http, "PUT", f"{BASE}/orders")
     path = f"{BASE}/orders/rebucket/0"
     answer = await call(http, "POST", f"{path}?buckets=2", 400, json={"buckets": 3})
-    assert answer["reason"] == "buckets is said to be 2 and 3; one number is right"
+    assert answer["reason"] == "buckets must be given once, got 2 and 3"
     await call(http, "POST", f"{path}?buckets=2&buckets=5", 400)
     await call(http, "POST", path, 400)
     assert (await call(http, "POST", f"{path}?buckets=8", 200, json={"buckets": 8}))["epoch"] == 1

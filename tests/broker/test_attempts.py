@@ -154,7 +154,7 @@ async def test_on_the_wire(guarded, monkeypatch: pytest.MonkeyPatch) -> None:
     broker = guarded
     url = "engine://{}:{}".format(*await broker.serve("127.0.0.1", 0))
     peer = await Peer.connect(broker, url, hello=False)
-    with pytest.raises(AuthenticationError, match="the token is wrong"):
+    with pytest.raises(AuthenticationError, match="the token is invalid"):
         await peer.hello(token="guess")
     slow(monkeypatch)
     waiting = await Peer.connect(broker, url, hello=False)

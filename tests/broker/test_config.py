@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import re
 
@@ -39,9 +40,9 @@ def test_names_of_the_specification(tmp_path):
     ("values", "text"),
     [
         ({"segmentz": 1}, "segmentz"),
-        ({"segments": 0}, "segments is 0; an integer from 1"),
+        ({"segments": 0}, "segments must be an integer from 1 .*, got 0"),
         ({"segments": True}, "segments"),
-        ({"durability": "maybe"}, "durability is 'maybe'; fsync or interval or os"),
+        ({"durability": "maybe"}, "durability must be fsync or interval or os, got 'maybe'"),
         ({"keep_alive": -1}, "keep_alive"),
         ({"retention_time": float("nan")}, "retention_time"),
         ({"service_url": "http://x"}, "service_url"),
@@ -53,6 +54,18 @@ def test_what_is_wrong_is_named(values, text):
         BrokerConfig.load(**values)
 
 
+@pytest.mark.parametrize("key", [field.name for field in dataclasses.fields(BrokerConfig)])
+def test_every_key_has_a_type(key):
+    with pytest.raises(InvalidConfigurationError, match=rf"^(\w+ .*)?\b{key}\b"):
+        BrokerConfig(**{key: object()})
+
+
+@pytest.mark.parametrize("key", [f.name for f in dataclasses.fields(BrokerConfig) if f.type == "bool"])
+def test_a_mistyped_switch_is_an_error(key):
+    with pytest.raises(InvalidConfigurationError, match=rf"{key}.* 'ture'"):
+        BrokerConfig.load(environment={f"ENGINE_{key.upper()}": "ture"})
+
+
 def test_wrong_files_and_variables(tmp_path):
     with pytest.raises(InvalidConfigurationError, match=r"none\.toml cannot be read"):
         BrokerConfig.load(tmp_path / "none.toml")
@@ -62,7 +75,7 @@ def test_wrong_files_and_variables(tmp_path):
     (tmp_path / "odd.toml").write_text("broker = 3")
     with pytest.raises(InvalidConfigurationError, match="section"):
         BrokerConfig.load(tmp_path / "odd.toml")
-    with pytest.raises(InvalidConfigurationError, match="segments is 'four'"):
+    with pytest.raises(InvalidConfigurationError, match=r"segments must be an integer .*, got 'four'"):
         BrokerConfig.load(environment={"ENGINE_SEGMENTS": "four"})
 
 
@@ -133,15 +146,18 @@ def test_durations_sizes_and_shares_may_be_text_from_everywhere(tmp_path):
 @pytest.mark.parametrize(
     ("values", "text"),
     [
-        ({"scalable_topic_split_cooldown": "soon"}, "scalable_topic_split_cooldown is 'soon'; a number of seconds"),
-        ({"scalable_topic_merge_window": -1}, "scalable_topic_merge_window is -1; a number of seconds"),
-        ({"scalable_topic_max_segments": 0}, "scalable_topic_max_segments is 0; an integer from 1"),
-        ({"scalable_topic_auto_scale_enabled": "on"}, "scalable_topic_auto_scale_enabled is 'on'; true or false"),
-        ({"scalable_topic_auto_scale_interval": 0}, "scalable_topic_auto_scale_interval is 0"),
-        ({"scalable_topic_load_report_interval": "0s"}, "scalable_topic_load_report_interval is 0.0"),
-        ({"scalable_topic_load_report_rate_change_threshold": 25}, "is 25; a part from 0 to 10, or text like '25%'"),
-        ({"scalable_topic_split_msg_rate_in_threshold": "5MB"}, "scalable_topic_split_msg_rate_in_threshold is '5MB'"),
-        ({"scalable_topic_split_bytes_rate_in_threshold": "5s"}, "split_bytes_rate_in_threshold is '5s'"),
+        ({"scalable_topic_split_cooldown": "soon"}, "scalable_topic_split_cooldown must be .*, got 'soon'"),
+        ({"scalable_topic_merge_window": -1}, "scalable_topic_merge_window must be a number of seconds.*, got -1"),
+        ({"scalable_topic_max_segments": 0}, "scalable_topic_max_segments must be an integer from 1.*, got 0"),
+        ({"scalable_topic_auto_scale_enabled": "on"}, "auto_scale_enabled must be true or false, got 'on'"),
+        ({"scalable_topic_auto_scale_interval": 0}, "scalable_topic_auto_scale_interval must be .*, got 0"),
+        ({"scalable_topic_load_report_interval": "0s"}, "scalable_topic_load_report_interval must be .*, got 0.0"),
+        (
+            {"scalable_topic_load_report_rate_change_threshold": 25},
+            "must be a fraction from 0 to 10, or text like '25%', got 25",
+        ),
+        ({"scalable_topic_split_msg_rate_in_threshold": "5MB"}, "msg_rate_in_threshold must be .*, got '5MB'"),
+        ({"scalable_topic_split_bytes_rate_in_threshold": "5s"}, "split_bytes_rate_in_threshold must be .*, got '5s'"),
         # Together.
         (
             {"scalable_topic_min_segments": 65},

@@ -130,7 +130,7 @@ async def test_what_is_no_http_is_one_line_in_the_log(broker: Broker, said: byte
         raw.writer.write(said)
         assert await raw.status() == 400
     (record,) = [record for record in caplog.records if record.levelno >= logging.WARNING]
-    assert "it is no HTTP" in record.getMessage()
+    assert "a malformed HTTP request" in record.getMessage()
     assert not record.exc_info
 
 

@@ -141,7 +141,7 @@ async def test_d1_brokers_that_share_their_metadata_log_and_delete_nothing(tmp_p
         broker = await started(MemoryMetadataStore(clock))
     assert "orders/0000-ffff-0" in caplog.text
     async with asyncio.timeout(60):
-        while "are they the right ones?" not in caplog.text:
+        while "is it the correct metadata store?" not in caplog.text:
             assert await Orphans(broker.service, broker.segments).look(disk) == 0
             await asyncio.sleep(0)
     assert disk.items() <= (await broker.segments.on_disk()).items()

@@ -24,7 +24,7 @@ async def test_the_data_directory_must_be_a_directory_that_can_be_made(tmp_path)
     file = tmp_path / "file"
     file.write_text("x")
     for path in (file, file / "below", "/proc/x"):
-        with pytest.raises(InvalidArgumentError, match="is right") as caught:
+        with pytest.raises(InvalidArgumentError, match="must be a writable path") as caught:
             await engine.open_async(path)
         assert not caught.value.retryable
 

@@ -71,9 +71,9 @@ def test_what_is_wrong_together_is_shown(engine: Run, place: list[str]):
 @pytest.mark.parametrize(
     ("options", "code", "text"),
     [
-        ((), 2, "say at least one field"),
-        (("--split-cooldown", "soon"), 2, "'soon' is no duration"),
-        (("--merge-bytes-rate-in-threshold", "5s"), 2, "'5s' is no size"),
+        ((), 2, "give at least one field"),
+        (("--split-cooldown", "soon"), 2, "a duration must be like 90s, 5m or 2h, got 'soon'"),
+        (("--merge-bytes-rate-in-threshold", "5s"), 2, "a size must be like 512KB, 50MB or 2GB, got '5s'"),
         (("--max-segments", 0), 1, "max_segments is 0; an integer from 1"),
     ],
 )

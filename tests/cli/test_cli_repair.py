@@ -175,7 +175,7 @@ def test_a_log_of_the_metadata_that_is_damaged_is_set_aside(tmp_path: Path, engi
         product.open(killed)
     result = engine("inspect", "--repair", killed)
     assert result.code == 0
-    assert "what the file holds without it goes on" in result.out
+    assert "the file is used without it" in result.out
     assert (killed / "before-repair-1" / log.name).read_bytes() == bytes(image)
     with product.open(killed) as e:
         assert e.admin.get_metadata("t")["properties"] == {"a": "b"}

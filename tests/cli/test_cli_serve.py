@@ -142,7 +142,7 @@ def test_a_token_and_tls(tmp_path: Path, engine: Run):
         assert engine("topics", "create", "t", *at, "--token", "s3cret").code == 0
         refused = engine("topics", "create", "t", *at, "--token", "guess")
         assert refused.code == 1
-        assert "the token is wrong" in refused.err
+        assert "the token is invalid" in refused.err
         untrusting = engine("topics", "list", "--url", server.url, "--tls-ca", config)
         assert untrusting.code == 2
         assert "PEM" in untrusting.err

@@ -70,8 +70,8 @@ class Bench:
     @property
     def closes(self) -> list[int]:
         """The ids of the sessions that the broker was told to end."""
-        closes = self.kind.closes
-        return [h[self.kind.id_field] for command, h in self.sent if closes is not None and command is closes.command]
+        closes, field = self.kind.closes, self.kind.id_field
+        return [header[field] for command, header in self.sent if closes is not None and command is closes.command]
 
     def answer(self) -> None:
         request_id = self.sent[-1][1]["request_id"]

@@ -12,7 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from reshaped_topic import ReshapedTopic, check
 
-from engine._native.produce.batcher import Batcher, SealedEntry
+from engine._native.produce.batcher import Batcher
+from engine._native.produce.sealed import SealedEntry
 
 KEYS = [b"k%d" % n for n in range(40)]
 

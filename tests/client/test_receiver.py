@@ -10,7 +10,7 @@ from fake_broker import URL
 from fake_entries import SALT, block
 
 from engine.client.base.options import ClientOptions, ConsumerOptions
-from engine.client.consume.attachment import EXCLUSIVE, Attachment
+from engine.client.consume.attachment import Attachment
 from engine.client.consume.receiver import Receiver
 from engine.client.net.pool import Pool
 from engine.client.topic.layout import TopicLayout
@@ -18,6 +18,8 @@ from engine.clock import SystemClock
 from engine.errors import CorruptionError
 from engine.limits import RECEIVE_QUEUE_BYTES
 from engine.model.names import TopicName
+from engine.model.subscriptions import DeliveryMode
+from engine.wire.commands import Message
 
 WINDOW = 100  # messages
 
@@ -37,7 +39,7 @@ class Consumer(Receiver):
 
     def arrive(self, segment: int, first: int, values: list[bytes], **fields: Any) -> None:
         data = block(segment, first, values)
-        header = {"salt": SALT, "messages": len(values)} | fields
+        header = Message(**{"consumer_id": 1, "segment_id": segment, "salt": SALT, "messages": len(values)} | fields)
         self.blocks_came(self.attachments[segment], header, memoryview(data))
 
     def take(self, count: int) -> int:
@@ -69,7 +71,7 @@ class Served(Attachment):
     """Attached; its FLOW frames are kept."""
 
     def __init__(self, consumer: Consumer, ident: int) -> None:
-        super().__init__(consumer, ident, f"segment-{ident}", EXCLUSIVE)
+        super().__init__(consumer, ident, f"segment-{ident}", DeliveryMode.EXCLUSIVE)
         self.consumer = consumer
         self.serving = True
         self.progress.begin(0, 0, None)

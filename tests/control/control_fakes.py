@@ -80,7 +80,7 @@ class FakeHost:
 
     @asynccontextmanager
     async def _asked(self, method: str, spec: SegmentSpec, term: int | None = None, *args: Any) -> AsyncIterator[int]:
-        """The segment's id. A host refuses whoever is not the leader by the store, and whom it has seen replaced."""
+        """The segment's id. A host refuses a broker that is not the leader by the store, or was replaced."""
         if (hook := self.before.get(method)) is not None:
             await hook()
         leader = None if self._metadata is None else await self._metadata.get(keys.controller(spec.name.topic))

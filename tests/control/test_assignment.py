@@ -202,7 +202,7 @@ def test_semantics_15_and_16_who_reads_what(layout: SegmentLayout, data: st.Data
     sizes = [len(share) for share in shares.values()]
     assert not sizes or len(names) > len(readable) or max(sizes) - min(sizes) <= 1
     if len(names) > len(readable):
-        assert sum(sizes) == min(len(names), sum(s.bucket_count for s in readable.values())), "who can work does"
+        assert sum(sizes) == min(len(names), sum(s.bucket_count for s in readable.values())), "no place is left"
         assert max(sizes, default=0) <= 1
 
 

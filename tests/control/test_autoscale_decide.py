@@ -30,7 +30,7 @@ from engine.model.reshape import merge_segments, prune_segment, rebucket_segment
 CONSUMERS, LOAD, COLD = ScaleReason.CONSUMERS, ScaleReason.LOAD, ScaleReason.COLD
 
 
-# Who is asked.
+# The policies.
 
 
 def test_a_topic_that_is_disabled_is_left_alone() -> None:

@@ -1,4 +1,4 @@
-"""Topics that change their own shape through the real control plane: when it looks, what it does, who does it."""
+"""Topics that change their own shape through the real control plane: when it looks, what it does, on which broker."""
 
 from __future__ import annotations
 
@@ -127,7 +127,7 @@ async def test_a_topic_that_grew_cold_is_merged_and_then_left_alone() -> None:
     service.scaling.loaded(TOPIC)
     await asyncio.sleep(290)
     assert len(await shape(brokers)) == 3
-    assert service.statistics().led  # it waits for the window, so nobody resigns
+    assert service.statistics().led  # it waits for the window, so it does not resign
     await asyncio.sleep(20)
     assert len(await shape(brokers)) == 2
     await report(brokers, 0, 0)
@@ -182,7 +182,7 @@ async def test_semantics_33_a_failed_change_starts_no_cooldown_and_is_tried_agai
     for name in "abc":
         await subscribe(service, name)
     await asyncio.sleep(5)
-    assert service.statistics().scaling[str(TOPIC)].counts.failures == 3  # who comes meanwhile does not make it hot
+    assert service.statistics().scaling[str(TOPIC)].counts.failures == 3  # new consumers do not make it hot
     brokers.host.failures.clear()
     await asyncio.sleep(60)
     assert await shape(brokers) == [2, 2]

@@ -90,7 +90,7 @@ async def test_the_last_sharer_reads_alone_again() -> None:
 
 @virtual
 async def test_who_must_let_go_is_told_first() -> None:
-    """Of an exclusive reader that becomes a sharer, and whoever is to share with it."""
+    """Of an exclusive reader that becomes a sharer, and the one that is to share with it."""
     group = Group(segments=2)
     told: list[str] = []
     for name in "ab":
@@ -181,7 +181,7 @@ async def test_the_same_consumer_on_a_new_connection_is_not_hurt_by_the_old_one(
     group.coordinator.disconnect("a", first)
     await asyncio.sleep(GRACE_S * 2)
     assert group.coordinator.consumers == {"a": (True, (0, 1, 2, 3))}
-    assert [type(e) for e in first.closed] == [NotOwnerError]  # if anybody still listens there: register again
+    assert [type(e) for e in first.closed] == [NotOwnerError]  # if a consumer still listens there: register again
 
 
 @virtual

@@ -110,7 +110,7 @@ async def test_watchers_learn_where_the_controller_is() -> None:
     first, second = await brokers.start("a"), await brokers.start("b")
     listener = Listener()
     watch = await second.watch_topic("orders", listener, create=True)
-    assert watch.view.controller_url == "engine://b"  # nobody leads: whoever is asked will
+    assert watch.view.controller_url == "engine://b"  # no broker leads: the one that is asked will
     await subscribe(first, "one")
     await settle()
     assert watch.view.controller_url == "engine://a"
@@ -341,7 +341,7 @@ async def test_random_failovers_keep_every_segment_with_one_consumer(seed: int) 
 @pytest.mark.parametrize("seed", range(10))
 @virtual
 async def test_racing_creations_deletions_and_registrations_end_well(seed: int) -> None:
-    """Whoever wins, everybody gets an answer, and afterwards the topic works or is gone without a trace."""
+    """Whichever call wins, each gets an answer, and afterwards the topic works or is gone without a trace."""
     rng = random.Random(seed)
     brokers = Brokers(controller_idle=5.0)
     brokers.rng, brokers.delay_s_max = rng, 0.3 * (seed % 2)

@@ -1,4 +1,4 @@
-"""Sealed segments and consumers: who waits for whom (semantics 7 to 10)."""
+"""Sealed segments and consumers: which waits for which (semantics 7 to 10)."""
 
 from __future__ import annotations
 
@@ -129,7 +129,7 @@ async def test_an_owner_that_does_not_answer_holds_its_children_back_until_it_do
     down = StorageError("no owner just now")
     group.host.failures |= {"backlog": down, "watch_drained": down}
     group.coordinator = group.make(term=2)
-    assert await group.join("a") == [0]  # nobody says that it is drained
+    assert await group.join("a") == [0]  # no owner says that it is drained
     await asyncio.sleep(60)
     assert group.shares() == {"a": (0,)}
     group.host.failures.clear()

@@ -1,4 +1,4 @@
-"""What the reports of a topic's segments say to whoever reads them together."""
+"""What the reports of a topic's segments say when they are read together."""
 
 from __future__ import annotations
 

@@ -138,7 +138,7 @@ async def test_a_broker_has_the_controllers_that_it_needs(
         (True, "newer", "own", LEADING, False),
         (True, "nobody", "nobody", LEADING, True),
         (True, "newer", "other", FOLLOWING, False),
-        # Where it follows, it stands for election as soon as nobody leads.
+        # Where it follows, it stands for election as soon as there is no leader.
         (False, "nobody", "nobody", LEADING, True),
         (False, "nobody", "other", FOLLOWING, False),
         (False, "newer", "other", FOLLOWING, False),

@@ -115,7 +115,7 @@ async def test_l1_a_zombie_leaders_late_calls_are_refused(kind: str, point: str)
     await bench.brokers.store.delete(keys.controller(TOPIC))
     await second.list_topics("public/default")
     before = await bench.settled()
-    await second.create_subscription("orders", "later", initial_position="earliest")  # who leads, and what was seen
+    await second.create_subscription("orders", "later", initial_position="earliest")  # the leader, and what it has seen
     awake.set()
     await asyncio.wait([zombie])
     if before.epoch == 0:
@@ -134,7 +134,7 @@ async def test_l1_a_zombie_leaders_late_calls_are_refused(kind: str, point: str)
 @every_kind
 @virtual
 async def test_who_lost_the_lead_in_the_middle_of_a_change_does_not_say_that_nothing_was_done(kind: str) -> None:
-    """Else it would be asked for once more of the next leader, who finishes it as well."""
+    """Else it would be asked for once more of the next leader, which finishes it as well."""
     bench = Bench(kind)
     service = await bench.start()
     brokers = bench.brokers
@@ -298,7 +298,7 @@ async def test_l1_a_zombie_whose_intent_comes_late_asks_nothing_of_hosts() -> No
     awake.set()
     with pytest.raises(NotOwnerError):
         await zombie
-    assert (await bench.settled()).epoch == 0  # who leads saw it, and undid it
+    assert (await bench.settled()).epoch == 0  # the leader saw it, and undid it
     assert {call[0] for call in bench.host.calls} == {"delete_segment"}
     await service.close()
     await second.close()

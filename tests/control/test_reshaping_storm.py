@@ -156,7 +156,7 @@ def weather(seed: int) -> None:
         await storm.calm()
         for facts in await storm.resources.list_subscriptions(TOPIC):
             for service in storm.services.values():
-                with suppress(EngineError):  # who leads finishes what was half made or half deleted
+                with suppress(EngineError):  # the leader finishes what was half made or half deleted
                     await service.create_subscription("orders", facts.name)
         await check(storm, await storm.calm())
         watching.cancel()

@@ -1,4 +1,4 @@
-"""A topic's schemas are recorded once, checked against each other whoever is faster, and go with the topic."""
+"""A topic's schemas are recorded once, checked against each other whichever is faster, and go with the topic."""
 
 from __future__ import annotations
 

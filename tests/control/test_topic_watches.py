@@ -1,4 +1,4 @@
-"""Who watches a topic hears of newer layouts and of its end (semantics 37)."""
+"""A watch of a topic reports newer layouts and of its end (semantics 37)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The coordinator: one compare-and-set decides, deadlines are kept, nothing is forgotten that somebody needs."""
+"""The coordinator: one compare-and-set decides, deadlines are kept, nothing is forgotten that is needed."""
 
 from __future__ import annotations
 

@@ -45,7 +45,7 @@ class World:
     async def settle(self, operation: TransactionOperation) -> None:
         """The participants apply what was decided, and remove their records."""
         if self.absent:
-            raise NotOwnerError("nobody serves the segment now")
+            raise NotOwnerError("no broker serves the segment now")
         assert operation == WRITE
         await self.store.delete_range("/txn-op/", keys.prefix_end("/txn-op/"))
 

@@ -35,7 +35,7 @@ class Follower:
 
 
 def following(test: Callable[[FaultyMetadataStore, Follower], object]) -> Callable[[], None]:
-    """Run it with a store that has two keys, and who has heard of them."""
+    """Run it with a store that has two keys, and what was heard of them."""
 
     async def body() -> None:
         store = FaultyMetadataStore(MemoryMetadataStore(FakeClock()), random.Random(1))

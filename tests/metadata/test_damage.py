@@ -109,7 +109,7 @@ async def test_d6_a_schema_that_is_no_text_is_corruption(path, clock):
     for at in range(start - 20, start + 60, 2):
         path.write_bytes(image[:at] + bytes([image[at] ^ 0x80]) + image[at + 1 :])
         try:
-            assert await records_of(path, clock) == good  # a column that nobody calls by its name
+            assert await records_of(path, clock) == good  # a column that is never selected by name
         except CorruptionError as e:
             refused.append(str(e))
     assert any("text that is not UTF-8" in text for text in refused)

@@ -23,7 +23,7 @@ def small_steps(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 class Reader:
-    """What somebody knows who follows a watch from its snapshot on."""
+    """The knowledge of a reader that follows a watch from its snapshot on."""
 
     def __init__(self, watch: Watch) -> None:
         self.copy: dict[str, bytes] = {}
@@ -37,7 +37,7 @@ class Reader:
         self.task.add_done_callback(lambda _: self.ended())
 
     def ended(self) -> None:
-        """Nobody waits for a reader that has failed."""
+        """Nothing waits for a reader that has failed."""
         for event in (self.begun, self.complete, self.known):
             event.set()
 

@@ -320,7 +320,7 @@ async def test_several_keys_in_an_index_survive_a_restart(opened, path, clock):
     await store.put(record.key, b"w", indexes={"segment": "9"})
     await store.delete(record.key)
     await store.close()
-    store = await opened(path, clock)  # what it sums up is right
+    store = await opened(path, clock)  # the summary matches
     assert await store.list("/", "0") == await store.list_index("segment", "", "a") == []
     await store.close()
 

@@ -125,5 +125,5 @@ def test_records_of_older_versions_have_neither() -> None:
 
 def test_a_damaged_policy_in_a_record_is_named() -> None:
     fields = {**SegmentLayout.create(now_ms=1).to_metadata(), "autoScalePolicy": {"maxSegments": "many"}}
-    with pytest.raises(CorruptionError, match=r"autoScalePolicy.*max_segments is 'many'"):
+    with pytest.raises(CorruptionError, match=r"autoScalePolicy.*max_segments must be .*, got 'many'"):
         SegmentLayout.from_metadata(fields)

@@ -1,4 +1,4 @@
-"""Records as JSON: what they spell, also of values whose types are somebody's own, as NumPy's are."""
+"""Records as JSON: what they spell, also of values of a library's own types, as NumPy's are."""
 
 from __future__ import annotations
 

@@ -73,7 +73,7 @@ def test_checkpoints_of_the_first_version_are_read() -> None:
     assert old == Checkpoint({7: 9}, epoch=5)
     assert old.topic_created_ms is None
     assert old != Checkpoint({7: 9}, epoch=5, topic_created_ms=1)
-    with pytest.raises(InvalidArgumentError, match="starts with"):
+    with pytest.raises(InvalidArgumentError, match="must start with"):
         MessageId.from_bytes(b"\x02" + MessageId(1, 2).to_bytes()[1:])
 
 
@@ -143,7 +143,7 @@ def test_numbers_beyond_64_bits_are_refused() -> None:
 def test_timestamps_need_a_zone_and_round_up_to_milliseconds() -> None:
     with pytest.raises(InvalidArgumentError, match="time zone"):
         Checkpoint.at_timestamp(datetime(2024, 1, 1))
-    with pytest.raises(InvalidArgumentError, match="an aware datetime is right"):
+    with pytest.raises(InvalidArgumentError, match="must be an aware datetime"):
         Checkpoint.at_timestamp(5)  # type: ignore[arg-type]
     moment = datetime(2024, 1, 1, 1, tzinfo=timezone(timedelta(hours=1)))
     assert Checkpoint.at_timestamp(moment).timestamp_ms == 1704067200000

@@ -168,18 +168,18 @@ def test_the_same_wish_is_recognised_whatever_the_ids() -> None:
 def test_semantics_5_identical_segments_and_wrong_types_are_refused() -> None:
     layout = SegmentLayout.create(2, now_ms=0)
     text: Any = "0"
-    with pytest.raises(InvalidArgumentError, match="merged with itself"):
+    with pytest.raises(InvalidArgumentError, match="must be two neighbours"):
         plan_merge(layout, 1, 1)
     for wrong in (text, True, None, [0]):
-        with pytest.raises(InvalidArgumentError, match="not an integer"):
+        with pytest.raises(InvalidArgumentError, match="must be an integer"):
             plan_split(layout, wrong)
-    with pytest.raises(InvalidArgumentError, match="buckets is '4'"):
+    with pytest.raises(InvalidArgumentError, match=r"buckets must be .*, got '4'"):
         plan_rebucket(layout, 0, "4")  # type: ignore[arg-type]
 
 
 def test_limits_of_a_topic_are_told_before_anything_is_begun(monkeypatch: pytest.MonkeyPatch) -> None:
     layout = SegmentLayout.create(SEGMENTS_PER_TOPIC_MAX, now_ms=0)
-    with pytest.raises(InvalidArgumentError, match="1025 active segments"):
+    with pytest.raises(InvalidArgumentError, match="at most 1024 active segments, got 1025"):
         plan_split(layout, 7)
     plan_merge(layout, 7, 8)
     with pytest.raises(InvalidArgumentError, match="fewer entry buckets"):

@@ -43,7 +43,7 @@ def test_an_optional_field_may_come_and_go() -> None:
     ("before", "after", "said"),
     [
         (record(NUMBER), record(NUMBER, PLACE), "place"),  # cannot read what is there
-        (record(NUMBER, PLACE), record(NUMBER), "place"),  # those who read could not go on
+        (record(NUMBER, PLACE), record(NUMBER), "place"),  # present readers could not go on
         (record(NUMBER), record({"name": "number", "type": "string"}), "number|long"),
         (STRING, record(NUMBER), "string"),
         (record(NUMBER), record(NUMBER, kind=SchemaType.MSGPACK), "msgpack"),

@@ -79,7 +79,7 @@ def test_what_counts() -> None:
     assert not operation_counts(committed, 10, b, 9)
     assert not operation_counts(HEADER.ended(ABORTED, 7), 10, a, 9)
     assert not operation_counts(HEADER, 10, a, 9)
-    assert operation_counts(HEADER.ended(COMMITTED, 7), 10, b, 9)  # who names no attempts accepts all
+    assert operation_counts(HEADER.ended(COMMITTED, 7), 10, b, 9)  # a commit that names no attempts accepts all
     names = [f"task-{number}" for number in range(100)]
     some = HEADER.ended(COMMITTED, 7, accepted_numbers(names[::2]))
     assert [name for name in names if operation_counts(some, 10, attempt_number(name), 9)] == names[::2]

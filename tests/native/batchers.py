@@ -6,7 +6,8 @@ from typing import Any
 
 from entry_reference import PlainMessage, decode
 
-from engine._native.produce.batcher import Batcher, SealedEntry
+from engine._native.produce.batcher import Batcher
+from engine._native.produce.sealed import SealedEntry
 
 QUARTERS = [0x3FFF, 0x7FFF, 0xBFFF, 0xFFFF]
 ONE = ([0], [0], [QUARTERS])

@@ -166,7 +166,7 @@ def test_joined_columns_keep_no_entry():
 
 
 def test_only_keys_and_values_are_joined():
-    with pytest.raises(InvalidArgumentError, match="key or value is right"):
+    with pytest.raises(InvalidArgumentError, match="must be 'key' or 'value'"):
         MessageBatch.join_arrow([], "offset")
 
 

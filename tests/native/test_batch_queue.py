@@ -295,9 +295,9 @@ def test_threads_share_a_queue():
 
 @pytest.mark.parametrize("bad", [[[1]], [[1, 2, 3, 4]], [["a", "b"]], [[-1, 2]], [[1, 2**63]], [[1.0, 2]]])
 def test_ranges_of_another_form_are_refused(bad: Any):
-    with pytest.raises(InvalidArgumentError, match="skip is a list of"):
+    with pytest.raises(InvalidArgumentError, match="skip must be a list of"):
         queue().push([entry(1, 0)], skip=bad)
-    with pytest.raises(InvalidArgumentError, match="redelivered is a list of"):
+    with pytest.raises(InvalidArgumentError, match="redelivered must be a list of"):
         queue().push([entry(1, 0)], redelivered=bad)
 
 

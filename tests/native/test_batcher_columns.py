@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 from batchers import batcher, messages, sealed
 
-from engine._native.produce.batcher import MessageColumns
+from engine._native.produce.arguments import MessageColumns
 from engine.errors import InvalidArgumentError, MessageTooLargeError
 from engine.limits import KEY_SIZE_MAX, MESSAGE_SIZE_MAX
 
@@ -89,7 +89,7 @@ def test_no_properties_at_all() -> None:
 @pytest.mark.parametrize(
     ("properties", "error", "said"),
     [
-        ([{}, {}], InvalidArgumentError, "1 values need as many properties, not 2"),
+        ([{}, {}], InvalidArgumentError, "1 values need as many properties, got 2"),
         ([{"a": 1}], InvalidArgumentError, "a mapping of str to str"),
         (pa.array([[("a", None)]], ARROW_MAPS.type), InvalidArgumentError, r"properties\[0\] has a null"),
         (pa.array([[("a", 1)]], pa.map_(pa.string(), pa.int64())), InvalidArgumentError, "string to string"),
@@ -107,16 +107,16 @@ def test_bad_properties_of_columns_are_refused(properties: Any, error: type[Exce
 @pytest.mark.parametrize(
     ("arguments", "error", "said"),
     [
-        (([b"a"], [b"k", b"l"]), InvalidArgumentError, "1 values need as many keys, not 2"),
-        (([b"a"], None, [1, 2]), InvalidArgumentError, "as many event times, not 2"),
-        (([b"a", None],), InvalidArgumentError, r"values\[1\] must be bytes or a buffer, not NoneType"),
-        (([b"a", "b"],), InvalidArgumentError, r"values\[1\] .* not str; encode it"),
+        (([b"a"], [b"k", b"l"]), InvalidArgumentError, "1 values need as many keys, got 2"),
+        (([b"a"], None, [1, 2]), InvalidArgumentError, "as many event times, got 2"),
+        (([b"a", None],), InvalidArgumentError, r"values\[1\] must be bytes or a buffer, got NoneType"),
+        (([b"a", "b"],), InvalidArgumentError, r"values\[1\] .* got str; encode it"),
         ((pa.array([b"a", None]),), InvalidArgumentError, r"values\[1\] is null"),
         ((np.array(["a"]),), InvalidArgumentError, "encode them as bytes"),
         (([b"a"] * 9 + [bytes(MESSAGE_SIZE_MAX + 1)],), MessageTooLargeError, rf"values\[9\] .* {MESSAGE_SIZE_MAX:,}"),
         (([b"a"], [bytes(KEY_SIZE_MAX + 1)]), MessageTooLargeError, rf"keys\[0\] .* {KEY_SIZE_MAX:,}"),
-        (([b"a"], None, None, 2), InvalidArgumentError, r"start must be in 0..1, not 2"),
-        ((b"abc",), InvalidArgumentError, "not bytes"),
+        (([b"a"], None, None, 2), InvalidArgumentError, r"start must be in 0..1, got 2"),
+        ((b"abc",), InvalidArgumentError, "got bytes"),
     ],
 )
 def test_bad_columns_are_refused_before_anything_is_taken(arguments: Any, error: type[Exception], said: str) -> None:

@@ -11,7 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from engine._native.format.entry import Entry, compress
-from engine._native.produce.batcher import Batcher, SealedEntry, TransactionScope
+from engine._native.produce.batcher import Batcher
+from engine._native.produce.sealed import SealedEntry, TransactionScope
 from engine.client.base.compression import compressor, decompressor
 from engine.errors import InvalidArgumentError, TransactionConflictError
 

@@ -83,7 +83,7 @@ def test_bytes_that_are_no_entry_are_refused() -> None:
     for wrong in (b"", bytes(128), image):
         with pytest.raises(CorruptionError):
             withheld(wrong, NOW, TICK)
-    with pytest.raises(InvalidArgumentError, match="a tick"):
+    with pytest.raises(InvalidArgumentError, match="tick_ms must be"):
         withheld(entry([5]), NOW, 0)
 
 

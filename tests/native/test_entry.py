@@ -105,7 +105,7 @@ def test_a_compressed_entry_needs_a_decompressor():
     packed = compress(encode(THREE), 2, lambda body: zlib.compress(body))
     with pytest.raises(UnsupportedError, match="compressed"):
         Entry(packed).messages()
-    with pytest.raises(InvalidArgumentError, match="not compressed yet"):
+    with pytest.raises(InvalidArgumentError, match="the entry uncompressed"):
         compress(packed, 2, lambda body: zlib.compress(body))
     with pytest.raises(InvalidArgumentError, match="codec"):
         compress(encode(THREE), 3, lambda body: zlib.compress(body))

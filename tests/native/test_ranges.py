@@ -45,7 +45,7 @@ def test_what_does_not_tile_the_ring_is_refused(starts: list[int]) -> None:
 
 
 def test_values_must_be_as_many_as_ranges() -> None:
-    with pytest.raises(InvalidArgumentError, match="2 ranges need as many values, not 1"):
+    with pytest.raises(InvalidArgumentError, match="2 ranges need as many values, got 1"):
         RangeTable([0, 5], [1])
 
 

@@ -188,7 +188,7 @@ async def test_silence_ends_at_the_handshakes_time_limit(serve) -> None:
         reader, writer = await asyncio.open_connection(*parse_url(front.url))
         answer = await asyncio.wait_for(reader.read(), 20)
         writer.close()
-        assert b"not greeted within 0.1 s" in answer
+        assert b"did not complete the handshake within 0.1 s" in answer
 
 
 async def test_no_more_connections_than_allowed(serve) -> None:

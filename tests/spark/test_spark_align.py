@@ -122,7 +122,7 @@ def test_aligned_tasks_write_to_their_segments_and_keep_the_order(
 @pytest.mark.parametrize(
     ("options", "error", "said"),
     [
-        ({"partitions": 0}, ValueError, "a whole number from 1"),
+        ({"partitions": 0}, ValueError, "an int of at least 1"),
         ({"ulr": "x"}, ValueError, "the option 'ulr' is not known"),
     ],
 )

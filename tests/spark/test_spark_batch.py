@@ -72,7 +72,7 @@ def test_a_schema_of_ones_own_chooses_columns_and_text(broker: engine.Engine, to
     ("schema", "options", "said"),
     [
         ("color STRING", {}, "a topic has no column 'color'"),
-        ("offset INT", {}, "the column offset is INT; BIGINT is right"),
+        ("offset INT", {}, "the column offset must be BIGINT, got INT"),
         (None, {"startingOffsets": "soon"}, "startingOffsets is 'soon'"),
         (None, {"startingOffsets": "latest"}, "a batch query finds nothing"),
         (None, {"startingOffsets": '{"another": {"0": 1}}'}, "startingOffsets says nothing of"),

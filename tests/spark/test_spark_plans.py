@@ -34,7 +34,7 @@ def options(streaming: bool = False, **given: str) -> ReadOptions:
         ({"namespace": "a/b"}, "given are topic, namespace"),
         ({"startingOfsets": "latest"}, "'startingOfsets' is not known"),
         ({"minPartitions": "0"}, "minPartitions is '0'"),
-        ({"minPartitions": "many"}, "a whole number from 1"),
+        ({"minPartitions": "many"}, "an int of at least 1"),
         ({"failOnDataLoss": "maybe"}, "true or false"),
         ({"maxOffsetsPerTrigger": "5"}, "streaming queries alone"),
     ],
@@ -87,7 +87,7 @@ def test_places_in_all_their_forms():
 
 @pytest.mark.parametrize("text", ["sometime", "{", '{"t": 3}', '{"t": {"zero": 1}}', '{"t": {"0": "1"}}', "2026-01-02"])
 def test_other_places_are_refused(text: str):
-    with pytest.raises(ValueError, match="startingOffsets is"):
+    with pytest.raises(ValueError, match="startingOffsets must be"):
         read_place(Place("startingOffsets", text))
 
 

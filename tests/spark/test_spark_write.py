@@ -86,14 +86,14 @@ def test_what_was_read_is_written_elsewhere(
 @pytest.mark.parametrize(
     ("columns", "options", "said"),
     [
-        ("1 AS value", {"topic": "t"}, "the column value is INT; BINARY or STRING is right"),
+        ("1 AS value", {"topic": "t"}, "the column value must be BINARY or STRING, got INT"),
         ("'a' AS key", {"topic": "t"}, "the column value is missing; there are key"),
         ("'a' AS value, 'b' AS wert", {"topic": "t"}, "has no column 'wert'"),
-        ("'a' AS value, 'b' AS event_time", {"topic": "t"}, "the column event_time is STRING; TIMESTAMP is right"),
+        ("'a' AS value, 'b' AS event_time", {"topic": "t"}, "the column event_time must be TIMESTAMP, got STRING"),
         ("'a' AS value, map('a', 1) AS properties", {"topic": "t"}, "the column properties is MAP"),
         ("'a' AS value", {}, "say the topic: the option topic, or a column topic"),
         ("'a' AS value", {"topic": "t", "tpoic": "u"}, "the option 'tpoic' is not known"),
-        ("'a' AS value", {"topic": "t", "transactionTimeout": "10ms"}, "1s to 24h are right"),
+        ("'a' AS value", {"topic": "t", "transactionTimeout": "10ms"}, "must be from 1s to 24h"),
         (
             "'a' AS value",
             {"topic": "t", "exactlyOnce": "false", "transactionName": "n"},
@@ -113,7 +113,7 @@ def test_overwriting_is_refused(
     spark: SparkSession, broker: engine.Engine, topic: str, reads: Reads, writes: Writes, tmp_path: Path
 ):
     writer = numbers(spark, 1).write.format("engine").option("url", broker.service_url).option("topic", topic)
-    with pytest.raises(Exception, match="a topic is not overwritten"):
+    with pytest.raises(Exception, match="a topic cannot be overwritten"):
         writer.mode("overwrite").save()
     writes(numbers(spark, 1), topic)
     counts = reads.stream(topic, "value STRING", startingOffsets="earliest").groupBy("value").count()

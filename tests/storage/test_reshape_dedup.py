@@ -13,7 +13,8 @@ import pytest
 from stores import make_store, name
 
 from engine._native.consume.batch import decode_block
-from engine._native.produce.batcher import Batcher, SealedEntry
+from engine._native.produce.batcher import Batcher
+from engine._native.produce.sealed import SealedEntry
 from engine.model.hashrange import HashRange
 from engine.model.names import SegmentName
 from engine.storage.segment import Block, Segment

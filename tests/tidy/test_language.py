@@ -7,12 +7,14 @@ from pathlib import Path
 import pytest
 import source_tree
 from prose import faults, faults_in, page_prose, source_prose
-from source_tree import ROOT
+from source_tree import ENGINE, ROOT
 
 PLACES = [ROOT / "docs", ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md"]
+PLACES += [ROOT / "bindings", ROOT / "benchmarks"]
+PLACES += sorted(path for path in ENGINE.iterdir() if path.is_dir() or path.suffix == ".py")
 
 
-@pytest.mark.parametrize("place", PLACES, ids=lambda p: p.name)
+@pytest.mark.parametrize("place", PLACES, ids=lambda p: str(p.relative_to(ROOT)))
 def test_pages_speak_of_components_as_it(place: Path):
     found = faults(place)
     hint = "a component is *it*; 'who' stands behind the noun of a person ('an operator who'); say what a value must be"

@@ -14,7 +14,7 @@ class Once:
         self._task: asyncio.Task[None] | None = None
 
     async def run(self, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
-        """Do the work for the first caller, who gets its error; later callers wait until it has ended.
+        """Do the work for the first caller, which gets its error; later callers wait until it has ended.
 
         A cancelled caller does not cancel the work: a half-done shutdown would never be completed.
         """

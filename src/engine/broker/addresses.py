@@ -16,7 +16,7 @@ IN_PROCESS_URL = "engine://embedded"  # the name of a broker without an address
 
 
 class Addresses:
-    """`listening` and `admin_server` are set when the ports are open. Loop thread only."""
+    """`listening` and `admin_server` are set when the ports are open."""
 
     def __init__(self, current: CurrentConfig) -> None:
         self._current = current
@@ -38,11 +38,11 @@ class Addresses:
 
     @property
     def reachable(self) -> bool:
-        """Whether other processes reach it. Their clients may be older than it is; those of its own cannot."""
+        """Whether other processes can connect. Their clients may be older than the broker; in-process ones cannot."""
         return self.service_url != IN_PROCESS_URL
 
     def url_for(self, stream: FrameStream) -> str:
-        """The address for the peer of a connection: configured, or the one that the peer has dialled."""
+        """The address for the peer of a connection: configured, or the one that the peer dialled."""
         return self._current.value.service_url or stream.local_url or self.service_url
 
     def dial(self, url: str, stream: FrameStream) -> str:
@@ -56,7 +56,7 @@ class Addresses:
         return configured if configured is not None or self.admin_server is None else self.admin_server.url_for()
 
     def admin_url_for(self, stream: FrameStream) -> str | None:
-        """The same for the peer of a connection: an API on all interfaces has the address that the peer has dialled."""
+        """admin_url for the peer of a connection: an API on all interfaces has the address that the peer dialled."""
         configured = self._current.value.admin_url
         if configured is not None or self.admin_server is None:
             return configured

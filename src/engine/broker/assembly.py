@@ -1,4 +1,4 @@
-"""How a broker is put together: bottom-up, each part with what it needs; nothing starts here."""
+"""How a broker is assembled: bottom-up, each part with its dependencies; nothing starts here."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ Loop = tuple[str, Callable[[], Coroutine[Any, Any, None]]]
 
 @dataclass(frozen=True, slots=True)
 class Foundation:
-    """What the parts stand on, made or handed in before them. `shared`: other brokers may use the metadata store."""
+    """Dependencies made, or handed in, before the parts. `shared`: other brokers may use the metadata store."""
 
     store: SegmentStore
     metadata: MetadataStore
@@ -57,7 +57,7 @@ class Foundation:
 
 @dataclass(frozen=True, slots=True)
 class Parts:
-    """The parts of a broker on its foundation. `loops`: what runs beside traffic, by name, until it is cancelled."""
+    """The parts of a broker on its foundation. `loops`: background loops by name; each runs until cancelled."""
 
     members: Membership
     segments: OpenSegments
@@ -74,7 +74,7 @@ class Parts:
 
 
 def build(base: Foundation, observed: Observed) -> Parts:
-    """All parts. `observed`: what the metrics page reads, when it is asked for."""
+    """All parts. `observed`: read by the metrics page on request."""
     config = base.current.value
     members = _membership(base, config)
     segments, subscriptions = members.segments, members.subscriptions

@@ -59,15 +59,15 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 METADATA_FILE = "metadata.db"
-CLOSE_S_MAX = 2.0  # a peer has this long to take what is queued for it when the broker closes
-_REFUSED_MAX = 100  # connections above the limit that are told why they are refused
+CLOSE_S_MAX = 2.0  # on close, peers have this long to read what is queued for them
+_REFUSED_MAX = 100  # connections above the limit that are answered with the reason; further ones are aborted
 
 
 class Broker:
     """One broker on one data directory. Loop thread only.
 
-    What is not handed in (metadata store, disk, clock, executor) is the machine's own, made by start() and closed by
-    close(). What is handed in belongs to the caller.
+    Dependencies that are not handed in (metadata store, disk, clock, executor) are the machine's, made by start() and
+    closed by close(). Those handed in belong to the caller.
     """
 
     def __init__(
@@ -82,9 +82,9 @@ class Broker:
         rng: random.Random | None = None,
         connector: Connector | None = None,
     ) -> None:
-        """`metadata`: others may share it, and the data directory; then every broker's config names its service_url.
+        """`metadata`: may be shared, with the data directory; then every broker's config names its service_url.
 
-        `connector`: how the others are reached; over TCP if it is not given.
+        `connector`: opens connections to the other brokers; default: TCP.
         """
         self.current = CurrentConfig(config or BrokerConfig())
         self.current.follow(self._configured)
@@ -127,7 +127,7 @@ class Broker:
 
     @property
     def parts(self) -> Parts:
-        """What start() has put together. Raises AlreadyClosedError before."""
+        """The parts assembled by start(). Raises AlreadyClosedError before."""
         if self._parts is None:
             raise AlreadyClosedError("the broker has not started")
         return self._parts
@@ -139,12 +139,11 @@ class Broker:
 
     @property
     def members(self) -> Membership:
-        """Its place among the brokers."""
+        """Its view of the cluster, with its segment owners."""
         return self.parts.members
 
     @property
     def segments(self) -> OpenSegments:
-        """Its open segments."""
         return self.parts.segments
 
     @property
@@ -154,12 +153,11 @@ class Broker:
 
     @property
     def hosting(self) -> SegmentHosting:
-        """The control plane's door to its segments."""
+        """The control plane's port to its segments."""
         return self.parts.hosting
 
     @property
     def service(self) -> ScalableTopicService:
-        """Its control plane."""
         return self.parts.service
 
     @property
@@ -169,7 +167,7 @@ class Broker:
 
     @property
     def transactions(self) -> TransactionSweep:
-        """Its coordinator of transactions, and the sweep."""
+        """Its transaction coordinator, and the sweep."""
         return self.parts.transactions
 
     @property
@@ -179,21 +177,19 @@ class Broker:
 
     @property
     def admin(self) -> AdminService:
-        """What operators ask for."""
         return self.parts.admin
 
     @property
     def service_url(self) -> str:
-        """Where clients reach it."""
         return self.addresses.service_url
 
     @property
     def admin_url(self) -> str | None:
-        """Where its admin API is; None: it is not served."""
+        """The URL of its admin API; None: it is not served."""
         return self.addresses.admin_url
 
     def http_connections(self) -> PoolStatistics | None:
-        """Connections to the admin API, if it is served."""
+        """Connections to the admin API; None: it is not served."""
         server = self.addresses.admin_server
         return None if server is None else server.statistics()
 
@@ -205,7 +201,7 @@ class Broker:
         Connections are accepted from now on.
         """
         if self._closed or self._running:
-            raise AlreadyClosedError("the broker was started before; make a new one")
+            raise AlreadyClosedError("a broker starts once; make a new one")
         try:
             await self._open()
         except BaseException:
@@ -262,7 +258,7 @@ class Broker:
 
     async def _open_metadata(self, executor: Workers | Submits) -> SqliteMetadataStore:
         path = self._data / METADATA_FILE
-        if not path.exists():  # before one is made, which would stand in the way of the right one
+        if not path.exists():  # checked before a new one is made, which would block restoring the correct one
             nothing = MemoryMetadataStore(self.clock)
             await check_explained(self._segment_store(nothing, executor), nothing, str(self._data))
         return await SqliteMetadataStore.open(path, clock=self.clock, native=NativeCommits)
@@ -271,20 +267,20 @@ class Broker:
         try:
             self._disk.make_directories(str(self._data))
         except (FileNotFoundError, NotADirectoryError, PermissionError) as e:
-            why = f"{self._data} cannot be the data directory: {e.strerror or e}"
-            raise InvalidArgumentError(f"{why}; a path where this process may make a directory is right") from e
+            why = e.strerror or e
+            raise InvalidArgumentError(f"the data directory must be a writable path, got {self._data}: {why}") from e
         except OSError as e:
             raise storage_error(e, str(self._data)) from e
 
     @property
     def shared(self) -> bool:
-        """Whether other brokers may use the same metadata store, as where it was handed in."""
+        """Whether other brokers may use the same metadata store: it was handed in."""
         return self._metadata is not None
 
     async def close(self) -> None:
-        """Take no more requests, write everything out, close. Idempotent.
+        """Refuse further requests, write everything out, close. Idempotent.
 
-        What was received and is durable by then is acknowledged.
+        Received messages that are durable by then are acknowledged.
         """
         if self._closed:
             return
@@ -312,7 +308,7 @@ class Broker:
         self.loop_lag.stop()
 
     async def _close_connections(self) -> None:
-        """Let peers take what is queued for them, then cut."""
+        """Flush what is queued for peers, within CLOSE_S_MAX, then abort."""
         await asyncio.sleep(0)  # receipts of the last appends are sent in the loop's next turn
         await asyncio.sleep(0)
         for connection in list(self.connections):
@@ -335,11 +331,11 @@ class Broker:
     # -- doors -----------------------------------------------------------------------------------------------------
 
     def accept(self, stream: FrameStream) -> Connection:
-        """The handler for a new connection, of whatever kind."""
+        """The handler for a new connection."""
         return self._accept(accept(self, stream))
 
     def accept_local(self, stream: FrameStream) -> Connection:
-        """The same for one from within this process, which needs no token."""
+        """The handler for a connection from within this process, which needs no token."""
         return self._accept(accept(self, stream, trusted=True))
 
     def _accept(self, connection: Connection) -> Connection:
@@ -363,7 +359,6 @@ class Broker:
 
     @property
     def closing(self) -> bool:
-        """Whether close() was called."""
         return self._closed
 
     @property
@@ -373,15 +368,15 @@ class Broker:
 
     @property
     def trouble(self) -> str | None:
-        """What only a restart can mend."""
+        """A failure that only a restart resolves; None: there is none."""
         return None if self._own_metadata is None else self._own_metadata.failure
 
     def metadata_statistics(self) -> MetadataStatistics | None:
-        """Of the store that is its own."""
+        """Of its own metadata store; None where the store was handed in."""
         return None if self._own_metadata is None else self._own_metadata.statistics()
 
     def refusal(self, connection: Connection) -> EngineError | None:
-        """Why a new connection may not be used."""
+        """Why a new connection is refused; None: it is not."""
         if self.refusing:
             return ConnectError("the broker is not running")
         if len(self.connections) > self.config.connections_max:
@@ -394,17 +389,16 @@ class Broker:
         return None
 
     def forget(self, connection: Connection) -> None:
-        """It is gone."""
         self.connections.discard(connection)
         self.memory.forget(connection.pressure, connection.caller)
         if not self.connections:
             self._emptied.set()
 
     async def serve(self, host: str, port: int) -> tuple[str, int]:
-        """Listen for clients; the address, with the port that was taken for 0. After start().
+        """Listen for clients; returns (host, port), the port chosen for 0. After start().
 
-        Raises ConnectError, InvalidConfigurationError (the certificate; others than this machine reach the address, and
-        there is no token).
+        Raises ConnectError, InvalidConfigurationError (the certificate; or the address is reachable from other machines
+        and no token is configured).
         """
         await check_exposed(host, self.config)
         server = await listen(
@@ -426,7 +420,7 @@ class Broker:
     async def serve_admin(self, host: str, port: int) -> tuple[str, int]:
         """Serve the admin API over HTTP; the address. Raises what serve() raises.
 
-        Before start() it says how far the broker is, and nothing else.
+        Before start() it answers liveness and readiness only.
         """
         await check_exposed(host, self.config)
         server = self.addresses.admin_server = AdminServer(self)
@@ -444,7 +438,7 @@ class Broker:
         self.store.resize_cache(config.read_cache_max)
 
     def _swept(self) -> None:
-        """After every look at all connections: rates, and memory that nobody uses any more."""
+        """After every keep-alive sweep: update rates, release unused memory."""
         received = 0
         for hosted in self.segments:
             hosted.sample()

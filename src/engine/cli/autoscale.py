@@ -1,4 +1,4 @@
-"""`engine topics autoscale` and `engine namespaces autoscale`: show, set, remove what is overridden, and say why."""
+"""`engine topics autoscale` and `engine namespaces autoscale`: show, set and remove overrides; explain decisions."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ WHOLE = ("max_segments", "min_segments", "max_dag_depth", "max_buckets")
 
 
 def field_type(name: str) -> tuple[Any, str]:
-    """How a field of the policy is typed, and what stands for it in the help."""
+    """The parser of a field of the policy, and its metavar in the help."""
     if name in WHOLE:
         return click.INT, "N"
     if "bytes_rate" in name:
@@ -30,20 +30,20 @@ def field_type(name: str) -> tuple[Any, str]:
 
 
 def policy_options(command: F) -> F:
-    """Add an option for every field of the policy; they arrive as one mapping would have them, None for unsaid."""
+    """Add an option for every field of the policy, under the field's name; None: not given."""
     for name in reversed([name for name in NAMES if name != "enabled"]):
         kind, shown = field_type(name)
         command = click.option(f"--{name.replace('_', '-')}", type=kind, metavar=shown)(command)
-    return click.option("--enable/--disable", "enabled", default=None, help="Whether topics change by themselves.")(
+    return click.option("--enable/--disable", "enabled", default=None, help="Whether topics scale automatically.")(
         command
     )
 
 
 def said(options: Mapping[str, Any]) -> dict[str, Any]:
-    """The fields that were named. Raises a usage error when there are none."""
+    """The fields that were given. Raises a usage error when there are none."""
     policy = {name: value for name, value in options.items() if value is not None}
     if not policy:
-        raise click.UsageError("say at least one field; `autoscale remove` overrides nothing any more")
+        raise click.UsageError("give at least one field; `autoscale remove` removes all overrides")
     return policy
 
 
@@ -52,7 +52,7 @@ def said(options: Mapping[str, Any]) -> dict[str, Any]:
 
 @click.group("autoscale")
 def topics() -> None:
-    """How a topic changes its own shape: what is in effect and why, what it overrides."""
+    """A topic's automatic scaling: the policy in effect, its overrides, the last decision."""
 
 
 @topics.command()
@@ -60,7 +60,7 @@ def topics() -> None:
 @json_option
 @connection_options
 def show(topic: str, url: str, data: str | None, as_json: bool) -> None:
-    """What is in effect, who says so, and what was decided last."""
+    """Show the policy in effect, the level that sets each field, and the last decision."""
     name = TopicName.parse(topic)
     with connect(url, data) as client:
         own = client.admin.get_auto_scale_policy(topic)
@@ -82,7 +82,7 @@ def show(topic: str, url: str, data: str | None, as_json: bool) -> None:
 @policy_options
 @connection_options
 def set_topic(topic: str, url: str, data: str | None, **options: Any) -> None:
-    """Replace what a topic overrides: what is not said is as its namespace or the broker says."""
+    """Replace a topic's overrides: fields not given are inherited from its namespace or the broker."""
     policy = said(options)
     with connect(url, data) as client:
         client.admin.set_auto_scale_policy(topic, policy)
@@ -96,7 +96,7 @@ def set_topic(topic: str, url: str, data: str | None, **options: Any) -> None:
 @click.argument("topic", type=topic_name)
 @connection_options
 def remove(topic: str, url: str, data: str | None) -> None:
-    """Override nothing: all is as its namespace or the broker says."""
+    """Remove a topic's overrides: all fields are inherited from its namespace or the broker."""
     with connect(url, data) as client:
         client.admin.remove_auto_scale_policy(topic)
     lines.say(f"{topic} overrides nothing")
@@ -107,7 +107,7 @@ def remove(topic: str, url: str, data: str | None) -> None:
 
 @click.group("autoscale")
 def namespaces() -> None:
-    """How the topics of a namespace change their own shape, where they say nothing else."""
+    """Automatic scaling of a namespace's topics, unless they override it."""
 
 
 @namespaces.command("show")
@@ -115,7 +115,7 @@ def namespaces() -> None:
 @json_option
 @connection_options
 def show_all(namespace: str, url: str, data: str | None, as_json: bool) -> None:
-    """What the namespace overrides; the rest is as the broker says."""
+    """Show the namespace's overrides; other fields are the broker's."""
     with connect(url, data) as client:
         found = client.admin.get_namespace_auto_scale_policy(namespace)
     if as_json:
@@ -131,7 +131,7 @@ def show_all(namespace: str, url: str, data: str | None, as_json: bool) -> None:
 @policy_options
 @connection_options
 def set_all(namespace: str, url: str, data: str | None, **options: Any) -> None:
-    """Replace what a namespace overrides: what is not said is as the broker says."""
+    """Replace a namespace's overrides: fields not given are the broker's."""
     policy = said(options)
     with connect(url, data, create=True) as client:
         client.admin.set_namespace_auto_scale_policy(namespace, policy)
@@ -142,7 +142,7 @@ def set_all(namespace: str, url: str, data: str | None, **options: Any) -> None:
 @click.argument("namespace", type=namespace_name)
 @connection_options
 def remove_all(namespace: str, url: str, data: str | None) -> None:
-    """Override nothing: all is as the broker says."""
+    """Remove a namespace's overrides: all fields are the broker's."""
     with connect(url, data) as client:
         client.admin.remove_namespace_auto_scale_policy(namespace)
     lines.say(f"{namespace} overrides nothing")
@@ -152,7 +152,7 @@ def remove_all(namespace: str, url: str, data: str | None) -> None:
 
 
 def scaling_facts(scaling: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
-    """Whether it is on, what was decided last, and what came of it; a topic's stats say so in `autoScale`."""
+    """State, last decision, last change and counts; from `autoScale` of a topic's stats."""
     yield "auto-scale", state(scaling["policy"])
     if not scaling["leading"]:
         return
@@ -163,7 +163,7 @@ def scaling_facts(scaling: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
 
 
 def state(policy: Mapping[str, Any]) -> str:
-    """On, off, or off because of what is wrong."""
+    """on, off, or off with the problem."""
     return f"off: {policy['problem']}" if policy["problem"] else "on" if policy["enabled"] else "off"
 
 
@@ -179,7 +179,7 @@ def decision_text(decision: Mapping[str, Any] | None) -> str:
 
 
 def counts_text(counts: Mapping[str, int]) -> str:
-    """What this topic's leader has done since it was started."""
+    """Automatic changes by this topic's leader since it started."""
     done = [output.plural(counts[what], what.rstrip("s")) for what in ("splits", "merges", "rebuckets", "failures")]
     held = (
         f"; held back {counts['splitsSuppressedMaxSegments']:,} times by max_segments, "
@@ -191,7 +191,7 @@ def counts_text(counts: Mapping[str, int]) -> str:
 def policy_rows(
     effective: Mapping[str, Any], levels: Mapping[str, Mapping[str, Any]]
 ) -> Iterator[tuple[str, str, str]]:
-    """(field, value, who says so)."""
+    """(field, value, the level that sets it)."""
     for name in NAMES:
         by = next((level for level in SAID_BY if name in levels[level]), "broker")
         yield name, shown(name, effective[name]), by

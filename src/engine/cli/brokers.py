@@ -1,4 +1,4 @@
-"""`engine brokers config`: limits that are changed while brokers run."""
+"""`engine brokers config`: limits that change at run time."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ from engine.errors import InvalidConfigurationError
 
 @click.group()
 def command() -> None:
-    """Brokers, and what may be set while they run."""
+    """Brokers, and their settings at run time."""
 
 
 @command.group()
 def config() -> None:
-    """Limits that are changed at run time: for all brokers that share a metadata store, and over restarts."""
+    """Limits set at run time: for all brokers that share a metadata store, persistent over restarts."""
 
 
 @config.command("list")
 @json_option
 @connection_options
 def list_config(url: str, data: str | None, as_json: bool) -> None:
-    """Every limit that may be set, what is in effect, and whether it was set here."""
+    """List every limit that may be set, its value in effect, and whether it was set at run time."""
     with connect(url, data) as client:
         effective, given = client.admin.get_runtime_configuration(), client.admin.get_dynamic_configuration()
     if as_json:
@@ -43,13 +43,13 @@ def list_config(url: str, data: str | None, as_json: bool) -> None:
 @click.argument("name")
 @connection_options
 def get(name: str, url: str, data: str | None) -> None:
-    """What is in effect, in the unit of the configuration's key."""
+    """Print the value in effect, in the unit of the configuration's key."""
     with contextlib.suppress(InvalidConfigurationError):
         name, _ = setting(name, 0)
     with connect(url, data) as client:
         effective = client.admin.get_runtime_configuration()
     if name not in effective:
-        raise InvalidConfigurationError(f"{name!r} cannot be set at run time; {', '.join(effective)} can")
+        raise InvalidConfigurationError(f"a setting at run time must be one of {', '.join(effective)}, got {name!r}")
     lines.line(shown(effective[name]))
 
 
@@ -58,7 +58,7 @@ def get(name: str, url: str, data: str | None) -> None:
 @click.argument("value")
 @connection_options
 def set_config(name: str, value: str, url: str, data: str | None) -> None:
-    """Set a limit: a key of the configuration, or the specification's name of it in the unit it has there."""
+    """Set a limit: a key of the configuration, or the specification's name of it, in the specification's unit."""
     with connect(url, data, create=True) as client:
         client.admin.set_dynamic_configuration(name, value)
     lines.say(f"{name} is {value} from now on")
@@ -68,7 +68,7 @@ def set_config(name: str, value: str, url: str, data: str | None) -> None:
 @click.argument("name")
 @connection_options
 def unset(name: str, url: str, data: str | None) -> None:
-    """Go back to what each broker was started with."""
+    """Return to each broker's own configuration."""
     with connect(url, data) as client:
         client.admin.remove_dynamic_configuration(name)
     lines.say(f"{name} is what each broker was started with")

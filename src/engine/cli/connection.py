@@ -32,12 +32,12 @@ def connection_options(command: F) -> F:
         metavar="URL",
         default=DEFAULT_URL,
         show_default=True,
-        help="The server to talk to; ENGINE_URL says it too.",
+        help="The server's URL; also ENGINE_URL.",
     )
     data = click.option(
         "--data",
         type=click.Path(file_okay=False),
-        help="Open this data directory instead of talking to a server (which must not have it open).",
+        help="Open this data directory instead of connecting to a server (no server may have it open).",
     )
     token = click.option("--token", envvar="ENGINE_TOKEN", expose_value=False, callback=_remember_token, hidden=True)
     token_file = click.option(
@@ -46,7 +46,7 @@ def connection_options(command: F) -> F:
         type=click.Path(exists=True, dir_okay=False),
         expose_value=False,
         callback=_remember,
-        help="Holds what the server asks for; ENGINE_TOKEN is it.",
+        help="File with the server's token; ENGINE_TOKEN is the token itself.",
     )
     tls = click.option(
         "--tls-ca",
@@ -54,13 +54,13 @@ def connection_options(command: F) -> F:
         type=click.Path(exists=True, dir_okay=False),
         expose_value=False,
         callback=_remember,
-        help="Talk TLS, and trust servers whose certificate this PEM file signs.",
+        help="Use TLS, and trust certificates signed by this PEM file.",
     )
     return url(data(token(token_file(tls(command)))))
 
 
 def _remember(context: click.Context, parameter: click.Parameter, value: str | None) -> None:
-    """Keep it for connect(), past the commands, which have no use for it."""
+    """Keep the value for connect(); the commands do not take it."""
     context.meta[f"{__name__}.{parameter.name}"] = value
 
 
@@ -74,7 +74,7 @@ def json_option(command: F) -> F:
 
 
 def connect(url: str, data: str | None, *, create: bool = False) -> Client:
-    """A client of the server, or of an engine of our own; close it, or use it as a context manager.
+    """A client of the server, or of an embedded engine; close it, or use it as a context manager.
 
     `create`: whether the command may begin a new data directory. Others raise NotFoundError where there is none.
     """
@@ -92,7 +92,7 @@ def connect(url: str, data: str | None, *, create: bool = False) -> Client:
 
 
 def _token(meta: dict[str, Any]) -> str | None:
-    """From the file, which an argument names, before the environment."""
+    """The token from the file, which overrides the environment."""
     path: str | None = meta.get(f"{__name__}.token_file")
     token: str | None = meta.get(f"{__name__}.token")
     if path is None:

@@ -32,17 +32,17 @@ POLL_S = 1.0
 @click.argument("topic", type=topic_name, required=False)
 @click.option("--namespace", type=namespace_name, metavar="NAMESPACE", help="All its topics, now and later; needs -s.")
 @click.option(
-    "--property", "properties", multiple=True, metavar="NAME=VALUE", help="Of these, only topics that have it."
+    "--property", "properties", multiple=True, metavar="NAME=VALUE", help="Only topics that have it; with --namespace."
 )
 @click.option("-s", "--subscription", help="Read as this subscription, and acknowledge what was printed.")
 @click.option(
     "--mode",
     type=click.Choice(["stream", "queue", "checkpoint"]),
-    help="checkpoint leaves no trace and is what happens without -s, stream is what happens with it; queue needs it.",
+    help="[default: checkpoint, which leaves no trace; with -s stream] queue needs -s.",
 )
-@click.option("-n", "count", type=click.IntRange(1), help="Stop after so many messages.")
+@click.option("-n", "count", type=click.IntRange(1), help="Stop after this many messages.")
 @click.option("--from", "start", default=None, help="earliest, latest or (checkpoint) a time. [default: earliest]")
-@click.option("--timeout", type=click.FloatRange(0), help="Stop when none came for so many seconds.")
+@click.option("--timeout", type=click.FloatRange(0), help="Stop after this many seconds without a message.")
 @click.option("--create", is_flag=True, help="Make the topic where there is none, and wait for its messages.")
 @click.option("--key-separator", metavar="TEXT", help=r"Print KEY, this text, VALUE. \t means a tab.")
 @json_option
@@ -62,7 +62,7 @@ def command(
     key_separator: str | None,
     as_json: bool,
 ) -> None:
-    """Print messages as they come. Without -s nothing is acknowledged and nobody else is disturbed."""
+    """Print messages as they arrive. Without -s nothing is acknowledged and no other consumer is affected."""
     mode = mode or ("stream" if subscription else "checkpoint")
     begin = position(start or "earliest")
     check_combination(mode, subscription, begin)
@@ -94,7 +94,7 @@ class Chosen:
 
 @contextlib.contextmanager
 def connection_news() -> Iterator[None]:
-    """Meanwhile, a line on the error stream when the connection is lost, and when it is back."""
+    """Write a line to the error stream when the connection is lost, and when it is re-established."""
     news, handler = logging.getLogger("engine.client.net.pool"), News()
     before = news.level
     news.addHandler(handler)
@@ -107,10 +107,9 @@ def connection_news() -> Iterator[None]:
 
 
 class News(logging.Handler):
-    """Writes what a log says for a person to read."""
+    """Writes log messages for a person to read."""
 
     def emit(self, record: logging.LogRecord) -> None:
-        """One line."""
         lines.say(f"engine: {record.getMessage()}")
 
 
@@ -125,7 +124,7 @@ def check_combination(mode: str, subscription: str | None, start: str | datetime
 
 
 def check_topics(topic: str | None, namespace: str | None, properties: tuple[str, ...], mode: str) -> None:
-    """The same of what is to be read."""
+    """Raise a usage error for contradictory choices of topics."""
     if (topic is None) == (namespace is None):
         raise click.UsageError("give a TOPIC, or --namespace for all of its topics")
     if namespace is not None and mode == "checkpoint":
@@ -135,7 +134,7 @@ def check_topics(topic: str | None, namespace: str | None, properties: tuple[str
 
 
 def check_topic(client: Client, topic: str, create: bool) -> bool:
-    """Whether the topic will be new. Raises NotFoundError unless it may be: most often its name is mistyped."""
+    """Whether the topic is new. Raises NotFoundError without --create: most often the name is mistyped."""
     is_new = not client.topic_exists(topic)
     if is_new and not create:
         raise NotFoundError(f"there is no topic {topic}; --create makes it, and so does `engine produce`")
@@ -145,11 +144,11 @@ def check_topic(client: Client, topic: str, create: bool) -> bool:
 def open_consumer(
     client: Client, mode: str, chosen: Chosen, subscription: str | None, start: str | datetime
 ) -> tuple[Any, Callable[[Any], object]]:
-    """The consumer, and what to do with a batch that was printed."""
+    """The consumer, and what to call with a printed batch."""
     topic = chosen.topic
     if topic is not None and mode == "checkpoint":
         return client.checkpoint_consumer(topic, start=checkpoint(start)), lambda batch: None
-    name = subscription or ""  # check_combination saw to it that there is one
+    name = subscription or ""  # check_combination requires one
     which: Any = {"namespace": chosen.namespace, "properties": chosen.properties}
     if mode == "stream":
         stream = client.stream_consumer(topic, name, initial_position=str(start), **which)
@@ -185,7 +184,7 @@ def batches(consumer: Any, count: int | None, timeout: float | None) -> Iterator
 
 
 def check_reader() -> None:
-    """Raise BrokenPipeError when nobody reads our output any more (`| head`), which no write would tell us now."""
+    """Raise BrokenPipeError when the reader of our output is gone (`| head`), before the next write would."""
     poll = select.poll()
     poll.register(sys.stdout.fileno(), 0)
     if any(event & (select.POLLERR | select.POLLHUP) for _, event in poll.poll(0)):

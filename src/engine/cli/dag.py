@@ -31,7 +31,6 @@ def print_layout(title: str, metadata: Mapping[str, Any], stats: Mapping[str, An
 
 
 def segments_of(metadata: Mapping[str, Any]) -> Segments:
-    """By id."""
     return {int(name): segment for name, segment in metadata["segments"].items()}
 
 
@@ -117,7 +116,7 @@ def facts(segments: Segments, stats: Mapping[str, Any]) -> dict[int, tuple[str, 
 def segment_facts(
     segment: Mapping[str, Any], now: Mapping[str, Any] | None, backlogs: Mapping[str, int]
 ) -> tuple[str, str, str, str]:
-    """One segment's; without `now` nobody has counted its messages."""
+    """(state, buckets, messages, backlogs) of one segment; without `now` its messages are unknown."""
     count = len(segment.get("bucketBoundaries") or [0])
     messages = "" if now is None else message_count(now)
     return segment["state"], output.plural(count, "bucket"), messages, backlog_text(backlogs)

@@ -231,7 +231,6 @@ def when(milliseconds: int) -> str:
 
 
 def say_rest(count: int, shown: int) -> None:
-    """That there is more."""
     if count > shown:
         lines.line(f"… and {count - shown:,} more: -n 0 shows all")
 

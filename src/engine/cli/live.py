@@ -35,7 +35,6 @@ class Stream:
         self._thread = threading.Thread(target=self._run, name="live-producer")
 
     def start(self) -> None:
-        """Begin to send."""
         self._thread.start()
 
     def join(self) -> None:

@@ -1,7 +1,7 @@
-"""Logs as lines of text or of JSON: what happened, and its facts as fields; a flood of the same warning is thinned out.
+"""Logs as lines of text or of JSON, with facts as fields; a flood of equal warnings is rate-limited.
 
-Fields are what a call hands over as `extra=`, and what of the arguments of its sentence says itself what it is: a
-topic, a segment, an error. They stand in the sentence too.
+Fields are those passed as `extra=`, and those arguments of the message whose type identifies them: a topic, a segment,
+an error. They are part of the message too.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from engine.model.text import plain
 
 BURST = 10  # warnings of one kind, in one period, that are all written
 PERIOD_S = 10.0
-KINDS_MAX = 1_000  # sources of warnings that are told apart; then all are forgotten
+KINDS_MAX = 1_000  # kinds of warnings that are tracked; above, tracking restarts
 
-# What the standard library puts into every record; the rest are fields.
+# Attributes that the standard library puts into every record; all others are fields.
 _STANDARD = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
 
 
 class TextFormatter(logging.Formatter):
-    """One line for people: time, level, source, sentence, fields as name=value; no text of others makes it two."""
+    """One line: time, level, source, message, fields as name=value; foreign text cannot break it into two."""
 
     def __init__(self) -> None:
         super().__init__("%(asctime)s %(levelname)s %(name)s %(message)s")
@@ -39,7 +39,7 @@ class TextFormatter(logging.Formatter):
 
 
 class JsonFormatter(logging.Formatter):
-    """One object a line. `event` is the sentence before its arguments were put in: the same for all of its kind."""
+    """One object a line. `event` is the message before formatting: the same for all of its kind."""
 
     def format(self, record: logging.LogRecord) -> str:
         """Time in UTC, level, logger, message, event, fields, and what was raised."""
@@ -60,9 +60,9 @@ class JsonFormatter(logging.Formatter):
 
 
 class RateLimit(logging.Filter):
-    """Lets BURST warnings and errors of one kind pass in each period, and counts the others in the next that passes.
+    """Passes BURST warnings and errors of one kind per period; the next one that passes carries the count of others.
 
-    Of a kind are those of one logger with one sentence, before its arguments are put in. What is critical passes.
+    A kind is a logger and a message before formatting. Critical records always pass.
     """
 
     def __init__(self) -> None:
@@ -70,7 +70,7 @@ class RateLimit(logging.Filter):
         self._seen: dict[tuple[str, str], tuple[float, int]] = {}  # since when, how many
 
     def filter(self, record: logging.LogRecord) -> bool:
-        """Whether it is written; `suppressed` of a record says how many like it were not."""
+        """Whether it is written; `suppressed` of a record: how many of its kind were not."""
         if not logging.WARNING <= record.levelno < logging.CRITICAL:
             return True
         kind = (record.name, str(record.msg))
@@ -86,12 +86,12 @@ class RateLimit(logging.Filter):
 
 
 def fields_of(record: logging.LogRecord) -> dict[str, Any]:
-    """What was handed over as `extra`, and `suppressed`."""
+    """Those passed as `extra`, and `suppressed`."""
     return {name: value for name, value in vars(record).items() if name not in _STANDARD}
 
 
 def arguments_of(record: logging.LogRecord) -> dict[str, Any]:
-    """Those whose type is a name."""
+    """Arguments that are names or errors, as fields."""
     found: dict[str, Any] = {}
     for argument in record.args if isinstance(record.args, tuple) else ():
         if isinstance(argument, SegmentName):

@@ -56,11 +56,11 @@ def set_policies(
     retention_size: int | None,
     durability: str | None,
 ) -> None:
-    """Replace the policies: what is not said has its default, whatever it was before."""
+    """Replace all policies: one that is not given returns to its default."""
     said = {"retention_time_s": retention_time, "retention_size_bytes": retention_size, "durability": durability}
     policies = {name: value for name, value in said.items() if value is not None}
     if not policies:
-        raise click.UsageError("say at least one policy; `engine namespaces remove` goes back to the broker's defaults")
+        raise click.UsageError("give at least one policy; `engine namespaces remove` returns to the broker's defaults")
     with connect(url, data, create=True) as client:
         client.admin.set_namespace_policies(namespace, policies)
     lines.say(f"set the policies of {namespace}")
@@ -70,7 +70,7 @@ def set_policies(
 @click.argument("namespace", type=namespace_name)
 @connection_options
 def remove(namespace: str, url: str, data: str | None) -> None:
-    """Go back to the broker's defaults."""
+    """Return to the broker's defaults."""
     with connect(url, data) as client:
         client.admin.remove_namespace_policies(namespace)
     lines.say(f"{namespace} has the broker's defaults")

@@ -1,4 +1,4 @@
-"""How commands show what they know: tables for people, JSON for programs, progress on the error stream."""
+"""Output of commands: tables for people, JSON for programs, progress on the error stream."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from rich.text import Text
 
 from engine.model.text import plain
 
-PLAIN_WIDTH = 200  # where nobody's terminal says otherwise: nothing is cut
+PLAIN_WIDTH = 200  # without a terminal: nothing is cut
 
 
 def console(*, stderr: bool = False, width: int | None = None) -> Console:
@@ -26,7 +26,6 @@ def console(*, stderr: bool = False, width: int | None = None) -> Console:
 
 
 def print_json(value: Any) -> None:
-    """One document, indented."""
     click.echo(json.dumps(value, indent=2, default=str))
 
 
@@ -70,7 +69,6 @@ def show(value: Any) -> str:
 
 
 def plural(count: int, what: str) -> str:
-    """1 bucket, 2 buckets."""
     return f"{count:,} {what}{'' if count == 1 else 's'}"
 
 

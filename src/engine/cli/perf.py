@@ -209,7 +209,6 @@ def value_bytes(batch: Any) -> int:
 
 
 def column_bytes(batch: Any) -> int:
-    """Look at whole columns."""
     import pyarrow.compute as pc
 
     return pc.sum(pc.binary_length(batch.to_arrow().column("value"))).as_py() or 0

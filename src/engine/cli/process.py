@@ -1,18 +1,18 @@
-"""The collector of cyclic garbage, as a process wants it that serves: it stops everything else while it looks."""
+"""The garbage collector's settings for a server process: each collection stops the event loop."""
 
 from __future__ import annotations
 
 import gc
 
-YOUNG_MAX = 20_000  # more objects than before, and the youngest are looked at
-ROUNDS_MAX = 20  # of those, and the next older are
+YOUNG_MAX = 20_000  # new objects before a collection of the young generation
+ROUNDS_MAX = 20  # such collections before one of the next generation
 
 
 def collect_rarely() -> None:
-    """What there is now is never looked at again, and what comes seldom.
+    """Freeze present objects, which are never scanned again, and collect later ones rarely.
 
-    To be called once the program is loaded. Looking at that alone takes 50 ms, and what a crowd of clients brings along
-    would have all of it looked at several times while they come.
+    To be called once the program is loaded. A scan of the loaded program alone takes 50 ms, and the allocations of many
+    connecting clients would trigger several.
     """
     gc.collect()
     gc.freeze()

@@ -1,4 +1,4 @@
-"""`engine proxy`: brokers behind one address, until it is told to stop."""
+"""`engine proxy`: brokers behind one address, until stopped."""
 
 from __future__ import annotations
 
@@ -49,17 +49,17 @@ _FILE = click.Path(exists=True, dir_okay=False)
     "broker_token_file",
     type=_FILE,
     envvar="ENGINE_TOKEN_FILE",
-    help="Holds what the brokers ask for; ENGINE_TOKEN is it.",
+    help="File with the brokers' token; ENGINE_TOKEN is the token itself.",
 )
 @click.option("--auth-token", envvar="ENGINE_AUTH_TOKEN", callback=refuse_argument, hidden=True)
 @click.option(
     "--auth-token-file",
     type=_FILE,
     envvar="ENGINE_AUTH_TOKEN_FILE",
-    help="Holds what clients must know; ENGINE_AUTH_TOKEN is it.",
+    help="File with the token required of clients; ENGINE_AUTH_TOKEN is the token itself.",
 )
 @click.option("--insecure", is_flag=True, envvar="ENGINE_INSECURE", help="Listen for other machines without a token.")
-@click.option("--tls-ca", "broker_tls_ca", type=_FILE, envvar="ENGINE_TLS_CA", help="Talk TLS with the brokers.")
+@click.option("--tls-ca", "broker_tls_ca", type=_FILE, envvar="ENGINE_TLS_CA", help="Use TLS towards the brokers.")
 @click.option("--tls-cert", type=_FILE, help="Serve clients by TLS, with this certificate.")
 @click.option("--tls-key", type=_FILE, help="Its key.")
 @click.option("--config", type=click.Path(dir_okay=False), help="A TOML file; options win over it.")

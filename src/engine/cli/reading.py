@@ -34,7 +34,6 @@ class Tally:
         self._lock = threading.Lock()
 
     def add(self, reader: int, table: Any) -> None:
-        """It came now."""
         with self._lock:
             now = time.perf_counter()
             if self.tables:
@@ -129,8 +128,8 @@ def read_all(engine: Engine, topic: str, wanted: int) -> tuple[Any, float]:
 def drain(consumer: Any, reader: int, tally: Tally, acknowledge: Callable[[Any], object]) -> None:
     """Batches into the tally, until it is full.
 
-    A batch is in the tally before it is acknowledged, hence before anybody is sent what its keys hold next, also from
-    another segment: the tally's order is the order of each key.
+    A batch is in the tally before it is acknowledged, hence before any consumer receives later messages of its keys,
+    from this or another segment: the tally's order is the order of each key.
     """
     while not tally.done:
         batch = consumer.receive_batch(max_messages=BATCH_MESSAGES, timeout=POLL_S)

@@ -74,7 +74,6 @@ def topic_rows(topic: TopicPlan) -> list[dict[str, Any]]:
 
 
 def say(plan: Plan, rows: list[dict[str, Any]], hidden: int, dry_run: bool, kept: Path | None) -> None:
-    """For people."""
     from engine.broker.upkeep import repair as repairing
 
     output.print_facts([("metadata", plan.metadata or "nothing is wrong with it"), ("topics", len(plan.topics))])

@@ -46,7 +46,7 @@ def address_or_none(context: click.Context, parameter: click.Parameter, text: st
     default="127.0.0.1:8080",
     show_default=True,
     callback=address_or_none,
-    help="HOST:PORT for REST and for what clients administrate; none: nobody does.",
+    help="HOST:PORT of the admin API, for REST and client.admin; none: not served.",
 )
 @click.option("--config", type=click.Path(dir_okay=False), help="A TOML file; ENGINE_… variables win over it.")
 @click.option(

@@ -16,7 +16,6 @@ SUBSCRIPTION_COLUMNS = ("subscription", "kind", "state", "backlog", "out msg/s",
 
 
 def print_stats(stats: Mapping[str, Any]) -> None:
-    """All of get_stats."""
     sealed = stats["segmentCount"] - stats["activeSegmentCount"]
     output.print_facts(
         [
@@ -44,7 +43,6 @@ def rate(part: Mapping[str, Any], way: str) -> str:
 
 
 def print_segments(segments: Mapping[str, Mapping[str, Any]]) -> None:
-    """One line each."""
     click.echo()
     rows = [
         (
@@ -99,7 +97,6 @@ def load_row(load: Mapping[str, Any]) -> tuple[float, str, float, str, str]:
 
 
 def print_subscriptions(subscriptions: Mapping[str, Mapping[str, Any]]) -> None:
-    """One line each."""
     rows = [
         (name, s["kind"], s["state"], s["backlog"], s["msgRateOut"], s["consumerCount"])
         for name, s in subscriptions.items()

@@ -1,4 +1,4 @@
-"""`engine top`: a live view of a broker's topics, segments, rates, backlogs and pools; it goes on when that is gone."""
+"""`engine top`: a live view of a broker's topics, segments, rates, backlogs and pools; it outlives the broker."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ if TYPE_CHECKING:
 
 HEAD_ROWS = 18  # above the topics: the broker, its pools and times
 ROWS_MIN = 3
-REFRESH_S = 0.5  # how long there was no answer is shown while the next one is waited for
-LATE_S = 3.0  # beyond the interval: then the broker is said not to answer
+REFRESH_S = 0.5  # of the display, which shows the age of the last answer
+LATE_S = 3.0  # beyond the interval: then the broker is shown as not answering
 
 
 class Looks:
-    """Asks again and again, on a thread of its own: the screen does not wait for a broker that is slow or gone."""
+    """Polls the broker on a thread of its own: the screen does not wait for a slow or lost broker."""
 
     def __init__(self, url: str, data: str | None, interval: float, sort: str) -> None:
         self.view: View | None = None
@@ -56,7 +56,7 @@ class Looks:
 
     @property
     def note(self) -> str:
-        """What is wrong, and for how long."""
+        """The failure and its duration; "": none."""
         silent = time.monotonic() - self._seen_at
         if not self._fault and silent < self._interval + LATE_S:
             return ""
@@ -78,7 +78,7 @@ class Looks:
                 self._stopped.wait(self._interval)
 
     def _follow(self) -> None:
-        """One client until it fails: whoever answers after that may be another broker."""
+        """Use one client until it fails: after that, another broker may answer."""
         with connect(*self._where) as self._client:
             while not self._stopped.is_set():
                 self._take(self._client.admin.get_metrics())
@@ -93,15 +93,15 @@ class Looks:
 
 @click.command()
 @click.option("--interval", type=click.FloatRange(min=0.1), default=2.0, show_default=True, help="Seconds.")
-@click.option("--sort", type=click.Choice(SORTS), default="in", show_default=True, help="What comes first.")
-@click.option("--segments", is_flag=True, help="Each segment too.")
-@click.option("--once", is_flag=True, help="One look, and done.")
-@click.option("--json", "as_json", is_flag=True, help="One JSON object a line, for each look.")
+@click.option("--sort", type=click.Choice(SORTS), default="in", show_default=True, help="Order of the topics.")
+@click.option("--segments", is_flag=True, help="Show each segment.")
+@click.option("--once", is_flag=True, help="Print once and exit.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object a line per refresh.")
 @connection_options
 def command(url: str, data: str | None, interval: float, sort: str, segments: bool, once: bool, as_json: bool) -> None:
     """A live view of one broker: topics, rates, backlogs, memory. Ctrl-C ends it.
 
-    It goes on when the broker does not answer, says so, and shows what was seen last.
+    When the broker does not answer, it reports that and keeps showing the last values.
     """
     looks = Looks(url, data, interval, sort)
     if once:

@@ -19,12 +19,12 @@ if TYPE_CHECKING:
     from engine.sync import Client
 
 THE_BROKERS = "[default: the broker's]"
-THE_NAMESPACES = "What an acknowledgement means. [default: the namespace's, or the broker's]"
+THE_NAMESPACES = "Durability of an acknowledgement. [default: the namespace's, or the broker's]"
 
 
 @click.group()
 def command() -> None:
-    """Topics: list, create, describe, split, merge, watch their numbers, delete."""
+    """Topics: list, create, describe, split, merge, show statistics, delete."""
 
 
 @command.command("list")
@@ -50,7 +50,7 @@ def list_topics(
     watch: bool,
     as_json: bool,
 ) -> None:
-    """Names of the topics of a namespace."""
+    """List the topics of a namespace."""
     wanted = key_values(properties) or None
     with connect(url, data) as client:
         if watch:
@@ -67,7 +67,6 @@ def list_topics(
 def watch_topics(
     client: Client, namespace: str, properties: dict[str, str] | None, pattern: str | None, as_json: bool
 ) -> None:
-    """Print what changes until it is interrupted."""
     with client.watch_topics(namespace, properties=properties, pattern=pattern) as changes:
         for change in changes:
             if as_json:
@@ -97,7 +96,7 @@ def create(
     entry_buckets: int | None,
     properties: tuple[str, ...],
 ) -> None:
-    """Make a new topic. What is not said is as the broker's configuration says."""
+    """Create a topic. Options not given are taken from the broker's configuration."""
     with connect(url, data, create=True) as client:
         client.admin.create_topic(
             topic,
@@ -116,7 +115,7 @@ def create(
 @json_option
 @connection_options
 def describe(topic: str, url: str, data: str | None, active: bool, as_json: bool) -> None:
-    """What a topic is: its properties, and its segments as the tree that splits and merges have made."""
+    """Show a topic's properties, and its segments as the tree of splits and merges."""
     with connect(url, data) as client:
         metadata = client.admin.get_metadata(topic)
         metadata = only_active(metadata) if active else metadata
@@ -152,7 +151,7 @@ def change_text(change: dict[str, Any]) -> str:
 @json_option
 @connection_options
 def stats(topic: str, url: str, data: str | None, as_json: bool) -> None:
-    """What a topic is doing: its segments, its subscriptions, their consumers."""
+    """Show a topic's statistics: its segments, its subscriptions, their consumers."""
     with connect(url, data) as client:
         found = client.admin.get_stats(topic)
     if as_json:

@@ -13,25 +13,24 @@ from engine.model.transactions import parse_id
 
 
 def transaction_id(text: str) -> str:
-    """An id as typed."""
     return checked(text, parse_id)
 
 
 @click.group()
 def command() -> None:
-    """Transactions that are open: which ones, since when, where they take part, and ending them."""
+    """Transactions: list open ones, show participants, abort."""
 
 
 @command.command("list")
-@click.option("--open-longer-than", type=duration, help="Only those that are at least so old: 90, 90s, 5m.")
+@click.option("--open-longer-than", type=duration, help="Only those of at least this age: 90, 90s, 5m.")
 @click.option("--segment", type=segment_name, help="Only those with operations in it: segment://….")
-@click.option("--limit", type=click.IntRange(1, 10_000), default=1_000, show_default=True, help="The oldest so many.")
+@click.option("--limit", type=click.IntRange(1, 10_000), default=1_000, show_default=True, help="Only the oldest ones.")
 @json_option
 @connection_options
 def list_transactions(
     url: str, data: str | None, as_json: bool, open_longer_than: float | None, segment: str | None, limit: int
 ) -> None:
-    """Those that are open, the oldest first."""
+    """List open transactions, the oldest first."""
     with connect(url, data) as client:
         found = client.admin.list_transactions(open_longer_than=open_longer_than, segment=segment, limit=limit)
     if as_json:
@@ -48,7 +47,7 @@ def list_transactions(
 @json_option
 @connection_options
 def show(url: str, data: str | None, as_json: bool, ident: str) -> None:
-    """One transaction, and where it has operations that did not take effect yet."""
+    """Show one transaction, and its participants with operations not applied yet."""
     with connect(url, data) as client:
         found = client.admin.get_transaction(ident)
     if as_json:
@@ -80,7 +79,7 @@ def show(url: str, data: str | None, as_json: bool, ident: str) -> None:
 @click.option("--yes", is_flag=True, help="Do not ask.")
 @connection_options
 def abort(url: str, data: str | None, ident: str, yes: bool) -> None:
-    """Abort an open transaction: nothing of it takes effect, and who is in it is refused."""
+    """Abort an open transaction: nothing of it takes effect, and its participants are refused."""
     if not yes:
         lines.confirm(f"Abort the transaction {ident}?")
     with connect(url, data) as client:

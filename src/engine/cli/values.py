@@ -1,4 +1,4 @@
-"""What people type and commands understand: NAME=VALUE pairs, separators, instants."""
+"""Parsers of arguments: NAME=VALUE pairs, separators, instants, durations, sizes."""
 
 from __future__ import annotations
 
@@ -24,22 +24,18 @@ def checked(text: str, check: Callable[[str], object]) -> str:
 
 
 def topic_name(text: str) -> str:
-    """A topic as typed."""
     return checked(text, TopicName.parse)
 
 
 def segment_name(text: str) -> str:
-    """A segment as typed."""
     return checked(text, SegmentName.parse)
 
 
 def namespace_name(text: str) -> str:
-    """A namespace as typed."""
     return checked(text, parse_namespace)
 
 
 def subscription_name(text: str) -> str:
-    """A subscription as typed."""
     return checked(text, lambda name: check_name(name, "subscription name"))
 
 
@@ -54,7 +50,7 @@ def duration(text: str) -> float:
     """Seconds as typed: 90, 90s, 5m."""
     found = seconds(text)
     if found is None:
-        raise click.BadParameter(f"{text!r} is no duration; one like 90s, 5m or 2h is right")
+        raise click.BadParameter(f"a duration must be like 90s, 5m or 2h, got {text!r}")
     return found
 
 
@@ -62,7 +58,7 @@ def size(text: str) -> int:
     """Bytes as typed: 512KB, 50MB."""
     found = byte_count(text)
     if found is None:
-        raise click.BadParameter(f"{text!r} is no size; one like 512KB, 50MB or 2GB is right")
+        raise click.BadParameter(f"a size must be like 512KB, 50MB or 2GB, got {text!r}")
     return found
 
 
@@ -71,14 +67,14 @@ def key_values(pairs: Iterable[str]) -> dict[str, str]:
     split = [pair.partition("=") for pair in pairs]
     wrong = [name for name, equals, _ in split if not equals or not name]
     if wrong:
-        raise click.BadParameter(f"{wrong[0]!r} is not NAME=VALUE")
+        raise click.BadParameter(f"a pair must be NAME=VALUE, got {wrong[0]!r}")
     return {name: value for name, _, value in split}
 
 
 def separator(text: str | None) -> bytes | None:
     """A separator as typed; `\\t` and `\\0` may be written so."""
     if text == "":
-        raise click.BadParameter("a separator has at least one character")
+        raise click.BadParameter("a separator must have at least one character, got none")
     return None if text is None else ESCAPES.get(text, text).encode()
 
 
@@ -99,7 +95,9 @@ def position(text: str) -> str | datetime:
         return text
     found = instant(text)
     if found is None:
-        raise click.BadParameter(f"{text!r} is not earliest, latest, an ISO 8601 time or milliseconds since 1970")
+        raise click.BadParameter(
+            f"a position must be earliest, latest, an ISO 8601 time or milliseconds since 1970, got {text!r}"
+        )
     return found
 
 

@@ -165,7 +165,7 @@ class Whole(Kind):
     def of_texts(self, what: str, texts: Sequence[str]) -> int:
         text = texts[0]
         if not (text.isascii() and text.isdecimal() and len(text) <= _DIGITS_MAX):
-            raise InvalidArgumentError(f"{what} {text!r:.80} is no whole number; one like 3 is right")
+            raise InvalidArgumentError(f"{what} must be a whole number such as 3, got {text!r:.80}")
         return int(text)
 
 

@@ -244,5 +244,5 @@ def _said_once(p: Parameter, texts: Sequence[str], fields: dict[str, Any]) -> An
     if not said:
         return _default(p, f"query parameter {p.key}")
     if len(set(said)) > 1:
-        raise InvalidArgumentError(f"{p.key} is said to be {' and '.join(map(str, said))}; one number is right")
+        raise InvalidArgumentError(f"{p.key} must be given once, got {' and '.join(map(str, said))}")
     return said[0]

@@ -1,4 +1,4 @@
-"""`AutoScalePolicy`: when a topic changes its own shape, and how overrides of it resolve (PIP-483, PIP-486).
+"""`AutoScalePolicy`: the conditions for automatic changes of a topic's shape, and their overrides (PIP-483, PIP-486).
 
 A policy is set at three levels: the broker's configuration says everything, a namespace and a topic may override single
 fields. Fields resolve one by one, the most specific wins (semantics 34).
@@ -17,7 +17,7 @@ from engine.limits import BUCKETS_PER_SEGMENT_MAX, MIB, SEGMENTS_PER_TOPIC_MAX
 
 RATES = ("msg_rate_in", "bytes_rate_in", "msg_rate_out", "bytes_rate_out")
 
-BUCKETS_MAX = BUCKETS_PER_SEGMENT_MAX  # of one segment, however it came to have them
+BUCKETS_MAX = BUCKETS_PER_SEGMENT_MAX  # of one segment, whatever the reason
 
 _DAG_DEPTH_MAX = 1_000_000
 _NUMBER_MAX = 1e15
@@ -26,20 +26,22 @@ _NOTHING: Mapping[str, Any] = MappingProxyType({})
 
 @dataclass(frozen=True, slots=True)
 class AutoScalePolicy:
-    """What holds for one topic. Times are seconds, rates per second. Raises InvalidArgumentError naming the field.
+    """The effective policy of a topic. Times are seconds, rates per second. Raises InvalidArgumentError naming the
+    field.
 
-    Fields that are valid alone and wrong together raise nothing: see `resolve`. `problem` says what is wrong then.
+    Fields that are valid alone and contradict each other raise nothing: see `resolve`. `problem` names the
+    contradiction.
     """
 
     enabled: bool = True
-    max_segments: int = 64  # active ones
+    max_segments: int = 64  # active segments
     min_segments: int = 1
     max_dag_depth: int = 10  # merges in a lineage; splits do not count (semantics 6)
     split_cooldown: float = 60.0
     merge_cooldown: float = 300.0
-    merge_window: float = 300.0  # for how long a segment must have been cold
+    merge_window: float = 300.0  # how long a segment must have been cold
     rebucket_cooldown: float = 60.0
-    max_buckets: int = BUCKETS_PER_SEGMENT_MAX  # of one segment, as far as consumers can raise it
+    max_buckets: int = BUCKETS_PER_SEGMENT_MAX  # of one segment, by automatic changes
     # Below it in every segment, consumers that find no segment of their own get buckets, not segments (semantics 31).
     split_floor_msg_rate_in: float = 1_000.0
     # A segment above any of these is split; two neighbours below all of those are merged.
@@ -51,19 +53,19 @@ class AutoScalePolicy:
     merge_bytes_rate_in_threshold: float = 5.0 * MIB
     merge_msg_rate_out_threshold: float = 5_000.0
     merge_bytes_rate_out_threshold: float = 25.0 * MIB
-    problem: str = ""  # why it is disabled although nobody said so
+    problem: str = ""  # the contradiction that disables the policy
 
     def __post_init__(self) -> None:
         for name in NAMES:
             _check(name, getattr(self, name))
 
     def split_threshold(self, rate: str) -> float:
-        """Above which a segment is overloaded; `rate` is one of RATES."""
+        """The rate above which a segment is overloaded; `rate` is one of RATES."""
         value: float = getattr(self, f"split_{rate}_threshold")
         return value
 
     def merge_threshold(self, rate: str) -> float:
-        """Below which a segment is cold; `rate` is one of RATES."""
+        """The rate below which a segment is cold; `rate` is one of RATES."""
         value: float = getattr(self, f"merge_{rate}_threshold")
         return value
 
@@ -85,7 +87,7 @@ JSON_NAMES = tuple(_NAMES_OF_JSON)  # the specification's
 
 @dataclass(frozen=True, slots=True)
 class AutoScalePolicyOverride:
-    """What a namespace or a topic says otherwise: the fields it sets, validated one by one. False when it sets none."""
+    """The fields that a namespace or a topic overrides, validated one by one. False when there are none."""
 
     values: Mapping[str, Any] = field(default_factory=lambda: _NOTHING)
     extra: Mapping[str, Any] = field(default_factory=lambda: _NOTHING)  # fields of a newer version, in JSON
@@ -95,35 +97,37 @@ class AutoScalePolicyOverride:
 
     @classmethod
     def of(cls, values: Mapping[str, Any]) -> AutoScalePolicyOverride:
-        """From a mapping of AutoScalePolicy's field names; None stands for a field that is not set.
+        """From a mapping of AutoScalePolicy's field names; None means that the field is not overridden.
 
         Raises InvalidArgumentError naming the field, also an unknown one.
         """
         if not isinstance(values, Mapping):
-            raise InvalidArgumentError(f"the auto-scale policy is {values!r:.80}; a mapping of its fields is right")
+            raise InvalidArgumentError(f"the auto-scale policy must be a mapping of its fields, got {values!r:.80}")
         if unknown := sorted(str(name) for name in values if name not in _JSON):
-            raise InvalidArgumentError(f"auto-scale policy {unknown[0]!r} is unknown; known are {', '.join(NAMES)}")
+            raise InvalidArgumentError(
+                f"fields of an auto-scale policy must be of {', '.join(NAMES)}, got {unknown[0]!r}: unknown"
+            )
         chosen = {name: values[name] for name in NAMES if values.get(name) is not None}
         for name, value in chosen.items():
             _check(name, value)
         return cls(MappingProxyType(chosen))
 
     def to_mapping(self) -> dict[str, Any]:
-        """Undo of(): only what is set."""
+        """Undo of(): only overridden fields."""
         return dict(self.values)
 
     @classmethod
     def of_json(cls, values: Mapping[str, Any]) -> AutoScalePolicyOverride:
-        """From the specification's names. What a newer version has added is kept; InvalidArgumentError otherwise."""
+        """From the specification's names. Fields of newer versions are kept. Raises InvalidArgumentError."""
         if not isinstance(values, Mapping):
-            raise InvalidArgumentError(f"the auto-scale policy is {values!r:.80}; a JSON object of its fields is right")
+            raise InvalidArgumentError(f"the auto-scale policy must be a JSON object of its fields, got {values!r:.80}")
         known = cls.of({_NAMES_OF_JSON[key]: value for key, value in values.items() if key in _NAMES_OF_JSON})
         extra = {key: value for key, value in values.items() if key not in _NAMES_OF_JSON}
         return dataclasses.replace(known, extra=MappingProxyType(extra))
 
     @classmethod
     def read(cls, what: str, values: Any) -> AutoScalePolicyOverride:
-        """of_json() for what is stored. Raises CorruptionError, which begins with `what`."""
+        """of_json() for a stored record. Raises CorruptionError, which begins with `what`."""
         try:
             return cls.of_json(values)
         except InvalidArgumentError as e:
@@ -139,7 +143,7 @@ def resolve(
     namespace: AutoScalePolicyOverride | None = None,
     topic: AutoScalePolicyOverride | None = None,
 ) -> AutoScalePolicy:
-    """What holds for a topic. Fields that are wrong together disable it and are named in `problem`; nothing raises."""
+    """The effective policy of a topic. Contradictory fields disable it, and `problem` names them; nothing is raised."""
     values = {**(namespace.values if namespace else {}), **(topic.values if topic else {})}
     policy = dataclasses.replace(broker, **values)
     problem = conflict(policy)
@@ -147,7 +151,7 @@ def resolve(
 
 
 def conflict(policy: AutoScalePolicy) -> str:
-    """What is wrong with fields that are each valid alone; "" when nothing is."""
+    """The contradiction between fields that are each valid; "" without one."""
     if policy.min_segments > policy.max_segments:
         return f"min_segments is {policy.min_segments}, above max_segments, {policy.max_segments}"
     for rate in RATES:
@@ -176,4 +180,4 @@ def _check(name: str, value: Any) -> None:
         good = number and 0 <= value <= _NUMBER_MAX
         right = f"a number {'of seconds ' if name.endswith(('cooldown', 'window')) else ''}from 0 to {_NUMBER_MAX:g}"
     if not good:
-        raise InvalidArgumentError(f"{name} is {value!r:.80}; {right} is right")
+        raise InvalidArgumentError(f"{name} must be {right}, got {value!r:.80}")

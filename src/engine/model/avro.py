@@ -1,8 +1,8 @@
-"""Avro definitions: parsed within bounds, and which of them can read what another wrote (Avro 1.12, Schema Resolution).
+"""Avro definitions: parsed within bounds, and compared: which can read what another wrote (Avro 1.12).
 
-The avro library decides whether a definition is one. Whether one resolves another is decided here: the library joins
-the reasons of each part into those of the whole, which doubles them with each record that has two fields of the record
-before, so that 3 kB of definition take the machine's memory.
+The avro library decides whether a definition is valid. Schema resolution is decided here: the library joins the reasons
+of all parts into that of the whole, which doubles them with each record that has two fields of the record before, so
+that a definition of 3 kB exhausts the machine's memory.
 """
 
 from __future__ import annotations
@@ -33,21 +33,21 @@ NAMED = frozenset(("record", "error", "enum", "fixed"))
 class AvroType:
     """One type of a definition; a name that is used again is the same object. Compared by identity."""
 
-    kind: str  # as Avro spells it; an "error" is a record here
-    name: str = ""  # of a record, an enumeration, a fixed: without its namespace
+    kind: str  # as Avro spells it; an "error" counts as a record
+    name: str = ""  # of a record, an enumeration or a fixed, without its namespace
     full_name: str = ""
     aliases: frozenset[str] = frozenset()
-    parts: tuple[AvroType, ...] = ()  # branches of a union; what an array or a map holds
-    branches: dict[str, list[AvroType]] = field(default_factory=dict)  # of a union, by read_by() of each
+    parts: tuple[AvroType, ...] = ()  # branches of a union; the items of an array or a map
+    branches: dict[str, list[AvroType]] = field(default_factory=dict)  # of a union: by each branch's read_by()
     fields: tuple[AvroField, ...] = ()
     fields_by_name: dict[str, AvroField] = field(default_factory=dict)
     size: int = 0  # bytes of a fixed
     symbols: frozenset[str] = frozenset()
-    has_default: bool = False  # of an enumeration: a symbol for those that it has not
-    recursive: bool = False  # whether it holds itself, or a type that does
+    has_default: bool = False  # of an enumeration: a symbol for unknown ones
+    recursive: bool = False  # whether it contains itself, or a type that does
 
     def read_by(self) -> Iterator[str]:
-        """By which a writer's type finds those that may read it: its kind, or its kind with its name or an alias."""
+        """The keys under which a writer's type finds this reader: its kind, or its kind with its name or an alias."""
         if not self.name:
             yield self.kind
             return
@@ -56,7 +56,7 @@ class AvroType:
             yield f"{self.kind} ={alias}"
 
     def children(self) -> Iterator[AvroType]:
-        """The types that a value of this one directly holds."""
+        """The types that a value of this one directly contains."""
         yield from self.parts
         for one in self.fields:
             yield one.type
@@ -74,8 +74,8 @@ class AvroField:
 
 @lru_cache(64)
 def parse_definition(definition: str) -> AvroType:
-    """The type that JSON text defines. Raises InvalidArgumentError: it is no Avro schema, or beyond a limit."""
-    import avro.name  # slow to load, and not needed by most
+    """The type that a JSON text defines. Raises InvalidArgumentError for an invalid schema, or one beyond a limit."""
+    import avro.name  # slow to load, and seldom needed
     import avro.schema
 
     try:
@@ -86,7 +86,7 @@ def parse_definition(definition: str) -> AvroType:
     plain = _Bounds().admit(spelled)
     try:
         found = avro.schema.make_avsc_object(plain, avro.name.Names())
-    except Exception as e:  # what is no schema makes the library raise many things
+    except Exception as e:  # the library raises many kinds of error for invalid schemas
         raise _no_schema(e) from e
     root = _Builder().of(found)
     _mark_recursive(root)
@@ -97,7 +97,7 @@ def _no_schema(error: Exception) -> InvalidArgumentError:
     said = str(error)
     if len(said) > SCHEMA_ERROR_SIZE_MAX:  # the library repeats the definition at every level
         said = f"{said[: SCHEMA_ERROR_SIZE_MAX // 2]} … {said[-SCHEMA_ERROR_SIZE_MAX // 2 :]}"
-    return InvalidArgumentError(f"the definition is no Avro schema: {said}")
+    return InvalidArgumentError(f"the definition must be an Avro schema: {said}")
 
 
 def _check_depth(spelled: object) -> None:
@@ -120,8 +120,8 @@ def _beyond(what: str, limit: int) -> InvalidArgumentError:
 
 
 class _Bounds:
-    """Counts a definition's types before the library sees them. Logical types are left out: they change no resolution,
-    and the library warns of those it does not know, in the text of their sender.
+    """Counts a definition's types before the library sees them. Logical types are removed: they do not affect
+    resolution, and the library warns of unknown ones in its sender's text.
     """
 
     def __init__(self) -> None:
@@ -129,7 +129,7 @@ class _Bounds:
         self._names = 0
 
     def admit(self, spelled: Any, depth: int = 1) -> Any:
-        """The type as JSON spells it, without logical types. Raises InvalidArgumentError."""
+        """A type as spelled in JSON, without logical types. Raises InvalidArgumentError."""
         self._types += 1
         if self._types > SCHEMA_TYPES_MAX:
             raise _beyond("types", SCHEMA_TYPES_MAX)
@@ -165,12 +165,12 @@ class _Bounds:
 
     def _field(self, spelled: Any, depth: int) -> Any:
         if not isinstance(spelled, dict) or "type" not in spelled:
-            return spelled  # the library says what is wrong
+            return spelled  # the library names the fault
         return {**spelled, "type": self.admit(spelled["type"], depth + 1)}
 
 
 class _Builder:
-    """What the library made of a definition, as far as it matters here: some hundred bytes a type."""
+    """Converts the library's types into ours: some hundred bytes a type."""
 
     def __init__(self) -> None:
         self._known: dict[int, AvroType] = {}
@@ -212,7 +212,7 @@ def _texts(value: object) -> list[str]:
 
 
 def all_types(root: AvroType) -> list[AvroType]:
-    """Each once, `root` first."""
+    """All types, each once, `root` first."""
     found = {id(root): root}
     waiting = [root]
     while waiting:
@@ -229,12 +229,12 @@ def _mark_recursive(root: AvroType) -> None:
 
 
 def _endless(root: AvroType) -> set[int]:
-    """Records that hold themselves, or a record that does, in a field that is nothing else."""
+    """Records that contain themselves, or a record that does, directly in a field."""
     return {id(one) for one in _unending(all_types(root), lambda one: (part.type for part in one.fields))}
 
 
 def _unending(types: list[AvroType], inside: Callable[[AvroType], Iterable[AvroType]]) -> list[AvroType]:
-    """Types are taken away that hold none of those left (Kahn); what stays holds itself, or what does."""
+    """Removes types that contain none of those left (Kahn); the rest contain themselves, or a type that does."""
     left = {id(one): sum(1 for _ in inside(one)) for one in types}
     holders: dict[int, list[AvroType]] = {id(one): [] for one in types}
     for one in types:
@@ -250,9 +250,9 @@ def _unending(types: list[AvroType], inside: Callable[[AvroType], Iterable[AvroT
 
 
 def check_values(root: AvroType) -> None:
-    """Whether the size of what Avro values become is bounded by their bytes: a record without bytes is small, no array
-    is of items without bytes, of which ten bytes can announce 2**62, and no record holds itself without a union, array
-    or map between. Raises InvalidArgumentError.
+    """Check that the size of Avro values in memory is bounded by their bytes: a record of no bytes is small, no array
+    has items of no bytes, of which ten bytes can announce 2**62, and no record contains itself without a union, array
+    or map in between. Raises InvalidArgumentError.
     """
     sizes = _empty_sizes(root)
     endless = _endless(root)
@@ -266,9 +266,9 @@ def check_values(root: AvroType) -> None:
 
 
 def _empty_sizes(root: AvroType) -> dict[int, int]:
-    """Of each type that takes no byte: how many types one value of it has. Smallest first, so that each is seen once.
+    """{type that takes no byte: the number of types in one of its values}. Smallest first, so that each is seen once.
 
-    Sizes grow no further than what a limit can tell; a record that contains itself has no value, and no size.
+    Sizes stop growing at the limit; a record that contains itself has no value, and no size.
     """
     types = all_types(root)
     sizes = {id(one): 1 for one in types if one.kind == "null" or (one.kind == "fixed" and not one.size)}

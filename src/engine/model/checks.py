@@ -16,11 +16,11 @@ def check_number(name: str, value: Any, low: float, high: float | None = None, *
     right = f"{'an int' if whole else 'a number'} of at least {low}" + (
         f" and at most {high}" if high is not None else ""
     )
-    raise InvalidArgumentError(f"{name} is {value if number else repr(value)}; {right} is right")
+    raise InvalidArgumentError(f"{name} must be {right}, got {value if number else repr(value)}")
 
 
 def check_choice(name: str, value: Any, choices: tuple[str | None, ...]) -> str:
     """`value` itself when it is one of `choices`; else InvalidArgumentError."""
     if value not in choices:
-        raise InvalidArgumentError(f"{name} is {value!r}; one of {', '.join(map(str, choices))} is right")
+        raise InvalidArgumentError(f"{name} must be one of {', '.join(map(str, choices))}, got {value!r}")
     return str(value)

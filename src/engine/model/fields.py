@@ -1,4 +1,4 @@
-"""Reading a JSON record field by field, with a sentence about what is wrong with it."""
+"""Reads a JSON record field by field, with an error that names the field."""
 
 from __future__ import annotations
 
@@ -17,23 +17,23 @@ _PLAIN: dict[type, Callable[[Any], object]] = {str: str.__str__, int: int.__inde
 
 
 def _plain(value: object) -> object:
-    """What stands for text or a number of a type of its own, as NumPy's are."""
+    """The plain equivalent of a special text or number type, such as NumPy's."""
     for kind, plain in _PLAIN.items():
         if isinstance(value, kind):
             return plain(value)
-    raise TypeError(f"{type(value).__name__} is nothing that JSON has")
+    raise TypeError(f"{type(value).__name__} has no form in JSON")
 
 
 _encode = msgspec.json.Encoder(enc_hook=_plain).encode
 
 
 def dump(fields: Mapping[str, Any] | msgspec.Struct) -> bytes:
-    """A record's value: compact JSON, keys in the order given, or fields in theirs."""
+    """A record's value: compact JSON, keys in the order given, or a struct's fields in their order."""
     return _encode(fields)
 
 
 def load(text: str | bytes) -> Any:
-    """What JSON spells. Raises ValueError, also for text that cannot be written again: half a pair of surrogates."""
+    """Parse JSON. Raises ValueError, also for text that cannot be written again: half a surrogate pair."""
     try:
         value = json.loads(text)
         if ("\\u" if isinstance(text, str) else b"\\u") in text:  # type: ignore[operator]
@@ -44,27 +44,27 @@ def load(text: str | bytes) -> Any:
 
 
 class Fields:
-    """A JSON object, being read. Every method raises CorruptionError naming the record and the field."""
+    """A JSON object that is being read. Every method raises CorruptionError naming the record and the field."""
 
     __slots__ = ("values", "what")
 
     def __init__(self, what: str, values: Any) -> None:
         self.what = what
         if not isinstance(values, dict):
-            raise CorruptionError(f"{what} is not a JSON object but {type(values).__name__}")
+            raise CorruptionError(f"{what} must be a JSON object, got {type(values).__name__}")
         self.values: dict[str, Any] = values
 
     @classmethod
     def parse(cls, what: str, value: bytes) -> Fields:
-        """The object that `value` spells."""
+        """Parse an object."""
         try:
             values = load(value)
         except ValueError as e:
-            raise CorruptionError(f"{what} is not JSON: {e}") from e
+            raise CorruptionError(f"{what} must be JSON: {e}") from e
         return cls(what, values)
 
     def wrong(self, name: str, problem: str) -> NoReturn:
-        """Raise for one field."""
+        """Raise CorruptionError for one field."""
         raise CorruptionError(f"{self.what}: field {name!r} {problem}")
 
     def _get(self, name: str, kind: type, default: Any) -> Any:
@@ -81,12 +81,10 @@ class Fields:
         return value
 
     def flag(self, name: str) -> bool:
-        """True or false."""
         value: bool = self._get(name, bool, None)
         return value
 
     def text(self, name: str, default: str | None = None) -> str:
-        """A string."""
         value: str = self._get(name, str, default)
         return value
 
@@ -99,11 +97,9 @@ class Fields:
         return tuple(items)
 
     def fields(self, name: str, default: dict[str, Any] | None = None) -> Fields:
-        """A nested object."""
         return Fields(f"{self.what}: field {name!r}", self._get(name, dict, default))
 
     def objects(self, name: str) -> list[Fields]:
-        """A list of nested objects."""
         items = self._get(name, list, None)
         return [Fields(f"{self.what}: field {name!r}", item) for item in items]
 

@@ -19,7 +19,7 @@ class HashRange:
     def __post_init__(self) -> None:
         if not 0 <= self.start <= self.end < HASH_RING_SIZE:
             raise InvalidArgumentError(
-                f"hash range [{self.start}, {self.end}] is not 0 <= start <= end <= {HASH_RING_SIZE - 1}"
+                f"a hash range must have 0 <= start <= end <= {HASH_RING_SIZE - 1}, got [{self.start}, {self.end}]"
             )
 
     def __contains__(self, value: int) -> bool:
@@ -27,19 +27,18 @@ class HashRange:
 
     @property
     def width(self) -> int:
-        """How many hash values the range holds."""
+        """The number of hash values in the range."""
         return self.end - self.start + 1
 
     @classmethod
     def whole(cls) -> HashRange:
-        """The whole ring."""
         return cls(0, HASH_RING_SIZE - 1)
 
     @classmethod
     def divide(cls, count: int) -> list[HashRange]:
         """The ring in `count` equal parts; the last absorbs the remainder (semantics 3)."""
         if not 1 <= count <= HASH_RING_SIZE:
-            raise InvalidArgumentError(f"the ring cannot be cut into {count} ranges; 1 to {HASH_RING_SIZE} are right")
+            raise InvalidArgumentError(f"the ring must be divided into 1 to {HASH_RING_SIZE} ranges, got {count}")
         width = HASH_RING_SIZE // count
         starts = [j * width for j in range(count)] + [HASH_RING_SIZE]
         return [cls(a, b - 1) for a, b in itertools.pairwise(starts)]

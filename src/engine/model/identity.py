@@ -1,4 +1,4 @@
-"""`Identity`: which metadata store a broker serves, and which of the starts on it this is."""
+"""`Identity`: a metadata store, and one of the broker starts on it."""
 
 from __future__ import annotations
 
@@ -11,18 +11,17 @@ _BITS = 64
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """`store`: a random number below 2**64, never 0, drawn when the metadata store was first used. `generation`: 1 for
+    """`store`: a random number below 2**64, never 0, drawn at the first use of the metadata store. `generation`: 1 for
     the first start of a broker on it, and one more for every later start of any broker.
 
-    What a broker writes into files bears its identity: files of a larger generation, or of another store, say that the
-    metadata are older than the files, or are not theirs.
+    Files that a broker writes carry its identity: files of a larger generation, or of another store, show that the
+    metadata are older than the files, or belong to others.
     """
 
     store: int
     generation: int
 
     def to_json(self) -> bytes:
-        """The record's value."""
         return dump({"store": f"{self.store:016x}", "generation": self.generation})
 
     @classmethod

@@ -26,22 +26,22 @@ from engine.model.segment import SegmentInfo, bucket_ends
 KEY_HASHES = ("xxh64", "murmur3")
 DURABILITIES = ("fsync", "interval", "os")
 
-DELETION = "delete"  # the kind of PendingChange that ends a topic; under all others it serves as before
+DELETION = "delete"  # the kind of PendingChange that ends a topic; under all others it keeps serving
 
 _KNOWN = frozenset(
     ("epoch", "nextSegmentId", "segments", "properties", "keyHash", "durability", "createdAtMs", "change")
 ) | frozenset(("entryBuckets", "autoScalePolicy"))
 _NOTHING: Mapping[str, Any] = MappingProxyType({})
 
-_LARGE = 4096  # bytes of a topic record that is read once per version: a wide topic's is looked at for every segment
+_LARGE = 4096  # bytes of a topic record from which its layout is cached: a wide topic's is read for every segment
 _LARGE_KEPT = 16
 
 
 @dataclass(frozen=True, slots=True)
 class PendingChange:
-    """A long change that was begun: whoever leads the topic next resumes it, or undoes it, from `phase`.
+    """A long change that was begun: the topic's next leader resumes or undoes it, from `phase`.
 
-    `details` is JSON that only the change itself reads.
+    `details`: JSON that only the change itself reads.
     """
 
     kind: str
@@ -49,7 +49,6 @@ class PendingChange:
     details: Mapping[str, Any] = field(default_factory=lambda: _NOTHING)
 
     def to_json(self) -> dict[str, Any]:
-        """A part of the topic's record."""
         fields = {"kind": self.kind, "phase": self.phase}
         return {**fields, "details": dict(self.details)} if self.details else fields
 
@@ -61,29 +60,29 @@ class PendingChange:
 
     @property
     def deletes(self) -> bool:
-        """Whether the topic goes away."""
+        """Whether it deletes the topic."""
         return self.kind == DELETION
 
 
 @dataclass(frozen=True, slots=True)
 class SegmentLayout:
-    """One version of a topic's shape, with the facts about the topic that every version carries along (semantics 3).
+    """One version of a topic's shape, and the topic's facts that every version carries (semantics 3).
 
     Invariant: the active segments tile the ring. Checked by _check_tiling() whenever one is made; CorruptionError.
     """
 
     epoch: int
     next_segment_id: int
-    segments: Mapping[int, SegmentInfo]  # all of them, active and sealed, by id
+    segments: Mapping[int, SegmentInfo]  # active and sealed, by id
     key_hash: str = "xxh64"
     durability: str = "fsync"
     created_at_ms: int = 0
     properties: Mapping[str, str] = field(default_factory=lambda: _NOTHING)
     change: PendingChange | None = None
-    buckets_total: int = ENTRY_BUCKETS_DEFAULT  # the topic's budget (PIP-486); what there is may be more
+    buckets_total: int = ENTRY_BUCKETS_DEFAULT  # the topic's budget (PIP-486); the actual total may be larger
     auto_scale_policy: AutoScalePolicyOverride | None = None
     extra: Mapping[str, Any] = field(default_factory=lambda: _NOTHING)  # fields of a newer version
-    active: tuple[SegmentInfo, ...] = field(init=False, compare=False, repr=False)  # by rising range start
+    active: tuple[SegmentInfo, ...] = field(init=False, compare=False, repr=False)  # by ascending range start
     _starts: tuple[int, ...] = field(init=False, compare=False, repr=False)
 
     def __post_init__(self) -> None:
@@ -115,7 +114,7 @@ class SegmentLayout:
         durability: str = "fsync",
         properties: Mapping[str, str] | None = None,
     ) -> SegmentLayout:
-        """A new topic's first version, epoch 0. Each segment gets its share of the buckets, one at least.
+        """A new topic's first version, epoch 0. Each segment gets its share of the buckets, at least one.
 
         Raises InvalidArgumentError.
         """
@@ -128,7 +127,7 @@ class SegmentLayout:
         return layout
 
     def segment(self, segment_id: int) -> SegmentInfo:
-        """One segment, active or sealed. Raises NotFoundError."""
+        """A segment, active or sealed. Raises NotFoundError."""
         try:
             return self.segments[segment_id]
         except KeyError:
@@ -137,21 +136,21 @@ class SegmentLayout:
     def find_active_segment(self, hash_value: int) -> SegmentInfo:
         """The active segment whose range holds a segment hash, 0 to 65535. Raises InvalidArgumentError."""
         if not 0 <= hash_value < HASH_RING_SIZE:
-            raise InvalidArgumentError(f"segment hash {hash_value} is not in 0..{HASH_RING_SIZE - 1}")
+            raise InvalidArgumentError(f"segment hash must be 0 to {HASH_RING_SIZE - 1}, got {hash_value}")
         return self.active[bisect_right(self._starts, hash_value) - 1]
 
     @property
     def deleting(self) -> bool:
-        """Whether the topic is being deleted: for everybody but its leader it is gone."""
+        """Whether the topic is being deleted: it is gone for all but its leader."""
         return self.change is not None and self.change.deletes
 
     @property
     def bucket_total(self) -> int:
-        """The entry buckets of all active segments: the most ordered consumers that can be busy."""
+        """The entry buckets of all active segments: the largest useful number of ordered consumers."""
         return sum(s.bucket_count for s in self.active)
 
     def parents(self, segment_id: int) -> tuple[SegmentInfo, ...]:
-        """Those of its parents that are still in the layout. Raises NotFoundError."""
+        """The parents that are still in the layout. Raises NotFoundError."""
         return tuple(self.segments[i] for i in self.segment(segment_id).parent_ids)
 
     def children(self, segment_id: int) -> tuple[SegmentInfo, ...]:
@@ -159,11 +158,11 @@ class SegmentLayout:
         return tuple(self.segments[i] for i in self.segment(segment_id).child_ids)
 
     def ancestors(self, segment_id: int) -> frozenset[int]:
-        """The ids of its parents, of their parents, and so on. Raises NotFoundError."""
+        """The ids of all ancestors. Raises NotFoundError."""
         return self._reach(segment_id, lambda s: s.parent_ids)
 
     def descendants(self, segment_id: int) -> frozenset[int]:
-        """The ids of its children, of their children, and so on. Raises NotFoundError."""
+        """The ids of all descendants. Raises NotFoundError."""
         return self._reach(segment_id, lambda s: s.child_ids)
 
     def _reach(self, segment_id: int, step: Any) -> frozenset[int]:
@@ -176,12 +175,12 @@ class SegmentLayout:
         return frozenset(found)
 
     def lineage(self, segment_id: int) -> tuple[SegmentInfo, ...]:
-        """Its ancestors, itself and its descendants, by id. Ids rise along every path. Raises NotFoundError."""
+        """Its ancestors, itself and its descendants, by id. Ids ascend along every path. Raises NotFoundError."""
         ids = self.ancestors(segment_id) | self.descendants(segment_id) | {segment_id}
         return tuple(self.segments[i] for i in sorted(ids))
 
     def merge_depth(self, segment_id: int) -> int:
-        """The most merges on any path that leads to it; splits do not count (semantics 6). Raises NotFoundError."""
+        """The most merges on any path to it; splits do not count (semantics 6). Raises NotFoundError."""
         depths: dict[int, int] = {}
         for i in sorted(self.ancestors(segment_id) | {segment_id}):
             parent_ids = self.segments[i].parent_ids
@@ -207,7 +206,6 @@ class SegmentLayout:
         return {**self.extra, **fields}
 
     def to_json(self) -> bytes:
-        """The topic record's value."""
         return dump(self.to_metadata())
 
     @classmethod
@@ -232,8 +230,9 @@ class SegmentLayout:
 
     @staticmethod
     def facts_in(value: bytes) -> tuple[bool, int, dict[str, str]]:
-        """What a list of topics goes by, of a topic record: whether it is being deleted, when it was created, its
-        properties. Raises CorruptionError.
+        """The facts of a topic record for lists: whether it is being deleted, when it was created, its properties.
+
+        Raises CorruptionError.
         """
         fields = Fields.parse("topic record", value)
         change = PendingChange.from_json(fields.fields("change")) if "change" in fields.values else None
@@ -261,40 +260,40 @@ class SegmentLayout:
 
 @lru_cache(maxsize=_LARGE_KEPT)
 def _read_large(value: bytes) -> SegmentLayout:
-    """The same value is the same layout, which nobody can change."""
+    """Equal values give the same layout, which is immutable."""
     return SegmentLayout._read(value)
 
 
 def check_size(layout: SegmentLayout) -> None:
-    """Raise InvalidArgumentError when a topic may not grow to this: clients get every layout in one frame."""
+    """Raise InvalidArgumentError when the layout exceeds a limit: clients get every layout in one frame."""
     if (active := len(layout.active)) > SEGMENTS_PER_TOPIC_MAX:
-        raise InvalidArgumentError(f"the topic would have {active} active segments; at most {SEGMENTS_PER_TOPIC_MAX}")
+        raise InvalidArgumentError(f"a topic must have at most {SEGMENTS_PER_TOPIC_MAX} active segments, got {active}")
     if (size := len(layout.to_json())) > LAYOUT_SIZE_MAX:
         sealed = len(layout.segments) - active
         raise InvalidArgumentError(
-            f"{active} active and {sealed} sealed segments with their buckets would take {size} bytes; at most "
-            f"{LAYOUT_SIZE_MAX} are allowed: take fewer entry buckets, or wait until retention lets sealed segments go"
+            f"{active} active and {sealed} sealed segments with their buckets must take at most "
+            f"{LAYOUT_SIZE_MAX} bytes, got {size}: use fewer entry buckets, or wait until retention deletes sealed ones"
         )
 
 
 def check_topic_facts(segments: int, key_hash: str, durability: str, properties: Mapping[str, str]) -> None:
-    """Raise InvalidArgumentError, naming the argument, unless a topic can be created with these."""
+    """Raise InvalidArgumentError, naming the argument, unless a topic may be created with these."""
     if type(segments) is not int or not 1 <= segments <= SEGMENTS_PER_TOPIC_MAX:
-        raise InvalidArgumentError(f"segments is {segments!r}; an integer from 1 to {SEGMENTS_PER_TOPIC_MAX} is right")
+        raise InvalidArgumentError(f"segments must be an integer from 1 to {SEGMENTS_PER_TOPIC_MAX}, got {segments!r}")
     if key_hash not in KEY_HASHES:
-        raise InvalidArgumentError(f"key_hash is {key_hash!r}; {' or '.join(KEY_HASHES)} is right")
+        raise InvalidArgumentError(f"key_hash must be {' or '.join(KEY_HASHES)}, got {key_hash!r}")
     if durability not in DURABILITIES:
-        raise InvalidArgumentError(f"durability is {durability!r}; {' or '.join(DURABILITIES)} is right")
+        raise InvalidArgumentError(f"durability must be {' or '.join(DURABILITIES)}, got {durability!r}")
     pairs = properties.items() if isinstance(properties, Mapping) else [(None, None)]
     if not all(isinstance(k, str) and isinstance(v, str) for k, v in pairs):
-        raise InvalidArgumentError(f"properties are {properties!r:.80}; a mapping of text to text is right")
+        raise InvalidArgumentError(f"properties must be a mapping of text to text, got {properties!r:.80}")
     if (size := len(json.dumps(dict(properties)))) > PROPERTIES_SIZE_MAX:
-        raise InvalidArgumentError(f"properties take {size} bytes as JSON; at most {PROPERTIES_SIZE_MAX} are allowed")
+        raise InvalidArgumentError(f"properties must take at most {PROPERTIES_SIZE_MAX} bytes as JSON, got {size}")
 
 
 def _bucket_share(segments: int, buckets_total: int) -> int:
     if type(buckets_total) is not int or buckets_total < 1:
-        raise InvalidArgumentError(f"entry_buckets is {buckets_total!r}; an integer from 1 is right")
+        raise InvalidArgumentError(f"entry_buckets must be an integer >= 1, got {buckets_total!r}")
     return max(1, buckets_total // segments)
 
 

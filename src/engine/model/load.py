@@ -1,4 +1,4 @@
-"""`SegmentLoadStats`: what a segment's owner reports of its load, and when that is worth reporting (PIP-483)."""
+"""`SegmentLoadStats`: a segment's load report, and when it is worth writing (PIP-483)."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from typing import Any
 from engine.limits import LOAD_WINDOW_S
 from engine.model.fields import Fields, dump
 
-WINDOW_MS = int(LOAD_WINDOW_S * 1000)  # a segment younger than this reports less than it has: its rates still rise
+WINDOW_MS = int(LOAD_WINDOW_S * 1000)  # a younger segment reports less than its load: its rates still rise
 
-_DIGITS = 3  # of a rate in the record; the smallest that is not zero is one message in the window
+_DIGITS = 3  # of a rate in the record; the smallest above zero is one message in the window
 
 _JSON = {
     "msg_rate_in": "msgRateIn",
@@ -22,7 +22,7 @@ _JSON = {
 
 @dataclass(frozen=True, slots=True)
 class SegmentLoadStats:
-    """Rates per second. In: what was made durable; out: what was sent, to all subscriptions and readers together."""
+    """Rates per second. In: made durable; out: sent, to all subscriptions and readers together."""
 
     msg_rate_in: float = 0.0
     bytes_rate_in: float = 0.0
@@ -30,19 +30,17 @@ class SegmentLoadStats:
     bytes_rate_out: float = 0.0
 
     def rate(self, name: str) -> float:
-        """One of them, by its field's name."""
+        """The rate of that field name."""
         value: float = getattr(self, name)
         return value
 
     @property
     def silent(self) -> bool:
-        """Whether nothing comes in and nothing goes out."""
+        """Whether all rates are zero."""
         return not any(getattr(self, name) for name in _JSON)
 
     def differs(self, written: SegmentLoadStats, threshold: float) -> bool:
-        """Whether any rate has moved from what was written by more than this part of it, or crossed zero (semantics
-        32).
-        """
+        """Whether any rate differs from the written one by more than this part, or crossed zero (semantics 32)."""
         return any(_moved(getattr(self, name), getattr(written, name), threshold) for name in _JSON)
 
     def to_mapping(self) -> dict[str, float]:
@@ -50,7 +48,6 @@ class SegmentLoadStats:
         return {_JSON[f.name]: round(getattr(self, f.name), _DIGITS) for f in fields(self)}
 
     def to_json(self) -> bytes:
-        """The load record's value."""
         return dump(self.to_mapping())
 
     @classmethod
@@ -62,7 +59,7 @@ class SegmentLoadStats:
 
 @dataclass(frozen=True, slots=True)
 class ReportedLoad:
-    """A load record, and when it was written: since then the load has been about that (semantics 32)."""
+    """A load record and when it was written: the load has been about that since then (semantics 32)."""
 
     stats: SegmentLoadStats
     modified_ms: int

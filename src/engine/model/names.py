@@ -1,7 +1,7 @@
-"""The names of topics and segments, and how they are written.
+"""Names of topics and segments, and their written forms.
 
-What is there keeps its name: names are read, and given to what is looked for, by the rules of check_name(). What is
-made needs more, by check_new_name(): a name that is what it looks like, on a terminal, in a shell, in a pattern.
+Existing things keep their names: names are read, and looked up, by the rules of check_name(). New names must also pass
+check_new_name(): such a name is what it looks like, on a terminal, in a shell, in a pattern.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ DEFAULT_NAMESPACE = "default"
 _DESCRIPTOR = re.compile(r"([0-9a-f]{4})-([0-9a-f]{4})-(0|[1-9][0-9]{0,18})")
 _FORMS = "write 'name', 'tenant/namespace/name' or 'topic://tenant/namespace/name'"
 _FORBIDDEN = re.compile(r"[/\x00-\x1f\x7f]")
-_PATTERN_CHARACTERS = "*>^$"  # that no name has, so that a pattern is never taken for one
-# Letters, marks and symbols that show nothing: fillers, the grapheme joiner, variation selectors, the blank of Braille.
+_PATTERN_CHARACTERS = "*>^$"  # in no new name, so that a pattern is never taken for a name
+# Letters, marks and symbols without a visible form: fillers, the grapheme joiner, variation selectors, Braille's blank.
 _INVISIBLE = re.compile(
     "[\u034f\u115f\u1160\u17b4\u17b5\u180b-\u180d\u180f\u2800\u3164\ufe00-\ufe0f\uffa0\U000e0100-\U000e01ef]"
 )
@@ -34,35 +34,35 @@ _NO_PATTERN = "; stream and queue consumers receive from all topics that match w
 
 
 def check_name(part: str, what: str) -> str:
-    """`part` itself, when it can be the name of a tenant, namespace, topic, subscription or client that is there.
+    """`part` itself, if it may name an existing tenant, namespace, topic, subscription or client.
 
-    Raises InvalidArgumentError for what is empty, has "/" or a control character, is "." or "..", or is over 255
+    Raises InvalidArgumentError for an empty name, one with "/" or a control character, "." and "..", or one over 255
     bytes of UTF-8.
     """
     if not isinstance(part, str):
-        raise InvalidArgumentError(f"{what} is {type(part).__name__}; text is right")
+        raise InvalidArgumentError(f"{what} must be text, got {type(part).__name__}")
     if not part:
         right = _FORMS if what == "topic name" else "give it at least one character"
-        raise InvalidArgumentError(f"{what} is empty; {right}")
+        raise InvalidArgumentError(f"{what} must not be empty: {right}")
     try:
         size = len(part.encode())
     except UnicodeEncodeError as e:
-        raise InvalidArgumentError(f"{what} {part!r} is not valid Unicode text") from e
+        raise InvalidArgumentError(f"{what} must be valid Unicode text, got {part!r}") from e
     if size > NAME_SIZE_MAX:
-        raise InvalidArgumentError(f"{what} is {size} bytes of UTF-8; at most {NAME_SIZE_MAX} are allowed")
+        raise InvalidArgumentError(f"{what} must have at most {NAME_SIZE_MAX} bytes of UTF-8, got {size}")
     if part in (".", ".."):
-        raise InvalidArgumentError(f"{what} is {part!r}, which file systems keep for themselves; another name is right")
+        raise InvalidArgumentError(f"{what} must not be {part!r}, which file systems reserve")
     if wrong := _FORBIDDEN.search(part):
-        kind = "a '/'" if wrong[0] == "/" else f"the control character {wrong[0]!r}"
-        raise InvalidArgumentError(f"{what} {part!r} holds {kind}; a name without it is right")
+        kind = "'/'" if wrong[0] == "/" else f"control character {wrong[0]!r}"
+        raise InvalidArgumentError(f"{what} must have no {kind}, got {part!r}")
     return part
 
 
 def check_new_name(part: str, what: str, *, pattern: bool = True) -> str:
-    """`part` itself, when something may be made by that name. `pattern`: whether characters of patterns are refused.
+    """`part` itself, if a new thing may have this name. `pattern`: whether characters of patterns are refused.
 
-    Raises InvalidArgumentError for what check_name() refuses, for white space, control, format, private and invisible
-    characters, for another Unicode normal form than C, for a "-" at its beginning, and for what looks like a pattern.
+    Raises InvalidArgumentError for names that check_name() refuses, for white space, control, format, private and
+    invisible characters, for a Unicode normal form other than C, for a leading "-", and for characters of patterns.
     """
     check_name(part, what)
     if part.isascii() and part.isalnum():
@@ -105,11 +105,11 @@ class TopicName:
 
     @classmethod
     def parse(cls, text: str | TopicName) -> TopicName:
-        """The name in any of its three written forms. Raises InvalidArgumentError."""
+        """Parse any of the three written forms. Raises InvalidArgumentError."""
         if isinstance(text, TopicName):
             return text
         if not isinstance(text, str):
-            raise InvalidArgumentError(f"topic name is {type(text).__name__}; text is right: {_FORMS}")
+            raise InvalidArgumentError(f"topic name must be text, got {type(text).__name__}: {_FORMS}")
         rest = text.removeprefix(TOPIC_SCHEME)
         if "://" in rest:
             scheme = rest.split("://")[0]
@@ -134,7 +134,7 @@ class TopicName:
         check_name(self.local, "topic name")
 
     def check_new(self) -> None:
-        """Raise InvalidArgumentError unless a topic may be made by this name."""
+        """Raise InvalidArgumentError unless a new topic may have this name."""
         check_new_name(self.tenant, "tenant")
         check_new_name(self.namespace, "namespace")
         check_new_name(self.local, "topic")
@@ -159,7 +159,7 @@ class SegmentName:
     topic: TopicName
     hash_range: HashRange
     segment_id: int
-    _text: str = field(default="", init=False, repr=False, compare=False)  # made when it is first wanted
+    _text: str = field(default="", init=False, repr=False, compare=False)  # built on first use
 
     @property
     def descriptor(self) -> str:

@@ -1,4 +1,4 @@
-"""`NamespacePolicies`: what a namespace says about its topics."""
+"""`NamespacePolicies`: a namespace's policies for its topics."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ _JSON = {
 }
 
 FOR_EVER = -1
-AUTO_SCALE = "scalableTopicAutoScalePolicy"  # the namespace record's field for it, beside those of NamespacePolicies
-FIELDS = frozenset(_JSON.values())  # of NamespacePolicies in the record
+AUTO_SCALE = "scalableTopicAutoScalePolicy"  # a field of the namespace record beside those of NamespacePolicies
+FIELDS = frozenset(_JSON.values())  # fields of NamespacePolicies in the record
 _MOST = {"retention_time_s": 10**11, "retention_size_bytes": 2**62}  # far below 2**63, also in milliseconds
 
 
@@ -27,39 +27,38 @@ _MOST = {"retention_time_s": 10**11, "retention_size_bytes": 2**62}  # far below
 class NamespacePolicies:
     """Raises InvalidArgumentError naming the field. None: no limit by size; the broker's default durability."""
 
-    retention_time_s: int = RETENTION_S_DEFAULT  # acknowledged messages are kept this long; FOR_EVER: without end
+    retention_time_s: int = RETENTION_S_DEFAULT  # how long acknowledged messages are kept; FOR_EVER: no limit
     retention_size_bytes: int | None = None  # of acknowledged messages, per segment; FOR_EVER: no limit
-    durability: str | None = None  # of topics created without naming one
+    durability: str | None = None  # of topics created without an own one
 
     def __post_init__(self) -> None:
         for name in ("retention_time_s", "retention_size_bytes"):
             value = getattr(self, name)
             optional = name == "retention_size_bytes" and value is None
             if not optional and (type(value) is not int or value < FOR_EVER):
-                raise InvalidArgumentError(f"{name} is {value!r}; an integer from 0 is right, or -1 for no limit")
+                raise InvalidArgumentError(f"{name} must be an integer >= 0, or -1 for no limit, got {value!r}")
         if self.durability is not None and self.durability not in DURABILITIES:
-            raise InvalidArgumentError(f"durability is {self.durability!r}; {' or '.join(DURABILITIES)} is right")
+            raise InvalidArgumentError(f"durability must be {' or '.join(DURABILITIES)}, got {self.durability!r}")
 
     @classmethod
     def of(cls, fields: Mapping[str, Any]) -> NamespacePolicies:
         """From a mapping of these field names. Raises InvalidArgumentError, also for an unknown one."""
         if unknown := sorted(fields.keys() - _JSON.keys()):
-            raise InvalidArgumentError(f"namespace policy {unknown[0]!r} is unknown; known are {', '.join(_JSON)}")
-        for name, most in _MOST.items():  # asked of new ones only: what is stored already is read whatever it is
+            raise InvalidArgumentError(f"a namespace policy must be of {', '.join(_JSON)}, got {unknown[0]!r}: unknown")
+        for name, most in _MOST.items():  # only new policies are checked: stored ones are always readable
             if type(value := fields.get(name)) is int and value > most:
                 raise InvalidArgumentError(f"{name} must be at most {most}, or -1 for no limit, got {value!s:.40}")
         return cls(**fields)
 
     def to_mapping(self) -> dict[str, Any]:
-        """Undo of()."""
         return {name: getattr(self, name) for name in _JSON}
 
     def to_fields(self) -> dict[str, Any]:
-        """By the names of the namespace record."""
+        """With the names of the namespace record."""
         return {_JSON[name]: value for name, value in self.to_mapping().items()}
 
     def to_json(self) -> bytes:
-        """The namespace record's value, where it holds nothing else."""
+        """The value of a namespace record without other fields."""
         return dump(self.to_fields())
 
     @classmethod
@@ -68,7 +67,7 @@ class NamespacePolicies:
         fields = Fields.parse("namespace record", value)
         present = {name: fields.values[key] for name, key in _JSON.items() if key in fields.values}
         for name, number in present.items():
-            if isinstance(number, int) and number < FOR_EVER:  # once, every negative number had no limit
+            if isinstance(number, int) and number < FOR_EVER:  # in old records any negative number meant no limit
                 present[name] = FOR_EVER
         try:
             return cls(**present)

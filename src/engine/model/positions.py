@@ -1,4 +1,4 @@
-"""`MessageId` and `Checkpoint`: where a message stands, and where a reader stands.
+"""`MessageId` and `Checkpoint`: the position of a message, and of a reader.
 
 Their bytes are one format, little-endian, chained without padding. Users keep them: do not change.
 
@@ -76,10 +76,10 @@ class MessageId:
     __slots__ = ("offset", "positions", "segment_id", "topic", "vectors")
 
     earliest: ClassVar[MessageId]
-    """Stands before every message."""
+    """Sorts before every message."""
 
     latest: ClassVar[MessageId]
-    """Stands behind every message."""
+    """Sorts behind every message."""
 
     def __init__(
         self,
@@ -105,7 +105,9 @@ class MessageId:
 
     def _order(self, other: MessageId) -> tuple[int, int]:
         if self.topic != other.topic and self.topic is not None and other.topic is not None:
-            raise InvalidArgumentError(f"message ids of {self.topic} and {other.topic} have no order between them")
+            raise InvalidArgumentError(
+                f"message ids must be of one topic to be ordered, got {self.topic} and {other.topic}"
+            )
         return (other.segment_id, other.offset)
 
     def __lt__(self, other: object) -> bool:
@@ -197,9 +199,9 @@ class Checkpoint:
     def at_timestamp(cls, when: datetime) -> Checkpoint:
         """The first message published at or after `when`. Raises InvalidArgumentError when it has no time zone."""
         if not isinstance(when, datetime):
-            raise InvalidArgumentError(f"timestamp is {type(when).__name__}; an aware datetime is right")
+            raise InvalidArgumentError(f"timestamp must be an aware datetime, got {type(when).__name__}")
         if when.tzinfo is None:
-            raise InvalidArgumentError(f"timestamp {when!r} has no time zone; an aware datetime is right")
+            raise InvalidArgumentError(f"timestamp must be an aware datetime, got {when!r} without a time zone")
         return cls._place("timestamp", -((_EPOCH - when) // timedelta(milliseconds=1)))
 
     def __eq__(self, other: object) -> bool:
@@ -288,15 +290,15 @@ _Unpacked = tuple[int, int, str | None, dict[int, int], int | None, dict[str, To
 
 def _unpack(kind: bytes, what: str, data: bytes) -> _Unpacked:
     if not isinstance(data, bytes | bytearray | memoryview):
-        raise InvalidArgumentError(f"{what} is {type(data).__name__}; the bytes of to_bytes() are right")
+        raise InvalidArgumentError(f"{what} must be the bytes of to_bytes(), got {type(data).__name__}")
     data = bytes(data)
     if len(data) < _HEAD.size + _FIXED.size:
-        raise InvalidArgumentError(f"{what} is {len(data)} bytes, shorter than any; the bytes of to_bytes() are right")
+        raise InvalidArgumentError(f"{what} must be the bytes of to_bytes(), got {len(data)} bytes, fewer than any has")
     version, found, crc = _HEAD.unpack_from(data)
     created = version == _VERSION_CREATED and kind == b"C"
     several = version == _VERSION_VECTORS and kind == b"M"
     if not (version == _VERSION or created or several) or found != kind:
-        raise InvalidArgumentError(f"{what} starts with {data[:2]!r}; {bytes((_VERSION,)) + kind!r} is right")
+        raise InvalidArgumentError(f"{what} must start with {bytes((_VERSION,)) + kind!r}, got {data[:2]!r}")
     if zlib.crc32(data[_HEAD.size :]) != crc:
         raise InvalidArgumentError(f"{what} is damaged: its checksum does not match")
     first, second, size, count = _FIXED.unpack_from(data, _HEAD.size)
@@ -305,7 +307,7 @@ def _unpack(kind: bytes, what: str, data: bytes) -> _Unpacked:
     last = end + count * _PAIR.size
     vectors, whole = ({}, last + created * _CREATED.size) if not several else _unpack_vectors(what, data, last)
     if len(data) != whole:
-        raise InvalidArgumentError(f"{what} is {len(data)} bytes where {whole} are announced")
+        raise InvalidArgumentError(f"{what} must have {whole} bytes as announced, got {len(data)}")
     try:
         topic = None if size == _NO_TOPIC else data[start:end].decode()
     except UnicodeDecodeError as e:
@@ -315,7 +317,7 @@ def _unpack(kind: bytes, what: str, data: bytes) -> _Unpacked:
 
 
 def _unpack_vectors(what: str, data: bytes, at: int) -> tuple[dict[str, TopicPositions], int]:
-    """The vectors of all topics, and where they end."""
+    """The vectors of all topics, and the position behind them."""
     vectors: dict[str, TopicPositions] = {}
     try:
         (topics,) = _TOPICS.unpack_from(data, at)

@@ -1,4 +1,4 @@
-"""`rebuild`: a layout from what the files of its segments say, where the topic's record is lost or older than they."""
+"""`rebuild`: a layout from the files of its segments, where the topic's record is lost or older than they."""
 
 from __future__ import annotations
 
@@ -15,30 +15,30 @@ from engine.model.segment import SegmentInfo, SegmentState, bucket_ends
 
 @dataclass(frozen=True, slots=True)
 class FoundSegment:
-    """What the directory and the files of one segment say of it. Times are wall-clock milliseconds."""
+    """The facts about one segment in its directory and files. Times are wall-clock milliseconds."""
 
     segment_id: int
     hash_range: HashRange
-    sealed: bool  # its last file is
-    messages: bool  # whether it holds any, or did
+    sealed: bool  # its last file is sealed
+    messages: bool  # whether it has, or had, messages
     created_ms: int
-    durability: str | None = None  # None: the files do not say
+    durability: str | None = None  # None: unknown from the files
 
 
 _Piece = tuple[int, int]  # first and last hash of a part of the ring that no found range divides
 
 
 def rebuild(found: Iterable[FoundSegment], *, known: SegmentLayout | None, now_ms: int) -> SegmentLayout:
-    """A layout that has every segment with messages, and its parents and children as their ids and ranges say.
+    """A layout with every segment that has messages, and the parents and children that ids and ranges imply.
 
-    Ids rise with time and are never used again. So the parents of a segment are, hash by hash, those with the largest
-    smaller id; they are sealed. What is not sealed, and has no children, is active. Where nothing is active, a new and
-    empty segment is. An empty segment that overlaps with an unsealed one is what an unfinished change has left, and is
-    left out. `known`: an older record, which goes on saying what files do not: properties, policies, buckets.
+    Ids ascend with time and are never used again. So the parents of a segment are, hash by hash, the segments with the
+    largest smaller id; they are sealed. An unsealed segment without children is active. Where none is active, a new
+    empty segment is added. An empty segment that overlaps an unsealed one was left by an unfinished change, and is
+    omitted. `known`: an older record, for what files do not say: properties, policies, buckets.
 
-    A segment with messages whose buckets are not known has one: so every entry is within a bucket. Epoch and next id
-    are above all that any record of the topic can have had. Raises CorruptionError when segments with messages overlap
-    and the older one is not sealed.
+    A segment with messages and unknown buckets gets one bucket, so that every entry is within a bucket. Epoch and next
+    id are above those of any record that the topic can have had. Raises CorruptionError when segments with messages
+    overlap and the older one is not sealed.
     """
     everything = sorted(found, key=lambda f: f.segment_id)
     kept = _without_leftovers(everything)
@@ -62,7 +62,7 @@ def rebuild(found: Iterable[FoundSegment], *, known: SegmentLayout | None, now_m
 
 
 def _epoch(next_id: int) -> int:
-    """Above all epochs: each change takes an id at least, or takes a segment away, which it can do once."""
+    """Above all epochs: each change takes an id, or removes a segment, which happens once for each."""
     return 2 * next_id + 1
 
 
@@ -98,7 +98,7 @@ def _pieces(kept: Iterable[FoundSegment]) -> list[_Piece]:
 def _paint(
     kept: Sequence[FoundSegment], pieces: Sequence[_Piece]
 ) -> tuple[dict[int, tuple[int, ...]], dict[_Piece, int | None]]:
-    """(the parents of each, by id; the last one of each piece of the ring)."""
+    """(the parents of each segment, by id; the last segment of each piece of the ring)."""
     tops: dict[_Piece, int | None] = dict.fromkeys(pieces)
     parents: dict[int, tuple[int, ...]] = {}
     for found in kept:
@@ -109,13 +109,13 @@ def _paint(
 
 
 def _distinct(ids: Iterable[int | None]) -> tuple[int, ...]:
-    return tuple(dict.fromkeys(i for i in ids if i is not None))  # by where they begin
+    return tuple(dict.fromkeys(i for i in ids if i is not None))  # by range start
 
 
 def _holes(
     pieces: Sequence[_Piece], tops: Mapping[_Piece, int | None], kept: Mapping[int, FoundSegment]
 ) -> Iterator[list[_Piece]]:
-    """The parts of the ring where nothing is active, each as its pieces, from left to right."""
+    """The parts of the ring without an active segment, each as its pieces, from left to right."""
 
     def empty(piece: _Piece) -> bool:
         top = tops[piece]
@@ -130,7 +130,7 @@ def _infos(
     kept: Sequence[FoundSegment], parents: Mapping[int, tuple[int, ...]], known: SegmentLayout | None, now_ms: int
 ) -> dict[int, SegmentInfo]:
     epochs: dict[int, int] = {}
-    births: dict[tuple[int, ...], int] = {}  # by the parents: what came of one change has one epoch
+    births: dict[tuple[int, ...], int] = {}  # by the parents: all results of one change have one epoch
     children: dict[int, list[FoundSegment]] = {}
     for found in kept:
         own = parents[found.segment_id]

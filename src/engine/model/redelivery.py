@@ -1,4 +1,4 @@
-"""When a message that was handed back is delivered again, and when it is not any more."""
+"""When a message that was negatively acknowledged is delivered again, and when it becomes a dead letter."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from engine.model.names import TopicName
 
 DEAD_LETTER_SUFFIX = "-DLQ"
 SECONDS_MAX = 1e9  # 31 years
-_COUNT_MAX = 64  # a delay that has not reached its maximum by then does not grow
+_COUNT_MAX = 64  # redeliveries after which a delay stops growing
 
 
 @dataclass(frozen=True, slots=True)
 class Backoff:
-    """How long a message that was negatively acknowledged is kept back, by how often it came back before.
+    """The delay of a negatively acknowledged message, by the number of its redeliveries.
 
-    The first time `min` seconds, then `multiplier` times as long each time, `max` seconds at most. Raises
+    `min` seconds the first time, then `multiplier` times as long each time, at most `max` seconds. Raises
     InvalidArgumentError unless 0 <= min <= max and multiplier >= 1.
     """
 
@@ -29,17 +29,17 @@ class Backoff:
         for name, low, high in (("min", 0, self.max), ("max", 0, SECONDS_MAX), ("multiplier", 1, SECONDS_MAX)):
             value = getattr(self, name)
             if type(value) not in (int, float) or not math.isfinite(value):
-                raise InvalidArgumentError(f"Backoff: {name} is {value!r}; a number is right")
+                raise InvalidArgumentError(f"Backoff: {name} must be a number, got {value!r}")
             if not low <= value <= high:
-                raise InvalidArgumentError(f"Backoff: {name} is {value}; {low} to {high} is right")
+                raise InvalidArgumentError(f"Backoff: {name} must be {low} to {high}, got {value}")
 
     @classmethod
     def constant(cls, seconds: float) -> Backoff:
-        """The same each time."""
+        """A delay of as many seconds each time."""
         return cls(min=seconds, max=seconds, multiplier=1.0)
 
     def delay(self, redeliveries: int) -> float:
-        """Seconds, for a message that had come back so often when it was handed back."""
+        """The delay in seconds of a message that was redelivered so many times before."""
         if self.min == 0 or self.multiplier == 1:
             return self.min
         delay = self.min
@@ -52,10 +52,10 @@ class Backoff:
 
 @dataclass(frozen=True, slots=True)
 class DeadLetter:
-    """After how many redeliveries a message is put aside, and where.
+    """After how many redeliveries a message becomes a dead letter, and in which topic.
 
-    `max_redeliveries`: 0 or more; a message is received at most once more than that (semantics 21). `topic`: by
-    default the source's own name with "-DLQ" behind it. Raises InvalidArgumentError.
+    `max_redeliveries`: 0 or more; a message is received at most once more than that (semantics 21). `topic`: by default
+    the source's own name with "-DLQ" appended. Raises InvalidArgumentError.
     """
 
     max_redeliveries: int
@@ -63,13 +63,13 @@ class DeadLetter:
 
     def __post_init__(self) -> None:
         if type(self.max_redeliveries) is not int or self.max_redeliveries < 0:
-            raise InvalidArgumentError(f"max_redeliveries is {self.max_redeliveries!r}; an int of at least 0 is right")
+            raise InvalidArgumentError(f"max_redeliveries must be an int >= 0, got {self.max_redeliveries!r}")
         if self.topic is not None:
             TopicName.parse(self.topic)
 
     def topic_of(self, source: TopicName) -> TopicName:
-        """Where what `source` gives up goes. Raises InvalidArgumentError when that is no other topic."""
+        """The dead-letter topic of `source`. Raises InvalidArgumentError when that is the same topic."""
         target = TopicName.parse(self.topic or f"{source}{DEAD_LETTER_SUFFIX}")
         if target == source:
-            raise InvalidArgumentError(f"the dead letters of {source} cannot go to the same topic")
+            raise InvalidArgumentError(f"the dead-letter topic of {source} must be another topic")
         return target

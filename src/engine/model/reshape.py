@@ -1,7 +1,10 @@
-"""How one layout becomes the next: split, merge, rebucket, prune. Pure; each raises the epoch by one (semantics 3).
+"""Changes of a layout: split, merge, rebucket, prune. Pure; each raises the epoch by one (semantics 3).
 
-A change that gives segments heirs is planned first, so that the heirs can be created before they are in the layout
-(semantics 42): `plan_*` validates and says which they are, `reserve` takes their ids, `commit` makes the next layout.
+A change that replaces segments is planned first, so that the children can be created before they are in the layout
+(semantics 42): `plan_*` validates and names them, `reserve` takes their ids, `commit` makes the next layout.
+
+    epoch n      [ 0 ................ ]   plan_split: children 1, 2      reserve: pending, next id 3
+    epoch n + 1  [ 1 ..... ][ 2 ...... ]  commit: 0 sealed, 1 and 2 active, nothing pending
 """
 
 from __future__ import annotations
@@ -20,12 +23,12 @@ SPLIT, MERGE, REBUCKET = "split", "merge", "rebucket"
 KINDS = frozenset((SPLIT, MERGE, REBUCKET))
 
 _HEIRS = {SPLIT: "split into", MERGE: "merged into", REBUCKET: "rebucketed as"}
-_SPOKEN_MAX = 16  # ids that an error or a line of the log names
+_SPOKEN_MAX = 16  # ids that an error or a log line names
 
 
 @dataclass(frozen=True, slots=True)
 class Reshape:
-    """Which segments take the place of which. The children's times are those of the commit, not known before."""
+    """Which segments replace which. The children's times are those of the commit, unknown before."""
 
     kind: str
     parent_ids: tuple[int, ...]  # by range start
@@ -36,7 +39,7 @@ class Reshape:
         return f"{self.kind} of {parents} into {children}"
 
     def pending(self, phase: str) -> PendingChange:
-        """It as a part of the topic's record."""
+        """As a part of the topic's record."""
         details = {"parents": list(self.parent_ids), "children": [c.to_json() for c in self.children]}
         return PendingChange(self.kind, phase, details)
 
@@ -50,7 +53,7 @@ class Reshape:
         return cls(change.kind, fields.numbers("parents"), children)
 
     def same_as(self, other: Reshape) -> bool:
-        """Whether both do the same to the same segments, whatever ids the children get."""
+        """Whether both do the same to the same segments, except for the children's ids."""
         return (self.kind, self.parent_ids) == (other.kind, other.parent_ids) and [
             (c.hash_range, c.bucket_ends) for c in self.children
         ] == [(c.hash_range, c.bucket_ends) for c in other.children]
@@ -65,10 +68,10 @@ def children_of(change: PendingChange) -> tuple[SegmentInfo, ...]:
 
 
 def plan_split(layout: SegmentLayout, segment_id: int) -> Reshape:
-    """An active segment's range in two halves, each with half its bucket count, one at least (semantics 2).
+    """Split an active segment's range in two halves, each with half its bucket count, at least one (semantics 2).
 
-    Raises InvalidArgumentError when it is unknown, sealed or of one hash value (semantics 5), or for a topic that has
-    the most segments there may be.
+    Raises InvalidArgumentError when it is unknown, sealed or of one hash value (semantics 5), or when the topic has the
+    maximum of segments.
     """
     parent = _active(layout, segment_id, "split")
     whole = parent.hash_range
@@ -81,29 +84,29 @@ def plan_split(layout: SegmentLayout, segment_id: int) -> Reshape:
 
 
 def plan_merge(layout: SegmentLayout, first_id: int, second_id: int) -> Reshape:
-    """Two adjacent active segments as one, with the sum of their bucket counts, clamped to the maximum.
+    """Merge two adjacent active segments, with the sum of their bucket counts, up to the maximum.
 
     Raises InvalidArgumentError when one is unknown or sealed, or when they are identical or not adjacent.
     """
     pair = [_active(layout, i, "merged") for i in (first_id, second_id)]
     if first_id == second_id:
-        raise InvalidArgumentError(f"segment {first_id} cannot be merged with itself; two neighbours are right")
+        raise InvalidArgumentError(f"segments to merge must be two neighbours, got {first_id} twice")
     low, high = sorted(pair, key=lambda s: s.hash_range.start)
     if low.hash_range.end + 1 != high.hash_range.start:
-        raise InvalidArgumentError(f"segments {first_id} and {second_id} are not adjacent; neighbours are right")
+        raise InvalidArgumentError(f"segments to merge must be neighbours, got {first_id} and {second_id}")
     ends = bucket_ends(min(BUCKETS_PER_SEGMENT_MAX, low.bucket_count + high.bucket_count))
     whole = HashRange(low.hash_range.start, high.hash_range.end)
     return _plan(layout, MERGE, [low, high], [(whole, ends)])
 
 
 def plan_rebucket(layout: SegmentLayout, segment_id: int, buckets: int) -> Reshape:
-    """An active segment replaced by one of the same range with `buckets` equal buckets (PIP-486 rollover).
+    """Replace an active segment by one of the same range with `buckets` equal buckets (PIP-486 rollover).
 
     Raises InvalidArgumentError when it is unknown or sealed, for a count out of range, or the boundaries it has.
     """
     parent = _active(layout, segment_id, "rebucketed")
     if type(buckets) is not int:
-        raise InvalidArgumentError(f"buckets is {buckets!r}; an integer from 1 to {BUCKETS_PER_SEGMENT_MAX} is right")
+        raise InvalidArgumentError(f"buckets must be an integer from 1 to {BUCKETS_PER_SEGMENT_MAX}, got {buckets!r}")
     ends = bucket_ends(buckets)
     if ends == parent.bucket_ends:
         raise InvalidArgumentError(f"segment {segment_id} has these {buckets} buckets already")
@@ -127,15 +130,15 @@ def _plan(
 
 
 def reserve(layout: SegmentLayout, reshape: Reshape, phase: str) -> SegmentLayout:
-    """The same layout, with the change pending at `phase` and the children's ids taken: they are never used again."""
+    """The same layout, with the change pending at `phase` and the children's ids taken for good."""
     last = max(child.segment_id for child in reshape.children)
     return replace(layout, next_segment_id=max(layout.next_segment_id, last + 1), change=reshape.pending(phase))
 
 
 def commit(layout: SegmentLayout, reshape: Reshape, now_ms: int) -> SegmentLayout:
-    """The next layout: parents are sealed at the moment in which their heirs are born (semantics 4); none pending.
+    """The next layout: parents are sealed at the time at which the children are created (semantics 4); none pending.
 
-    Raises CorruptionError when the parents are not there, active, or the children do not take their place.
+    Raises CorruptionError when a parent is missing or sealed, or the children do not take their parents' place.
     """
     epoch, segments = layout.epoch + 1, dict(layout.segments)
     parents = [segments[i] for i in reshape.parent_ids if i in segments and segments[i].active]
@@ -143,7 +146,7 @@ def commit(layout: SegmentLayout, reshape: Reshape, now_ms: int) -> SegmentLayou
         raise CorruptionError(
             f"the pending {reshape.kind} of {list(reshape.parent_ids)} does not fit epoch {epoch - 1}"
         )
-    moment = max(now_ms, *(p.created_at_ms for p in parents))  # the clock may have gone back
+    moment = max(now_ms, *(p.created_at_ms for p in parents))  # the clock may have been set back
     child_ids = tuple(child.segment_id for child in reshape.children)
     for parent in parents:
         segments[parent.segment_id] = replace(
@@ -156,24 +159,21 @@ def commit(layout: SegmentLayout, reshape: Reshape, now_ms: int) -> SegmentLayou
 
 
 def split_segment(layout: SegmentLayout, segment_id: int, now_ms: int) -> SegmentLayout:
-    """The layout after `plan_split`. Raises InvalidArgumentError."""
     return commit(layout, plan_split(layout, segment_id), now_ms)
 
 
 def merge_segments(layout: SegmentLayout, first_id: int, second_id: int, now_ms: int) -> SegmentLayout:
-    """The layout after `plan_merge`. Raises InvalidArgumentError."""
     return commit(layout, plan_merge(layout, first_id, second_id), now_ms)
 
 
 def rebucket_segment(layout: SegmentLayout, segment_id: int, buckets: int, now_ms: int) -> SegmentLayout:
-    """The layout after `plan_rebucket`. Raises InvalidArgumentError."""
     return commit(layout, plan_rebucket(layout, segment_id, buckets), now_ms)
 
 
 def prune_segment(layout: SegmentLayout, segment_id: int) -> SegmentLayout:
-    """Forget a sealed segment that has no parents left; its children become roots (of it).
+    """Remove a sealed segment without parents; its children have no parent any more.
 
-    Raises InvalidArgumentError when it is unknown, active, or when a parent of it is still there: the oldest go first.
+    Raises InvalidArgumentError when it is unknown, active, or still has a parent: the oldest go first.
     """
     try:
         gone = layout.segment(segment_id)
@@ -191,14 +191,14 @@ def prune_segment(layout: SegmentLayout, segment_id: int) -> SegmentLayout:
 
 
 def spoken(segment_ids: Iterable[int]) -> str:
-    """ "1, 2 and 3"; of very many the first ones."""
+    """ "1, 2 and 3"; the first ones of very many."""
     ids = [str(i) for i in segment_ids]
     ids = ids if len(ids) <= _SPOKEN_MAX else [*ids[: _SPOKEN_MAX - 1], f"{len(ids) - _SPOKEN_MAX + 1} more"]
     return " and ".join((", ".join(ids[:-1]), ids[-1])) if len(ids) > 1 else "".join(ids)
 
 
 def _replaced(layout: SegmentLayout, info: SegmentInfo) -> str:
-    """What has happened to a sealed segment: who asks for it may not have heard, or has asked for it before."""
+    """What replaced a sealed segment: the caller may not know yet, or may be repeating its request."""
     children = layout.children(info.segment_id)
     merged = any(child.hash_range.width > info.hash_range.width for child in children)
     verb = SPLIT if len(children) > 1 else MERGE if merged else REBUCKET
@@ -209,7 +209,7 @@ def _replaced(layout: SegmentLayout, info: SegmentInfo) -> str:
 
 def _active(layout: SegmentLayout, segment_id: int, verb: str) -> SegmentInfo:
     if type(segment_id) is not int:
-        raise InvalidArgumentError(f"segment id {segment_id!r:.80} is not an integer; one of the active ones is right")
+        raise InvalidArgumentError(f"a segment id must be an integer, got {segment_id!r:.80}")
     info = layout.segments.get(segment_id)
     if info is None:
         active = spoken(sorted(s.segment_id for s in layout.active))

@@ -1,9 +1,9 @@
-"""Whether a reader's Avro type resolves a writer's (Avro 1.12, Schema Resolution), decided once for each pair of types.
+"""Whether a reader's Avro type resolves a writer's (Avro 1.12, Schema Resolution), decided once per pair of types.
 
-A pair needs others: all of them (the fields of a record, each branch of the writer's union) or one of them (the
-branches of the reader's union that may fit). All pairs that can be reached are taken to resolve; then those that cannot
-are struck out, and each takes with it what needed it, until nothing changes: the greatest solution, which is what types
-that contain themselves mean. Time and memory grow with the number of pairs and of their needs, which is bounded.
+A pair needs other pairs: all of them (the fields of a record, each branch of the writer's union) or one of them (the
+branches of the reader's union that may fit). All reachable pairs are assumed to resolve; then pairs that cannot are
+removed, and with each the pairs that need it, until nothing changes. The result is the greatest solution, which is the
+meaning of types that contain themselves. Time and memory grow with the number of pairs and needs, which is bounded.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from engine.errors import SchemaError
 from engine.limits import SCHEMA_STEPS_MAX
 from engine.model.avro import AvroType
 
-_PATH_MAX = 12  # steps to a reason that are named
+_PATH_MAX = 12  # steps that an error names
 
-# What a reader of each kind takes besides its own.
+# Other kinds that a reader of each kind takes.
 _PROMOTED: dict[str, frozenset[str]] = {
     "long": frozenset({"int"}),
     "float": frozenset({"int", "long"}),
@@ -35,8 +35,8 @@ _PROMOTED_TO = {
 class _Pair:
     reader: AvroType
     writer: AvroType
-    problem: str = ""  # why it does not resolve whatever else does
-    one_of: bool = False  # whether one of the needed pairs is enough
+    problem: str = ""  # the pair's own reason to fail
+    one_of: bool = False  # whether one of the needed pairs suffices
     needs: list[tuple[str, _Pair]] = field(default_factory=list)  # with the step that leads there
     left: int = 0  # needs that may fail before this one does
     holders: list[_Pair] = field(default_factory=list)
@@ -45,7 +45,7 @@ class _Pair:
 
 
 def why_unresolvable(reader: AvroType, writer: AvroType) -> str | None:
-    """Where and why a reader cannot resolve what a writer writes; None when it can.
+    """Where and why a reader cannot resolve the writer's values; None when it can.
 
     Raises SchemaError when that takes more than SCHEMA_STEPS_MAX comparisons.
     """
@@ -74,7 +74,7 @@ class _Resolution:
 
     @staticmethod
     def _fail_holders(pair: _Pair, failed: deque[_Pair]) -> None:
-        for holder in pair.holders:  # one entry for each need, so that each is counted
+        for holder in pair.holders:  # one entry per need, so that each is counted
             if holder.failed:
                 continue
             holder.left -= 1
@@ -102,7 +102,7 @@ class _Resolution:
         pair.needs.append((step, needed))
 
     def _expand(self, pair: _Pair) -> str:
-        """What the pair needs; why it fails, "" when that is for others to say."""
+        """Add the pair's needs; the reason why it fails, "" when that depends on its needs."""
         reader, writer = pair.reader, pair.writer
         if writer.kind == "union":
             for branch in writer.parts:
@@ -123,7 +123,7 @@ class _Resolution:
         return ""
 
     def _candidates(self, reader: AvroType, writer: AvroType) -> list[AvroType]:
-        """The branches of a union that may read what is written; found by name, not one after the other."""
+        """The branches of a union that may read the writer's type; found by name, not by search."""
         keys: tuple[str, ...] = (f"{writer.kind} {writer.name}", f"{writer.kind} ={writer.full_name}")
         if not writer.name:
             keys = (writer.kind, *_PROMOTED_TO.get(writer.kind, ()))
@@ -144,7 +144,7 @@ class _Resolution:
 
 
 def _unfit(reader: AvroType, writer: AvroType) -> str:
-    """Why two types that are no unions cannot go together, whatever is inside them; "" when they may."""
+    """Why two types that are not unions cannot match, whatever they contain; "" when they may."""
     if reader.kind != writer.kind:
         fits = writer.kind in _PROMOTED.get(reader.kind, ())
         return "" if fits else f"it reads {_called(reader)}, and {_called(writer)} is written"
@@ -164,7 +164,7 @@ def _called(one: AvroType) -> str:
 
 
 def _explained(pair: _Pair) -> str:
-    """The first reason that was found; each cause failed before what it is the cause of, so that this ends."""
+    """The first reason found; every cause failed before its effect, so this ends."""
     steps = []
     while pair.cause is not None:
         step, pair = pair.cause

@@ -1,7 +1,7 @@
-"""`TopicSchema`: what a topic's values are, and whether one who reads by one schema understands what another wrote.
+"""`TopicSchema`: the form of a topic's values, and whether a reader's schema can read what a writer's wrote.
 
-Definitions are Avro schemas, also those of JSON and MessagePack values: they say which fields there are, of which types
-and with which defaults, and the rules of who can read what are Avro's (Avro 1.12, "Schema Resolution").
+Definitions are Avro schemas, also those of JSON and MessagePack values: they declare fields, types and defaults, and
+compatibility is that of Avro (Avro 1.12, "Schema Resolution").
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from engine.model.resolution import why_unresolvable
 
 
 class SchemaType(enum.StrEnum):
-    """How values are written. The names stand in metadata and on the wire: do not change."""
+    """The encoding of values. The names are in metadata and on the wire: do not change."""
 
     STRING = "string"  # UTF-8
     JSON = "json"
@@ -32,7 +32,7 @@ class SchemaType(enum.StrEnum):
 class TopicSchema:
     """One schema. `definition`: an Avro schema as JSON text, "" for values without a declared form.
 
-    `checked=False` is for one that was recorded: a topic stays usable by those that have it when a limit is lowered.
+    `checked=False`: for a recorded one, so that a topic stays usable when a limit is lowered.
 
     Raises InvalidArgumentError for an unknown type, a definition that is no Avro schema, or one beyond a limit.
     """
@@ -43,17 +43,17 @@ class TopicSchema:
 
     def __post_init__(self, checked: bool) -> None:
         if self.type not in SchemaType.__members__.values():
-            raise InvalidArgumentError(f"schema type {self.type!r:.80}; one of {', '.join(SchemaType)} is right")
+            raise InvalidArgumentError(f"schema type must be one of {', '.join(SchemaType)}, got {self.type!r:.80}")
         try:
             size = len(self.definition.encode())
         except UnicodeEncodeError as e:
-            raise InvalidArgumentError(f"the schema's definition is no Unicode text: {e.reason}") from e
+            raise InvalidArgumentError(f"the schema's definition must be Unicode text: {e.reason}") from e
         if size > SCHEMA_SIZE_MAX:
             raise _too_large(f"{size} bytes")
         if self.type is SchemaType.STRING and self.definition:
-            raise InvalidArgumentError("a string schema has no definition")
+            raise InvalidArgumentError("a string schema must have no definition")
         if self.type is SchemaType.AVRO and not self.definition:
-            raise InvalidArgumentError("an Avro schema needs a definition")
+            raise InvalidArgumentError("an Avro schema must have a definition")
         if self.definition and checked:
             self.check()
 
@@ -64,19 +64,19 @@ class TopicSchema:
             check_values(form)
 
     def why_unreadable(self, writer: TopicSchema) -> str | None:
-        """Why a reader with this schema cannot read what was written with `writer`; None when it can.
+        """Why a reader with this schema cannot read values written with `writer`; None when it can.
 
-        Raises InvalidArgumentError for a recorded definition that is beyond a limit, SchemaError when the two take too
-        many steps to compare.
+        Raises InvalidArgumentError for a recorded definition beyond a limit, SchemaError when the comparison takes too
+        many steps.
         """
         if self.type is not writer.type:
             return f"it reads {self.type} values, and these are {writer.type}"
         if not (self.definition and writer.definition) or self.definition == writer.definition:
-            return None  # without a declared form, whatever is read is taken as it comes
+            return None  # without a declared form, every value is accepted
         return why_unresolvable(parse_definition(self.definition), parse_definition(writer.definition))
 
     def to_mapping(self) -> dict[str, str]:
-        """As it stands on the wire and in metadata."""
+        """As on the wire and in metadata."""
         return {"type": str(self.type), "definition": self.definition}
 
     @classmethod
@@ -85,34 +85,34 @@ class TopicSchema:
         fields = mapping if isinstance(mapping, dict) else {}
         kind, definition = fields.get("type"), fields.get("definition", "")
         if not isinstance(kind, str) or kind not in set(SchemaType) or not isinstance(definition, str):
-            raise InvalidArgumentError(f'schema {mapping!r:.80}; {{"type": …, "definition": Avro as text}} is right')
+            raise InvalidArgumentError(f'schema must be {{"type": …, "definition": Avro as text}}, got {mapping!r:.80}')
         return cls(SchemaType(kind), definition, checked)
 
 
 @dataclass(frozen=True, slots=True)
 class SchemaHistory:
-    """The schemas that a topic's messages may have been written with, oldest first.
+    """The schemas with which a topic's messages may have been written, oldest first.
 
-    `topic_created_ms` tells the topic from another one that had its name.
+    `topic_created_ms` tells the topic from an earlier one of its name.
     """
 
     topic_created_ms: int
     versions: tuple[TopicSchema, ...] = ()
 
     def declared(self, schema: TopicSchema, *, producer: bool) -> SchemaHistory:
-        """With `schema`, which a producer may add as a version, and a consumer as the first. Raises SchemaError.
+        """With `schema`: a producer may add a version, a consumer only the first. Raises SchemaError.
 
-        All comparisons at once; a caller with other work goes through comparisons() and then calls extended().
+        Makes all comparisons at once; a caller with other work iterates comparisons() and then calls extended().
         """
         for _ in self.comparisons(schema, producer=producer):
             pass
         return self.extended(schema, producer=producer)
 
     def comparisons(self, schema: TopicSchema, *, producer: bool) -> Iterator[None]:
-        """Hold `schema` against each version in turn, two comparisons or one for each step. Raises SchemaError.
+        """Compare `schema` with each version in turn, one or two comparisons per step. Raises SchemaError.
 
-        A consumer has to read all there are. With a producer every reader that is there goes on, and the new ones read
-        what is there: each version can read each other.
+        A consumer must be able to read every version. For a producer the existing readers stay, and new ones read
+        existing values: each version must be able to read every other.
         """
         if schema in self.versions and producer:
             return
@@ -123,15 +123,14 @@ class SchemaHistory:
             yield
 
     def extended(self, schema: TopicSchema, *, producer: bool) -> SchemaHistory:
-        """With `schema`, which comparisons() has let pass. Raises SchemaError: there are too many."""
+        """With `schema`, which passed comparisons(). Raises SchemaError when there are too many."""
         if schema in self.versions or (self.versions and not producer):
             return self
         if len(self.versions) == SCHEMA_VERSIONS_MAX:
-            raise SchemaError(f"the topic has {SCHEMA_VERSIONS_MAX} versions of its schema, and takes no more")
+            raise SchemaError(f"the topic must have at most {SCHEMA_VERSIONS_MAX} versions of its schema")
         return replace(self, versions=(*self.versions, schema))
 
     def to_json(self) -> bytes:
-        """The record's value."""
         versions = [schema.to_mapping() for schema in self.versions]
         return dump({"topicCreatedAt": self.topic_created_ms, "versions": versions})
 
@@ -161,15 +160,15 @@ def _too_large(size: str) -> InvalidArgumentError:
 
 
 def canonical(definition: object) -> str:
-    """An Avro schema, given as JSON text or as what JSON text spells, in one spelling. Raises InvalidArgumentError."""
+    """The one spelling of an Avro schema, given as JSON text or parsed JSON. Raises InvalidArgumentError."""
     if isinstance(definition, str):
-        with contextlib.suppress(ValueError):  # the bare name of a type
+        with contextlib.suppress(ValueError):  # a bare type name
             definition = json.loads(definition)
     try:
         text = json.dumps(definition, separators=(",", ":"), ensure_ascii=False)
     except (TypeError, ValueError, RecursionError) as e:
-        raise InvalidArgumentError(f"the definition is no Avro schema: {e}") from e
-    if len(text) > SCHEMA_SIZE_MAX:  # before it is parsed
+        raise InvalidArgumentError(f"the definition must be an Avro schema: {e}") from e
+    if len(text) > SCHEMA_SIZE_MAX:  # before parsing
         raise _too_large(f"{len(text)} characters")
     parse_definition(text)
     return text

@@ -20,7 +20,7 @@ _KNOWN = frozenset(
 
 
 class SegmentState(enum.StrEnum):
-    """A deleted segment is not in the layout any more."""
+    """A deleted segment is not in the layout."""
 
     ACTIVE = "ACTIVE"
     SEALED = "SEALED"
@@ -29,7 +29,7 @@ class SegmentState(enum.StrEnum):
 def bucket_ends(count: int) -> tuple[int, ...]:
     """The inclusive ends of `count` equal buckets over the whole bucket ring (semantics 2). InvalidArgumentError."""
     if not 1 <= count <= BUCKETS_PER_SEGMENT_MAX:
-        raise InvalidArgumentError(f"{count} entry buckets asked for; 1 to {BUCKETS_PER_SEGMENT_MAX} are right")
+        raise InvalidArgumentError(f"entry buckets must be 1 to {BUCKETS_PER_SEGMENT_MAX}, got {count}")
     return tuple(r.end for r in HashRange.divide(count))
 
 
@@ -59,11 +59,10 @@ class SegmentInfo:
 
     @property
     def bucket_count(self) -> int:
-        """How many entry buckets it has."""
         return len(self.bucket_ends)
 
     def to_json(self) -> dict[str, Any]:
-        """The specification's fields, and ours behind them."""
+        """The specification's fields, then our own."""
         fields: dict[str, Any] = {
             "segmentId": self.segment_id,
             "hashRange": {"start": self.hash_range.start, "end": self.hash_range.end},
@@ -113,6 +112,6 @@ def _read_ends(fields: Fields) -> tuple[int, ...]:
     last = HASH_RING_SIZE - 1
     rising = all(a < b for a, b in itertools.pairwise(ends))
     if not (ends and rising and ends[-1] == last and len(ends) <= BUCKETS_PER_SEGMENT_MAX):
-        right = f"1 to {BUCKETS_PER_SEGMENT_MAX} rising inclusive ends, the last {last}, are right"
-        fields.wrong("bucketBoundaries", f"is {list(ends)!r:.80}; {right}")
+        right = f"must be 1 to {BUCKETS_PER_SEGMENT_MAX} ascending inclusive ends, the last {last}"
+        fields.wrong("bucketBoundaries", f"{right}, got {list(ends)!r:.80}")
     return ends

@@ -1,4 +1,4 @@
-"""What is recorded about subscriptions and their consumers, and which segments a consumer is told to read."""
+"""The records of subscriptions and their consumers, and the shares of consumers."""
 
 from __future__ import annotations
 
@@ -17,13 +17,14 @@ def _parse(kind: type[S], text: str, what: str) -> S:
     try:
         return kind(text)
     except ValueError:
-        raise InvalidArgumentError(f"{what} must be one of {', '.join(kind)}, got {text!r:.80}") from None
+        right = ", ".join(repr(str(member)) for member in kind)
+        raise InvalidArgumentError(f"{what} must be one of {right}, got {text!r:.80}") from None
 
 
 class SubscriptionKind(enum.StrEnum):
     """How a subscription's consumers read it. The values stand in metadata and on the wire: do not change."""
 
-    STREAM = "stream"  # ordered, cumulative acks, segments shared out by the controller
+    STREAM = "stream"  # ordered, cumulative acks, segments assigned by the controller
     QUEUE = "queue"  # unordered, individual acks, every consumer attaches to every segment
     CHECKPOINT = "checkpoint"  # a group of readers that keep their own positions: no cursor, no subscription record
 
@@ -34,7 +35,7 @@ class SubscriptionKind(enum.StrEnum):
 
 
 class InitialPosition(enum.StrEnum):
-    """Where a new subscription starts in the segments that exist."""
+    """Where a new subscription starts in existing segments."""
 
     EARLIEST = "earliest"
     LATEST = "latest"
@@ -46,7 +47,7 @@ class InitialPosition(enum.StrEnum):
 
 
 class SubscriptionState(enum.StrEnum):
-    """CREATING and DELETING are resumed by whoever leads the topic next."""
+    """CREATING and DELETING are completed by the topic's next leader."""
 
     CREATING = "CREATING"
     ACTIVE = "ACTIVE"
@@ -82,9 +83,9 @@ Shares = tuple[Share, ...]
 
 @dataclass(frozen=True, slots=True)
 class AssignedSegment:
-    """One segment of a consumer's share. `name` carries its id and hash range.
+    """One segment of a consumer's share. `name` contains its id and hash range.
 
-    `bucket_ends`: the segment's inclusive bucket ends, for SHARED only; all of them, whoever gets which (semantics 16).
+    `bucket_ends`: all inclusive bucket ends of the segment, for SHARED only (semantics 16).
     """
 
     name: SegmentName
@@ -111,7 +112,7 @@ class ConsumerAssignment:
 
 @dataclass(frozen=True, slots=True)
 class SubscriptionMetadata:
-    """What `keys.subscription` holds. `kind` is None when it was created without saying who will read it."""
+    """The value of `keys.subscription`. `kind`: None when it was created without one."""
 
     name: str
     initial_position: InitialPosition
@@ -120,7 +121,6 @@ class SubscriptionMetadata:
     state: SubscriptionState = SubscriptionState.ACTIVE
 
     def to_json(self) -> bytes:
-        """The record's value."""
         fields = {
             "subscription": self.name,
             "kind": self.kind,
@@ -145,10 +145,9 @@ class SubscriptionMetadata:
 
 @dataclass(frozen=True, slots=True)
 class ConsumerRegistration:
-    """What `keys.consumer` holds: the durable session of one consumer name, and its share when it last changed.
+    """The value of `keys.consumer`: the durable session of one consumer name, and its share when it last changed.
 
-    `instance` tells two consumer objects of the same name apart (semantics 13); `term` is that of the leader that
-    wrote it.
+    `instance` distinguishes consumers of the same name (semantics 13); `term` is that of the leader that wrote it.
     """
 
     consumer_name: str
@@ -160,11 +159,9 @@ class ConsumerRegistration:
 
     @property
     def segment_ids(self) -> tuple[int, ...]:
-        """The segments of its share, in its order."""
         return tuple(share.segment_id for share in self.shares)
 
     def to_json(self) -> bytes:
-        """The record's value."""
         assignment: dict[str, object] = {
             "layoutEpoch": self.layout_epoch,
             "segmentIds": self.segment_ids,

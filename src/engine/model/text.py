@@ -1,4 +1,4 @@
-"""Text from outside as a terminal or a log may show it: what would move a cursor or hide a letter is spelled out."""
+"""External text as a terminal or log may show it: characters that move the cursor or are invisible are escaped."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ HIDDEN = frozenset(("Cc", "Cf", "Cs", "Co", "Zl", "Zp"))
 
 
 def plain(text: object, keep: str = "") -> str:
-    r"""`text` with each character that shows nothing, or does something, as \x1b or \u202e; those in `keep` stay."""
+    r"""`text` with invisible and control characters escaped, such as \x1b or \u202e; those in `keep` stay."""
     found = str(text)
     return found if found.isprintable() else "".join(_plain(one, keep) for one in found)
 

@@ -1,4 +1,4 @@
-"""`TopicFilter`: which topics of a namespace somebody wants to know of."""
+"""`TopicFilter`: selects topics of a namespace by properties and name."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from engine.limits import PROPERTIES_SIZE_MAX, TOPIC_PATTERN_MEMORY_MAX, TOPIC_P
 
 
 class TopicFilter:
-    """Topics that have all of `properties`, and whose own name (without tenant and namespace) is matched, whole, by
-    `pattern`; None: any. Two filters that ask for the same are equal. Raises InvalidArgumentError.
+    """Topics that have all of `properties`, and whose own name (without tenant and namespace) fully matches `pattern`;
+    None: any. Filters with the same conditions are equal. Raises InvalidArgumentError.
 
-    Patterns are RE2's: linear in time whatever the pattern, without back-references and look-around.
+    Patterns are RE2's: linear in time, without back-references and look-around.
     """
 
     __slots__ = ("_match", "pattern", "properties")
@@ -25,7 +25,7 @@ class TopicFilter:
         self._match = None if pattern is None else _compiled(pattern)
 
     def passes(self, local: str, properties: Mapping[str, str]) -> bool:
-        """Whether a topic of that own name, with these properties, is wanted."""
+        """Whether a topic of that own name, with these properties, is selected."""
         if self.properties and not self.properties <= properties.items():
             return False
         return self._match is None or self._match(local) is not None
@@ -42,20 +42,18 @@ class TopicFilter:
 def _checked(properties: Mapping[str, str]) -> Mapping[str, str]:
     pairs: Iterable[tuple[Any, Any]] = properties.items() if isinstance(properties, Mapping) else [(None, None)]
     if not all(isinstance(k, str) and isinstance(v, str) for k, v in pairs):
-        raise InvalidArgumentError(f"properties are {properties!r:.80}; a mapping of text to text is right")
+        raise InvalidArgumentError(f"properties must be a mapping of text to text, got {properties!r:.80}")
     if (size := sum(len(k) + len(v) for k, v in properties.items())) > PROPERTIES_SIZE_MAX:
-        raise InvalidArgumentError(f"properties have {size} characters; at most {PROPERTIES_SIZE_MAX} are allowed")
+        raise InvalidArgumentError(f"properties must have at most {PROPERTIES_SIZE_MAX} characters, got {size}")
     return properties
 
 
 @lru_cache(maxsize=64)
 def _compiled(pattern: str) -> Callable[[str], Any]:
     if not isinstance(pattern, str):
-        raise InvalidArgumentError(f"pattern is {type(pattern).__name__}; text is right")
+        raise InvalidArgumentError(f"pattern must be text, got {type(pattern).__name__}")
     if len(pattern) > TOPIC_PATTERN_SIZE_MAX:
-        raise InvalidArgumentError(
-            f"pattern has {len(pattern)} characters; at most {TOPIC_PATTERN_SIZE_MAX} are allowed"
-        )
+        raise InvalidArgumentError(f"pattern must have at most {TOPIC_PATTERN_SIZE_MAX} characters, got {len(pattern)}")
     import re2  # slow to load, and seldom needed
 
     options = re2.Options()
@@ -67,4 +65,4 @@ def _compiled(pattern: str) -> Callable[[str], Any]:
     except (re2.error, UnicodeEncodeError) as e:
         told = e.args[0] if isinstance(e, re2.error) and e.args else e
         why = told.decode(errors="replace") if isinstance(told, bytes) else str(told)
-        raise InvalidArgumentError(f"pattern {pattern!r} is no RE2 pattern: {why}") from e
+        raise InvalidArgumentError(f"pattern must be an RE2 pattern, got {pattern!r}: {why}") from e

@@ -1,9 +1,11 @@
-"""Facts about transactions: their states and the moves between them, their headers, and the operations inside them.
+"""Transactions: their states and moves, their headers, and the operations inside them.
 
-A header is the one place where a transaction is decided; an operation record says that one write or acknowledgement
-belongs to it (PIP-473). An operation counts when the transaction committed, when its record was written before the
-header was decided (every write of the store has a larger version than those before it), and when its attempt was
-accepted. The rule gives the same answer to every reader of the same records, at any time.
+    OPEN --compare-and-set of the header--> COMMITTED | ABORTED
+
+The header alone decides a transaction; an operation record says that one write or acknowledgement belongs to it
+(PIP-473). An operation counts when the transaction committed, when its record was written before the header was decided
+(the store gives every write a larger version than all before it), and when its attempt was accepted. Every component
+that applies this rule to the same records comes to the same answer at any time.
 """
 
 from __future__ import annotations
@@ -33,7 +35,7 @@ HEADERS_CACHED = 1024  # each is read several times soon after it was written: b
 
 
 class TransactionState(enum.StrEnum):
-    """Where a transaction stands. The values are the specification's: do not change."""
+    """The state of a transaction. The values are the specification's: do not change."""
 
     OPEN = "OPEN"
     COMMITTED = "COMMITTED"
@@ -41,11 +43,11 @@ class TransactionState(enum.StrEnum):
 
     @property
     def final(self) -> bool:
-        """Whether it stays so for ever."""
+        """Whether the state never changes again."""
         return self is not TransactionState.OPEN
 
 
-# From each state, the states that ending it may ask for. To ask for the one it has changes nothing (semantics 36).
+# From each state, the states that a request may ask for. Asking for the present one changes nothing (semantics 36).
 MOVES: dict[TransactionState, frozenset[TransactionState]] = {
     TransactionState.OPEN: frozenset({TransactionState.COMMITTED, TransactionState.ABORTED}),
     TransactionState.COMMITTED: frozenset({TransactionState.COMMITTED}),
@@ -54,7 +56,7 @@ MOVES: dict[TransactionState, frozenset[TransactionState]] = {
 
 
 def id_text(number: int) -> str:
-    """A transaction's id as users see it, and as it stands in keys."""
+    """A transaction's id in text, as in the API and in keys."""
     return f"{number:016x}"
 
 
@@ -76,17 +78,17 @@ def _parsed(text: str) -> int | None:
 
 
 def partition_of(number: int) -> int:
-    """Which of the coordinators' partitions has it, 0 up to PARTITIONS."""
+    """The coordinators' partition that has it, 0 up to PARTITIONS."""
     return number >> (ID_BITS - 4)
 
 
 class TransactionHeader(msgspec.Struct, frozen=True, omit_defaults=True):
-    """`/txn/{id}`. Times are wall-clock milliseconds; `timeout_ms` is when it is aborted unless it has ended before.
+    """`/txn/{id}`. Times are wall-clock milliseconds; `timeout_ms`: when an open one is aborted.
 
-    A wall clock may be set: what waits for the deadline measures `span_ms` from `since_ms` on by a monotonic clock.
-    `renewed_ms`: when it was last given a new timeout. `expired`: whether its timeout ended it, of one that is aborted.
-    `accepted`: the attempts (their numbers, rising) whose operations count after a commit; None: all. `mark`: lets
-    a committer recognise its own commit.
+    A wall clock may be set: sweeps measure `span_ms` from `since_ms` on by a monotonic clock. `renewed_ms`: when the
+    timeout was last renewed. `expired`: whether an aborted one was ended by its timeout. `accepted`: the numbers of the
+    attempts whose operations count after a commit, ascending; None: all. `mark`: lets a committer recognise its own
+    commit.
     """
 
     state: TransactionState
@@ -108,7 +110,7 @@ class TransactionHeader(msgspec.Struct, frozen=True, omit_defaults=True):
         *,
         expired: bool = False,
     ) -> TransactionHeader:
-        """Committed or aborted; itself when it is so already. Raises TransactionConflictError for the other way."""
+        """The header in that final state; itself when it is in it. Raises TransactionConflictError for the other."""
         if state not in MOVES[self.state]:
             raise TransactionConflictError(f"the transaction is already {self.standing} and cannot become {state}")
         if self.state is state:
@@ -139,18 +141,18 @@ class TransactionHeader(msgspec.Struct, frozen=True, omit_defaults=True):
         return self.timeout_ms - self.since_ms
 
     def renewed(self, now_ms: int, span_ms: int) -> TransactionHeader:
-        """With that timeout, from now on."""
+        """With that timeout, from `now_ms` on."""
         return msgspec.structs.replace(self, timeout_ms=now_ms + span_ms, renewed_ms=now_ms)
 
     def counts(self, attempt: int) -> bool:
         """Whether operations of this attempt take effect, if they were recorded in time."""
         if self.state is not TransactionState.COMMITTED or self.accepted is None:
             return self.state is TransactionState.COMMITTED
-        at = bisect_left(self.accepted, attempt)  # of many thousands, asked for each operation
+        at = bisect_left(self.accepted, attempt)  # there may be many thousands, checked for each operation
         return at < len(self.accepted) and self.accepted[at] == attempt
 
     def to_json(self) -> bytes:
-        """The record's value: the fields as they are called here; what is not known is left out."""
+        """The record's value: fields by their names here; unset ones are left out."""
         value = dump(self)
         _remember(value, self)
         return value
@@ -184,20 +186,20 @@ class TransactionHeader(msgspec.Struct, frozen=True, omit_defaults=True):
         )
 
 
-_headers: dict[bytes, TransactionHeader] = {}  # as they were written or read last
+_headers: dict[bytes, TransactionHeader] = {}  # written or read last
 
 
 def _remember(value: bytes, header: TransactionHeader) -> None:
     if len(value) <= HEADER_CACHED_SIZE_MAX:
         if len(_headers) >= HEADERS_CACHED:
-            _headers.pop(next(iter(_headers)), None)  # another thread may have been faster
+            _headers.pop(next(iter(_headers)), None)  # another thread may have removed it
         _headers[value] = header
 
 
 def attempt_number(attempt: str | None) -> int:
-    """What stands for an attempt in entries and records: 64 bits of its name's hash; 0 for none.
+    """The number of an attempt in entries and records: 64 bits of its name's hash; 0 for none.
 
-    Raises InvalidArgumentError for what is no name.
+    Raises InvalidArgumentError for an invalid name.
     """
     if attempt is None:
         return 0
@@ -206,7 +208,7 @@ def attempt_number(attempt: str | None) -> int:
 
 
 def accepted_numbers(attempts: Sequence[str] | None) -> tuple[int, ...] | None:
-    """Of the attempts that a commit accepts, rising, each once; None accepts all. Raises InvalidArgumentError."""
+    """The numbers of the attempts that a commit accepts, ascending; None: all. Raises InvalidArgumentError."""
     if attempts is None:
         return None
     named = isinstance(attempts, Sequence) and not isinstance(attempts, (str, bytes))
@@ -217,18 +219,20 @@ def accepted_numbers(attempts: Sequence[str] | None) -> tuple[int, ...] | None:
 
 
 class OperationKind(enum.StrEnum):
-    """What an operation record stands for. The values are the specification's: do not change."""
+    """The kind of an operation. The values are the specification's: do not change."""
 
     WRITE = "write"
     ACK = "ack"
 
 
 class TransactionOperation(msgspec.Struct, frozen=True):
-    """What `/txn-op/{id}/{seq}` says: a write to a segment, or an acknowledgement in it. A record may say several.
+    """An operation in `/txn-op/{id}/{seq}`: a write to a segment, or an acknowledgement in it. A record may hold
+    several.
 
-    A write: messages `ranges` = ((first, last),) inclusive, appended under the owner's `term`, which tells them from
-    others that got these offsets after a crash; their sequence ids lie within `sequences` of the `producer`, inclusive.
-    An acknowledgement: `ranges` of single messages, or `position`, the first offset that is not acknowledged.
+    A write: messages `ranges` = ((first, last),) inclusive, appended under the owner's `term`, which distinguishes them
+    from messages that got these offsets after a crash; their sequence ids are within `sequences` of the `producer`,
+    inclusive. An acknowledgement: `ranges` of single messages, or `position`, the first offset that is not
+    acknowledged.
     """
 
     kind: OperationKind
@@ -242,7 +246,7 @@ class TransactionOperation(msgspec.Struct, frozen=True):
     sequences: tuple[int, int] | None = None
 
     def fields(self) -> dict[str, Any]:
-        """What a record says of it."""
+        """As in a record."""
         fields: dict[str, Any] = {"kind": self.kind, "segment": str(self.segment), "term": self.term}
         if self.subscription is not None:
             fields["subscription"] = self.subscription
@@ -278,17 +282,17 @@ class TransactionOperation(msgspec.Struct, frozen=True):
         )
 
     def to_json(self) -> bytes:
-        """The value of a record that says this alone."""
+        """The value of a record of this operation alone."""
         return operations_to_json([self])
 
     @classmethod
     def from_json(cls, value: bytes) -> TransactionOperation:
-        """The first that a record says. Raises CorruptionError."""
+        """The first operation of a record. Raises CorruptionError."""
         return operations_from_json(value)[0][0]
 
 
 def operations_to_json(operations: Sequence[TransactionOperation], since: int | None = None) -> bytes:
-    """The value of a record that says all of them. `since`: the version with which it was written, saying more."""
+    """The value of a record. `since`: the version of the original record, if parts of it were removed."""
     fields = operations[0].fields()
     if len(operations) > 1:
         fields["more"] = [_beside(fields, operation.fields()) for operation in operations[1:]]
@@ -306,8 +310,8 @@ def operations_from_json(value: bytes) -> tuple[list[TransactionOperation], int 
 
 
 def _beside(first: dict[str, Any], fields: dict[str, Any]) -> dict[str, Any]:
-    """What a record says of another operation: where it differs from the first one, and null for what it lacks. Most
-    differ in little, and the smaller a record is, the less of the store a commit writes.
+    """An operation as in a record: where it differs from the first one, with null for fields it lacks. Most differ in
+    little, and smaller records make smaller commits.
     """
     names = dict.fromkeys((*first, *fields))
     return {name: fields.get(name) for name in names if first.get(name) != fields.get(name)}
@@ -316,7 +320,7 @@ def _beside(first: dict[str, Any], fields: dict[str, Any]) -> dict[str, Any]:
 def _whole(first: Fields, said: Fields) -> Fields:
     """Undo _beside(). Raises CorruptionError."""
     if not said.values:
-        raise CorruptionError(f"{said.what}: one of several is the first one again")
+        raise CorruptionError(f"{said.what}: a further operation equals the first")
     fields = {**first.values, **said.values}
     return Fields(said.what, {name: value for name, value in fields.items() if value is not None})
 

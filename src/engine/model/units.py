@@ -19,18 +19,18 @@ SHARES = {"": 1.0, "%": 0.01}
 
 
 def seconds(text: str) -> float | None:
-    """A duration; None for what is none."""
+    """A duration in seconds; None for an invalid one."""
     return _scaled(text, SECONDS)
 
 
 def byte_count(text: str) -> int | None:
-    """A size; None for what is none. KB, MB, GB are powers of 1024, with an i or without."""
+    """A size in bytes; None for an invalid one. KB, MB, GB are powers of 1024, with or without an i."""
     found = _scaled(text, BYTES)
     return None if found is None else int(found)
 
 
 def share(text: str) -> float | None:
-    """A part of one: 25% or 0.25; None for what is none."""
+    """A share: 25% or 0.25; None for an invalid one."""
     return _scaled(text, SHARES)
 
 

@@ -1,1 +1,1 @@
-"""The proxy: clients outside reach every broker through one address. Bytes pass through, entries are never decoded."""
+"""The proxy: external clients reach every broker through one address; entries are never decoded. Loop thread only."""

@@ -1,4 +1,4 @@
-"""`ProxyConfig`: what an operator may set of a proxy, from keywords and a TOML file."""
+"""`ProxyConfig`: the settings of a proxy, from keywords and a TOML file."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from engine.aio.memory_limiter import MemoryLimit
-from engine.broker.settings import checks as right
+from engine.broker.settings import checks
 from engine.broker.settings.file import override, read_secrets, read_section
 from engine.errors import InvalidArgumentError, InvalidConfigurationError
 from engine.limits import (
@@ -33,32 +33,32 @@ _SPECIFICATION = {
     "maxTopicListInFlightDirectMemSizePermitsAcquireQueueSize": ("topic_list_direct_queue_max", 1),
 }
 
-_SECRETS = ("auth_token", "broker_token")  # each may be in a file, which `<key>_file` names
+_SECRETS = ("auth_token", "broker_token")  # each may be in a file named by `<key>_file`
 
 
 @dataclass(frozen=True, slots=True)
 class ProxyConfig:
     """Sizes are bytes, times seconds. Raises InvalidConfigurationError naming the key.
 
-    `brokers`: their service URLs; any of them serves whoever asks for none in particular. `allow`: further ones that
-    clients may ask for, as URLs in which `*` stands for any text, but no `:`, and `:*` for any port. Brokers that a
-    broker names need not be listed.
+    `brokers`: their service URLs; any of them serves clients that request no particular one. `allow`: further ones
+    that clients may request, as URLs in which `*` stands for any text without `:`, and `:*` for any port. Brokers that
+    a broker names need not be listed.
     """
 
     brokers: tuple[str, ...]
     allow: tuple[str, ...] = ()
-    broker_admin: str | None = None  # where the admin API is relayed to; None: where a broker says that its own is
-    # Towards the brokers. Without a token of its own the proxy hands on what the client says.
+    broker_admin: str | None = None  # base URL that the admin API is relayed to; None: as advertised by a broker
+    # Towards the brokers. Without a token of its own the proxy passes the client's.
     broker_token: str | None = field(default=None, repr=False)
-    broker_tls_ca: str | None = None  # a PEM file; then the brokers are talked to by TLS
+    broker_tls_ca: str | None = None  # a PEM file; enables TLS towards the brokers
     # Towards the clients.
     auth_token: str | None = field(default=None, repr=False)
     tls_cert: str | None = None
     tls_key: str | None = None
-    insecure: bool = False  # may listen on addresses that others reach without asking for a token
-    admin_hosts: tuple[str, ...] = ()  # names that requests to the HTTP port may be for, besides addresses
-    admin_url: str | None = None  # what clients are told; None: the address that they have dialled
-    cluster_name: str = "standalone"  # what metrics call the brokers behind
+    insecure: bool = False  # may listen on addresses reachable from other machines without a token
+    admin_hosts: tuple[str, ...] = ()  # names allowed in Host headers of the HTTP port, besides addresses
+    admin_url: str | None = None  # advertised to clients; None: the address that they dialled
+    cluster_name: str = "standalone"  # in metrics: the brokers behind the proxy
     connections_max: int = CONNECTIONS_MAX
     handshake_timeout: float = HANDSHAKE_S_MAX
     # Topic lists (PIP-442).
@@ -72,52 +72,52 @@ class ProxyConfig:
     def __post_init__(self) -> None:
         object.__setattr__(self, "brokers", _urls("brokers", self.brokers))
         if not self.brokers:
-            raise InvalidConfigurationError("brokers is empty; the service URL of a broker is right")
+            raise InvalidConfigurationError("brokers must be the service URL of at least one broker, got none")
         if isinstance(self.allow, str) or not all(isinstance(text, str) for text in self.allow):
-            raise InvalidConfigurationError(f"allow is {self.allow!r}; a list of service URLs is right")
+            raise InvalidConfigurationError(f"allow must be a list of service URLs, got {self.allow!r:.200}")
         object.__setattr__(self, "allow", tuple(self.allow))
-        object.__setattr__(self, "admin_hosts", right.listed(self.admin_hosts))
+        object.__setattr__(self, "admin_hosts", checks.listed(self.admin_hosts))
         for key, wanted in self._wrong().items():
             if wanted:
-                said = "malformed" if "token" in key else repr(getattr(self, key))
-                raise InvalidConfigurationError(f"{key} is {said}; {wanted} is right")
+                given = "text that is not" if "token" in key else f"{getattr(self, key)!r:.200}"
+                raise InvalidConfigurationError(f"{key} must be {wanted}, got {given}")
         if self.broker_token is not None and self.auth_token is None:
             raise InvalidConfigurationError(
-                "broker_token is set and auth_token is not: whoever reaches the proxy would have the token's rights; "
-                "set both, or neither, and clients say the brokers' token themselves"
+                "auth_token must be set with broker_token, which every client of the proxy would otherwise use, got "
+                "none; or set neither, and clients pass the brokers' token themselves"
             )
 
     def _wrong(self) -> dict[str, str]:
-        """For every key: what would be right, or ""."""
+        """For every key: what it must be, or "" when it is valid."""
         return {
-            "broker_admin": right.printable(self.broker_admin, "http"),
-            "broker_token": right.printable(self.broker_token),
-            "broker_tls_ca": right.printable(self.broker_tls_ca),
-            "auth_token": right.printable(self.auth_token),
-            "tls_cert": right.pair(self.tls_cert, self.tls_key, "tls_key"),
-            "tls_key": right.pair(self.tls_key, self.tls_cert, "tls_cert"),
-            "insecure": right.boolean(self.insecure),
-            "admin_hosts": right.hosts(self.admin_hosts),
-            "admin_url": right.printable(self.admin_url, "http"),
-            "cluster_name": right.printable(self.cluster_name),
-            "connections_max": right.integer(self.connections_max, 1, 1_000_000),
-            "handshake_timeout": right.seconds(self.handshake_timeout, 0.01),
-            "topic_list_heap_max": right.integer(self.topic_list_heap_max, MIB, 2**40),
-            "topic_list_direct_max": right.integer(self.topic_list_direct_max, MIB, 2**40),
-            "topic_list_heap_timeout": right.seconds(self.topic_list_heap_timeout, 0.001),
-            "topic_list_direct_timeout": right.seconds(self.topic_list_direct_timeout, 0.001),
-            "topic_list_heap_queue_max": right.integer(self.topic_list_heap_queue_max, 0, 10_000_000),
-            "topic_list_direct_queue_max": right.integer(self.topic_list_direct_queue_max, 0, 10_000_000),
+            "broker_admin": checks.printable(self.broker_admin, "http"),
+            "broker_token": checks.printable(self.broker_token),
+            "broker_tls_ca": checks.printable(self.broker_tls_ca),
+            "auth_token": checks.printable(self.auth_token),
+            "tls_cert": checks.pair(self.tls_cert, self.tls_key, "tls_key"),
+            "tls_key": checks.pair(self.tls_key, self.tls_cert, "tls_cert"),
+            "insecure": checks.boolean(self.insecure),
+            "admin_hosts": checks.hosts(self.admin_hosts),
+            "admin_url": checks.printable(self.admin_url, "http"),
+            "cluster_name": checks.printable(self.cluster_name),
+            "connections_max": checks.integer(self.connections_max, 1, 1_000_000),
+            "handshake_timeout": checks.seconds(self.handshake_timeout, 0.01),
+            "topic_list_heap_max": checks.integer(self.topic_list_heap_max, MIB, 2**40),
+            "topic_list_direct_max": checks.integer(self.topic_list_direct_max, MIB, 2**40),
+            "topic_list_heap_timeout": checks.seconds(self.topic_list_heap_timeout, 0.001),
+            "topic_list_direct_timeout": checks.seconds(self.topic_list_direct_timeout, 0.001),
+            "topic_list_heap_queue_max": checks.integer(self.topic_list_heap_queue_max, 0, 10_000_000),
+            "topic_list_direct_queue_max": checks.integer(self.topic_list_direct_queue_max, 0, 10_000_000),
         }
 
     @property
     def heap(self) -> MemoryLimit:
-        """Of lists that wait here."""
+        """The limit of lists waiting in the proxy."""
         return MemoryLimit(self.topic_list_heap_max, self.topic_list_heap_timeout, self.topic_list_heap_queue_max)
 
     @property
     def direct(self) -> MemoryLimit:
-        """Of lists on their way to a socket."""
+        """The limit of lists queued for sockets."""
         return MemoryLimit(self.topic_list_direct_max, self.topic_list_direct_timeout, self.topic_list_direct_queue_max)
 
     @classmethod
@@ -134,7 +134,7 @@ class ProxyConfig:
 
 
 def _named(values: Mapping[str, Any], what: str) -> dict[str, Any]:
-    """The same under our names and in our units."""
+    """The values under our names and in our units."""
     named: dict[str, Any] = {}
     known = {f.name for f in dataclasses.fields(ProxyConfig)} | {f"{key}_file" for key in _SECRETS}
     for given, value in values.items():
@@ -150,9 +150,9 @@ def _named(values: Mapping[str, Any], what: str) -> dict[str, Any]:
 
 
 def _urls(key: str, urls: Any) -> tuple[str, ...]:
-    """The same with their ports."""
+    """The URLs with explicit ports."""
     if isinstance(urls, str) or not isinstance(urls, tuple | list):
-        raise InvalidConfigurationError(f"{key} is {urls!r}; a list of service URLs is right")
+        raise InvalidConfigurationError(f"{key} must be a list of service URLs, got {urls!r:.200}")
     try:
         return tuple(format_url(*parse_url(url)) for url in urls)
     except InvalidArgumentError as e:

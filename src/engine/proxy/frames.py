@@ -1,7 +1,7 @@
-"""`FrameCutter`: a stream of bytes as runs that are passed on as they come, and the few frames that are wanted whole.
+"""`FrameCutter`: splits a byte stream into runs that are forwarded unchanged, and the few frames that are wanted whole.
 
-Of a frame that is only passed on, nothing but its first nine bytes is looked at, and no more of it is held than came in
-one piece. docs/formats/wire.md has the frame.
+Of a forwarded frame only the first nine bytes are parsed, and no more of it is buffered than arrived in one piece.
+docs/formats/wire.md defines the frame.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ Wants = Callable[[int, int], bool]
 
 
 class FrameCutter:
-    """Feed it what comes. `wants(type, size)` says of each frame, by its first bytes, whether it is wanted whole.
+    """Takes received bytes. `wants(type, size)` decides for each frame, by its prefix, whether it is wanted whole.
 
-    `wants` may raise to refuse a frame. Frames of types that this build does not know are passed on.
+    `wants` may raise to refuse a frame. Frames of types unknown to this build are forwarded.
     """
 
     __slots__ = ("_kind", "_left", "_needed", "_part", "_wants", "frame_size_max")
@@ -36,19 +36,19 @@ class FrameCutter:
     def __init__(self, wants: Wants, frame_size_max: int = FRAME_SIZE_MAX) -> None:
         self._wants = wants
         self.frame_size_max = frame_size_max
-        self._left = 0  # of a frame that is being passed on
-        # What came of a frame that is wanted whole, or of its first bytes; _kind is None until those are there.
+        self._left = 0  # bytes left of the frame being forwarded
+        # The partial frame that is wanted whole, or its prefix; _kind is None until the prefix is complete.
         self._part: bytearray | None = None
         self._kind: int | None = None
         self._needed = 0
 
     @property
     def between(self) -> bool:
-        """Whether what was passed on ends with a whole frame, so that another one may follow."""
+        """Whether the forwarded bytes end with a whole frame, so that another one may follow."""
         return self._left == 0
 
     def feed(self, data: bytes) -> Iterator[tuple[int | None, Piece]]:
-        """(None, bytes to pass on) and (type, a whole frame), in order.
+        """(None, bytes to forward) and (type, a whole frame), in order.
 
         Raises ProtocolError, and what `wants` raises.
         """
@@ -86,7 +86,7 @@ class FrameCutter:
         self._part, self._kind, self._needed = bytearray(view), kind, needed
 
     def _collect(self, view: memoryview) -> int:
-        """Put the beginning of `view` to what is collected; how much of it that took."""
+        """Append the beginning of `view` to the partial frame; returns the number of bytes taken."""
         assert self._part is not None
         at = self._take(view, 0)
         if self._kind is None and len(self._part) == FRAME_PREFIX_SIZE:
@@ -115,9 +115,9 @@ class FrameCutter:
         length, kind, header_size = _PREFIX.unpack_from(view, at)
         total = length + _LENGTH_SIZE
         if total > self.frame_size_max:
-            raise ProtocolError(f"a frame of {total} bytes; at most {self.frame_size_max} are allowed")
+            raise ProtocolError(f"a frame must be of at most {self.frame_size_max} bytes, got {total}")
         if header_size > FRAME_HEADER_SIZE_MAX or header_size + FRAME_PREFIX_SIZE > total:
-            raise ProtocolError(f"a header of {header_size} bytes in a frame of {total}")
+            raise ProtocolError(f"a frame of {total} bytes cannot hold a header of {header_size} bytes")
         return kind, total + (-total & 7)
 
 
@@ -134,7 +134,7 @@ class Said(NamedTuple):
 
 
 class Hello:
-    """The first frame of a connection, as it comes in; whatever follows it stays as bytes."""
+    """The first frame of a connection, received in parts; the bytes after it stay unparsed."""
 
     def __init__(self) -> None:
         self._data = bytearray()
@@ -144,7 +144,7 @@ class Hello:
     @staticmethod
     def _refuse_large(kind: int, size: int) -> bool:
         if size > _HELLO_SIZE_MAX:
-            raise ProtocolError(f"the first frame has {size} bytes; at most {_HELLO_SIZE_MAX} are allowed")
+            raise ProtocolError(f"the first frame must be of at most {_HELLO_SIZE_MAX} bytes, got {size}")
         return True
 
     def feed(self, data: bytes) -> bool:
@@ -158,7 +158,7 @@ class Hello:
         return self._frame is not None
 
     def take(self) -> Said:
-        """What was said. Raises ProtocolError."""
+        """The frame, and the bytes received after it. Raises ProtocolError."""
         assert self._frame is not None
         kind, frame = self._frame
         command = Command(kind) if kind in Command._value2member_map_ else None
@@ -179,7 +179,7 @@ def _header(frame: Piece) -> memoryview:
 
 
 def field_of(frame: Piece, name: str) -> Any:
-    """One field of a whole frame's header; the others are not even decoded. None: it has none. Raises ProtocolError."""
+    """One field of a whole frame's header, without decoding the others. None: missing. Raises ProtocolError."""
     kind = frame[4]
     unpacker = msgpack.Unpacker(max_buffer_size=FRAME_HEADER_SIZE_MAX)
     try:
@@ -194,5 +194,5 @@ def field_of(frame: Piece, name: str) -> Any:
 
 
 def error_frame(request_id: int, error: EngineError) -> bytes:
-    """An ERROR to whoever asked."""
+    """An ERROR frame that answers a request."""
     return encode_bytes(Error(request_id=request_id, code=error.code, message=str(error)))

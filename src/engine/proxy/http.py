@@ -1,4 +1,4 @@
-"""The proxy's HTTP door: its own health and metrics, and the known routes of a broker's admin API, relayed.
+"""The proxy's HTTP listener: its own health and metrics, and the known routes of a broker's admin API, relayed.
 
 What a client sends never decides where a request goes. The URL of a relayed request is built from a broker's base URL,
 which brokers or the configuration name, and the template of the route that matched, filled with its quoted parts.
@@ -31,9 +31,9 @@ if TYPE_CHECKING:
 
 HEALTH, READY, METRICS = "/health", "/ready", "/metrics"
 _OPEN = (HEALTH, READY)  # answered without a token
-_ANSWER_S_MAX = 60.0  # a broker has so long between two pieces of an answer
+_ANSWER_S_MAX = 60.0  # limit between two pieces of a broker's answer
 _PIECE = 64 * 1024
-# Of one connection only (RFC 9110, 7.6.1), said anew, or about the proxy's own address and checked here.
+# Hop-by-hop (RFC 9110, 7.6.1), set anew, or about the proxy's own address and checked here.
 _HOP = frozenset(
     ("connection", "keep-alive", "proxy-authenticate", "proxy-authorization", "proxy-connection", "te", "trailer",
      "transfer-encoding", "upgrade", "host", "content-length", "expect",
@@ -42,7 +42,7 @@ _HOP = frozenset(
 
 
 class ProxyHttp:
-    """Loop thread only. Bodies pass in pieces; none is held as a whole."""
+    """Health, metrics and the relay. Bodies are relayed in pieces; none is held as a whole."""
 
     def __init__(self, proxy: Proxy) -> None:
         self._proxy = proxy
@@ -75,11 +75,10 @@ class ProxyHttp:
         return await self._door.listen(host, port, tls)
 
     def url_for(self, dialled: str | None) -> str:
-        """Where it is, for who has dialled that address of the proxy."""
+        """Its URL for a client that dialled this address of the proxy."""
         return self._door.url_for(dialled)
 
     async def close(self) -> None:
-        """Idempotent."""
         await self._door.close()
         if self._session is not None:
             await self._session.close()
@@ -109,7 +108,7 @@ class ProxyHttp:
     async def _relay(self, request: web.Request) -> web.StreamResponse:
         """Relay to the first broker that can be reached. Raises ConnectError, InvalidArgumentError.
 
-        A request that has a body is sent once only: it may have been done.
+        A request with a body is sent once only: it may have been executed.
         """
         path = _path(request)
         admins = await self._proxy.admin_urls()
@@ -121,8 +120,8 @@ class ProxyHttp:
                 error = e
             except (TimeoutError, aiohttp.ClientError) as e:
                 raise ConnectError(f"the connection to the admin API at {url} was lost: {e or type(e).__name__}") from e
-        why = f"cannot be reached: {error}" if error else "is not known: no broker has said where it is"
-        raise ConnectError(f"the admin API {why}; the setting broker_admin of the proxy names it") from error
+        why = f"cannot be reached: {error}" if error else "is unknown: no broker has advertised it"
+        raise ConnectError(f"the admin API {why}; set broker_admin of the proxy") from error
 
     async def _relay_to(self, base: URL, path: str, request: web.Request) -> web.StreamResponse:
         assert self._session is not None
@@ -136,21 +135,21 @@ class ProxyHttp:
         headers = self._headers(request)
         if self._proxy.tls_brokers is not None and base.scheme != "https" and "authorization" in headers:
             raise ConnectError(
-                f"broker_admin must be an https:// address where brokers are talked to by TLS, got {str(base)!r:.200}"
+                f"broker_admin must be an https:// address with TLS towards the brokers, got {str(base)!r:.200}"
             )
         body = _Body(request) if request.body_exists else None
         call = self._session.request(request.method, url, headers=headers, data=body, allow_redirects=False)
         with _blamed(body):
             async with call as answer:
                 if 300 <= answer.status < 400:
-                    raise ConnectError(f"the admin API at {base} must not redirect; broker_admin names another")
-                if answer.status == 401:  # the broker has delayed it
+                    raise ConnectError(f"the admin API at {base} must not redirect; set broker_admin to its target")
+                if answer.status == 401:  # delayed by the broker
                     refused = AuthenticationError("a broker refused the token")
                     self._proxy.doors.attempts.failed(request.remote, refused, guess="Authorization" in headers)
                 return await _answer(request, answer)
 
     def _headers(self, request: web.Request) -> CIMultiDict[str]:
-        """Those of the relayed request; with the proxy's own token for brokers, where it has one."""
+        """The headers of the relayed request; with the proxy's own token for brokers, if it has one."""
         left_out = {*_HOP, "content-encoding"}  # the body has been decoded here
         headers = CIMultiDict((name, value) for name, value in request.headers.items() if name.lower() not in left_out)
         token = self._proxy.config.broker_token
@@ -160,7 +159,7 @@ class ProxyHttp:
 
 
 class _Body:
-    """A request's body, as it comes, within HTTP_BODY_S_MAX. `error` is why it has not come whole."""
+    """A request's body, relayed as received, within HTTP_BODY_S_MAX. `error`: why it is incomplete."""
 
     def __init__(self, request: web.Request) -> None:
         self.error: Exception | None = None
@@ -182,14 +181,16 @@ class _Body:
 
 @contextmanager
 def _blamed(body: _Body | None) -> Iterator[None]:
-    """Where the client's body has not come whole, that is the error, not the broker's connection."""
+    """If the client's body is incomplete, raise that as the error, not the broker's lost connection."""
     try:
         yield
     except (aiohttp.ClientError, TimeoutError):
         if body is None or body.error is None:
             raise
         if isinstance(body.error, TimeoutError):
-            raise web.HTTPRequestTimeout(reason=f"the body did not come within {HTTP_BODY_S_MAX:g} s") from body.error
+            raise web.HTTPRequestTimeout(
+                reason=f"the body was not received within {HTTP_BODY_S_MAX:g} s"
+            ) from body.error
         raise body.error from None
 
 

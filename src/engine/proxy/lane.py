@@ -1,4 +1,4 @@
-"""`Lane`: one direction of a session. What comes from one side goes to the other; whole frames go in between."""
+"""`Lane`: one direction of a session. Forwards bytes of one side to the other; inserts whole frames in between."""
 
 from __future__ import annotations
 
@@ -13,30 +13,30 @@ Take = Callable[[int, Piece], None]
 
 
 class Lane:
-    """Loop thread only.
+    """One direction of a session.
 
-    `take(type, frame)` gets the frames that `wants` has asked for; they go on only if it says so, by put().
+    `take(type, frame)` gets the frames that `wants` selected; it forwards them by put(), or does not.
     """
 
     def __init__(self, target: Side, wants: Wants, take: Take, frame_size_max: int = FRAME_SIZE_MAX) -> None:
-        self.bytes = 0  # passed so far
+        self.bytes = 0  # forwarded so far
         self._target = target
         self._take = take
         self._cutter = FrameCutter(wants, frame_size_max)
-        self._waiting: deque[tuple[Piece, Callable[[], None] | None]] = deque()  # for the end of a frame
+        self._waiting: deque[tuple[Piece, Callable[[], None] | None]] = deque()  # until the forwarded frame ends
 
     @property
     def between(self) -> bool:
-        """Whether the other side has whole frames only."""
+        """Whether the other side has received whole frames only."""
         return self._cutter.between
 
     @property
     def unsent_bytes(self) -> int:
-        """Queued for the other side and not given to the system."""
+        """Queued for the other side and not handed to the system."""
         return self._target.unsent_bytes
 
     def feed(self, data: bytes) -> None:
-        """Bytes from the other side. Raises ProtocolError, and what `wants` and `take` raise."""
+        """Take received bytes. Raises ProtocolError, and what `wants` and `take` raise."""
         for kind, piece in self._cutter.feed(data):
             if kind is None:
                 self._write(piece)
@@ -46,9 +46,8 @@ class Lane:
             self._put(*self._waiting.popleft())
 
     def put(self, frame: Piece, sent: Callable[[], None] | None = None) -> None:
-        """A whole frame: now, or behind the one that is under way. `sent` is called when the system has taken it.
-
-        When the connection is lost before that, `sent` is called all the same.
+        """Send a whole frame: now, or after the one being forwarded. `sent` is called once the system has taken it,
+        or the connection is lost.
         """
         if self.between and not self._waiting:
             self._put(frame, sent)
@@ -65,7 +64,7 @@ class Lane:
         self._target.write(piece)
 
     def close(self) -> None:
-        """Nothing goes on any more; who waits is told."""
+        """Stop forwarding; call `sent` of every waiting frame."""
         while self._waiting:
             _, sent = self._waiting.popleft()
             if sent is not None:

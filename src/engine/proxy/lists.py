@@ -1,15 +1,15 @@
-"""`TopicLists`: what one session asks of topic lists and is answered, through the memory limiter (PIP-442).
+"""`TopicLists`: the topic list requests and answers of one session, within the memory limiter (PIP-442).
 
-A request waits for its initial permit before a broker sees it. An answer grows that permit to its own size, waits for
-one of direct memory and is handed to the socket; the direct one goes back when its bytes have left. What waits lets
-everything else of the connection pass, until too much of it waits: then nothing is read from the broker.
+A request waits for its initial permit before it is sent to a broker. An answer grows that permit to its own size,
+acquires a permit of direct memory and is written to the socket; the direct permit is released when its bytes are sent.
+Other frames of the connection pass waiting ones, until too many wait: then reading from the broker pauses.
 
-A session that cannot pass on what it has holds no heap memory meanwhile. So who holds some goes on without any, and
-sessions do not wait for each other in a ring.
+A session that cannot forward an answer releases its heap memory meanwhile. So a session that holds heap memory never
+waits for more while holding it, and sessions do not deadlock.
 
-Nothing is held without an end: while the client takes nothing the broker is not read from, so that the end of neither
-is noticed. A part of a list that is not taken in its time ends the session, and a request that is not answered in its
-time gives its permit back.
+Every permit is held for a bounded time: while the client does not read, reading from the broker pauses, so that the
+loss of either is not noticed. A part of a list that is not read within its time ends the session, and a request that is
+not answered within its time releases its permit.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from engine.wire.commands import Command
 REQUESTS = frozenset((Command.GET_TOPICS_OF_NAMESPACE, Command.WATCH_TOPIC_LIST))
 _ANSWERS = frozenset((Command.SUCCESS, Command.ERROR))
 _ANSWER_SIZE_MAX = FRAME_HEADER_SIZE_MAX + FRAME_PREFIX_SIZE + 7  # it has no payload
-_AGAIN_S = 0.5  # after a part of a watched list found no memory, when it is tried again
+_AGAIN_S = 0.5  # until a part of a watched list that found no memory is tried again
 _HELD = "lists"
 
 Asking = tuple[int, asyncio.Task[None]]
@@ -47,10 +47,10 @@ Permits = list[MemoryPermit]
 
 
 class TopicLists:
-    """Of one session. Loop thread only.
+    """The topic lists of one session.
 
-    A permit is in the list of a request or of an answer, and goes back when that ends: the limiter has given out
-    nothing when all sessions have gone.
+    A permit belongs to a request or an answer, and is released when that ends: after all sessions, the limiter has
+    every permit back.
     """
 
     def __init__(
@@ -62,7 +62,7 @@ class TopicLists:
         broker: Side,
         fail: Callable[[EngineError], None],
     ) -> None:
-        """`fail` ends the session, of a client that does not take its lists."""
+        """`fail` ends the session of a client that does not read its lists."""
         self._limiter = limiter
         self._tasks = tasks
         self._to_broker = to_broker
@@ -70,40 +70,40 @@ class TopicLists:
         self._broker = broker
         self._fail = fail
         self._loop = asyncio.get_running_loop()
-        # Requests by their ids: those that wait for a permit, with their sessions, and those that were sent on.
+        # Requests by id: those that wait for a permit, with their sessions, and those that were forwarded.
         self._asking: dict[int, Asking] = {}
         self._granted: dict[int, Permits] = {}
-        self._deadlines: dict[int, asyncio.TimerHandle] = {}  # of those that were sent on
-        # Answers in order, each with its request's id (0: none) and what that has got.
+        self._deadlines: dict[int, asyncio.TimerHandle] = {}  # of the forwarded ones
+        # Answers in order, each with its request's id (0: none) and permits.
         self._aside: deque[tuple[bytes, int, Permits]] = deque()
         self._aside_bytes = 0
         self._passing: asyncio.Task[None] | None = None
-        self._room = asyncio.Event()  # the client takes what it is sent
+        self._room = asyncio.Event()  # set while the client reads
         self._room.set()
         self._closed = False
 
     # -- requests --------------------------------------------------------------------------------------------------
 
     def wants_of_client(self, kind: int, size: int) -> bool:
-        """Whether this frame of the client's is for asked(). Raises ProtocolError."""
+        """Whether this frame of the client is for asked(). Raises ProtocolError."""
         if kind in REQUESTS and size > PROXY_LIST_REQUEST_SIZE_MAX:
-            raise ProtocolError(f"a request of {size} bytes for a topic list; at most {PROXY_LIST_REQUEST_SIZE_MAX}")
+            raise ProtocolError(
+                f"a topic list request must be of at most {PROXY_LIST_REQUEST_SIZE_MAX} bytes, got {size}"
+            )
         closes = kind == Command.WATCH_TOPIC_LIST_CLOSE and size <= PROXY_LIST_REQUEST_SIZE_MAX
         return kind in REQUESTS or (closes and bool(self._asking))
 
     def asked(self, kind: int, frame: Piece) -> None:
-        """A request for a list, or the end of a session. Raises ProtocolError."""
+        """Take a request for a list, or the end of a watch. Raises ProtocolError."""
         if kind == Command.WATCH_TOPIC_LIST_CLOSE:
             self._unasked(frame)
             return
         request_id = field_of(frame, "request_id")
         if type(request_id) is not int or request_id in self._asking or request_id in self._granted:
-            raise ProtocolError(
-                f"a request for a topic list has the id {request_id!r:.80}; a new whole number is right"
-            )
+            raise ProtocolError(f"the id of a topic list request must be a new int, got {request_id!r:.80}")
         waiting = len(self._asking) + len(self._granted)
         if waiting >= PROXY_LIST_REQUESTS_MAX:
-            full = PermitQueueFullError(f"{waiting} requests for topic lists are under way on this connection")
+            full = PermitQueueFullError(f"limit of topic list requests per connection reached ({waiting})")
             self._to_client.put(error_frame(request_id, full))
             return
         session = field_of(frame, "session_id") if kind == Command.WATCH_TOPIC_LIST else 0
@@ -125,11 +125,11 @@ class TopicLists:
             held = self._granted[request_id] = [permit]
             self._deadlines[request_id] = self._loop.call_later(PROXY_ANSWER_S_MAX, self._give_back, held)
             if not self._room.is_set():
-                self._give_back(held)  # its answer is not read for now
+                self._give_back(held)  # reading answers is paused
             self._to_broker.put(frame)
 
     def _unasked(self, frame: Piece) -> None:
-        """A session that no broker has heard of need not be ended there, and must not begin there any more."""
+        """Drop a waiting request whose watch was ended before a broker received it."""
         session = field_of(frame, "session_id")
         waiting = [ident for ident, (its, _) in self._asking.items() if session and its == session]
         for ident in waiting:
@@ -140,13 +140,13 @@ class TopicLists:
     # -- answers ---------------------------------------------------------------------------------------------------
 
     def wants_of_broker(self, kind: int, size: int) -> bool:
-        """Whether this frame of the broker's is for answered()."""
+        """Whether this frame of the broker is for answered()."""
         if size > _ANSWER_SIZE_MAX:
             return False
         return kind == Command.WATCH_TOPIC_LIST_UPDATE or (bool(self._granted) and kind in _ANSWERS)
 
     def answered(self, kind: int, frame: Piece) -> None:
-        """A part of a list, or what may be the answer to a request for one. Raises ProtocolError."""
+        """Take a part of a list, or a possible answer to a request for one. Raises ProtocolError."""
         request_id = field_of(frame, "request_id")
         held = self._granted.pop(request_id, None) if type(request_id) is int else None
         if held is not None:
@@ -164,7 +164,7 @@ class TopicLists:
             self._passing = self._tasks.spawn(self._pass_all(), "topic lists")
 
     def full(self, is_full: bool) -> None:
-        """Whether the client takes what it is sent."""
+        """Pause or resume answers: whether the client's send queue is above the high watermark."""
         if is_full:
             self._room.clear()
             self._give_back_all([])
@@ -196,9 +196,9 @@ class TopicLists:
             self._give_back(held)
 
     def _send(self, frame: bytes, direct: MemoryPermit) -> None:
-        """Hand a part to the socket; its permit goes back when it was taken, or with the session."""
+        """Write a part to the socket; its permit is released when it was sent, or with the session."""
         allowed = seconds_to_take(self._to_client.unsent_bytes + len(frame))
-        late = TimeoutError(f"a part of a topic list must be taken within {allowed:.0f} s, and it was not")
+        late = TimeoutError(f"a part of a topic list must be read within {allowed:.0f} s, and was not")
         timer = self._loop.call_later(allowed, self._fail, late)
 
         def taken() -> None:
@@ -208,9 +208,9 @@ class TopicLists:
         self._to_client.put(frame, taken)
 
     async def _permit(self, size: int, held: Permits, *, patient: bool) -> MemoryPermit:
-        """Direct memory for so many bytes; the heap's is in `held` then, which may have the request's to begin with.
+        """Acquire direct memory of `size` bytes, and heap memory into `held`, which may hold the request's permit.
 
-        `patient`: what nobody has asked for cannot be refused; it waits, and the broker with it.
+        `patient`: an unrequested part, of a watch, cannot be refused: it waits, and reading from the broker pauses.
         """
         while True:
             try:
@@ -223,7 +223,7 @@ class TopicLists:
             await asyncio.sleep(_AGAIN_S)
 
     async def _permit_heap(self, size: int, held: Permits) -> None:
-        """Grow what the request has got. Where there is no room it is given back first, and the whole is waited for."""
+        """Grow the request's permit. If there is no room, release it first and wait for the whole."""
         pool = self._limiter.pool(LimitType.HEAP_MEMORY)
         mine = held[0].size if held else 0
         if size > mine and (pool.queue or pool.used - mine + size > pool.limit):
@@ -238,7 +238,7 @@ class TopicLists:
             self._limiter.release(held.pop())
 
     def _give_back_all(self, held: Permits) -> None:
-        """Of this answer, of those behind it, and of requests whose answers may not be read for now."""
+        """Release the permits of this answer, of later ones, and of requests whose answers are not being read."""
         self._give_back(held)
         for _, _, others in self._aside:
             self._give_back(others)
@@ -246,7 +246,7 @@ class TopicLists:
             self._give_back(others)
 
     def close(self) -> None:
-        """The session has ended: nothing is held any more. Idempotent."""
+        """Release everything: the session has ended. Idempotent."""
         self._closed = True
         for _, task in self._asking.values():
             task.cancel()

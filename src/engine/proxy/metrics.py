@@ -1,4 +1,4 @@
-"""What a proxy serves at its /metrics (docs/metrics.md)."""
+"""The metrics that a proxy serves at /metrics (docs/metrics.md)."""
 
 from __future__ import annotations
 
@@ -20,14 +20,13 @@ def proxy_metrics_text(proxy: Proxy) -> str:
 
 
 def proxy_families(proxy: Proxy) -> Iterator[AnyFamily]:
-    """All of them."""
     now = proxy.statistics()
     yield gauge("proxy_connections", "Clients connected now", now.sessions)
-    yield counter("proxy_connections_accepted_total", "Clients that have connected", now.sessions_total)
-    yield counter("proxy_connections_refused_total", "Clients over the maximum", now.refused_total)
+    yield counter("proxy_connections_accepted_total", "Connections accepted from clients", now.sessions_total)
+    yield counter("proxy_connections_refused_total", "Connections refused above connections_max", now.refused_total)
     yield from attempt_families("proxy_", proxy.doors.attempts)
-    yield counter("proxy_in_bytes_total", "Passed on from clients to brokers", now.bytes_in)
-    yield counter("proxy_out_bytes_total", "Passed on from brokers to clients", now.bytes_out)
-    yield gauge("proxy_unsent_bytes", "Queued in the proxy for clients", now.unsent_bytes)
+    yield counter("proxy_in_bytes_total", "Bytes forwarded from clients to brokers", now.bytes_in)
+    yield counter("proxy_out_bytes_total", "Bytes forwarded from brokers to clients", now.bytes_out)
+    yield gauge("proxy_unsent_bytes", "Bytes queued in the proxy for clients", now.unsent_bytes)
     yield from topic_list_families("proxy_topic_list", proxy.limiter, proxy.config.cluster_name)
     yield from process_families()

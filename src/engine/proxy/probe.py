@@ -1,4 +1,4 @@
-"""Whether a broker answers: a greeting, and no more."""
+"""A broker's liveness probe: the handshake only."""
 
 from __future__ import annotations
 
@@ -11,14 +11,13 @@ from engine.wire.stream import Connector, FrameStream
 
 
 class _Caller:
-    """A FrameHandler that waits for the first frame. Loop thread only."""
+    """A FrameHandler that waits for the first frame."""
 
     def __init__(self, stream: FrameStream) -> None:
         self.stream = stream
         self.answer: asyncio.Future[Connected] = asyncio.get_running_loop().create_future()
 
     def frame_received(self, header: Header, payload: memoryview) -> None:
-        """The broker's word."""
         if self.answer.done():
             return
         if isinstance(header, Connected):
@@ -27,20 +26,19 @@ class _Caller:
             self.answer.set_exception(EngineError.from_code(header.code, header.message))
 
     def pause_writing(self) -> None:
-        """One small frame is all that is sent."""
+        """Nothing to pause: one small frame is sent."""
 
     def resume_writing(self) -> None:
-        """See pause_writing()."""
+        pass
 
     def connection_lost(self, error: Exception | None) -> None:
-        """There will be none."""
         if not self.answer.done():
-            self.answer.set_exception(ConnectError(f"it closed the connection: {error or 'without a word'}"))
-        self.answer.exception()  # retrieved: nobody may wait any more
+            self.answer.set_exception(ConnectError(f"it closed the connection: {error or 'no reason given'}"))
+        self.answer.exception()  # retrieved: its waiter may be cancelled
 
 
 async def probe(connector: Connector, url: str, config: ProxyConfig) -> Connected | None:
-    """The broker's CONNECTED; None when it lives and does not let the proxy itself in. Raises ConnectError."""
+    """The broker's CONNECTED; None when it is alive and refuses the proxy's credentials. Raises ConnectError."""
     made: list[_Caller] = []
 
     def handler(stream: FrameStream) -> _Caller:
@@ -64,6 +62,6 @@ async def probe(connector: Connector, url: str, config: ProxyConfig) -> Connecte
     except EngineError as e:
         raise ConnectError(f"{url}: {e}") from e
     except TimeoutError as e:
-        raise ConnectError(f"{url} has not greeted within {config.handshake_timeout:g} s") from e
+        raise ConnectError(f"{url} did not complete the handshake within {config.handshake_timeout:g} s") from e
     finally:
         made[0].stream.abort()

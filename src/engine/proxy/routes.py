@@ -1,4 +1,4 @@
-"""`Routes`: which brokers there are, which of them serves next, and whether a client may ask for one."""
+"""`Routes`: the known brokers, their order for the next session, and which of them clients may request."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ SHUNNED_S = 5.0  # a broker that could not be reached is tried after the others 
 
 
 class Routes:
-    """Loop thread only. Times are the loop's.
+    """The known brokers. Times are the loop's.
 
-    A client may ask for the brokers of the configuration, for those that match `allow`, and for those that a broker has
-    named, in its greeting or as the owner of a segment. So no client can make the proxy dial what it likes.
+    A client may request the brokers of the configuration, those that match `allow`, and those named by a broker in its
+    handshake or as the owner of a segment. So a client cannot make the proxy dial arbitrary addresses.
     """
 
     def __init__(self, config: ProxyConfig) -> None:
@@ -29,10 +29,10 @@ class Routes:
         self._failed: dict[str, float] = {}
         self._turn = 0
         self._fixed_admin = config.broker_admin
-        self._admins: dict[str, str] = {}  # of brokers, as they say
+        self._admins: dict[str, str] = {}  # admin URLs by broker, as advertised
 
     def candidates(self, target: str | None, now: float) -> list[str]:
-        """The brokers to try, in order. Raises ConnectError for one that is not known, InvalidArgumentError."""
+        """The brokers to try, in order. Raises ConnectError for an unknown one, InvalidArgumentError."""
         if target is not None:
             return [self._checked(target)]
         self._turn += 1
@@ -44,7 +44,7 @@ class Routes:
         url = format_url(*parse_url(target))
         if url in self._brokers or url in self._named or any(p.fullmatch(url) for p in self._patterns):
             return url
-        raise ConnectError(f"this proxy knows no broker {url:.200}; a broker has to name it, or the setting allow")
+        raise ConnectError(f"unknown broker {url:.200}; it must be named by a broker or by the setting allow")
 
     def failed(self, url: str, now: float) -> None:
         """It could not be reached."""
@@ -52,7 +52,7 @@ class Routes:
             self._failed[url] = now
 
     def reached(self, url: str, greeting: Connected | None) -> None:
-        """It could, and this is its CONNECTED; None: it does not let the proxy itself in."""
+        """Note a reached broker and its CONNECTED; None: it refuses the proxy's credentials."""
         self._failed.pop(url, None)
         if greeting is None:
             return
@@ -62,7 +62,7 @@ class Routes:
             self._admins[url] = admin
 
     def named_in(self, dag: Any) -> None:
-        """A layout that a broker has sent: its segments' owners."""
+        """Note the segments' owners in a layout sent by a broker."""
         if not isinstance(dag, dict):
             return
         owners = dag.get("segmentBrokers")
@@ -79,14 +79,14 @@ class Routes:
         try:
             url = format_url(*parse_url(url))
         except InvalidArgumentError:
-            return  # one that has no address, like a broker within a process
+            return  # without an address, like an embedded broker
         self._named[url] = None
         if len(self._named) > PROXY_BROKERS_MAX:
             self._named.popitem(last=False)
 
     @property
     def admins(self) -> list[str]:
-        """Where an admin API is, those of brokers that answered lately first."""
+        """URLs of admin APIs, those of brokers that answered last first."""
         if self._fixed_admin is not None:
             return [self._fixed_admin]
         known = sorted(self._admins, key=lambda url: url in self._failed)

@@ -1,4 +1,4 @@
-"""`Proxy`: one address for clients outside, behind which are all brokers. Wires the sessions and the HTTP door."""
+"""`Proxy`: one address for external clients, in front of all brokers. Wires the sessions and the HTTP listener."""
 
 from __future__ import annotations
 
@@ -26,17 +26,17 @@ from engine.wire.url import format_url, parse_url
 
 log = logging.getLogger(__name__)
 
-DIAL_S_MAX = 5.0  # a broker has this long to take a connection
-CLOSE_S_MAX = 2.0  # a client has this long to take what is queued for it when the proxy closes
-# Failures of one client address that are pending at most: fewer than a broker takes of the proxy's address, where the
-# brokers check what clients say, so that one client does not shut out the others.
+DIAL_S_MAX = 5.0  # limit for a broker to accept a connection
+CLOSE_S_MAX = 2.0  # on close, clients have this long to read what is queued for them
+# Limit of pending authentication failures of one client address: lower than a broker's limit for the proxy's address,
+# where the brokers check the clients' tokens, so that one client does not shut out the others.
 _FAILURES_PENDING_MAX = 8
-_REFUSED_MAX = 100  # connections above the limit that are told why they are refused
+_REFUSED_MAX = 100  # connections above the limit that are answered with the reason; further ones are aborted
 
 
 @dataclass(frozen=True, slots=True)
 class ProxyStatistics:
-    """Of one moment; bytes are since the start."""
+    """A snapshot; bytes are totals since the start."""
 
     sessions: int
     sessions_total: int
@@ -48,10 +48,10 @@ class ProxyStatistics:
 
 
 class Proxy:
-    """Keeps nothing that must survive. Loop thread only."""
+    """Forwards clients' connections to brokers; has no persistent state."""
 
     def __init__(self, config: ProxyConfig) -> None:
-        """Raises InvalidConfigurationError: a certificate that cannot be used."""
+        """Raises InvalidConfigurationError for an unusable certificate."""
         self.config = config
         self.routes = Routes(config)
         self.limiter = AsyncDualMemoryLimiter(config.heap, config.direct, "topic_list")
@@ -73,9 +73,9 @@ class Proxy:
     # -- life ------------------------------------------------------------------------------------------------------
 
     async def serve(self, host: str, port: int) -> tuple[str, int]:
-        """Listen for clients; the address, with the port that was taken for 0. Raises ConnectError.
+        """Listen for clients; returns (host, port), the port chosen for 0. Raises ConnectError.
 
-        InvalidConfigurationError: others than this machine reach the address, and there is no token.
+        InvalidConfigurationError: the address is reachable from other machines, and no token is configured.
         """
         self._check_open()
         loop = asyncio.get_running_loop()
@@ -94,7 +94,7 @@ class Proxy:
             raise cannot_listen(host, port, e) from e
         self._servers.append(server)
         address = server.sockets[0].getsockname()[:2]
-        log.info("passing clients on from %s to %s", format_url(*address), ", ".join(self.config.brokers))
+        log.info("forwarding clients from %s to %s", format_url(*address), ", ".join(self.config.brokers))
         return address[0], address[1]
 
     async def serve_admin(self, host: str, port: int) -> tuple[str, int]:
@@ -106,10 +106,10 @@ class Proxy:
 
     def _check_open(self) -> None:
         if self._closed:
-            raise AlreadyClosedError("the proxy was closed; make a new one")
+            raise AlreadyClosedError("the proxy is closed; make a new one")
 
     async def close(self) -> None:
-        """Take no more connections, end those there are. Idempotent."""
+        """Refuse further connections, end the open ones. Idempotent."""
         if self._closed:
             return
         self._closed = True
@@ -132,7 +132,7 @@ class Proxy:
     # -- for sessions ----------------------------------------------------------------------------------------------
 
     def came(self, session: Session) -> EngineError | None:
-        """A client has connected; why it may not stay."""
+        """Register a new session; returns why it is refused; None: it is not."""
         self._sessions.add(session)
         self._sessions_total += 1
         if len(self._sessions) > self.config.connections_max:
@@ -143,7 +143,6 @@ class Proxy:
         return ConnectError("the proxy is closing") if self._closed else None
 
     def forget(self, session: Session) -> None:
-        """It is over. Idempotent."""
         if session in self._sessions:
             self._sessions.discard(session)
             for at, count in enumerate(session.passed):
@@ -158,18 +157,18 @@ class Proxy:
             async with asyncio.timeout(DIAL_S_MAX):
                 await asyncio.get_running_loop().create_connection(lambda: side, host, port, ssl=self.tls_brokers)
         except TimeoutError as e:
-            raise ConnectError(f"the proxy got no connection to {url} within {DIAL_S_MAX:g} s") from e
+            raise ConnectError(f"the proxy could not connect to {url} within {DIAL_S_MAX:g} s") from e
         except OSError as e:
             raise ConnectError(f"the proxy cannot connect to {url}: {reason(e)}") from e
 
     def admin_url_for(self, client: Side) -> str | None:
-        """What a client is told: configured, or where this proxy serves it, by the address that it has dialled."""
+        """The advertised admin URL: configured, or this proxy's, with the host that the client dialled."""
         if self.config.admin_url is not None or self._http is None:
             return self.config.admin_url
         return self._http.url_for(client.local_host)
 
     async def admin_urls(self) -> list[str]:
-        """Where the admin API is. While nobody has said, the brokers are asked."""
+        """URLs of the brokers' admin APIs. If none is known, the brokers are probed."""
         if not self.routes.admins:
             await self.unready()
         return self.routes.admins
@@ -178,11 +177,11 @@ class Proxy:
 
     @property
     def closing(self) -> bool:
-        """Whether no more clients are taken in."""
+        """Whether further clients are refused."""
         return self._closed
 
     async def unready(self) -> list[str]:
-        """Why no client should be sent here: no broker answers. [] when one does. Who asks meanwhile is told too."""
+        """Why the proxy is not ready: no broker answers. [] when one does. Concurrent calls share one probe."""
         if self._closed:
             return ["the proxy is closing"]
         if self._look is None:
@@ -203,7 +202,6 @@ class Proxy:
         return reasons
 
     def statistics(self) -> ProxyStatistics:
-        """How it stands."""
         passed = list(self._passed)
         for session in self._sessions:
             for at, count in enumerate(session.passed):
@@ -220,7 +218,7 @@ class Proxy:
 
 
 def _trusting(path: str | None) -> ssl.SSLContext | None:
-    """For TLS towards brokers whose certificate this file signs. Raises InvalidConfigurationError."""
+    """The TLS context that trusts this CA file, for brokers. Raises InvalidConfigurationError."""
     if path is None:
         return None
     try:

@@ -1,4 +1,4 @@
-"""`Session`: a client's connection, joined to one of a broker's for as long as both last."""
+"""`Session`: a client's connection joined to a broker's, until either ends."""
 
 from __future__ import annotations
 
@@ -28,15 +28,15 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 _LAYOUT_SIZE_MAX = FRAME_HEADER_SIZE_MAX + FRAME_PREFIX_SIZE + 7  # it has no payload
-_FULL = "full"  # why nothing is read: the other side does not take what it is sent
+_FULL = "full"  # reason for a pause: the other side's send queue is above the high watermark
 _GREETING = "greeting"
-_GOODBYE_S_MAX = 2.0  # what is queued for a side when the other has gone is taken within this time
+_GOODBYE_S_MAX = 2.0  # after one side's end, the other has this long to read what is queued for it
 
 
 class Session:
-    """A SideOwner, of both sides. Loop thread only.
+    """The SideOwner of both sides.
 
-    What a side says first goes to its Greeting; once both are joined, its bytes go into the lane to the other.
+    The first frame of a side goes to its Greeting; once both are joined, its bytes go into the lane to the other.
     """
 
     def __init__(self, proxy: Proxy) -> None:
@@ -48,14 +48,14 @@ class Session:
         self._over = False
         self._goodbye: asyncio.TimerHandle | None = None
         self._stall: asyncio.TimerHandle | None = None
-        # Made when they are joined.
+        # Made when the sides are joined.
         self._inwards: Lane | None = None
         self._outwards: Lane | None = None
         self._lists: TopicLists | None = None
 
     @property
     def passed(self) -> tuple[int, int]:
-        """Bytes passed on to the broker, and to the client."""
+        """Bytes forwarded to the broker, and to the client."""
         lanes = self._inwards, self._outwards
         inwards, outwards = (0 if lane is None else lane.bytes for lane in lanes)
         return inwards, outwards
@@ -63,7 +63,7 @@ class Session:
     # -- SideOwner -------------------------------------------------------------------------------------------------
 
     def opened(self, side: Side) -> None:
-        """The client is there; a broker's side has nothing to do yet."""
+        """Start the session when the client connects; a broker's side needs nothing yet."""
         if side is self.client:
             refusal = self._proxy.came(self)
             if refusal is not None:
@@ -72,7 +72,7 @@ class Session:
                 self._opening = self._proxy.tasks.spawn(self._open(), f"session of {side.peer}")
 
     def received(self, side: Side, data: bytes) -> None:
-        """Bytes have come from one side."""
+        """Take bytes of one side."""
         try:
             lane = self._inwards if side is self.client else self._outwards
             if lane is None:
@@ -83,10 +83,10 @@ class Session:
             self._failed_at(side, e)
         except Exception as e:
             log.exception("the session of %s failed", self.client.peer)
-            self._failed_at(side, EngineError(f"the proxy failed: {type(e).__name__}: {e}"))
+            self._failed_at(side, EngineError(f"internal error of the proxy: {type(e).__name__}: {e}"))
 
     def full(self, side: Side, is_full: bool) -> None:
-        """A side does not take what it is sent: nothing is read from the other."""
+        """Pause reading from one side while the other's send queue is full."""
         other = self._broker if side is self.client else self.client
         if other is not None and is_full:
             other.hold(_FULL)
@@ -98,17 +98,17 @@ class Session:
                 self._lists.full(is_full)
 
     def _watch_stall(self, is_full: bool) -> None:
-        """While the client takes nothing the broker is not read from, and its end is not noticed: there is a limit."""
+        """Limit a pause: while reading from the broker is paused, its end is not noticed."""
         if self._stall is not None:
             self._stall.cancel()
             self._stall = None
         if is_full and not self._over:
             allowed = PROXY_STALL_S_MAX + self.client.unsent_bytes / TOPIC_LIST_TAKEN_RATE_MIN
-            late = TimeoutError(f"what is queued for a client must be taken within {allowed:.0f} s, and it was not")
+            late = TimeoutError(f"a client must read what is queued for it within {allowed:.0f} s, and did not")
             self._stall = asyncio.get_running_loop().call_later(allowed, self._stalled, late)
 
     def ended(self, side: Side, error: Exception | None) -> None:
-        """A side is gone, and with it the session; the other one is still sent what is queued for it."""
+        """End the session with one side; what is queued for the other is still sent."""
         if greeting := self._greetings.get(side):
             greeting.fail(ConnectError(f"{side.peer} has closed the connection"))
         if side is self.client or side is self._broker:
@@ -134,19 +134,19 @@ class Session:
             self._opening = None
 
     async def _find(self, connect: Connect, fields: dict[str, Any]) -> tuple[Side, Said]:
-        """A broker that has taken the client in. Raises what the last one said, ConnectError, AuthenticationError."""
+        """A broker that accepted the client. Raises the last one's error, ConnectError, AuthenticationError."""
         routes, loop = self._proxy.routes, asyncio.get_running_loop()
-        error: EngineError = ConnectError("this proxy knows no broker")
+        error: EngineError = ConnectError("this proxy has no known broker")
         for url in routes.candidates(connect.target, loop.time()):
             side = Side(self)
             try:
                 answer = await self._greet(side, url, fields)
-            except ConnectError as e:  # the next one may do
+            except ConnectError as e:  # try the next one
                 side.abort()
                 routes.failed(url, loop.time())
                 error = e
             except BaseException as e:
-                if isinstance(e, AuthenticationError):  # the broker has delayed it
+                if isinstance(e, AuthenticationError):  # delayed by the broker
                     self._proxy.doors.attempts.failed(self.client.peer, e, guess=connect.token is not None)
                 side.abort()
                 raise
@@ -179,12 +179,12 @@ class Session:
                 self.received(side, early)
             side.release(_GREETING)
 
-    # -- frames that are not just passed on ------------------------------------------------------------------------
+    # -- frames that are handled -----------------------------------------------------------------------------------
 
     def _wants_of_client(self, kind: int, size: int) -> bool:
         assert self._lists is not None
         if kind == Command.BROKER_CALL:
-            raise AuthorizationError("BROKER_CALL is for brokers among themselves; a proxy does not pass it on")
+            raise AuthorizationError("BROKER_CALL is between brokers; a proxy does not forward it")
         return self._lists.wants_of_client(kind, size)
 
     def _take_of_client(self, kind: int, frame: Piece) -> None:
@@ -209,30 +209,30 @@ class Session:
     # -- the end ---------------------------------------------------------------------------------------------------
 
     def _failed_at(self, side: Side, error: EngineError) -> None:
-        """A side said what cannot be."""
+        """A side violated the protocol."""
         if side is self.client:
             self._fail(error)
         elif side is self._broker:
             log.error("connection to the broker %s is closed: %s", side.peer, error)
             self._end(orderly=False)
         else:
-            self._greetings[side].fail(ConnectError(f"{side.peer} cannot be talked to: {error}"))
+            self._greetings[side].fail(ConnectError(f"{side.peer} violated the protocol: {error}"))
             side.abort()
 
     def _fail(self, error: EngineError) -> None:
-        """Say why, to the client and in the log, and end the session."""
+        """Log the error, send it to the client, and end the session."""
         log.warning("connection from %s is closed: %s", self.client.peer, error)
         if self._outwards is None or self._outwards.between:
             self.client.write(error_frame(0, error))
         self._end(orderly=True)
 
     def _stalled(self, error: EngineError) -> None:
-        """The client does not read: neither what is queued for it nor why it is dropped."""
+        """Drop a client that does not read: neither its queue nor an error can be sent."""
         log.warning("connection from %s is closed: %s", self.client.peer, error)
         self._end(orderly=False)
 
     def _end(self, *, orderly: bool) -> None:
-        """Of both sides. In disorder what is queued is dropped: half a frame is of no use."""
+        """End both sides. Unless orderly, drop what is queued: a partial frame is useless."""
         if not self._over:
             self._over = True
             self._goodbye = asyncio.get_running_loop().call_later(_GOODBYE_S_MAX, self.abort)
@@ -255,7 +255,7 @@ class Session:
             self._proxy.forget(self)
 
     def close(self) -> None:
-        """The proxy closes: what is queued is still sent."""
+        """End the session of a closing proxy: what is queued is still sent."""
         self._end(orderly=True)
 
     def abort(self) -> None:

@@ -12,27 +12,27 @@ from engine.limits import PROXY_WRITE_HIGH, PROXY_WRITE_LOW
 from engine.proxy.frames import Piece
 from engine.wire.url import format_url
 
-_LOOK_S = 0.02  # between two looks at whether the system has taken what somebody waits for
+_LOOK_S = 0.02  # between two checks of the transport's queue for after()
 
 
 class SideOwner(Protocol):
-    """What a side tells. Nothing of it may raise."""
+    """The receiver of a side's events. No method may raise."""
 
     def opened(self, side: Side) -> None:
-        """The connection is there."""
+        """The connection is established."""
 
     def received(self, side: Side, data: bytes) -> None:
-        """Bytes have come."""
+        """Bytes were received."""
 
     def full(self, side: Side, is_full: bool) -> None:
-        """More is queued towards this side than the high mark, or no more than the low one."""
+        """The send queue rose above the high watermark, or fell to the low one."""
 
     def ended(self, side: Side, error: Exception | None) -> None:
-        """It is gone; once. None: closed in order."""
+        """The connection ended; called once. None: closed in order."""
 
 
 class Side(asyncio.Protocol):
-    """Loop thread only.
+    """One TCP connection.
 
     Invariant: everything given to after() is called exactly once. Checked by connection_lost(), which empties the list.
     """
@@ -41,13 +41,13 @@ class Side(asyncio.Protocol):
         self.peer = "not connected"
         self.is_full = False
         self.lost = False
-        self.written = 0  # bytes, also those that wait here
+        self.written = 0  # bytes, including those queued here
         self._owner = owner
         self._loop = asyncio.get_running_loop()
         self._transport: asyncio.Transport | None = None
         self._closing = False
-        self._held: set[str] = set()  # why nothing is read at the moment
-        # Who is told when the system has taken what was written up to a position.
+        self._held: set[str] = set()  # reasons for pausing reading
+        # Callbacks by position: called when the system has taken all bytes up to it.
         self._waiting: deque[tuple[int, Callable[[], None]]] = deque()
         self._timer: asyncio.TimerHandle | None = None
 
@@ -82,7 +82,7 @@ class Side(asyncio.Protocol):
         self._owner.full(self, False)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """asyncio: the end, whoever wanted it."""
+        """asyncio: the connection ended, by either end."""
         self.lost = self._closing = True
         if self._timer is not None:
             self._timer.cancel()
@@ -93,13 +93,13 @@ class Side(asyncio.Protocol):
     # -- the owner's side ------------------------------------------------------------------------------------------
 
     def write(self, data: Piece) -> None:
-        """Queue bytes; after close() or loss: nothing."""
+        """Queue bytes; ignored after close() or loss."""
         if not self._closing and self._transport is not None:
             self.written += len(data)
             self._transport.write(data)
 
     def after(self, callback: Callable[[], None]) -> None:
-        """Call it when the system has taken all that is written by now, or the connection is lost."""
+        """Call `callback` when the system has taken everything written so far, or the connection is lost."""
         if self.lost or self._transport is None:
             callback()
             return
@@ -120,17 +120,17 @@ class Side(asyncio.Protocol):
 
     @property
     def unsent_bytes(self) -> int:
-        """Queued here and not given to the system."""
+        """Queued here and not handed to the system."""
         return 0 if self._transport is None or self.lost else self._transport.get_write_buffer_size()
 
     @property
     def local_host(self) -> str | None:
-        """The address of this end: what the peer of an accepted connection has dialled."""
+        """The address of this end: the one dialled by the peer of an accepted connection."""
         name = None if self._transport is None else self._transport.get_extra_info("sockname")
         return name[0] if isinstance(name, tuple) else None
 
     def hold(self, reason: str) -> None:
-        """Read nothing until every reason is released."""
+        """Pause reading until every reason is released."""
         if not self._held and not self._closing and self._transport is not None:
             self._transport.pause_reading()
         self._held.add(reason)

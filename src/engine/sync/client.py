@@ -35,8 +35,8 @@ class Client:
     consumers may hold together. `operation_timeout`: seconds for whatever has no time limit of its own. `connector`,
     `clock`, `rng` are for tests. Raises InvalidArgumentError.
 
-    Nothing is connected before it is needed (`with` needs it at once, and raises ConnectError when nobody answers). A
-    lost connection is made again in the background. A client still open when the interpreter exits is closed then.
+    Connections open when first needed (`with` opens one at once, and raises ConnectError when no broker answers). A
+    lost connection is re-established in the background. A client still open when the interpreter exits is closed then.
     """
 
     def __init__(self, url: str, **options: Unpack[ClientKeywords]) -> None:
@@ -192,8 +192,7 @@ class Client:
         return Transaction(self._portal, self._portal.run(_entered(self._client.transaction(timeout, name=name))))
 
     def join_transaction(self, id: str, attempt: str | None = None) -> Transaction:  # noqa: A002 - what it is called
-        """Takes part in a transaction that somebody else has begun and ends; the end of `with` waits until everything
-        is written.
+        """Takes part in a transaction begun and ended elsewhere; the end of `with` waits until everything is written.
 
         `attempt`: what is done with this object belongs to that attempt, and takes effect only if the commit accepts
         it. Raises TransactionNotFoundError, InvalidArgumentError, ConnectError, TimeoutError, UnsupportedError.

@@ -151,8 +151,8 @@ class QueueConsumer(_Consumer):
         Raises AlreadyClosedError, TimeoutError, StorageError, InvalidArgumentError; NotFoundError for a segment the
         topic never had.
 
-        `transaction`: it takes effect when that is committed; until then nobody gets these messages, and when it is
-        aborted they are due again. Raises TransactionConflictError when it has ended, and when one of them is
+        `transaction`: it takes effect when that is committed; until then these messages are not redelivered, and when
+        it is aborted they are due again. Raises TransactionConflictError when it has ended, and when one of them is
         acknowledged already, or by another open transaction.
         """
         self._portal.run(self._consumer.acknowledge(x, transaction=transaction))

@@ -45,8 +45,8 @@ class Producer:
     def acknowledged_sequence_id(self) -> int:
         """Every message of this producer's name with a sequence id up to this one is durable; -1 when nothing is known.
 
-        Who restarts under its name and numbers its messages itself sends again from here; what is durable nevertheless
-        is recognised by its sequence id and key, and stored once.
+        A producer that restarts under its name and numbers its messages itself resends from here; what is already
+        durable is recognised by its sequence id and key, and stored once.
         """
         return self._producer.acknowledged_sequence_id
 
@@ -68,8 +68,8 @@ class Producer:
         `properties`: text to text. `event_time`: an aware datetime or milliseconds since 1970. `sequence_id`: larger
         than the last one; left out, it is the next. `deliver_at` (an aware datetime or milliseconds) or `deliver_after`
         (seconds, or a timedelta): queue consumers do not get the message before, by the broker's clock, and at most a
-        tenth of a second later; ordered consumers get it in its place, at once. `transaction`: nobody gets the message
-        before that is committed. Waits for room first at the pending limit. The id has the offset -1 when the broker
+        tenth of a second later; ordered consumers get it in its place, at once. `transaction`: delivered once that
+        is committed. Waits for room first at the pending limit. The id has the offset -1 when the broker
         knew the message from an earlier attempt and not any more where it lies.
 
         Raises MessageTooLargeError and InvalidArgumentError before anything is sent; TransactionConflictError when the

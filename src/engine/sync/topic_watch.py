@@ -14,7 +14,7 @@ from engine.sync.closing import run_to_close
 class TopicWatch:
     """Follows the topics of a namespace. Made by `client.watch_topics()`; iterate it, with `with`.
 
-    The first TopicsChanged has every topic there is as `added`. What changes while nobody asks comes as one.
+    The first TopicsChanged has every topic there is as `added`. Changes between two calls come as one.
     """
 
     def __init__(self, portal: Portal, watch: AsyncTopicWatch) -> None:
@@ -49,7 +49,7 @@ class TopicWatch:
                 yield changed
 
     def close(self) -> None:
-        """Follow no more; who waits on another thread gets AlreadyClosedError. Idempotent."""
+        """Stop following; a call that waits on another thread raises AlreadyClosedError. Idempotent."""
         run_to_close(self._portal, self._watch.close)
 
     def __repr__(self) -> str:

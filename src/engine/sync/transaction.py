@@ -18,7 +18,7 @@ class Transaction(InTransaction):
     it stays as it is. It takes part in `producer.send(…, transaction=)`, `consumer.acknowledge(…, transaction=)` and
     the like of the client that made it, on any thread.
 
-    What nobody ends is aborted when its timeout is over.
+    A transaction that is not ended is aborted when its timeout is over.
     """
 
     def __init__(self, portal: Portal, transaction: AsyncTransaction) -> None:
@@ -54,9 +54,9 @@ class Transaction(InTransaction):
         others, and of what was done without an attempt, nothing ever does. None: everything does. To commit once more
         changes nothing.
 
-        Raises TransactionConflictError when it was aborted, by its timeout or by somebody; InvalidArgumentError;
-        TransactionNotFoundError; UnknownOutcomeError when nobody could be asked whether it is committed: it is, or it
-        will be aborted when its timeout is over. Interrupted, it is aborted, unless that is too late.
+        Raises TransactionConflictError when it was aborted, by its timeout or another client; InvalidArgumentError;
+        TransactionNotFoundError; UnknownOutcomeError when no broker could be asked whether it is committed: it is, or
+        it will be aborted when its timeout is over. Interrupted, it is aborted, unless that is too late.
         """
         self._portal.run(self._transaction.commit(accepted))
 
@@ -64,8 +64,8 @@ class Transaction(InTransaction):
         """Make sure that nothing in it ever takes effect. To abort once more changes nothing.
 
         Queue messages that were acknowledged in it are due again; stream consumers go back to what is acknowledged.
-        Raises TransactionConflictError when it is committed; TransactionNotFoundError; UnknownOutcomeError when nobody
-        could be asked: it is aborted when its timeout is over at the latest.
+        Raises TransactionConflictError when it is committed; TransactionNotFoundError; UnknownOutcomeError when no
+        broker could be asked: it is aborted when its timeout is over at the latest.
         """
         self._portal.run(self._transaction.abort())
 
@@ -74,8 +74,8 @@ class Transaction(InTransaction):
         self._portal.run(self._transaction.flush())
 
     def leave(self) -> None:
-        """Others go on in it: neither the end of the block nor that of this client ends it any more, as if it was
-        joined. Who has its id, or its name, may still commit or abort it, and so may this object.
+        """Leave it to other participants: neither the end of the block nor that of this client ends it, as if it was
+        joined. Any holder of its id or name may still commit or abort it, and so may this object.
         """
         self._transaction.leave()
 

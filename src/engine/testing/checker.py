@@ -67,7 +67,7 @@ def duplicate(evidence: Evidence) -> Iterator[Violation]:
 
 
 def disagreement(evidence: Evidence) -> Iterator[Violation]:
-    """D4: a position holds one value for everybody, and every final reading is the same."""
+    """D4: a position holds one value for every reader, and every final reading is the same."""
     held: dict[Place, str] = {}
     for event in _seen(evidence):
         value = held.setdefault(place_of(event), event["value"])
@@ -106,7 +106,7 @@ def key_order(evidence: Evidence) -> Iterator[Violation]:
 
 
 def delivered_key_order(evidence: Evidence) -> Iterator[Violation]:
-    """O1 as a stream subscription sees it, whoever of its consumers is given what: first deliveries in send order."""
+    """O1 for a stream subscription, over all of its consumers: first deliveries in send order."""
     firsts: dict[str, dict[str, Fact]] = defaultdict(dict)
     for event in evidence.deliveries:
         attachment = evidence.attachments[event["attachment"]]
@@ -120,7 +120,7 @@ def delivered_key_order(evidence: Evidence) -> Iterator[Violation]:
 def delivery_order(evidence: Evidence) -> Iterator[Violation]:
     """O2: a stream consumer sees a segment without gaps, rising, from earliest; a shared one bucket by bucket.
 
-    Whoever starts on it, or starts again, starts at or before the furthest acknowledgement issued.
+    A consumer that attaches to it, or attaches again, starts at or before the furthest acknowledgement issued.
     """
     buckets, given = Buckets(evidence), defaultdict[tuple[int, int], dict[int, int]](dict)
     reaches = {name: Reach(acks) for name, acks in evidence.acks_issued.items()}
@@ -148,7 +148,7 @@ def delivery_order(evidence: Evidence) -> Iterator[Violation]:
 
 
 def ack_regression(evidence: Evidence) -> Iterator[Violation]:
-    """C1: who attaches after a cumulative ack was confirmed is not given what it covers."""
+    """C1: a consumer that attaches after a cumulative ack was confirmed does not receive what it covers."""
     buckets, covered = Buckets(evidence), dict[int, Reach]()
     for event in evidence.deliveries:
         attachment = evidence.attachments[event["attachment"]]
@@ -163,7 +163,7 @@ def ack_regression(evidence: Evidence) -> Iterator[Violation]:
 
 
 def redelivered_after_ack(evidence: Evidence) -> Iterator[Violation]:
-    """C2: who attaches after an individual ack was confirmed is not given that message."""
+    """C2: a consumer that attaches after an individual ack was confirmed does not receive that message."""
     for event in evidence.deliveries:
         attachment = evidence.attachments[event["attachment"]]
         place = (attachment.subscription, event["segment"], event["offset"])
@@ -174,7 +174,7 @@ def redelivered_after_ack(evidence: Evidence) -> Iterator[Violation]:
 
 def never_delivered(evidence: Evidence) -> Iterator[Violation]:
     """C2: a drained subscription was given everything that the final readings show, but for its dead letters: some of
-    these a killed consumer had each time, and nobody saw.
+    these a killed consumer had each time, unseen by its user.
     """
     for subscription, drained in evidence.drained.items():
         ours = {n for n, a in evidence.attachments.items() if a.subscription == subscription}
@@ -212,7 +212,7 @@ def checkpoints(evidence: Evidence) -> Iterator[Violation]:
 
 
 def complete_checkpoints(evidence: Evidence) -> Iterator[Violation]:
-    """C3: who has read to the end was given everything, by its last life and those that it goes on from."""
+    """C3: a reader that reached the end received everything, in its last life and those that it continues."""
     final = next(iter(evidence.finals.values()), [])
     ends = {evidence.attachments[number].subscription: (number, events) for number, events in _chains(evidence)}
     for subscription, (number, events) in ends.items():

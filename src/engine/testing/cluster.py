@@ -100,7 +100,6 @@ class SimBroker:
         )
 
     async def close(self) -> None:
-        """End in order."""
         broker, process, handle = self.broker, self.process, self._handle
         if broker is None or process is None or handle is None:
             return
@@ -139,7 +138,6 @@ class SimBroker:
                 self._cluster.network.partition(self.name, other)
 
     def rejoin(self) -> None:
-        """Undo isolate()."""
         if self.metadata is not None:
             self.metadata.heal()
         self._cluster.network.heal()
@@ -195,7 +193,6 @@ class SimCluster:
         return client
 
     async def close(self) -> None:
-        """Close clients, then brokers."""
         for client in self._clients:
             await client.close()
         for broker in self.brokers.values():

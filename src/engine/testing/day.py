@@ -148,10 +148,10 @@ class _Deaf:
     """A consumer that does not care which segments it gets."""
 
     def push_assignment(self, assignment: ConsumerAssignment) -> None:
-        """Nothing."""
+        pass
 
     def close(self, error: EngineError) -> None:
-        """Nothing."""
+        pass
 
 
 class _Simulation:

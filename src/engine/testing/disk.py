@@ -116,7 +116,6 @@ class SimDisk:
             inode.durable[position] ^= mask
 
     def paths(self) -> list[str]:
-        """Every file, in order."""
         return sorted(self._files)
 
     def read(self, path: str) -> bytes:
@@ -172,7 +171,6 @@ class MountedDisk:
             raise OSError(errno.EIO, "the process that had this disk is dead", path)
 
     def create(self, path: str) -> SimFile:
-        """A new, empty file."""
         self._enter("create", path)
         if not self.exists(os.path.dirname(path)):
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path)
@@ -181,7 +179,6 @@ class MountedDisk:
         return SimFile(self, self._disk, path, inode)
 
     def open(self, path: str) -> SimFile:
-        """An existing file."""
         self._enter("open", path)
         if path not in self._disk._files:
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path)
@@ -208,14 +205,12 @@ class MountedDisk:
             path = os.path.dirname(path)
 
     def rename(self, old: str, new: str) -> None:
-        """Atomically replace."""
         self._enter("rename", old)
         if old not in self._disk._files:
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), old)
         self._disk._change(self.machine, [(new, self._disk._files[old]), (old, None)])
 
     def unlink(self, path: str) -> None:
-        """Remove a file."""
         self._enter("unlink", path)
         if path in self._disk._files:
             self._disk._change(self.machine, [(path, None)])
@@ -256,7 +251,6 @@ class SimLock:
         self._release: Callable[[], None] | None = release
 
     def release(self) -> None:
-        """Let go. Idempotent."""
         release, self._release = self._release, None
         if release is not None:
             release()
@@ -317,7 +311,6 @@ class SimFile:
         return self._disk.capacity is not None and self._disk.used() + growth > self._disk.capacity
 
     def truncate(self, size: int) -> None:
-        """Cut or lengthen."""
         fault = self._fault("truncate")
         if fault is not None:
             raise OSError(fault.error, os.strerror(fault.error), self.path)

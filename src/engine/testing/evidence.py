@@ -34,7 +34,7 @@ class Send:
     client: str
     invoked: int
     topic: str
-    due: float = 0.0  # the time before which nobody is to get it
+    due: float = 0.0  # the time before which it must not be delivered
     transaction: str | None = None  # that it is a part of
     attempt: str | None = None
     source: str | None = None  # the value that it was made from
@@ -74,7 +74,7 @@ class One:
 
 
 class Answer(NamedTuple):
-    """What somebody was told of a transaction's state, and when that was asked for."""
+    """An answer about a transaction's state, and when it was requested."""
 
     n: int
     state: str
@@ -96,7 +96,7 @@ class Transaction:
 
     @property
     def state(self) -> str:
-        """COMMITTED or ABORTED, as it was answered first; OPEN: nobody knows."""
+        """COMMITTED or ABORTED, as it was answered first; OPEN: unknown."""
         return next((answer.state for answer in self.answers if answer.state != "OPEN"), "OPEN")
 
     @property
@@ -161,7 +161,7 @@ class Evidence:
         return found if found >= 0 and event <= self.calms[found][1] else -1
 
     def counts(self, transaction: str | None, attempt: str | None) -> bool | None:
-        """Whether what was done in it, in time, takes effect; None: nobody knows. Without a transaction it does."""
+        """Whether what was done in it, in time, takes effect; None: unknown. Without a transaction it does."""
         if transaction is None:
             return True
         known = self.transactions.get(transaction)

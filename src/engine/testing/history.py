@@ -1,7 +1,7 @@
 """What clients did and saw, written down as it happened: the input of checker.py, in memory or as lines of JSON.
 
 Every event is a flat map with `n` (its place), `time`, `client`, `what` and `phase`. A call writes `invoke` before it
-starts, and afterwards `ok`, `fail` (it surely had no effect) or `info` (nobody knows), with the same `call`. Values are
+starts, and afterwards `ok`, `fail` (it surely had no effect) or `info` (unknown), with the same `call`. Values are
 unique in a history, and name their client, counter and key.
 
     what        phase and fields
@@ -30,7 +30,7 @@ unique in a history, and name their client, counter and key.
     txn_begin   invoke: timeout (seconds), name     ok: transaction (its id), state ("OPEN", "COMMITTED", "ABORTED")
     txn_end     invoke: transaction, action ("commit", "abort"), accepted (attempts)
                 ok, and fail when it is known: state, and accepted where others were accepted
-    txn_state   invoke     ok: transaction, state, accepted; what somebody who asked was told
+    txn_state   invoke     ok: transaction, state, accepted; the answer to a query of its state
     txn_read    ok: transaction, value; what it does goes by that message
     fault       ok: text
 """
@@ -45,7 +45,7 @@ Fact = dict[str, Any]
 
 
 def value_of(client: str, counter: int, key: str | None, size: int = 0) -> bytes:
-    """A value that says who sent it, as which, under which key; padded to `size` bytes."""
+    """A value that names its client, counter and key; padded to `size` bytes."""
     text = json.dumps([client, counter, key]).encode()
     return text + b" " * (size - len(text))
 
@@ -81,7 +81,7 @@ class History:
         return Call(self, client, what, self._calls)
 
     def undelivered(self, subscription: str, topic: str) -> bool:
-        """Whether a final reading has shown something that nobody of a subscription was given yet."""
+        """Whether a final reading has shown something that no consumer of a subscription has received yet."""
         shown = {e["value"] for e in self.events if e["what"] == "final" and e["topic"] == topic}
         attachments = {
             e["call"] for e in self.events if e["what"] == "attach" and e.get("subscription") == subscription
@@ -103,7 +103,6 @@ class Call:
         self._history.record(self._client, self._what, phase, call=self.number, **fields)
 
     def ok(self, **fields: Any) -> None:
-        """It took effect."""
         self._end("ok", fields)
 
     def fail(self, error: object) -> None:

@@ -41,7 +41,6 @@ class _JumpingSelector(selectors.BaseSelector):
         return key
 
     def unregister(self, fileobj: Any) -> selectors.SelectorKey:
-        """Forget it."""
         return self._keys.pop(fileobj)
 
     def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
@@ -50,7 +49,6 @@ class _JumpingSelector(selectors.BaseSelector):
         return []
 
     def get_map(self) -> Mapping[Any, selectors.SelectorKey]:
-        """What is registered."""
         return self._keys
 
 
@@ -58,7 +56,6 @@ class InlineExecutor(Executor):
     """Runs what is submitted at once, on the caller's thread."""
 
     def submit(self, fn: Callable[..., T], /, *args: Any, **kwargs: Any) -> Future[T]:
-        """A finished future."""
         future: Future[T] = Future()
         try:
             future.set_result(fn(*args, **kwargs))

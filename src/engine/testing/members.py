@@ -260,7 +260,6 @@ class NamespaceMember(StreamReader):
                 call.ok()
 
     async def drain(self) -> None:
-        """Of all topics."""
         await self._live(float("inf"), drain=True)
         for topic in self.topics:
             self._history.record(self.name, "drained", subscription=self.subscription_of(topic))

@@ -62,7 +62,6 @@ class FaultyMetadataStore:
         self._connected.clear()
 
     def heal(self) -> None:
-        """Let everything through."""
         self._connected.set()
 
     async def _reach(self, error: type[Exception]) -> None:
@@ -89,7 +88,6 @@ class FaultyMetadataStore:
         return result
 
     async def get(self, key: str) -> Record | None:
-        """See MetadataStore."""
         return await self._read(lambda: self._inner.get(key))
 
     async def put(
@@ -99,39 +97,30 @@ class FaultyMetadataStore:
         expected: Expected | int = ANY,
         **options: Unpack[_PutOptions],
     ) -> Stat:
-        """See MetadataStore."""
         return await self._write(lambda: self._inner.put(key, value, expected, **options))
 
     async def delete(self, key: str, expected: Expected | int = ANY) -> bool:
-        """See MetadataStore."""
         return await self._write(lambda: self._inner.delete(key, expected))
 
     async def list(self, start: str, end: str, limit: int | None = None) -> list[Record]:
-        """See MetadataStore."""
         return await self._read(lambda: self._inner.list(start, end, limit))
 
     async def list_keys(self, start: str, end: str, limit: int | None = None) -> Keys:
-        """See MetadataStore."""
         return await self._read(lambda: self._inner.list_keys(start, end, limit))
 
     async def delete_range(self, start: str, end: str) -> int:
-        """See MetadataStore."""
         return await self._write(lambda: self._inner.delete_range(start, end))
 
     async def put_sequence(self, prefix: str, value: bytes, **options: Unpack[_Options]) -> Record:
-        """See MetadataStore."""
         return await self._write(lambda: self._inner.put_sequence(prefix, value, **options))
 
     async def put_with_sequence(self, put: Put, appended: Append) -> tuple[Stat, Record]:
-        """See MetadataStore."""
         return await self._write(lambda: self._inner.put_with_sequence(put, appended))
 
     async def write_all(self, writes: Sequence[Put | Delete]) -> Outcomes:
-        """See MetadataStore."""
         return await self._write(lambda: self._inner.write_all(writes))
 
     async def list_index(self, index: str, start: str, end: str, limit: int | None = None) -> IndexedRecords:
-        """See MetadataStore."""
         return await self._read(lambda: self._inner.list_index(index, start, end, limit))
 
     def watch(self, prefix: str, from_version: int | None = None) -> Watch:
@@ -154,17 +143,14 @@ class FaultyMetadataStore:
             watch.break_off()
 
     async def session(self, timeout: float = 30.0) -> Session:
-        """See MetadataStore."""
         asked = asyncio.get_running_loop().time()
         return _FarSession(self, await self._read(lambda: self._inner.session(timeout)), asked)
 
     @property
     def version(self) -> int:
-        """See MetadataStore."""
         return self._inner.version
 
     async def close(self) -> None:
-        """See MetadataStore."""
         await self._inner.close()
 
     async def reach(self) -> None:
@@ -193,18 +179,15 @@ class _FarSession:
 
     @property
     def deadline(self) -> float:
-        """See Session."""
         return self._deadline
 
     async def refresh(self) -> None:
-        """See Session."""
         asked = asyncio.get_running_loop().time()
         await self._store.reach()
         await self._inner.refresh()
         self._deadline = self._seen_from(asked)
 
     async def close(self) -> None:
-        """See Session."""
         await self._store.reach()
         await self._inner.close()
 
@@ -227,10 +210,8 @@ class _SlowWatch:
             raise StorageError("the watch broke off")
 
     def break_off(self) -> None:
-        """Nothing more comes."""
         self._broken = True
         self.close()
 
     def close(self) -> None:
-        """End the iteration."""
         self._inner.close()

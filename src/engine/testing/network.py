@@ -25,7 +25,7 @@ from engine.wire.taken import Taken
 Accept = Callable[[FrameStream], FrameHandler]
 
 _SPLIT_RATE = 0.1  # of the pieces that arrive in two
-_GATHER_RATE = 0.75  # of the turns in which somebody asks that what is sent arrives together
+_GATHER_RATE = 0.75  # of the turns in which frames sent together are to arrive together
 
 
 class SimNetwork:
@@ -117,7 +117,6 @@ class SimNetwork:
         return near
 
     def forget(self, stream: SimStream) -> None:
-        """The stream has ended."""
         if stream in self._streams:
             self._streams.remove(stream)
 
@@ -160,14 +159,12 @@ class SimStream:
         self._taken = Taken(lambda: self.bytes_sent - self.unsent_bytes)
 
     def start(self, make_handler: Accept) -> None:
-        """Meet the owner."""
         self.peer = f"sim://{self.other.host}"
         self._handler = make_handler(self)
 
     # -- FrameStream -------------------------------------------------------------------------------------------------
 
     def send(self, header: Sent, payload: Payload = b"") -> None:
-        """Queue one frame."""
         if self._closing:
             return
         data = encode_bytes(header, payload)
@@ -232,11 +229,9 @@ class SimStream:
         self._reader.compact()
 
     def pause_reading(self) -> None:
-        """Deliver no more frames."""
         self._reader.paused = True
 
     def resume_reading(self) -> None:
-        """Deliver again."""
         if self._reader.paused and not self._lost:
             self._reader.paused = False
             self._soon(self._pump)

@@ -17,7 +17,6 @@ class PlainHost:
         self.segments: dict[SegmentName, bool] = {}  # whether it is sealed
 
     async def create_segment(self, spec: SegmentSpec, subscriptions: Sequence[str], *, term: int) -> None:
-        """It is there."""
         self.segments.setdefault(spec.name, False)
 
     async def terminate_segment(self, spec: SegmentSpec, *, term: int) -> SegmentEnd:
@@ -29,37 +28,33 @@ class PlainHost:
         """Nothing is known of producers."""
 
     async def delete_segment(self, spec: SegmentSpec, *, term: int) -> None:
-        """It is gone."""
         self.segments.pop(spec.name, None)
 
     async def stored(self, topic: TopicName) -> list[SegmentName]:
-        """Those of a topic."""
         return sorted((name for name in self.segments if name.topic == topic), key=lambda name: name.segment_id)
 
     async def subscriptions(self, spec: SegmentSpec) -> list[str]:
-        """None has a cursor."""
         return []
 
     async def create_subscription(
         self, spec: SegmentSpec, subscription: str, position: InitialPosition, *, term: int
     ) -> None:
-        """Nothing to read."""
+        pass
 
     async def delete_subscription(self, spec: SegmentSpec, subscription: str, *, term: int) -> None:
-        """Nothing was read."""
+        pass
 
     async def seek_subscription(self, spec: SegmentSpec, subscription: str, offset: int | InitialPosition) -> None:
-        """Nowhere to go."""
+        pass
 
     async def skip_messages(self, spec: SegmentSpec, subscription: str, first: int, last: int) -> None:
-        """Nothing to give up."""
+        pass
 
     async def offset_at(self, spec: SegmentSpec, time_ms: int) -> int:
         """It ends at its beginning."""
         return 0
 
     async def backlog(self, spec: SegmentSpec, subscription: str) -> int:
-        """All is acknowledged."""
         return 0
 
     def watch_drained(self, spec: SegmentSpec, subscription: str, drained: Callable[[], None]) -> Callable[[], None]:
@@ -67,9 +62,7 @@ class PlainHost:
         return asyncio.get_running_loop().call_soon(drained).cancel
 
     async def statistics(self, spec: SegmentSpec) -> HostedSegmentStatistics:
-        """Nothing happens in it."""
         return HostedSegmentStatistics(sealed=spec.sealed)
 
     def segment_url(self, name: SegmentName) -> str:
-        """Somewhere."""
         return "engine://plain:6650"

@@ -1,7 +1,7 @@
-"""Processes inside one event loop: who started a task or timer is known, so that all of one owner's can be ended.
+"""Processes inside one event loop: the owner of each task and timer is known, so that all of one owner can be ended.
 
 Killing is not closing: the owner's doors (disk, network, metadata) must be shut before, so that what its tasks do while
-they unwind reaches nobody.
+they unwind reaches no other process.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ class Process:
         return await task
 
     def suspend(self) -> None:
-        """SIGSTOP: nothing of it runs until resume(), while time goes on for everybody else."""
+        """SIGSTOP: nothing of it runs until resume(), while time goes on for all others."""
         self.suspended = True
 
     def resume(self) -> None:

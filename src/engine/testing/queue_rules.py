@@ -1,6 +1,6 @@
 """What a queue subscription owes: counts of redeliveries, dead letters, messages that wait for their time.
 
-Counts are in the server's memory, and one that lost a connection counts what nobody saw: they are compared within a
+Counts are in the server's memory, and a lost connection counts unseen deliveries: they are compared within a
 calm. A killed consumer may have had messages that its user had not seen: they come back with one more as well.
 """
 
@@ -61,7 +61,7 @@ def counts(evidence: Evidence) -> Iterator[Violation]:
 
 
 def too_often(evidence: Evidence) -> Iterator[Violation]:
-    """C2: nobody sees a message that came back more often than its subscription allows."""
+    """C2: no message is delivered more often than its subscription allows."""
     for event, attachment, message in _deliveries(evidence):
         allowed = attachment.max_redeliveries
         if allowed is not None and event.get("count", 0) > allowed:
@@ -91,7 +91,7 @@ def dead_letters(evidence: Evidence) -> Iterator[Violation]:
 
 
 def handed_back(evidence: Evidence) -> Iterator[Violation]:
-    """C2: what was acknowledged by the one who held it, in time, and confirmed, is never delivered again."""
+    """C2: a message acknowledged by its holder, in time, and confirmed, is never delivered again."""
     given, done = dict[Message, _Given](), dict[Message, int]()
     returned = {(e["attachment"], e["segment"], e["offset"]): e["n"] for e in evidence.nacks}
     steps: list[tuple[int, Fact | One]] = [(event["n"], event) for event, _, _ in _deliveries(evidence)]
@@ -109,7 +109,7 @@ def handed_back(evidence: Evidence) -> Iterator[Violation]:
 
 
 def _held(evidence: Evidence, one: One, given: _Given | None, returned: dict[tuple[int, int, int], int]) -> bool:
-    """Whether nobody else could have been given the message when it was acknowledged."""
+    """Whether no other consumer could have received the message when it was acknowledged."""
     if given is None or given.event["attachment"] != one.attachment or one.confirmed is None:
         return False
     attachment, (_, segment, offset) = evidence.attachments[one.attachment], one.place
@@ -144,7 +144,7 @@ def early(evidence: Evidence) -> Iterator[Violation]:
 
 
 def late(evidence: Evidence) -> Iterator[Violation]:
-    """DELAY: a queue that somebody reads all the time is given a message soon behind its time."""
+    """DELAY: a queue with a consumer all the time delivers a message soon after its time."""
     given: dict[tuple[str, str], float] = {}
     for event, attachment, _ in _deliveries(evidence):
         given.setdefault((attachment.subscription, event["value"]), event["time"])

@@ -1,4 +1,4 @@
-"""Who is given what of a stream subscription, while nothing breaks: one owner at a time, of a segment or a bucket.
+"""The assignment of a stream subscription, while nothing breaks: one owner at a time, of a segment or a bucket.
 
 Only deliveries within one calm are compared: a broken connection takes away what its consumer holds, and the history
 does not say when the server notices.
@@ -25,7 +25,7 @@ Holds = dict[int, dict[int, _Hold]]  # by place and attachment
 
 
 def one_owner(evidence: Evidence) -> Iterator[Violation]:
-    """C4: nobody is given a message while another one alive holds something of its bucket, or of its segment.
+    """C4: no consumer receives a message while another live one holds messages of its bucket, or of its segment.
 
     To hold is to have been given it, with no acknowledgement asked for that covers it.
     """
@@ -60,7 +60,7 @@ def _others(holds: Holds, segment: int, place: int, number: int) -> Iterator[tup
 
 
 def one_bucket(evidence: Evidence) -> Iterator[Violation]:
-    """C4: a key of a shared segment is in one of its buckets, whoever is given it."""
+    """C4: a key of a shared segment is in one of its buckets, over all receivers."""
     places: dict[tuple[str, int, str], int] = {}
     for event in evidence.deliveries:
         segment, key = int(event["segment"]), event.get("key")

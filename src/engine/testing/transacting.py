@@ -103,7 +103,6 @@ class Transactor:
         self._stopped = False
 
     def stop(self) -> None:
-        """Begin nothing more."""
         self._stopped = True
 
     async def run(self, count: int) -> None:
@@ -263,7 +262,7 @@ class Transformer:
         if state != "COMMITTED" and self._kind == "queue":
             return
         if state == "OPEN":
-            raise TransactionConflictError("nobody knows how it ended")
+            raise TransactionConflictError("its outcome is unknown")
 
     async def _make(self, producer: Any, transaction: Any, message: Any) -> None:
         self._made += 1

@@ -1,7 +1,7 @@
-"""What transactions owe: all or none, nothing aborted or early, one answer for ever, nobody held up beyond the timeout.
+"""Rules of transactions: all or none, nothing aborted or early, one answer for ever, no reader blocked past a timeout.
 
-Whether one was committed is what somebody was told, when anybody was; else it is what the final readings show, and
-these may show all of it or nothing.
+Whether one was committed is what a client was answered, if any was; else it is what the final readings show, and these
+may show all of it or nothing.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def _may_count(transaction: Transaction, send: Send) -> bool:
 
 
 def _seen(evidence: Evidence) -> Iterator[tuple[Fact, Send]]:
-    """Whatever of transactions was given to anybody."""
+    """All delivered messages of transactions."""
     for events in (evidence.deliveries, *evidence.finals.values()):
         for event in events:
             send = evidence.sends.get(event["value"])
@@ -56,7 +56,7 @@ def _seen(evidence: Evidence) -> Iterator[tuple[Fact, Send]]:
 
 
 def aborted(evidence: Evidence) -> Iterator[Violation]:
-    """T2: nobody is given what an aborted transaction wrote, or an attempt that its commit does not accept."""
+    """T2: what an aborted transaction wrote is never delivered, nor an attempt that its commit does not accept."""
     for event, send in _seen(evidence):
         if evidence.counts(send.transaction, send.attempt) is False:
             state = evidence.transactions[str(send.transaction)].state
@@ -65,7 +65,7 @@ def aborted(evidence: Evidence) -> Iterator[Violation]:
 
 
 def too_early(evidence: Evidence) -> Iterator[Violation]:
-    """T3: nobody is given what a transaction wrote before somebody asked for its commit."""
+    """T3: what a transaction wrote is not delivered before its commit was requested."""
     for event, send in _seen(evidence):
         transaction = evidence.transactions.get(str(send.transaction))
         if transaction is None or not transaction.commits or event["n"] < transaction.commits[0]["n"]:
@@ -74,7 +74,7 @@ def too_early(evidence: Evidence) -> Iterator[Violation]:
 
 
 def one_answer(evidence: Evidence) -> Iterator[Violation]:
-    """T6: everybody is told the same of how it ended, however often they ask, and whatever answers were lost."""
+    """T6: every query is answered with the same outcome, however often it is repeated and answers are lost."""
     for transaction in evidence.transactions.values():
         told = [answer for answer in transaction.answers if answer.state != "OPEN"]
         for before, after in pairwise(told):
@@ -83,7 +83,7 @@ def one_answer(evidence: Evidence) -> Iterator[Violation]:
 
 
 def final(evidence: Evidence) -> Iterator[Violation]:
-    """T4: who asks when the end is known is not told that it is open."""
+    """T4: a query after the outcome is known is not answered that it is open."""
     for transaction in evidence.transactions.values():
         for answer in transaction.answers:
             if answer.state == "OPEN" and answer.asked > transaction.ended:
@@ -126,7 +126,7 @@ def _covers(call: Fact, message: Fact) -> bool:
 
 def dropped_acks(evidence: Evidence) -> Iterator[Violation]:
     """T1: what was acknowledged only in transactions that were aborted comes again, to a subscription that is read to
-    its end; unless it was acknowledged before, or somebody else had it as well, and did.
+    its end; unless it was acknowledged before, or another consumer had it as well, and did.
     """
     for subscription, drained in evidence.drained.items():
         acks = _Acks(evidence, subscription)
@@ -227,7 +227,7 @@ def _unordered(behind: dict[str, set[str]]) -> set[str]:
 
 
 def names(evidence: Evidence) -> Iterator[Violation]:
-    """NAMED: of the transactions of one name one at most is committed, and who begins it again is told of that one."""
+    """NAMED: of the transactions of one name at most one is committed, and beginning it again returns that one."""
     committed: dict[str, Transaction] = {}
     for transaction in sorted(evidence.transactions.values(), key=lambda t: t.ended):
         if transaction.name is None:
@@ -244,8 +244,8 @@ def names(evidence: Evidence) -> Iterator[Violation]:
 
 
 def held_up(evidence: Evidence) -> Iterator[Violation]:
-    """T7: who reads all the time, while nothing breaks, is given a message soon behind the end of whatever transaction
-    can hold it back, and each of these ends at its deadline at the latest.
+    """T7: a consumer that reads all the time, while nothing breaks, receives a message soon after the end of every
+    transaction that can hold it back, and each of these ends at its deadline at the latest.
     """
     given: dict[tuple[str, str], float] = {}
     for event in evidence.deliveries:

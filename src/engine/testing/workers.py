@@ -21,11 +21,11 @@ class SimWorkers:
         self._stalled: list[tuple[Work, Done, Context]] | None = None
 
     def stall(self) -> None:
-        """From now on jobs are begun, as far as anybody knows, and done only after resume()."""
+        """From now on jobs seem to be running, and are executed only after resume()."""
         self._stalled = []
 
     def resume(self) -> None:
-        """Do what was held up, now: it was with the system already. Who posted it hears of it as soon as it runs."""
+        """Execute the stalled jobs now, as if already with the system. Their posters are notified when they run."""
         stalled, self._stalled = self._stalled or [], None
         for work, done, context in stalled:
             self._run(work, done, context)
@@ -48,4 +48,4 @@ class SimWorkers:
         loop.call_later(self._rng.uniform(0, self._delay_s_max), done, result, error, context=context)
 
     def close(self) -> None:
-        """Nothing to stop."""
+        pass

@@ -66,7 +66,6 @@ class Sender:
         self._stopped = False
 
     def stop(self) -> None:
-        """Send no more."""
         self._stopped = True
 
     async def run(self, count: int) -> None:
@@ -119,7 +118,7 @@ class Reader:
         self.subscription = subscription
         self.life_s_max = 10.0
         self.ack_rate = 0.5
-        self.kill_rate = 0.0  # of the lives that end without a word to anybody
+        self.kill_rate = 0.0  # of the lives that end without a close
         self.idle_s = IDLE_S
         self._history = history
         self._connect = connect

@@ -39,7 +39,7 @@ def engine_align(
     if found.key_hash != "xxh64":
         raise ValueError(f"{topic} goes by the hash {found.key_hash}, which Spark does not have")
     if partitions is not None and partitions < 1:
-        raise ValueError(f"partitions is {partitions}; a whole number from 1 is right")
+        raise ValueError(f"partitions must be an int of at least 1, got {partitions}")
     cells = plan_cells([s for s in found.segments.values() if s.active], partitions)
     source = f.col(key).cast("binary")
     if key != value and value in df.columns:
@@ -48,7 +48,6 @@ def engine_align(
 
 
 def plan_cells(segments: Sequence[engine.Segment], partitions: int | None) -> Cells:
-    """What each task gets."""
     ring = sorted(segments, key=lambda s: s.hash_start)
     wanted = partitions or len(ring)
     if wanted <= len(ring):

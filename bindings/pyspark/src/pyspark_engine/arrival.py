@@ -30,7 +30,7 @@ def acknowledge_now() -> None:
     others this means nothing.
     """
     if _QUICKACK is None or socket.getdefaulttimeout() is not None:
-        return  # with a default timeout, to make a socket of a descriptor would have nobody's block any more
+        return  # with a default timeout, a socket made of the descriptor would make it non-blocking
     with contextlib.suppress(OSError):
         for name in os.listdir(_DESCRIPTORS):
             _acknowledge(int(name), _QUICKACK)

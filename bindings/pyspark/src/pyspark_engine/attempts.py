@@ -1,11 +1,11 @@
 """Exactly once: all tasks of a job write in one transaction, each run of a task as an attempt of its own.
 
-Nobody begins the transaction before the tasks do: a streaming query's driver does not know then which batch it is.
-Whoever needs it asks for its name, which is the same for all tasks of a job and for every run of the job: the first
-one begins it, the others are given the same. Who finds it committed has nothing to do: an earlier run did it all.
+The tasks begin the transaction: a streaming query's driver does not know in advance which batch it is. Each task
+requests it by name, which is the same for all tasks of a job and for every run of the job: the first request begins
+it, later ones join it. A task that finds it committed has nothing to do: an earlier run wrote everything.
 
 While a task writes it asks for the name now and then, which puts the end of the transaction's time off. So the timeout
-is not how long a job may take, but for how long nobody needs to have worked at it until it is given up.
+does not limit how long a job may take, but how long it may be idle before it is aborted.
 """
 
 from __future__ import annotations
@@ -120,7 +120,6 @@ class Attempt:
 
     @property
     def written(self) -> Written:
-        """For the driver."""
         return Written(self._id, None if self.done else self._name)
 
     def __exit__(
@@ -135,8 +134,8 @@ class Attempt:
         if self.done:
             return True  # an earlier run of the job did it meanwhile
         raise RuntimeError(
-            f"the transaction {self._transaction_name!r} was aborted while it was written in: by somebody, or because "
-            f"nobody had worked at it for {self._timeout_s:g} s (the option transactionTimeout)"
+            f"the transaction {self._transaction_name!r} was aborted during the write: by another client, or "
+            f"because it was idle for {self._timeout_s:g} s (the option transactionTimeout)"
         ) from error
 
 

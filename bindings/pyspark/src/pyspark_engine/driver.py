@@ -29,7 +29,6 @@ class View:
         self._view = view
 
     def resolve(self, place: engine.Checkpoint) -> engine.Checkpoint:
-        """As engine.TopicView's."""
         return self._driver.run(self._view.resolve(place))
 
 
@@ -47,14 +46,13 @@ class Driver:
         self._ready = select.poll()  # tells whether anything has come, without the loop
         self._ready.register(selector.fileno(), select.POLLIN)
         self._due = 0.0  # when the loop is to be run though nothing has come
-        self._quiet = False  # nobody need be asked, as it was last
+        self._quiet = False  # the last answer still holds: no request is needed
         self._client = self.run(connect_async(options.connection))
         self._views: dict[str, engine.AsyncTopicView] = {}
         self._listed_at = -TOPICS_S
         self.known: Facts = {}
 
     def run(self, coroutine: Coroutine[Any, Any, T]) -> T:
-        """To its end."""
         return self._loop.run_until_complete(coroutine)
 
     def facts(self, *, exact: bool = False) -> Facts:

@@ -38,7 +38,6 @@ class Scope:
                 yield f
 
     def _take(self, f: Any) -> bool:
-        """Whether it is taken."""
         kind, column = type(f).__name__, ".".join(getattr(f, "attribute", ()))
         if kind == "IsNotNull":
             return column in NEVER_NULL

@@ -38,7 +38,6 @@ class TopicOffsets:
 
     @classmethod
     def of(cls, checkpoint: engine.Checkpoint) -> TopicOffsets:
-        """A checkpoint's positions."""
         return cls(dict(checkpoint.positions), checkpoint.epoch, checkpoint.topic_created_ms)
 
     def to_json(self) -> Json:
@@ -61,7 +60,7 @@ class TopicOffsets:
             created = found.get("created")
             return cls(positions, _whole(found.get("epoch", 0)), None if created is None else _whole(created), finished)
         except (TypeError, ValueError) as e:
-            raise ValueError(f'offsets of a topic are {found!r}; {{"0": 120, "1": 7}}, by segment, is right') from e
+            raise ValueError(f'offsets of a topic must be by segment, as {{"0": 120, "1": 7}}, got {found!r}') from e
 
     def checkpoint(self, topic: str) -> engine.Checkpoint:
         """The same for a checkpoint consumer."""
@@ -78,14 +77,13 @@ def _whole(value: object) -> int:
 
 
 def to_json(offsets: Offsets) -> Json:
-    """As Spark keeps it."""
     return {topic: offsets[topic].to_json() for topic in sorted(offsets)}
 
 
 def from_json(found: Json) -> Offsets:
     """Undo to_json(). Raises ValueError."""
     if not isinstance(found, dict) or not all(isinstance(value, dict) for value in found.values()):
-        raise ValueError(f'offsets are {found!r}; {{"topic": {{"0": 120}}}}, by topic and segment, is right')
+        raise ValueError(f'offsets must be by topic and segment, as {{"topic": {{"0": 120}}}}, got {found!r}')
     return {full_name(topic): TopicOffsets.from_json(value) for topic, value in found.items()}
 
 
@@ -137,8 +135,9 @@ def read_place(place: Place) -> Wanted:
         return Wanted(by_topic={checkpoint.topic: TopicOffsets.of(checkpoint)})
     except (ValueError, engine.InvalidArgumentError) as e:
         raise ValueError(
-            f"{place.option} is {text!r:.200} ({e}); earliest, latest, a time (milliseconds, or ISO 8601 with its "
-            'zone), a checkpoint (hexadecimal or base64 of its bytes) or JSON such as {"orders": {"0": 120}} is right'
+            f"{place.option} must be earliest, latest, a time (milliseconds, or ISO 8601 with its zone), a checkpoint "
+            '(hexadecimal or base64 of its bytes) or JSON such as {"orders": {"0": 120}}, '
+            f"got {text!r:.200} ({e})"
         ) from e
 
 
@@ -165,7 +164,7 @@ def _read_checkpoint(text: str) -> engine.Checkpoint | None:
 def _times(found: Json) -> dict[str, Target]:
     """{topic: {segment: milliseconds}}."""
     if not isinstance(found, dict) or not all(isinstance(value, dict) for value in found.values()):
-        raise ValueError('{"topic": {"0": 1790000000000}} is right')
+        raise ValueError('times must be by topic and segment, as {"topic": {"0": 1790000000000}}')
     at = engine.Checkpoint.at_timestamp
     return {
         full_name(topic): {int(i): at(_EPOCH + timedelta(milliseconds=_whole(ms))) for i, ms in segments.items()}

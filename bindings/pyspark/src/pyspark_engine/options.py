@@ -50,17 +50,16 @@ class Texts:
         return self._values.get(name)
 
     def flag(self, name: str, default: bool) -> bool:
-        """True or false."""
         value = self._values.get(name, str(default)).strip().lower()
         if value not in ("true", "false"):
-            raise ValueError(f"{name} is {value!r}; true or false is right")
+            raise ValueError(f"{name} must be true or false, got {value!r}")
         return value == "true"
 
     def count(self, name: str) -> int | None:
         """A whole number from 1."""
         value = self._values.get(name)
         if value is not None and (not value.strip().isdecimal() or int(value) < 1):
-            raise ValueError(f"{name} is {value!r}; a whole number from 1 is right")
+            raise ValueError(f"{name} must be an int of at least 1, got {value!r}")
         return None if value is None else int(value)
 
     def seconds(self, name: str, default: float) -> float:
@@ -74,7 +73,7 @@ class Texts:
         try:
             return float(number) * _checked(unit)
         except ValueError:
-            raise ValueError(f"{name} is {value!r}; a duration such as 500ms, 30s or 15m is right") from None
+            raise ValueError(f"{name} must be a duration such as 500ms, 30s or 15m, got {value!r}") from None
 
     def mapping(self, name: str) -> dict[str, str]:
         """Text to text: JSON, or key=value, key=value."""
@@ -86,7 +85,7 @@ class Texts:
         except ValueError:
             found = None
         if not isinstance(found, dict) or not all(isinstance(v, str) for v in found.values()):
-            raise ValueError(f'{name} is {value!r}; {{"key": "value"}} or key=value,key=value is right')
+            raise ValueError(f'{name} must be {{"key": "value"}} or key=value,key=value, got {value!r}')
         return found
 
 
@@ -117,7 +116,6 @@ class Connection:
 
     @classmethod
     def read(cls, texts: Texts) -> Connection:
-        """Of the options."""
         given = any(texts.text(name) for name in ("tlsCa", "tlsCert", "tlsCheckHostname"))
         return cls(
             url=texts.text("url") or DEFAULT_URL,
@@ -239,7 +237,6 @@ class Place:
 
     @classmethod
     def read(cls, texts: Texts, side: str, default: str) -> Place:
-        """Of the options."""
         for option, times in (
             (f"{side}Timestamp", True),
             (f"{side}OffsetsByTimestamp", True),
@@ -278,5 +275,5 @@ class WriteOptions:
         if read.transaction_name is not None and not read.exactly_once:
             raise ValueError("transactionName means nothing with exactlyOnce=false")
         if not 1 <= read.transaction_timeout_s <= 86_400:
-            raise ValueError(f"transactionTimeout is {texts.text('transactionTimeout')!r}; 1s to 24h are right")
+            raise ValueError(f"transactionTimeout must be from 1s to 24h, got {texts.text('transactionTimeout')!r}")
         return read

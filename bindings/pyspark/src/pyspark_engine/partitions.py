@@ -78,7 +78,6 @@ class Wish:
     most_messages: int | None = None
 
     def tasks(self, messages: int) -> int:
-        """For so many messages."""
         wanted = min(self.usual, messages // CUT_MESSAGES_MIN) if self.least is None else min(self.least, messages)
         if self.most_messages is not None:
             wanted = max(wanted, -(-messages // self.most_messages))

@@ -110,7 +110,6 @@ class _Lost:
         self._topic, self._fail = topic, fail
 
     def add(self, what: str) -> None:
-        """Raise, or go on."""
         if self._fail:
             raise DataLossError(f"{self._topic}: {what}")
 

@@ -59,7 +59,6 @@ def _lost(offsets: TopicOffsets, segments: engine.TopicSegments) -> str:
 
 
 def available(start: Offsets, end: Offsets) -> int:
-    """Messages between two offsets."""
     return sum(
         max(stop - start[topic].positions.get(i, 0), 0)
         for topic, offsets in end.items()

@@ -70,7 +70,7 @@ class TopicReader(Arriving, DataSourceReader):
         with client.topic_view(topic) as view:
             facts = view.segments(exact=True)
             start, end = resolve(view, facts, starting, ending=False), resolve(view, facts, ending, ending=True)
-            # What is "earliest" now is what there is; a position that somebody kept may be gone.
+            # "earliest" is the first message present; a stored position may have been deleted.
             pieces = pieces_between(facts, start, end, fail_on_data_loss=options.fail_on_data_loss)
             pieces = within(pieces, facts, scope)
             if scope.since is not None:
@@ -80,7 +80,6 @@ class TopicReader(Arriving, DataSourceReader):
         return pieces
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """One task's rows."""
         return read_partition(
             self._options.connection,
             self._schema,

@@ -67,7 +67,7 @@ def check_schema(schema: StructType) -> None:
             raise ValueError(f"a topic has no column {field.name!r}; there are {', '.join(types)}")
         if not any(_is_like(field.dataType, right) for right in types[field.name]):
             right = " or ".join(t.simpleString().upper() for t in types[field.name])
-            raise ValueError(f"the column {field.name} is {field.dataType.simpleString().upper()}; {right} is right")
+            raise ValueError(f"the column {field.name} must be {right}, got {field.dataType.simpleString().upper()}")
 
 
 def _is_like(given: DataType, right: DataType) -> bool:
@@ -127,7 +127,6 @@ def converter(schema: StructType) -> Callable[[Sequence[engine.MessageBatch]], p
 
 
 def _column(batches: Sequence[engine.MessageBatch], table: Any, name: str) -> Any:
-    """In one piece."""
     if name in _JOINED:
         return engine.MessageBatch.join_arrow(batches, name)
     column = table.column(name).combine_chunks()

@@ -25,7 +25,6 @@ class DefaultSource(DataSource):
 
     @classmethod
     def name(cls) -> str:
-        """What stands in format()."""
         return "engine"
 
     def __init__(self, options: MutableMapping[str, str]) -> None:
@@ -49,13 +48,13 @@ class DefaultSource(DataSource):
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
         """Of a batch. Raises ValueError for wrong options, columns and modes."""
         if overwrite:
-            raise ValueError('a topic is not overwritten: mode("append") is right')
+            raise ValueError('the mode must be "append": a topic cannot be overwritten')
         return TopicWriter(self._write_options(schema))
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:  # noqa: N802 - Spark's name
         """Of a streaming query. Raises ValueError for wrong options, columns and modes."""
         if overwrite:
-            raise ValueError('outputMode("complete") would write everything again each time: "append" is right')
+            raise ValueError('outputMode must be "append": "complete" would write everything again in each batch')
         return TopicStreamWriter(self._write_options(schema), schema)
 
     def _write_options(self, schema: StructType) -> WriteOptions:

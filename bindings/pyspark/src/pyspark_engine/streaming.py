@@ -47,7 +47,7 @@ if TYPE_CHECKING:
 
 class _StreamReader(Arriving, DataSourceStreamReader):
     """Made by DefaultSource, once for the driver and once to travel to the tasks. How far a micro-batch goes is a
-    matter of the two below, who know what Spark asks them.
+    matter of the two subclasses, which know what Spark asks them.
     """
 
     def __init__(self, options: ReadOptions, schema: StructType) -> None:
@@ -110,7 +110,6 @@ class _StreamReader(Arriving, DataSourceStreamReader):
             raise DataLossError(f"{topic} was deleted, of which a micro-batch was to be read")
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """One task's rows."""
         return read_partition(
             self._options.connection, self._schema, partition, fail_on_data_loss=self._options.fail_on_data_loss
         )
@@ -119,7 +118,6 @@ class _StreamReader(Arriving, DataSourceStreamReader):
         """Nothing to do: where the query stands is in its own checkpoint, and the broker remembers nothing of it."""
 
     def stop(self) -> None:
-        """Close the driver's client."""
         driver, self._driver_made = self._driver_made, None
         if driver is not None:
             driver.close()
@@ -161,7 +159,6 @@ class TopicStreamReader(_StreamReader, SupportsTriggerAvailableNow):
         return least is not None and count < least and early
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802 - Spark's name
-        """By maxOffsetsPerTrigger and minOffsetsPerTrigger."""
         if self._options.max_offsets_per_trigger is not None:
             return ReadMaxRows(self._options.max_offsets_per_trigger)
         if self._options.min_offsets_per_trigger is not None:
@@ -188,7 +185,7 @@ class UntoldStreamReader(_StreamReader):
     """Before PySpark 4.2 Spark does not say where the query stands. The answer before is that, but at first."""
 
     _stands: Offsets | None = None
-    _answered: tuple[dict[str, Any], Any] = ({}, None)  # with the facts by which it was right
+    _answered: tuple[dict[str, Any], Any] = ({}, None)  # with the facts that it was computed from
 
     def latestOffset(self) -> dict[str, Any]:  # type: ignore[override]  # noqa: N802 - Spark's name
         """Everything there is; the same as before when nothing has come."""

@@ -30,22 +30,19 @@ if TYPE_CHECKING:
 
 
 class TopicWriter(Arriving, DataSourceArrowWriter):
-    """Of a batch write. The name of its transaction is the user's, or one that nobody else has."""
+    """A batch write. The name of its transaction is the user's, or a unique one."""
 
     def __init__(self, options: WriteOptions) -> None:
         self._options = options
         self._name = (options.transaction_name or f"spark-{uuid.uuid4()}") if options.exactly_once else None
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
-        """One task's rows."""
         return write_partition(self._options, self._name, iterator)
 
     def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
-        """All tasks are through."""
         attempts.commit(self._options.connection, messages)
 
     def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
-        """The job has failed."""
         own = self._options.transaction_name is None
         attempts.abort(self._options.connection, messages, self._name, for_good=own)
 

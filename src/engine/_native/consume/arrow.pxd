@@ -1,5 +1,5 @@
 # cython: language_level=3
-"""Batches as columns for others, through Arrow's C data interface (whose structs are in arrow_abi.h)."""
+"""Messages as Arrow columns, through its C data interface (whose structs are in arrow_abi.h) or as one column."""
 from libc.stdint cimport int64_t
 
 cdef extern from "arrow_abi.h" nogil:
@@ -34,3 +34,6 @@ cdef extern from "arrow_abi.h" nogil:
 # A capsule "arrow_array_stream" with one record batch per Slice of `slices`; the columns are in docs/formats/entry.md.
 # Raises CorruptionError when a message's properties are not a map of text to text.
 cdef object stream_of(list slices)
+# The values of all messages of Slices, or their keys, as what an Arrow column of binary is made of: (how many, how many
+# null, [validity or None, offsets, bytes]). Each text is copied once. Raises InvalidArgumentError beyond 2 GiB.
+cdef tuple join_texts(list slices, bint keys)

@@ -1,1 +1,1 @@
-"""Batches as columns for others; nothing here is called from Python but through MessageBatch."""
+"""Messages as Arrow columns; nothing here is called from Python but through MessageBatch."""

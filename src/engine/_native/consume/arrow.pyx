@@ -1,20 +1,30 @@
 # cython: language_level=3, auto_pickle=False
-"""Batches as columns for others, through Arrow's C data interface.
+"""Messages as Arrow columns: without a copy through the C data interface, or as one column in one piece.
 
-Every record batch is one malloc: its nodes, their buffer lists, and the columns that are not in the entry already.
-Keys, values and event times are pointers into the entry, which the batch keeps alive. The block dies with the last
-of its nodes: a consumer may keep one column and release the rest, on any thread.
+stream_of() gives one record batch per slice of an entry. A record batch is one malloc: its nodes, their buffer lists,
+and the columns that are not in the entry already.
+
+    malloc   | nodes, links, buffer lists | segment, offset, publish time | event-time bits | properties |
+                    |
+    entry    | ... key offsets, value offsets, keys, values, event times ... |    kept alive by the block
+
+Keys, values and event times are pointers into the entry. A block is freed with the last of its nodes, which are
+counted: a reader may keep one column and release the rest, on any thread.
+
+join_texts() gives the keys or the values of many slices as one column instead: sizes first, then every text is copied
+once. It serves readers that need one contiguous array, and keeps no entry alive.
 """
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
 from cpython.pycapsule cimport PyCapsule_GetPointer, PyCapsule_New
 from cpython.ref cimport Py_DECREF, Py_INCREF, PyObject
 from engine._native.format.entry cimport Entry, pad8
 from engine._native.consume.message cimport Slice
 from engine._native.format.properties cimport Cursor, measure, read_map, read_text
-from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t, uint64_t
+from libc.stdint cimport INT32_MAX, int32_t, int64_t, uint8_t, uint32_t, uint64_t
 from libc.stdlib cimport calloc, free, malloc
 from libc.string cimport memcpy, memset
 
-from engine.errors import CorruptionError
+from engine.errors import CorruptionError, InvalidArgumentError
 from engine.limits import ENTRY_MESSAGES_MAX
 
 cdef extern from *:
@@ -36,12 +46,12 @@ cdef enum:
 
 cdef int64_t NO_TIME = -(<int64_t> 1 << 62) * 2  # INT64_MIN
 
-# A column of nothing, as long as the longest: no bit set in its validity, every offset 0. Never freed.
+# A column of nulls, as long as the longest: no bit set in its validity, every offset 0. Never freed.
 cdef void* ZEROS = calloc(ENTRY_MESSAGES_MAX + 1, 8)
 if ZEROS is NULL:
     raise MemoryError
 
-# What the nodes are: preorder, each with its children behind it.
+# The nodes in preorder: each is followed by its children.
 cdef const char* FORMATS[NODES]
 cdef const char* NAMES[NODES]
 cdef int64_t FLAGS[NODES]
@@ -58,7 +68,7 @@ FIRST_CHILD[:] = [1, 0, 0, 0, 0, 0, 0, 8, 9, 0, 0]
 BUFFER_COUNTS[:] = [1, 3, 3, 2, 2, 2, 2, 2, 1, 3, 3]
 
 
-# What nodes share. `alive` counts those not released yet; the owner, if any, goes with the last.
+# What nodes share. `alive` counts the nodes not released yet; the last one frees the block and its owner.
 cdef struct Block:
     int alive
     PyObject* owner
@@ -180,8 +190,8 @@ cdef object stream_of(list slices):
     return capsule
 
 
-# How much room a slice's own columns take, besides the nodes: the three made for every message, the bits of event
-# times, and the unpacked properties.
+# The room that a slice's own columns take besides the nodes and the three numbers made for every message: the bits of
+# event times, and the unpacked properties.
 cdef struct Sizes:
     size_t bits
     uint32_t pairs
@@ -315,7 +325,7 @@ cdef int _refuse(Slice slice, uint32_t i) except -1:
     )
 
 
-# Where the next text of a column of texts goes.
+# A column of texts that is being filled; `count` texts so far.
 cdef struct TextColumn:
     int32_t* offsets
     uint8_t* bytes
@@ -376,3 +386,57 @@ cdef bint _append_text(TextColumn* column, Cursor* at) noexcept:
     column.offsets[column.count + 1] = column.offsets[column.count] + size
     column.count += 1
     return True
+
+
+cdef tuple join_texts(list slices, bint keys):
+    cdef size_t count = 0, nulls = 0, size = 0, at = 0
+    cdef const int32_t* offsets
+    cdef Slice slice
+    for slice in slices:
+        offsets = _text_offsets(slice, keys)
+        count += slice.stop - slice.start
+        if offsets is NULL:
+            nulls += slice.stop - slice.start
+        else:
+            size += offsets[slice.stop] - offsets[slice.start]
+    if size > INT32_MAX:
+        raise InvalidArgumentError(f"an Arrow column of binary must have at most {INT32_MAX:,} bytes, got {size:,}")
+    ends = PyBytes_FromStringAndSize(NULL, 4 * (count + 1))
+    texts = PyBytes_FromStringAndSize(NULL, size)
+    valid = bytes((count + 7) // 8) if nulls else None
+    cdef int32_t* end = <int32_t*> PyBytes_AS_STRING(ends)
+    end[0] = 0
+    for slice in slices:
+        _append_texts(slice, keys, end, <uint8_t*> PyBytes_AS_STRING(texts))
+        if valid is not None and _text_offsets(slice, keys) is not NULL:
+            _set_bits(<uint8_t*> PyBytes_AS_STRING(valid), at, slice.stop - slice.start)
+        at += slice.stop - slice.start
+        end += slice.stop - slice.start
+    return count, nulls, [valid, ends, texts]
+
+
+cdef const int32_t* _text_offsets(Slice slice, bint keys) noexcept:
+    return slice.entry.columns.key_offsets if keys else slice.entry.columns.value_offsets
+
+
+# `end` points to the end of the text before; the ends of this slice's texts follow.
+cdef void _append_texts(Slice slice, bint keys, int32_t* end, uint8_t* texts) noexcept:
+    cdef const int32_t* offsets = _text_offsets(slice, keys)
+    cdef const uint8_t* source = slice.entry.columns.keys if keys else slice.entry.columns.values
+    cdef Py_ssize_t i, n = slice.stop - slice.start
+    cdef int32_t shift = end[0]
+    if offsets is NULL:
+        for i in range(n):
+            end[i + 1] = shift
+        return
+    offsets += slice.start
+    memcpy(texts + shift, source + offsets[0], offsets[n] - offsets[0])
+    shift -= offsets[0]
+    for i in range(n):
+        end[i + 1] = offsets[i + 1] + shift
+
+
+cdef void _set_bits(uint8_t* bits, size_t start, size_t count) noexcept:
+    cdef size_t i
+    for i in range(start, start + count):
+        bits[i >> 3] |= 1 << (i & 7)

@@ -1,4 +1,4 @@
-"""What a consumer receives: blocks checked into entries, and batches of their messages."""
+"""Received blocks decoded into entries, and batches of their messages."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, overload

@@ -1,10 +1,14 @@
 # cython: language_level=3, auto_pickle=False
-"""What a consumer receives: blocks checked into entries, and batches of their messages."""
+"""Received blocks decoded into entries, and batches of their messages.
+
+A MessageBatch is a list of slices of entries, not of messages: a Message is made when it is asked for, and values and
+keys are copied out of the entries only for the columns that are read. Index i is found by bisection over the slices'
+first indexes.
+"""
 cimport cython
-from engine._native.consume.arrow cimport stream_of
+from engine._native.consume.arrow cimport join_texts, stream_of
 from engine._native.format.body cimport Lease, hold
 from engine._native.format.entry cimport FAULT_NONE, GIL_FREE_BYTES, Entry, Fault, entry_at, raise_fault, unknown
-from engine._native.consume.joined cimport join_texts
 from engine._native.consume.message cimport Message, Origin, Slice, message_at, new_origin, whole
 from engine._native.consume.opening cimport check_block
 from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
@@ -52,7 +56,7 @@ def decode_block(
 
 @cython.final
 cdef class MessageBatch:
-    """Messages delivered together: a sequence of Message, and the same as columns.
+    """Messages delivered together: a sequence of Message, readable as columns, too.
 
     slices: Slices, or (entry, start, stop) with half-open message indexes. base: {segment: next offset} delivered
     before, in shared segments per bucket (model/positions.py). make_id(segment_id, offset, positions) is called when an
@@ -120,7 +124,7 @@ cdef class MessageBatch:
         if isinstance(index, slice):
             start, stop, step = index.indices(self.count)
             if step != 1:
-                raise InvalidArgumentError(f"a batch is sliced with step 1, not {step}")
+                raise InvalidArgumentError(f"a batch must be sliced with step 1, got {step}")
             return self.between(start, max(start, stop))
         at = index
         if at < 0:
@@ -136,12 +140,12 @@ cdef class MessageBatch:
 
     @property
     def topic(self):
-        """The topic all of it was received from."""
+        """The topic that the messages were received from."""
         return self.origin.topic
 
     @property
     def values(self):
-        """The values, a new list of bytes, or of what the consumer's schema makes of them."""
+        """A new list of the values: bytes, or the objects that the consumer's schema decodes them to."""
         cdef Slice slice
         cdef uint32_t i
         cdef list found = []
@@ -152,7 +156,7 @@ cdef class MessageBatch:
 
     @property
     def keys(self):
-        """The keys, a new list of bytes, None for keyless messages."""
+        """A new list of the keys: bytes, None for keyless messages."""
         cdef Slice slice
         cdef uint32_t i
         cdef list found = []
@@ -163,25 +167,25 @@ cdef class MessageBatch:
 
     @property
     def last_id(self):
-        """The id of the last message, None when there is none. To acknowledge it is to acknowledge all before it."""
+        """The id of the last message, None for an empty batch. Acknowledging it acknowledges all before it."""
         return self.at(self.count - 1).id if self.count else None
 
     @property
     def positions(self):
-        """{segment: next offset} of everything delivered up to and including this batch, a new dict. In shared segments
-        a position is that of one bucket.
+        """{segment: next offset} of everything delivered up to and including this batch, a new dict. A shared segment
+        has one position for each bucket.
         """
         return self.origin.positions_before(len(self.parts))
 
     @property
     def segments(self):
-        """The ids of the segments it has messages of, ascending."""
+        """The ids of the segments that the messages are in, ascending."""
         cdef Slice slice
         return sorted({slice.entry.segment_id for slice in self.parts})
 
     @property
     def slices(self):
-        """The Slices it consists of, in order, none empty."""
+        """The Slices of the batch, in order, none empty."""
         return list(self.parts)
 
     @property
@@ -212,7 +216,7 @@ cdef class MessageBatch:
         cdef MessageBatch batch
         cdef list slices = []
         if column != "key" and column != "value":
-            raise InvalidArgumentError(f"the column is {column!r}; key or value is right")
+            raise InvalidArgumentError(f"column must be 'key' or 'value', got {column!r}")
         arrow = _pyarrow("join_arrow()")
         for batch in batches:
             slices += batch.parts
@@ -221,14 +225,14 @@ cdef class MessageBatch:
         return arrow.Array.from_buffers(arrow.binary(), count, buffers, nulls)
 
     def __arrow_c_stream__(self, requested_schema=None):
-        """Arrow's stream protocol: pyarrow.table(batch), polars.from_arrow(batch) and others take a batch as it is."""
+        """Arrow's stream protocol: pyarrow.table(batch), polars.from_arrow(batch) and others accept a batch."""
         return stream_of(self.parts)
 
     def __repr__(self):
         return f"<MessageBatch topic={self.topic!r} messages={self.count} segments={self.segments}>"
 
     def __copy__(self):
-        return self  # nothing of it ever changes
+        return self  # immutable
 
     def __deepcopy__(self, memo):
         return self
@@ -253,7 +257,7 @@ cdef MessageBatch batch_of(Origin origin, list parts, Py_ssize_t count):
 @cython.final
 @cython.no_gc
 cdef class MessageIterator:
-    """Goes once through a batch's messages."""
+    """One pass over the messages of a batch."""
 
     def __iter__(self):
         return self

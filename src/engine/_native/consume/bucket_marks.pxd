@@ -1,5 +1,5 @@
 # cython: language_level=3
-"""How far one attachment to a segment has got in each of its buckets."""
+"""The progress of one attachment to a segment, bucket by bucket."""
 cimport cython
 from libc.stdint cimport uint32_t, uint64_t
 
@@ -9,10 +9,10 @@ from engine._native.format.ranges cimport Ring
 
 cdef struct Mark:
     uint64_t acknowledged             # everything of the bucket below this offset is acknowledged
-    bint arrived                      # something of it came
+    bint arrived                      # an entry of it was received
 
 
-# Changed with the GIL held only, and by nothing that lets go of it.
+# Changed with the GIL held only, and without releasing it in between.
 @cython.final
 cdef class BucketMarks:
     # Fixed.
@@ -25,5 +25,5 @@ cdef class BucketMarks:
 
     # The bucket that an entry of this segment is stamped with.
     cdef uint32_t bucket_of(self, Entry entry) noexcept
-    # Where the position of a bucket, or of the segment where they are not kept apart, stands in a vector.
+    # The key of a bucket's position in a vector; of the segment's, where buckets are not kept apart.
     cdef uint64_t key_of(self, uint32_t bucket) noexcept

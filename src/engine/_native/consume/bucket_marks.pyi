@@ -1,4 +1,4 @@
-"""How far one attachment to a segment has got in each of its buckets."""
+"""The progress of one attachment to a segment, bucket by bucket."""
 
 from collections.abc import Iterable
 

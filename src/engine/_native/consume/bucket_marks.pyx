@@ -1,5 +1,5 @@
 # cython: language_level=3, auto_pickle=False
-"""How far one attachment to a segment has got in each of its buckets."""
+"""The progress of one attachment to a segment, bucket by bucket."""
 cimport cython
 from cpython.mem cimport PyMem_Calloc, PyMem_Free
 from libc.stdint cimport uint32_t, uint64_t
@@ -10,7 +10,7 @@ from engine._native.format.ranges cimport ring_find, ring_set
 from engine.errors import InvalidArgumentError
 from engine.limits import BUCKETS_PER_SEGMENT_MAX
 
-# model/positions.py says the same; users keep these numbers in their ids: do not change.
+# As in model/positions.py. Users store these numbers in message ids: do not change.
 cdef enum:
     BUCKET_BITS = 10
 
@@ -23,7 +23,7 @@ if BUCKETS_PER_SEGMENT_MAX > 1 << BUCKET_BITS:
 
 @cython.final
 cdef class BucketMarks:
-    """What is known of the buckets of one segment, from the beginning of one attachment on.
+    """The buckets of one segment: what was received and acknowledged since the attachment began.
 
     ends: the segment's inclusive bucket ends, rising, the last 65535. keyed: position vectors hold a position for each
     bucket, as the segment is shared; else one for the segment. Raises InvalidArgumentError for other ends.
@@ -32,7 +32,8 @@ cdef class BucketMarks:
     def __cinit__(self, uint64_t segment_id, ends, bint keyed):
         ends = list(ends)
         if not 1 <= len(ends) <= BUCKETS_PER_SEGMENT_MAX or segment_id >= SEGMENTS_END:
-            raise InvalidArgumentError(f"segment {segment_id}: {len(ends)} buckets; {BUCKETS_PER_SEGMENT_MAX} is most")
+            raise InvalidArgumentError(
+                f"segment {segment_id} must have 1 to {BUCKETS_PER_SEGMENT_MAX} buckets, got {len(ends)}")
         ring_set(&self.ring, ends, "buckets")
         self.segment_id, self.keyed = segment_id, keyed
         self.first_key = BUCKET_FLAG | segment_id << BUCKET_BITS
@@ -54,20 +55,21 @@ cdef class BucketMarks:
         return self.first_key + bucket if self.keyed else self.segment_id
 
     def acknowledge(self, uint32_t bucket, uint64_t position):
-        """Everything of one bucket below `position` is acknowledged. It never goes back."""
+        """Record that everything of one bucket below `position` is acknowledged. Positions never fall."""
         self._check(bucket)
         self.marks[bucket].acknowledged = max(self.marks[bucket].acknowledged, position)
 
     def acknowledged(self, uint32_t bucket):
-        """Below which offset everything of one bucket is acknowledged, as far as was said here."""
+        """The offset below which everything of one bucket is acknowledged, as recorded here."""
         self._check(bucket)
         return self.marks[bucket].acknowledged
 
     def arrived(self, uint32_t bucket):
-        """Whether anything of one bucket came."""
+        """Whether an entry of one bucket was received."""
         self._check(bucket)
         return self.marks[bucket].arrived
 
     def _check(self, uint32_t bucket):
         if bucket >= self.ring.count:
-            raise InvalidArgumentError(f"segment {self.segment_id} has no bucket {bucket}; it has {self.ring.count}")
+            raise InvalidArgumentError(
+                f"a bucket of segment {self.segment_id} must be below {self.ring.count}, got {bucket}")

@@ -1,5 +1,30 @@
 # cython: language_level=3, auto_pickle=False
-"""The queue between a connection that delivers entries and a user who receives messages."""
+"""The queue between a connection that delivers entries and a user who receives messages.
+
+    push()  -->  items: | popped | current | waiting, closed | waiting, closed |   -->  pop_message(), pop_batch()
+                                  ^ head, front                                          |
+    broker  <----------------------- take_credit(): messages and bytes popped  <---------+
+
+*Bounded by credit.* The queue itself refuses nothing. The broker stops sending when the messages or bytes it was
+granted are used up; what is popped (or left out) becomes credit, which the attachment takes by take_credit() and grants
+again. Messages are credited as they are popped, bytes by whole entries with the last message of each, because an
+entry's memory is only freed as a whole. Each slice carries the bytes that are freed with it as its `weight`.
+
+*Memory.* An entry keeps the received buffer alive (its Lease); slices and messages keep the entry. Compressed entries
+wait closed, as received, and are decompressed when their turn comes; between calls only the entry at the head stays
+open. on_open() reports those bytes to the client's memory budget, which may call close_front() to free them.
+
+*Popping.* A batch is cut from the front in three steps: collect the slices without changing anything (the decompressor
+may raise), then count them as popped, then return. Single messages come from `current`, the first slice as a delivery
+of its own: pop_message() only moves `index`, and settle() accounts for those messages later, in one step, before
+any other call looks at the queue.
+
+*Threads.* Every change is made between enter() and leave(), under the lock. Only pop_message() goes without while
+`busy` is clear: no other thread can run in its few lines, as making a Message never runs the garbage collector.
+
+*Wake-ups* are not the queue's: it neither blocks nor wakes. push() returns how many messages it added, and the
+receiver that called it wakes its own waiters.
+"""
 cimport cython
 from engine._native.consume.batch cimport MessageBatch, batch_of
 from engine._native.consume.bucket_marks cimport BucketMarks
@@ -24,9 +49,9 @@ cdef class EntryQueue:
     """Entries in the order they arrived, popped by message or by batch.
 
     positions: {segment: next offset} delivered before, in a shared segment per bucket (model/positions.py). Any thread
-    may call anything at any time. decode(bytes) makes the values of messages, None leaves them bytes. Compressed
-    entries wait as they are: decompress(codec, body, raw_size) opens each in its turn, by one thread at a time, and
-    on_open(queue, bytes) is told.
+    may call any method at any time. decode(bytes) makes the values of messages, None leaves them bytes.
+    decompress(codec, body, raw_size) opens a compressed entry when its turn comes, on one thread at a time;
+    on_open(queue, bytes) is called with the size of what was decompressed.
     """
 
     def __init__(self, str topic not None, make_id, positions=None, decode=None, decompress=None, on_open=None):
@@ -42,9 +67,9 @@ cdef class EntryQueue:
         """Append decoded entries, without the messages below start_offset or in the inclusive offset ranges of `skip`.
 
         redelivered: (first offset, last offset, count), inclusive. Both lists are about these entries alone. marks: of
-        the segment they are all of; nothing is taken of a bucket below what is acknowledged there.
-        Returns how many messages were added. What is left out for start_offset alone, and the bytes of an entry that is
-        left out as a whole, count as popped for take_credit(); messages in `skip` do not: nobody was charged for them.
+        the one segment that all entries belong to; messages below a bucket's acknowledged position are left out too.
+        Returns how many messages were added. Messages left out by start_offset alone, and the bytes of an entry that is
+        left out as a whole, count as popped for take_credit(); messages in `skip` do not: no credit was spent on them.
         Raises UnsupportedError for a compressed entry without `decompress`.
         """
         cdef Entry entry
@@ -61,13 +86,20 @@ cdef class EntryQueue:
                 bucket = marks.bucket_of(entry)
                 marks.marks[bucket].arrived = True
                 start, place = max(start_offset, marks.marks[bucket].acknowledged), marks.key_of(bucket)
-            with self.lock:
-                self.busy = True
-                try:
-                    added += self.push_entry(entry, skip, redelivered, start, place)
-                finally:
-                    self.busy = False
+            self.enter()
+            try:
+                added += self.push_entry(entry, skip, redelivered, start, place)
+            finally:
+                self.leave()
         return added
+
+    cdef void enter(self) noexcept:
+        self.lock.acquire()
+        self.busy = True
+
+    cdef void leave(self) noexcept:
+        self.busy = False
+        self.lock.release()
 
     cdef Py_ssize_t push_entry(
         self, Entry entry, object skip, object redelivered, uint64_t start_offset, uint64_t place
@@ -96,8 +128,8 @@ cdef class EntryQueue:
         cdef Message message
         if self.busy or self.current is None or self.index + 1 == self.current.stop:
             return self.pop_carefully()
-        # Nothing here lets another thread in, so this needs no lock. Invariant: a message is not seen by the collector
-        # of cycles, so making one never runs it. Checked by _check_unseen() when message.pyx loads.
+        # No other thread can run in between, so this needs no lock. Invariant: the garbage collector does not track
+        # messages, so making one never runs it. Checked by _check_unseen() when message.pyx loads.
         message = message_at(self.current, self.index)
         self.index += 1
         self.messages -= 1
@@ -105,18 +137,17 @@ cdef class EntryQueue:
 
     cdef Message pop_carefully(self):
         cdef Message message = None
-        with self.lock:
-            self.busy = True
-            try:
-                if self.current is not None or self.begin():
-                    message = message_at(self.current, self.index)
-                    self.index += 1
-                    self.messages -= 1
-                    if self.index == self.current.stop:
-                        self.settle()
-                        self.current = None
-            finally:
-                self.busy = False
+        self.enter()
+        try:
+            if self.current is not None or self.begin():
+                message = message_at(self.current, self.index)
+                self.index += 1
+                self.messages -= 1
+                if self.index == self.current.stop:
+                    self.settle()
+                    self.current = None
+        finally:
+            self.leave()
         return message
 
     cdef bint begin(self) except -1:
@@ -168,17 +199,17 @@ cdef class EntryQueue:
     def pop_batch(self, Py_ssize_t max_messages, Py_ssize_t max_bytes=-1):
         """Up to max_messages as a MessageBatch, empty when nothing waits.
 
-        max_bytes bounds its keys and values together (-1: no bound), but one message is always given. Its compressed
-        entries become 32 MiB at most, but one always. Raises CorruptionError when it would begin in a bad entry.
+        max_bytes bounds the keys and values together (-1: no bound), except that one message is always returned. The
+        compressed entries of one batch decompress to 32 MiB at most, except that one entry is always opened. Raises
+        CorruptionError when the batch would begin in a bad entry.
         """
-        with self.lock:
-            self.busy = True
-            try:
-                return self.take_batch(max_messages, max_bytes)
-            finally:
-                self.busy = False
+        self.enter()
+        try:
+            return self.take_batch(max_messages, max_bytes)
+        finally:
+            self.leave()
 
-    # Nothing is popped before all of it is there: what decompresses and what is told may raise, as any Python may.
+    # Collect first, then count as popped: decompress() and on_open() may raise, and then nothing has changed.
     cdef MessageBatch take_batch(self, Py_ssize_t max_messages, Py_ssize_t max_bytes):
         cdef Origin origin
         cdef Slice slice
@@ -221,64 +252,60 @@ cdef class EntryQueue:
         """(entry, first offset, last offset) where a bad entry comes next, else None. drop: pop these messages."""
         cdef Slice slice
         cdef uint32_t start
-        with self.lock:
-            self.busy = True
-            try:
-                self.settle()
-                if self.head == len(self.items) or (<Slice> self.items[self.head]).entry.failure is None:
-                    return None
-                slice, start = self.items[self.head], self.front
-                if drop:
-                    self.messages -= slice.stop - start
-                    self.advance(slice.stop)
-            finally:
-                self.busy = False
+        self.enter()
+        try:
+            self.settle()
+            if self.head == len(self.items) or (<Slice> self.items[self.head]).entry.failure is None:
+                return None
+            slice, start = self.items[self.head], self.front
+            if drop:
+                self.messages -= slice.stop - start
+                self.advance(slice.stop)
+        finally:
+            self.leave()
         return slice.entry, slice.entry.first_offset + start, slice.entry.first_offset + slice.stop - 1
 
     def close_front(self):
-        """Let go of what was decompressed; it is again when its turn comes. Nothing while another thread is at it."""
+        """Free what was decompressed; it is decompressed again in its turn. No effect while another thread is busy."""
         if self.busy:
             return
-        with self.lock:
-            self.busy = True
-            try:
-                self.settle()
-                self.current = None
-                close_slices(self.items, self.head)
-            finally:
-                self.busy = False
+        self.enter()
+        try:
+            self.settle()
+            self.current = None
+            close_slices(self.items, self.head)
+        finally:
+            self.leave()
 
     @property
     def opened(self):
-        """Bytes of what was decompressed and waits, in part; 0 while another thread is at it."""
+        """Bytes of the decompressed entry at the front; 0 while another thread is busy."""
         return 0 if self.busy or self.head == len(self.items) else opened_bytes(self.items[self.head])
 
     def take_credit(self):
-        """{segment: (messages, bytes)} popped since the last call: what the broker may send instead.
+        """{segment: (messages, bytes)} popped since the last call: the credit to grant the broker again.
 
         The bytes are those of whole entries, counted when the last message of one is popped.
         """
-        with self.lock:
-            self.busy = True
-            try:
-                self.settle()
-                taken, self.credit = self.credit, {}
-            finally:
-                self.busy = False
+        self.enter()
+        try:
+            self.settle()
+            taken, self.credit = self.credit, {}
+        finally:
+            self.leave()
         return taken
 
     def drop(self, uint64_t segment_id):
-        """Forget what waits of one segment, and its credit: its attachment has ended. Returns how many messages."""
+        """Drop the waiting messages of one segment, and its credit: its attachment has ended. Returns their number."""
         cdef Py_ssize_t before
-        with self.lock:
-            self.busy = True
-            try:
-                before = self.messages
-                self.take_segment(segment_id)
-                self.credit.pop(segment_id, None)
-                return before - self.messages
-            finally:
-                self.busy = False
+        self.enter()
+        try:
+            before = self.messages
+            self.take_segment(segment_id)
+            self.credit.pop(segment_id, None)
+            return before - self.messages
+        finally:
+            self.leave()
 
     cdef list take_segment(self, uint64_t segment_id):
         cdef Slice slice, rest
@@ -287,7 +314,7 @@ cdef class EntryQueue:
         self.current = None
         waiting = self.items[self.head :]
         taken = [slice for slice in waiting if slice.entry.segment_id == segment_id]
-        if taken and taken[0] is waiting[0]:  # all of it that was not popped
+        if taken and taken[0] is waiting[0]:  # without the messages that were popped
             slice = waiting[0]
             taken[0] = rest = whole(slice.entry, self.front, slice.stop, slice.redelivered, slice.place)
             rest.weight = slice.weight
@@ -301,61 +328,56 @@ cdef class EntryQueue:
         return taken
 
     def move(self, uint64_t segment_id, EntryQueue other not None):
-        """Put what waits of one segment behind what waits in another queue. Returns how many messages."""
+        """Move the waiting messages of one segment to the end of another queue. Returns their number."""
         cdef Py_ssize_t count = 0
         cdef Slice slice
         cdef list taken
-        with self.lock:
-            self.busy = True
-            try:
-                taken = self.take_segment(segment_id)
-            finally:
-                self.busy = False
-        with other.lock:
-            other.busy = True
-            try:
-                for slice in taken:
-                    if other.head == len(other.items):
-                        other.front = slice.start
-                    other.items.append(slice)
-                    other.messages += slice.stop - slice.start
-                    other.bytes += slice.weight
-                    count += slice.stop - slice.start
-            finally:
-                other.busy = False
+        self.enter()
+        try:
+            taken = self.take_segment(segment_id)
+        finally:
+            self.leave()
+        other.enter()
+        try:
+            for slice in taken:
+                if other.head == len(other.items):
+                    other.front = slice.start
+                other.items.append(slice)
+                other.messages += slice.stop - slice.start
+                other.bytes += slice.weight
+                count += slice.stop - slice.start
+        finally:
+            other.leave()
         return count
 
     def set_make_id(self, make_id):
-        """From now on, ids of what is popped are made by `make_id`."""
-        with self.lock:
-            self.busy = True
-            try:
-                self.settle()
-                self.current, self.make_id = None, make_id
-            finally:
-                self.busy = False
+        """Make the ids of messages popped from now on by `make_id`."""
+        self.enter()
+        try:
+            self.settle()
+            self.current, self.make_id = None, make_id
+        finally:
+            self.leave()
 
     def forget_positions(self, upto):
-        """Until more is delivered there, positions say nothing of what stands no higher than `upto` says."""
-        with self.lock:
-            self.busy = True
-            try:
-                self.settle()
-                for place, position in upto.items():
-                    if self.delivered.get(place, OFFSET_MAX) <= position:
-                        self.current = None
-                        del self.delivered[place]
-            finally:
-                self.busy = False
+        """Leave a segment (or bucket) out of positions until more of it is delivered, if it is not above `upto`."""
+        self.enter()
+        try:
+            self.settle()
+            for place, position in upto.items():
+                if self.delivered.get(place, OFFSET_MAX) <= position:
+                    self.current = None
+                    del self.delivered[place]
+        finally:
+            self.leave()
 
     def forget(self, uint64_t segment_id, ranges, BucketMarks marks=None):
-        """Pop, unread, what waits of one segment in these inclusive ranges or below the marks: how many messages."""
-        with self.lock:
-            self.busy = True
-            try:
-                return self.forget_ranges(segment_id, sorted(ranges), marks)
-            finally:
-                self.busy = False
+        """Pop, unread, one segment's messages in these inclusive ranges or below the marks. Returns their number."""
+        self.enter()
+        try:
+            return self.forget_ranges(segment_id, sorted(ranges), marks)
+        finally:
+            self.leave()
 
     cdef Py_ssize_t forget_ranges(self, uint64_t segment_id, list ranges, BucketMarks marks) except -1:
         cdef uint64_t below
@@ -390,13 +412,12 @@ cdef class EntryQueue:
     @property
     def positions(self):
         """{segment: next offset} of everything popped so far, a new dict; in shared segments one for each bucket."""
-        with self.lock:
-            self.busy = True
-            try:
-                self.settle()
-                return self.delivered.copy()
-            finally:
-                self.busy = False
+        self.enter()
+        try:
+            self.settle()
+            return self.delivered.copy()
+        finally:
+            self.leave()
 
     def __len__(self):
         return self.messages

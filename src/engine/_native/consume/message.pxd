@@ -10,7 +10,7 @@ from libc.stdint cimport int32_t, uint8_t, uint32_t, uint64_t
 cdef class Origin:
     cdef str topic
     cdef object make_id               # make_id(segment_id, offset, positions)
-    cdef object decode                # what users are given of a value's bytes; None: these themselves
+    cdef object decode                # decode(bytes) makes the value that users see; None: the bytes
     cdef dict base                    # {place: next offset} delivered before; never changed
     cdef list steps                   # (place, next offset) behind each slice of the delivery, in order
     # The positions before slice `walked`, so that ids asked for in order cost no walk each.
@@ -23,16 +23,16 @@ cdef class Origin:
 cdef Origin new_origin(str topic, object make_id, object decode, dict base)
 
 
-# Messages start..stop (half open) of one entry, which is opened but in a queue. Fixed after it was made.
+# Messages start..stop (half open) of one entry, which is open, except in a queue. Fixed after construction.
 @cython.final
 cdef class Slice:
     cdef readonly Entry entry
     cdef readonly uint32_t start
     cdef readonly uint32_t stop
     cdef readonly object redelivered  # None, or a tuple of (first offset, last offset, count), inclusive
-    # Where the position behind it stands in a position vector: its segment, or one bucket of that (model/positions.py).
+    # The key of its position in a position vector: its segment, or one bucket of that (model/positions.py).
     cdef uint64_t place
-    # In a queue: bytes of entries that are let go with it: its entry's size for the last slice of it, else 0.
+    # In a queue: bytes that are freed with it: its entry's size for the last slice of the entry, else 0.
     cdef uint32_t weight
     # The delivery it is part of, and which part; None and 0 before.
     cdef Origin origin
@@ -41,11 +41,11 @@ cdef class Slice:
     cdef const int32_t* value_offsets
     cdef const uint8_t* values
 
-    # Messages start..stop of the same entry, as part `rank` of `origin`, which takes note of it.
+    # Messages start..stop of the same entry, as the next part of `origin`.
     cdef Slice part(self, uint32_t start, uint32_t stop, Origin origin)
     # Bytes of keys and values before message i of the entry.
     cdef size_t bytes_before(self, uint32_t i) noexcept nogil
-    # How many messages from `start` on fit in so many messages and bytes (-1: any).
+    # How many messages from `start` on are within both limits (`bytes` -1: no limit).
     cdef Py_ssize_t fitting(self, uint32_t start, Py_ssize_t messages, Py_ssize_t bytes) noexcept
 
 cdef Slice whole(Entry entry, uint32_t start, uint32_t stop, object redelivered, uint64_t place)
@@ -54,7 +54,7 @@ cdef Py_ssize_t parts_outside(
     list parts, object ranges, Entry entry, uint32_t start, uint32_t stop, object redelivered, uint64_t place) except -1
 
 
-# One message. Holds its entry's bytes alive. Not seen by the collector of cycles: it refers to nothing that could
+# One message. Keeps its entry's bytes alive. Not tracked by the garbage collector: it refers to nothing that could
 # refer back to it, as long as make_id does not keep messages.
 @cython.final
 cdef class Message:

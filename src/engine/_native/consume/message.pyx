@@ -40,14 +40,15 @@ cdef class Slice:
     """Messages start..stop (half open) of one entry.
 
     `redelivered` holds (first offset, last offset, count), inclusive, for messages whose redelivery count is not 0.
-    Raises InvalidArgumentError when the entry has no such messages, UnsupportedError when it is still compressed.
+    Raises InvalidArgumentError for a range outside the entry, UnsupportedError for an entry that is still compressed.
     """
 
     def __init__(self, Entry entry not None, uint32_t start=0, stop=None, redelivered=None):
         cdef uint32_t end = entry.count if stop is None else stop
         cdef Slice made
         if not start <= end <= entry.count:
-            raise InvalidArgumentError(f"messages {start}..{end} of an entry of {entry.count}")
+            raise InvalidArgumentError(
+                f"a slice must lie within the messages of an entry of {entry.count}, got {start}..{end}")
         entry.open_body(None)
         made = whole(entry, start, end, tuple(redelivered) if redelivered else None, entry.segment_id)
         self.entry, self.start, self.stop, self.redelivered = entry, start, end, made.redelivered
@@ -128,14 +129,14 @@ cdef Py_ssize_t parts_outside(
 @cython.freelist(64)
 @cython.no_gc
 cdef class Message:
-    """One received message. Its parts are made when they are asked for."""
+    """One received message. Its key, value and other parts are made when they are read."""
 
     def __init__(self):
         raise TypeError("messages are received, not made")
 
     @property
     def value(self):
-        """The value: bytes, or what the consumer's schema makes of them; raises what that raises."""
+        """The value: bytes, or the object that the consumer's schema decodes them to; raises what the schema raises."""
         cdef const int32_t* at = self.slice.value_offsets + self.index
         cdef bytes value = PyBytes_FromStringAndSize(<const char*> self.slice.values + at[0], at[1] - at[0])
         return value if self.slice.origin.decode is None else self.slice.origin.decode(value)
@@ -147,7 +148,7 @@ cdef class Message:
 
     @property
     def id(self):
-        """The message's id. It names this message, and every position delivered up to it."""
+        """The message's id: its place, and the positions delivered up to and including it."""
         cdef Origin origin = self.slice.origin
         cdef uint64_t offset = self.slice.entry.first_offset + self.index
         positions = origin.positions_before(self.slice.rank)
@@ -156,46 +157,46 @@ cdef class Message:
 
     @property
     def topic(self):
-        """The topic it was received from."""
+        """The topic that the message was received from."""
         return self.slice.origin.topic
 
     @property
     def properties(self):
-        """The properties, a new dict of text to text. Raises CorruptionError when the producer sent no such map."""
+        """A new dict of the properties, str to str. Raises CorruptionError for a map of anything else."""
         return self.slice.entry.properties_at(self.index)
 
     @property
     def publish_time(self):
-        """When the broker took the message: an aware datetime in UTC, in whole milliseconds."""
+        """When the broker stored the message: an aware datetime in UTC, in whole milliseconds."""
         return self.slice.entry.published_at()
 
     @property
     def event_time(self):
-        """The producer's own time for it, an aware datetime in UTC, or None.
+        """The time that the producer gave the message, an aware datetime in UTC, or None.
 
-        Raises UnsupportedError for a time that datetime cannot hold; `event_time_ms` has it.
+        Raises UnsupportedError for a time outside the years of datetime; `event_time_ms` returns any.
         """
         ms = self.slice.entry.event_time_ms_at(self.index)
         return None if ms is None else instant(ms)
 
     @property
     def event_time_ms(self):
-        """The producer's own time for it in milliseconds since 1970, or None."""
+        """The time that the producer gave the message, in milliseconds since 1970, or None."""
         return self.slice.entry.event_time_ms_at(self.index)
 
     @property
     def sequence_id(self):
-        """The sequence id its producer gave it."""
+        """The sequence id that the producer gave the message."""
         return self.slice.entry.sequence_at(self.index)
 
     @property
     def producer_name(self):
-        """The name of its producer."""
+        """The name of the producer that sent the message."""
         return self.slice.entry.producer()
 
     @property
     def redelivery_count(self):
-        """How often it was delivered before."""
+        """How often the message was delivered before this delivery."""
         cdef uint64_t offset
         if self.slice.redelivered is None:
             return 0
@@ -212,12 +213,12 @@ cdef class Message:
 
     @property
     def segment_id(self):
-        """The segment that holds it."""
+        """The id of the segment that holds the message."""
         return self.slice.entry.segment_id
 
     @property
     def offset(self):
-        """Its ordinal in that segment."""
+        """The message's ordinal in its segment, from 0."""
         return self.slice.entry.first_offset + self.index
 
     def __repr__(self):
@@ -227,7 +228,7 @@ cdef class Message:
         )
 
     def __copy__(self):
-        return self  # nothing of it ever changes
+        return self  # immutable
 
     def __deepcopy__(self, memo):
         return self
@@ -243,7 +244,7 @@ cdef Message message_at(Slice slice, uint32_t index):
     return message
 
 
-# Takes the place of Message's tp_new, for Message.__new__(): one without a slice would read from nowhere.
+# Replaces Message's tp_new, so that Message.__new__() cannot make a message without a slice to read from.
 cdef object _refuse_new(object kind, object args, object keywords):
     raise TypeError("messages are received, not made")
 
@@ -253,7 +254,7 @@ cdef object _refuse_new(object kind, object args, object keywords):
 
 cdef int _check_unseen() except -1:
     if (<PyTypeObject*> Message).tp_flags & Py_TPFLAGS_HAVE_GC:
-        raise AssertionError("Message is seen by the collector of cycles, which making one may then run")
+        raise AssertionError("the garbage collector must not track Message: making one could run it")
     return 0
 
 

@@ -1,4 +1,4 @@
-"""Blocks checked into entries, good ones and bad ones; bodies are decompressed when their turn comes."""
+"""Received blocks checked into entries, good and bad; bodies are decompressed when their turn comes."""
 
 from collections.abc import Callable
 

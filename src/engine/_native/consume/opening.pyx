@@ -1,9 +1,10 @@
 # cython: language_level=3, auto_pickle=False
-"""Blocks checked into entries, good ones and bad ones; bodies are decompressed when their turn comes.
+"""Received blocks checked into entries, good and bad; bodies are decompressed when their turn comes.
 
-A bad entry does not spoil what stands around it. As long as its stamp holds, its size and its offsets are what the
-broker wrote, so that it can be passed by and named: it is an entry with a `failure`. Where the stamp does not hold
-nothing behind it can be found.
+Each entry of a block is checked in this order: header, stamp, body checksum, place (segment and offsets). A bad entry
+does not cost its neighbours. As long as its stamp checksum holds, its size and offsets are those the broker wrote, so
+it can be skipped and named: it becomes an Entry with a `failure`, and the check resumes behind it. Where the stamp
+does not hold, no later entry of the block can be found: one Entry of unknown size stands for all of the rest.
 """
 from cpython.bytes cimport PyBytes_AS_STRING
 from engine._native.format.body cimport Lease, hold
@@ -56,7 +57,7 @@ cdef Fault _check_place(
     return FAULT_NONE
 
 
-# Whether a bad entry's size and offsets can be believed.
+# Whether a bad entry's size and offsets can be relied on.
 cdef bint _is_bounded(
     Fault fault, const uint8_t* start, const uint8_t* p, const uint8_t* end, uint32_t salt, uint64_t segment_id,
     uint64_t next_offset
@@ -70,12 +71,12 @@ cdef bint _is_bounded(
 
 
 def take_block(payload, uint32_t salt, uint64_t segment_id, int64_t expect_offset=-1):
-    """(the entries, what is wrong behind them) of a payload of whole entries back to back, every checksum verified.
+    """(entries, rest) of a payload of whole entries back to back, every checksum verified.
 
     salt: of the file the entries were stamped for. expect_offset: no entry may end at or below it (-1: any). The
-    columns of entries that are not compressed are verified too; compressed ones stay as they are until open_slice().
-    A bad entry has a `failure`. Where even its place is not certain the second is an entry that stands for all that
-    is behind, else None. The entries keep `payload` alive, which must not change.
+    columns of uncompressed entries are verified too; compressed ones stay closed until open_slice(). A bad entry has a
+    `failure`. `rest` is None, or, where a bad entry's size is not certain, an entry that stands for it and all that
+    follows. The entries keep `payload` alive, which must not change.
     """
     cdef Lease lease = hold(payload)
     cdef const uint8_t* at = lease.start
@@ -118,7 +119,7 @@ cdef int _open_if_plain(Entry entry) except -1:
 
 
 def damaged_entry(uint64_t segment_id, uint64_t offset, str failure not None):
-    """An entry of one message in the place of what cannot be read from an offset on: it has no size, and a failure."""
+    """An entry of one message, without size, that stands for what cannot be read from `offset` on, and says why."""
     cdef bytes header = bytes(HEADER_SIZE)
     cdef uint8_t* p = <uint8_t*> PyBytes_AS_STRING(header)
     cdef Lease lease
@@ -133,7 +134,7 @@ def damaged_entry(uint64_t segment_id, uint64_t offset, str failure not None):
 
 
 def first_value(Entry entry not None, decompress):
-    """The value of its first message; None where the entry is bad. A compressed one stays as it is."""
+    """The value of the first message; None for a bad entry. A compressed entry is closed again."""
     if entry.failure is not None:
         return None
     if entry.opened:
@@ -142,7 +143,7 @@ def first_value(Entry entry not None, decompress):
         entry.open_body(decompress)
         return entry.value_at(0)
     except CorruptionError:
-        return None  # it is met in its turn
+        return None  # reported when its turn comes
     finally:
         entry.opened, entry.raw = False, None
 

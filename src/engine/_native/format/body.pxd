@@ -20,7 +20,7 @@ cdef struct Columns:
     const uint8_t* producer_name
 
 # Lay the columns over an uncompressed body of the header's raw_size bytes and check every offset in it.
-# False: they do not add up to the body. Never reads past it.
+# False: the columns do not add up to the body. Never reads past it.
 cdef bint map_columns(Columns* columns, const uint8_t* header, const uint8_t* body) noexcept nogil
 
 # The result of decompress(codec, body, raw_size), which must be bytes of exactly raw_size; CorruptionError
@@ -35,5 +35,5 @@ cdef class Lease:
     cdef const uint8_t* start         # 8-byte aligned
     cdef Py_ssize_t size
 
-# Hold `buffer`; a copy of it when asked for, or when its bytes are not aligned.
+# Hold `buffer`; a copy of it where `copy` is set, or where its bytes are not aligned.
 cdef Lease hold(object buffer, bint copy=*)

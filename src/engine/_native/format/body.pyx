@@ -28,7 +28,7 @@ cdef Lease hold(object buffer, bint copy=False):
         PyObject_GetBuffer(buffer, &lease.view, PyBUF_SIMPLE)
     except (TypeError, BufferError) as error:
         kind = type(buffer).__name__
-        raise InvalidArgumentError(f"entries are read from contiguous bytes, not from {kind}") from error
+        raise InvalidArgumentError(f"entries must be read from contiguous bytes, got {kind}") from error
     lease.held = True
     lease.start = <const uint8_t*> lease.view.buf
     lease.size = lease.view.len
@@ -54,7 +54,7 @@ cdef bytes decompressed(object decompress, int codec, object body, uint32_t raw_
 
 
 cdef inline bint _rises_from_zero(const int32_t* offsets, uint32_t n) noexcept nogil:
-    # Without a branch, so that it is done eight at a time. When no offset is negative, a difference has the top
+    # Without a branch, so that the compiler does eight at a time. When no offset is negative, a difference has the top
     # bit set exactly where the offsets fall.
     cdef const uint32_t* o = <const uint32_t*> offsets
     cdef uint32_t wrong = 0, i

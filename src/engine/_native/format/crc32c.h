@@ -2,8 +2,17 @@
  * streams, or eight tables where there is none.
  *
  * The instruction has a latency of three cycles and a throughput of one, so one stream leaves two thirds of the
- * unit idle. Three neighbouring blocks are summed at once and joined: advancing a sum over n zero bytes is linear
- * in its 32 bits, so it is four table look-ups. The tables are computed once, by crc32c_prepare().
+ * unit idle. Three neighbouring blocks are summed at once:
+ *
+ *     | block A: crc  | block B: 0    | block C: 0    |  next three ...
+ *       a               b               c                  8 bytes of each a step
+ *
+ *     crc = advance(advance(a) ^ b) ^ c
+ *
+ * where advance() is what a block of zero bytes does to a sum. The joining is exact because a CRC is linear: the sum of
+ * A followed by B is that of A followed by zeros, xor that of B from 0. Advancing is linear in the sum's 32 bits, too:
+ * four table look-ups, one for each byte. Long inputs go in blocks of CRC32C_LONG bytes, what remains in blocks of
+ * CRC32C_SHORT, then in words, then in bytes. All tables are computed once, by crc32c_prepare().
  */
 #ifndef ENGINE_CRC32C_H
 #define ENGINE_CRC32C_H
@@ -24,7 +33,7 @@
 static uint32_t crc32c_tables[8][256];        /* one byte, followed by 0..7 zero bytes */
 static uint32_t crc32c_over_long[4][256];     /* a sum's byte, advanced over CRC32C_LONG zero bytes */
 static uint32_t crc32c_over_short[4][256];    /* the same over CRC32C_SHORT */
-static uint32_t (*crc32c_raw)(uint32_t, const uint8_t *, size_t); /* the way that was chosen */
+static uint32_t (*crc32c_raw)(uint32_t, const uint8_t *, size_t); /* by instruction or by table */
 
 static inline uint64_t crc32c_load64(const uint8_t *p) {
     uint64_t v;

@@ -1,5 +1,5 @@
 # cython: language_level=3
-"""CRC32C (Castagnoli), by the processor's instruction where it has one."""
+"""CRC32C (Castagnoli), by the processor's instruction where there is one."""
 from libc.stdint cimport uint32_t
 
 # Continue `crc` (0 at the start) over n bytes. Usable without the GIL.

@@ -1,5 +1,10 @@
 # cython: language_level=3
-"""CRC32C (Castagnoli), by the processor's instruction where it has one."""
+"""CRC32C (Castagnoli), by the processor's instruction where there is one.
+
+crc32c.h computes on the raw register; this module adds the inversion at both ends that the standard asks for. The
+algorithm, three interleaved streams or eight tables, is told there. crc32c_prepare() fills the tables and chooses the
+way once, while this module is imported.
+"""
 from libc.stdint cimport uint8_t, uint32_t
 
 
@@ -29,6 +34,6 @@ def crc32c(const uint8_t[::1] data not None, uint32_t crc=0):
 
 
 def crc32c_portable(const uint8_t[::1] data not None, uint32_t crc=0):
-    """The same by tables, as a processor without the instruction computes it."""
+    """crc32c() by tables, as a processor without the instruction computes it."""
     cdef size_t n = data.shape[0]
     return crc if n == 0 else <uint32_t> ~crc32c_by_table(~crc, &data[0], n)

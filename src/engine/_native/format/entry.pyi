@@ -1,4 +1,4 @@
-"""Checks and compresses entries, and shows what stands in one."""
+"""Checks and compresses entries, and reads their parts."""
 
 from collections.abc import Callable
 from datetime import datetime

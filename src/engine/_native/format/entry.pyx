@@ -1,5 +1,12 @@
 # cython: language_level=3, auto_pickle=False
-"""Checks, seals and stamps entries, and shows what stands in one; the picture of the bytes is in `layout.pxd`."""
+"""Checks, seals and stamps entries, and reads their parts; the picture of the bytes is in `layout.pxd`.
+
+Three checksums, each over what one party wrote: header_crc and body_crc are the producer's, stamp_crc is the broker's.
+check_header() goes from what can be read safely to what it means: room for a header, magic, a possible size, header
+checksum, then version and fields, which are only meaningful once the checksum holds; last, whether the whole entry is
+there. No field is used before the checks that bound it, and nothing raises below raise_fault(), so that all of it runs
+without the GIL.
+"""
 cimport cython
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
 from cpython.memoryview cimport PyMemoryView_FromMemory
@@ -20,15 +27,19 @@ cdef uint32_t COUNT_MAX = ENTRY_MESSAGES_MAX
 cdef uint32_t NAME_SIZE_MAX = PRODUCER_NAME_SIZE_MAX
 cdef int64_t NO_TIME = -(<int64_t> 1 << 62) * 2  # INT64_MIN
 
+if AT_BODY != HEADER_SIZE or AT_STAMP_CRC != PRODUCER_HEADER_SIZE:
+    raise AssertionError(f"the fields of layout.pxd must add up to {PRODUCER_HEADER_SIZE} and {HEADER_SIZE} bytes, "
+                         f"got {AT_STAMP_CRC} and {AT_BODY}")
 if HEADER_SIZE != ENTRY_HEADER_SIZE:
-    raise AssertionError("layout.pxd and limits.py disagree about the size of an entry's header")
+    raise AssertionError(f"layout.pxd and limits.py must agree on the size of an entry's header, got {HEADER_SIZE} and "
+                         f"{ENTRY_HEADER_SIZE}")
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 @cython.final
 cdef class EntryMessage:
-    """One message as it stands in an entry: None where it has no key, event time or deliver-at."""
+    """One message of an entry. Its key, event time and deliver-at are None where the message has none."""
 
     cdef readonly object key, value, properties, event_time_ms, sequence_id, deliver_at_ms
 
@@ -75,7 +86,7 @@ cdef bint _fields_agree(const uint8_t* p, uint32_t size) noexcept nogil:
     if p[AT_COMPRESSION] == COMPRESSION_NONE:
         return raw_size == size - HEADER_SIZE and padding == 0
     return (raw_size <= SIZE_MAX - HEADER_SIZE and padding < 8 and padding <= size - HEADER_SIZE
-            and not p[AT_FLAGS] & DELIVER_AT)  # the broker reads that column, or it would deliver everything at once
+            and not p[AT_FLAGS] & DELIVER_AT)  # the broker has to read that column
 
 
 cdef Fault check_body(const uint8_t* p) noexcept nogil:
@@ -137,10 +148,10 @@ cdef Entry entry_at(Lease lease, const uint8_t* p):
 
 @cython.final
 cdef class Entry:
-    """One entry inside somebody's buffer, which stays alive as long as the entry does.
+    """One entry inside a buffer, which the entry keeps alive.
 
     The attributes are the header's fields. `segment_id`, `term`, `first_offset`, `publish_time_ms` and
-    `durable_upto` are the broker's stamp and mean nothing before it.
+    `durable_upto` are the broker's stamp, and meaningless before it is written.
     """
 
     cdef int open_body(self, object decompress) except -1:
@@ -150,7 +161,7 @@ cdef class Entry:
         if self.p[AT_COMPRESSION] != COMPRESSION_NONE:
             raw = decompressed(decompress, self.p[AT_COMPRESSION], self.compressed_body(), load32(self.p + AT_RAW_SIZE),
                                f"segment {self.segment_id}, offset {self.first_offset}")
-            if self.opened:  # by another thread meanwhile, which may have handed out what it found
+            if self.opened:  # by another thread meanwhile, whose columns may be in use already
                 return 0
             self.raw, body = raw, <const uint8_t*> PyBytes_AS_STRING(raw)
         if not map_columns(&self.columns, self.p, body):
@@ -243,22 +254,22 @@ cdef class Entry:
 
     @property
     def bucket_min(self):
-        """The smallest bucket hash really present."""
+        """The smallest bucket hash of its messages."""
         return load16(self.p + AT_BUCKET_MIN)
 
     @property
     def bucket_max(self):
-        """The largest bucket hash really present."""
+        """The largest bucket hash of its messages."""
         return load16(self.p + AT_BUCKET_MAX)
 
     @property
     def segment_hash_min(self):
-        """The smallest segment hash really present."""
+        """The smallest segment hash of its messages."""
         return load16(self.p + AT_SEGMENT_HASH_MIN)
 
     @property
     def segment_hash_max(self):
-        """The largest segment hash really present."""
+        """The largest segment hash of its messages."""
         return load16(self.p + AT_SEGMENT_HASH_MAX)
 
     @property
@@ -285,7 +296,7 @@ cdef class Entry:
 
     @property
     def publish_time_ms(self):
-        """When the broker took it, in milliseconds since 1970."""
+        """When the broker stamped it, in milliseconds since 1970."""
         return self.publish_ms()
 
     @property
@@ -295,7 +306,7 @@ cdef class Entry:
 
     @property
     def producer_name(self):
-        """Text. It stands in the body: a compressed entry must have been opened by messages() first."""
+        """The producer's name. It is in the body: a compressed entry must have been opened by messages() first."""
         self.open_body(None)
         return self.producer()
 
@@ -304,7 +315,7 @@ cdef class Entry:
         return PyBytes_FromStringAndSize(<const char*> self.p, self.size)
 
     def compressed_body(self):
-        """A read-only view of the body as it stands, without what pads a compressed one. Use it while self lives."""
+        """A read-only view of the stored body, without padding. Valid while this Entry lives."""
         size = self.size - HEADER_SIZE - self.p[AT_PADDING]
         return PyMemoryView_FromMemory(<char*> self.p + HEADER_SIZE, size, 0x100)
 
@@ -334,18 +345,42 @@ cdef class Entry:
         return f"<Entry segment={self.segment_id} offset={self.first_offset} count={self.count} size={self.size}>"
 
 
-def walk(buffer):
-    """Every entry of a block of whole entries back to back, headers checked and bodies not. Raises CorruptionError."""
-    cdef Lease lease = hold(buffer)
-    cdef Py_ssize_t at = 0
+cdef Fault check_entries(const uint8_t* start, size_t n, bint check_bodies, size_t* at) noexcept nogil:
     cdef Fault fault
+    while at[0] < n:
+        fault = check_header(start + at[0], n - at[0])
+        if fault == FAULT_NONE and check_bodies:
+            fault = check_body(start + at[0])
+        if fault != FAULT_NONE:
+            return fault
+        at[0] += load32(start + at[0] + AT_SIZE)
+    return FAULT_NONE
+
+
+cdef Lease _checked(object buffer, bint check_bodies):
+    cdef Lease lease = hold(buffer)
+    cdef size_t at = 0
+    cdef Fault fault
+    if lease.size < GIL_FREE_BYTES:
+        fault = check_entries(lease.start, lease.size, check_bodies, &at)
+    else:
+        with nogil:
+            fault = check_entries(lease.start, lease.size, check_bodies, &at)
+    if fault != FAULT_NONE:
+        raise CorruptionError(f"byte {at} of the block: {FAULTS[fault]}")
+    return lease
+
+
+def walk(buffer):
+    """Every Entry of a block of whole entries back to back, headers checked and bodies not. Raises CorruptionError."""
+    cdef Lease lease = _checked(buffer, False)
+    cdef Py_ssize_t at = 0
+    cdef Entry entry
     cdef list found = []
     while at < lease.size:
-        fault = check_header(lease.start + at, lease.size - at)
-        if fault != FAULT_NONE:
-            raise CorruptionError(f"byte {at} of the block: {FAULTS[fault]}")
-        found.append(entry_at(lease, lease.start + at))
-        at += load32(lease.start + at + AT_SIZE)
+        entry = entry_at(lease, lease.start + at)
+        found.append(entry)
+        at += entry.size
     return found
 
 
@@ -354,42 +389,27 @@ def verify(buffer):
 
     Raises CorruptionError naming the byte where the bad entry begins.
     """
-    cdef Lease lease = hold(buffer)
+    cdef Lease lease = _checked(buffer, True)
     cdef Py_ssize_t at = 0, count = 0
-    cdef Fault fault
-    if lease.size < GIL_FREE_BYTES:
-        fault = _verify(lease.start, lease.size, &at, &count)
-    else:
-        with nogil:
-            fault = _verify(lease.start, lease.size, &at, &count)
-    if fault != FAULT_NONE:
-        raise CorruptionError(f"byte {at} of the block: {FAULTS[fault]}")
+    while at < lease.size:
+        at += load32(lease.start + at + AT_SIZE)
+        count += 1
     return count
 
 
-cdef Fault _verify(const uint8_t* p, Py_ssize_t size, Py_ssize_t* at, Py_ssize_t* count) noexcept nogil:
-    cdef Fault fault
-    while at[0] < size:
-        fault = check_header(p + at[0], size - at[0])
-        if fault == FAULT_NONE:
-            fault = check_body(p + at[0])
-        if fault != FAULT_NONE:
-            return fault
-        at[0] += load32(p + at[0] + AT_SIZE)
-        count[0] += 1
-    return FAULT_NONE
-
-
 def compress(data, int codec, compressor):
-    """The entry `data` with its body put through `compressor(body) -> bytes`; `data` itself where that saves nothing.
+    """The entry `data` with its body compressed by `compressor(body) -> bytes`; `data` itself where that saves nothing.
 
-    So is one with deliver-at times: the broker reads them. InvalidArgumentError: no such codec, or compressed already.
+    An entry with deliver-at times is returned as it is: the broker has to read them. Raises InvalidArgumentError for an
+    unknown codec or a compressed entry.
     """
     cdef Entry entry = Entry(data)
     cdef uint32_t packed_size, size
     cdef uint8_t* p
     if not COMPRESSION_LZ4 <= codec <= COMPRESSION_ZSTD or entry.p[AT_COMPRESSION] != COMPRESSION_NONE:
-        raise InvalidArgumentError(f"codec is 1 (lz4) or 2 (zstd) and the entry not compressed yet; codec is {codec}")
+        raise InvalidArgumentError(
+            f"codec must be 1 (lz4) or 2 (zstd), and the entry uncompressed, got codec {codec} and an entry of "
+            f"compression {entry.p[AT_COMPRESSION]}")
     packed = b"" if entry.p[AT_FLAGS] & DELIVER_AT else compressor(entry.compressed_body())
     packed_size = PyBytes_GET_SIZE(packed)
     size = HEADER_SIZE + pad8(packed_size)

@@ -14,5 +14,5 @@ cdef extern from *:
       #define engine_check(holds, invariant) ((void) sizeof((holds) ? (invariant) : ""))
     #endif
     """
-    # Ends the process, naming the invariant, where it does not hold: what is in memory is not to be relied on any more.
+    # Ends the process, naming the invariant, where it does not hold: memory cannot be relied on any more.
     void engine_check(bint holds, const char* invariant) noexcept nogil

@@ -46,36 +46,38 @@ cdef enum:
     MAGIC = 0x52544E45            # "ENTR"
     VERSION = 1
     HEADER_SIZE = 128
-    PRODUCER_HEADER_SIZE = 80     # end of the part the producer seals
+    PRODUCER_HEADER_SIZE = 80     # the part that the producer seals
 
+    # Each field begins where the one before it ends: its offset, plus its width. Checked by entry.pyx when it loads.
     AT_MAGIC = 0
-    AT_SIZE = 4
-    AT_HEADER_CRC = 8
-    AT_BODY_CRC = 12
-    AT_VERSION = 16
-    AT_FLAGS = 17
-    AT_COMPRESSION = 18
-    AT_PADDING = 19
-    AT_COUNT = 20
-    AT_RAW_SIZE = 24
-    AT_BUCKET_MIN = 28
-    AT_BUCKET_MAX = 30
-    AT_SEGMENT_HASH_MIN = 32
-    AT_SEGMENT_HASH_MAX = 34
-    AT_PRODUCER_NAME_SIZE = 36
-    AT_LAG = 38
-    AT_PRODUCER_ID = 40
-    AT_FIRST_SEQUENCE = 48
-    AT_LAST_SEQUENCE = 56
-    AT_TXN_HIGH = 64
-    AT_TXN_LOW = 72
-    AT_STAMP_CRC = 80
-    AT_TERM = 84
-    AT_FIRST_OFFSET = 88
-    AT_PUBLISH_TIME = 96
-    AT_DURABLE_UPTO = 104
-    AT_SEGMENT_ID = 112
-    AT_STAMP_RESERVED = 120
+    AT_SIZE = AT_MAGIC + 4
+    AT_HEADER_CRC = AT_SIZE + 4
+    AT_BODY_CRC = AT_HEADER_CRC + 4
+    AT_VERSION = AT_BODY_CRC + 4
+    AT_FLAGS = AT_VERSION + 1
+    AT_COMPRESSION = AT_FLAGS + 1
+    AT_PADDING = AT_COMPRESSION + 1
+    AT_COUNT = AT_PADDING + 1
+    AT_RAW_SIZE = AT_COUNT + 4
+    AT_BUCKET_MIN = AT_RAW_SIZE + 4
+    AT_BUCKET_MAX = AT_BUCKET_MIN + 2
+    AT_SEGMENT_HASH_MIN = AT_BUCKET_MAX + 2
+    AT_SEGMENT_HASH_MAX = AT_SEGMENT_HASH_MIN + 2
+    AT_PRODUCER_NAME_SIZE = AT_SEGMENT_HASH_MAX + 2
+    AT_LAG = AT_PRODUCER_NAME_SIZE + 2
+    AT_PRODUCER_ID = AT_LAG + 2
+    AT_FIRST_SEQUENCE = AT_PRODUCER_ID + 8
+    AT_LAST_SEQUENCE = AT_FIRST_SEQUENCE + 8
+    AT_TXN_HIGH = AT_LAST_SEQUENCE + 8
+    AT_TXN_LOW = AT_TXN_HIGH + 8
+    AT_STAMP_CRC = AT_TXN_LOW + 8
+    AT_TERM = AT_STAMP_CRC + 4
+    AT_FIRST_OFFSET = AT_TERM + 4
+    AT_PUBLISH_TIME = AT_FIRST_OFFSET + 8
+    AT_DURABLE_UPTO = AT_PUBLISH_TIME + 8
+    AT_SEGMENT_ID = AT_DURABLE_UPTO + 8
+    AT_STAMP_RESERVED = AT_SEGMENT_ID + 8
+    AT_BODY = AT_STAMP_RESERVED + 8         # what the chain comes to: HEADER_SIZE
 
     KEYED = 1
     TRANSACTIONAL = 2
@@ -85,22 +87,22 @@ cdef enum:
     DELIVER_AT = 32
     FLAGS_KNOWN = 63
 
-    # Not on disk. Blocks below this are checked with the GIL held: to give it up can cost a switch interval, to
-    # check so little costs 3 microseconds.
+    # Not on disk. Blocks below this are checked with the GIL held: releasing it can cost a switch interval, checking
+    # so little costs 3 microseconds.
     GIL_FREE_BYTES = 32768
 
     COMPRESSION_NONE = 0
     COMPRESSION_LZ4 = 1
     COMPRESSION_ZSTD = 2
 
-# What raise_fault takes for a segment or offset that nobody knows.
+# Stands for a segment or offset that is not known.
 cdef inline uint64_t unknown() noexcept nogil:
     return ~<uint64_t>0
 
-# Why a header was refused; raised as an exception by entry.pyx, at the rim.
+# Why an entry was refused; entry.pyx raises it as an exception.
 cdef enum Fault:
     FAULT_NONE = 0
-    FAULT_SHORT = 1               # the buffer ends before the entry does
+    FAULT_SHORT = 1               # the buffer ends before the entry
     FAULT_MAGIC = 2
     FAULT_VERSION = 3             # version, flag or compression that this build does not know
     FAULT_SIZE = 4                # size below the header, above the limit, or not a multiple of 8
@@ -109,7 +111,7 @@ cdef enum Fault:
     FAULT_STAMP_CRC = 7
     FAULT_LAYOUT = 8              # header fields contradict each other, or columns do not add up to the body
     FAULT_SEGMENT = 9             # stamped for another segment than the one that was read
-    FAULT_ORDER = 10              # its offsets are not above those before it
+    FAULT_ORDER = 10              # its offsets are not above those of the entry before
 
 cdef inline uint16_t load16(const uint8_t* p) noexcept nogil:
     cdef uint16_t v
@@ -135,9 +137,9 @@ cdef inline void store32(uint8_t* p, uint32_t v) noexcept nogil:
 cdef inline void store64(uint8_t* p, uint64_t v) noexcept nogil:
     memcpy(p, &v, 8)
 
-# How far the producer knew its messages to be stored when it sealed the entry: all whose sequence is below `floor`.
-# Written as the distance to the entry's first sequence, 0 for nothing known, else 1 + (e << 11 | m) for m << e at
-# least; so it is never said of more than is so.
+# The producer's floor when it sealed the entry: all its messages with a lower sequence were stored. Written as the
+# distance from the entry's first sequence, rounded up so that the floor read back is never too high: 0 for nothing
+# known, else 1 + (e << 11 | m) for the distance m << e.
 cdef inline uint16_t lag_of(uint64_t first_sequence, uint64_t floor) noexcept nogil:
     cdef uint64_t lag = first_sequence - floor
     cdef uint32_t e = 0

@@ -1,5 +1,17 @@
 # cython: language_level=3
-"""Sets of offsets, and the ranges that stand for them in a frame's header."""
+"""Sets of offsets, and the ranges that stand for them in a frame's header.
+
+Acknowledgements travel as inclusive ranges [first, last] and are kept as a BitMap64 (a roaring bitmap): dense where
+offsets are dense, small where they are few.
+
+    a list of pairs  --- pack() --->  few: the list; PACKED_MIN or more: 16 bytes for each pair
+    offset_set()     <---             either form, checked; short runs as single offsets in one call, long ones by range
+    runs()                            a BitMap64 back to maximal ranges
+
+offset_set() reads what a peer sent: every pair is checked against the segment's end before anything is allocated for
+it, and ranges may touch and overlap, as the result is a set. Adding a range is a call for each, adding an array is one
+call for all of it, so that runs below RUN_MIN are cheaper as single offsets.
+"""
 from cpython.array cimport array, resize_smart
 from cpython.long cimport PyLong_AsUnsignedLongLong, PyLong_CheckExact
 from engine._native.format.entry cimport load64
@@ -11,11 +23,11 @@ from pyroaring import BitMap64
 
 from engine.errors import InvalidArgumentError
 
-# Shorter runs are taken apart: each long one is a call of its own, all single offsets are one call together.
+# Runs shorter than RUN_MIN are added as single offsets, see above.
 cdef enum:
     RUN_MIN = 32
     PAIR = 16  # on the wire: do not change
-    PACKED_MIN = 16  # as many ranges are worth packing
+    PACKED_MIN = 16  # ranges; fewer are not worth packing
 
 
 cpdef uint64_t overlap(object ranges, uint64_t start, uint64_t stop) except? 0:
@@ -47,20 +59,20 @@ def offset_set(ranges, end):
     cdef const uint8_t* packed = NULL
     if isinstance(ranges, bytes):
         if len(<bytes> ranges) % PAIR:
-            raise InvalidArgumentError(f"{len(ranges)} bytes of ranges; {PAIR} for each are right")
+            raise InvalidArgumentError(f"packed ranges must have {PAIR} bytes each, got {len(ranges)} bytes")
         packed = ranges
         pairs = len(<bytes> ranges) // PAIR
     elif isinstance(ranges, list):
         pairs = len(<list> ranges)
     else:
-        raise InvalidArgumentError(f"ranges are {type(ranges).__name__}; a list or bytes are right")
+        raise InvalidArgumentError(f"ranges must be a list or bytes, got {type(ranges).__name__}")
     for i in range(pairs):
         if packed is not NULL:
             first, last = load64(packed + i * PAIR), load64(packed + i * PAIR + 8)
         elif not _read((<list> ranges)[i], &first, &last):
-            raise InvalidArgumentError(f"range {ranges[i]!r:.80} is malformed; [first, last] is right")
+            raise InvalidArgumentError(f"a range must be [first, last], got {ranges[i]!r:.80}")
         if not first <= last < limit:
-            raise InvalidArgumentError(f"range [{first}, {last}] is not within the segment's [0, {end - 1}]")
+            raise InvalidArgumentError(f"a range must be within the segment's [0, {end - 1}], got [{first}, {last}]")
         if last - first >= RUN_MIN:
             runs.append((first, last + 1))
             continue
@@ -96,7 +108,7 @@ cdef bint _read(object pair, uint64_t* first, uint64_t* last) except -1:
 
 
 def pack(list ranges not None):
-    """Ranges as they stand in a frame's header: few as they are, many as bytes, two little-endian u64 each."""
+    """Ranges for a frame's header: few as the list, many as bytes, two little-endian u64 each."""
     cdef array flat
     cdef uint64_t first = 0, last = 0
     cdef Py_ssize_t i, n = len(ranges)
@@ -106,7 +118,7 @@ def pack(list ranges not None):
     resize_smart(flat, 2 * n)
     for i in range(n):
         if not _read(ranges[i], &first, &last):
-            raise InvalidArgumentError(f"range {ranges[i]!r:.80} is malformed; [first, last] is right")
+            raise InvalidArgumentError(f"a range must be [first, last], got {ranges[i]!r:.80}")
         flat.data.as_ulonglongs[2 * i], flat.data.as_ulonglongs[2 * i + 1] = first, last
     if byteorder != "little":
         flat.byteswap()
@@ -144,6 +156,6 @@ cdef list ranges_of(object found, int width, str name):
         numbers = tuple(item)
         if len(numbers) != width or not all([type(n) is int and 0 <= n < _OFFSET_MAX for n in numbers]):
             shape = "first, last offset" if width == 2 else "first, last offset, count"
-            raise InvalidArgumentError(f"{name} is a list of ({shape}), not of {item!r}")
+            raise InvalidArgumentError(f"{name} must be a list of ({shape}), got {item!r} in it")
         ranges.append(numbers)
     return ranges

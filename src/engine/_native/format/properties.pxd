@@ -7,9 +7,9 @@ cdef struct Cursor:
     const uint8_t* p
     const uint8_t* end
 
-# How many pairs the map at the cursor has, and the cursor moved behind its header; -1: no map is here.
+# Read a map's header and move the cursor behind it. Returns the number of pairs; -1: not a map.
 cdef int read_map(Cursor* at) noexcept nogil
-# The text at the cursor as (start, size), and the cursor moved behind it; False: no text is here.
+# Read a text as (start, size) and move the cursor behind it. False: not a text.
 cdef bint read_text(Cursor* at, const uint8_t** start, uint32_t* size) noexcept nogil
 # Check that `size` bytes are one map of UTF-8 text, and add up its pairs, key bytes and value bytes. False: they are
 # not. Nothing (size 0) is an empty map.

@@ -94,7 +94,7 @@ cdef bint _is_utf8(const uint8_t* p, size_t size) noexcept nogil:
     cdef uint8_t beyond_ascii = 0
     cdef size_t at
     cdef int more, i
-    for at in range(size):  # without a branch, so that it is done sixteen at a time
+    for at in range(size):  # without a branch, so that the compiler does sixteen at a time
         beyond_ascii |= p[at]
     if beyond_ascii < 0x80:
         return True

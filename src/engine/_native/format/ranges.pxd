@@ -1,5 +1,5 @@
 # cython: language_level=3
-"""Which range of a 16-bit ring a hash is in: segments of a topic, buckets of a segment."""
+"""Finds the range of a 16-bit ring that holds a hash: the segment of a topic, the bucket of a segment."""
 cimport cython
 from libc.stdint cimport uint16_t, uint32_t
 
@@ -26,7 +26,7 @@ cdef inline uint32_t ring_find(const Ring* ring, uint16_t hash) noexcept nogil:
 @cython.final
 cdef class RangeTable:
     cdef Ring ring
-    cdef readonly list values     # what each range stands for
+    cdef readonly list values     # one for each range
 
 # One active segment of a layout.
 cdef struct Target:
@@ -36,9 +36,9 @@ cdef struct Target:
     uint32_t base                 # number of its first builder
     uint32_t buckets
     const Ring* ring              # its buckets; shared by segments with the same boundaries
-    uint32_t turns                # keyless entries it was given so far
+    uint32_t turns                # keyless entries routed to it so far
 
-# Where every hash of a topic goes: builder number = the segment's base + its bucket. Fixed but for the turns.
+# The route of every hash of a topic: builder number = the segment's base + the bucket. Fixed except for the turns.
 @cython.final
 cdef class Routes:
     cdef Ring segments
@@ -56,8 +56,8 @@ cdef inline uint32_t route(Routes routes, uint32_t hash) noexcept nogil:
     cdef const Target* target = &routes.targets[ring_find(&routes.segments, <uint16_t> (hash >> 16))]
     return target.base + ring_find(target.ring, <uint16_t> hash)
 
-# The segment and the hash that the next keyless entry takes: segments in turn, and in each of them hashes that
-# spread evenly over its range and over its bucket ring.
+# The segment and the hash for the next keyless entry: segments in turn, and in each of them hashes that spread evenly
+# over its range and over its bucket ring.
 cdef const Target* route_keyless(Routes routes, uint32_t* hash) noexcept nogil
 # The segment of a builder.
 cdef const Target* target_of(Routes routes, uint32_t builder) noexcept nogil

@@ -1,5 +1,5 @@
 # cython: language_level=3
-"""Which range of a 16-bit ring a hash is in: segments of a topic, buckets of a segment."""
+"""Finds the range of a 16-bit ring that holds a hash: the segment of a topic, the bucket of a segment."""
 cimport cython
 from cpython.mem cimport PyMem_Calloc, PyMem_Free, PyMem_Malloc
 from libc.stdint cimport int64_t, uint16_t, uint32_t, uint64_t
@@ -19,9 +19,9 @@ cdef int ring_set(Ring* ring, list ends, str what) except -1:
     cdef int slot
     last = ends[len(ends) - 1] if ends else None
     if last != HASH_RING_SIZE - 1:
-        raise InvalidArgumentError(f"{what}: the last range must end at {HASH_RING_SIZE - 1}, not {last}")
+        raise InvalidArgumentError(f"{what}: the last range must end at {HASH_RING_SIZE - 1}, got {last}")
     if ends[0] < 0 or any(b <= a for a, b in zip(ends, ends[1:])):
-        raise InvalidArgumentError(f"{what}: the ends of ranges must rise, from 0 at least: {ends}")
+        raise InvalidArgumentError(f"{what}: the ends of ranges must rise, from 0 at least, got {ends}")
     ring.ends = <uint16_t*> PyMem_Malloc(len(ends) * sizeof(uint16_t))
     if ring.ends is NULL:
         raise MemoryError()
@@ -40,7 +40,7 @@ cdef int ring_set(Ring* ring, list ends, str what) except -1:
 cdef list ends_of(starts, str what):
     starts = list(starts)
     if not starts or starts[0] != 0:
-        raise InvalidArgumentError(f"{what}: the first range must start at 0, not {starts[:1]}")
+        raise InvalidArgumentError(f"{what}: the first range must start at 0, got {starts[:1]}")
     return [start - 1 for start in starts[1:]] + [HASH_RING_SIZE - 1]
 
 
@@ -54,7 +54,7 @@ cdef class RangeTable:
     def __cinit__(self, starts, values):
         self.values = list(values)
         if len(self.values) != len(starts):
-            raise InvalidArgumentError(f"{len(starts)} ranges need as many values, not {len(self.values)}")
+            raise InvalidArgumentError(f"{len(starts)} ranges need as many values, got {len(self.values)}")
         ring_set(&self.ring, ends_of(starts, "range table"), "range table")
 
     def __dealloc__(self):
@@ -81,7 +81,7 @@ cdef class RangeTable:
 
 @cython.final
 cdef class Routes:
-    """Where every hash of a topic goes, under one layout.
+    """The route of every hash of a topic, under one layout.
 
     `starts` and `segment_ids` are the active segments by range start; `bucket_ends[i]` are the inclusive ends of the
     buckets of segment i. InvalidArgumentError unless the segments tile their ring and the buckets of each tile theirs.
@@ -137,13 +137,15 @@ def _check_counts(starts, segment_ids, bucket_ends):
     """Raise InvalidArgumentError unless there is one id and one boundary list per segment, within the limits."""
     if not len(starts) == len(segment_ids) == len(bucket_ends):
         raise InvalidArgumentError(
-            f"{len(starts)} segments need as many ids and bucket lists, not {len(segment_ids)} and {len(bucket_ends)}")
+            f"{len(starts)} segments need as many ids and bucket lists, got {len(segment_ids)} and {len(bucket_ends)}")
     if len(starts) > SEGMENTS_PER_TOPIC_MAX:
-        raise InvalidArgumentError(f"{len(starts)} segments are over the limit of {SEGMENTS_PER_TOPIC_MAX}")
+        raise InvalidArgumentError(
+            f"a topic must have at most {SEGMENTS_PER_TOPIC_MAX} active segments, got {len(starts)}")
     if any(len(ends) > BUCKETS_PER_SEGMENT_MAX for ends in bucket_ends):
-        raise InvalidArgumentError(f"a segment has at most {BUCKETS_PER_SEGMENT_MAX} buckets")
+        raise InvalidArgumentError(
+            f"a segment must have at most {BUCKETS_PER_SEGMENT_MAX} buckets, got {max(map(len, bucket_ends))}")
     if len(set(segment_ids)) != len(segment_ids):
-        raise InvalidArgumentError(f"segment ids must differ: {segment_ids}")
+        raise InvalidArgumentError(f"segment ids must differ, got {segment_ids}")
 
 
 cdef const Target* route_keyless(Routes routes, uint32_t* hash) noexcept nogil:

@@ -1,1 +1,1 @@
-"""What a broker checks of an entry's inside; nothing here is called from Python but through log.entries()."""
+"""Checks the inside of an entry; nothing here is called from Python but through log.entries()."""

@@ -1,8 +1,8 @@
 # cython: language_level=3, auto_pickle=False
-"""What a broker checks of an entry's inside before it takes it: nothing that a consumer could not read gets in.
+"""Checks the inside of an entry before the broker stores it: nothing that a consumer could not read is accepted.
 
-It costs next to nothing beside the checksum of the same bytes: offsets are looked at eight at a time, a column whose
-bytes together are within the limit of one message needs no second look, and a compressed body stays closed.
+The cost is small beside the checksum of the same bytes: offsets are compared eight at a time, a column whose bytes
+together are within the limit of one message needs no check of each, and a compressed body is not decompressed.
 """
 from engine._native.format.body cimport Columns, map_columns
 from engine._native.format.layout cimport (
@@ -17,8 +17,8 @@ from engine.errors import CorruptionError, MessageTooLargeError
 from engine.limits import ENTRY_SIZE_MAX, KEY_SIZE_MAX, MESSAGE_SIZE_MAX, PROPERTIES_SIZE_MAX
 
 cdef enum:
-    LZ4_RATIO_MAX = 255           # a byte of an lz4 block says at most that so many follow
-    ZSTD_MAGIC = 0xFD2FB528       # as the format's specification gives it
+    LZ4_RATIO_MAX = 255           # bytes that one byte of an lz4 block stands for, at most
+    ZSTD_MAGIC = 0xFD2FB528       # as in the format's specification
     ZSTD_HEADER_SIZE_MIN = 6      # magic, descriptor, and window or size
     ZSTD_RESERVED = 8             # a bit of the descriptor
     ZSTD_SINGLE_SEGMENT = 32
@@ -59,7 +59,7 @@ cdef bint _each_within(const int32_t* offsets, uint32_t n, uint32_t most) noexce
     cdef uint32_t i, above = 0
     if <uint32_t> offsets[n] <= most:
         return True
-    for i in range(n):  # without a branch, so that it is done eight at a time
+    for i in range(n):  # without a branch, so that the compiler does eight at a time
         above |= <uint32_t> (offsets[i + 1] - offsets[i] > <int32_t> most)
     return above == 0
 
@@ -108,8 +108,8 @@ cdef Flaw _check_compressed(const uint8_t* p) noexcept nogil:
     return FLAW_NONE if _begins_as_zstd(p + HEADER_SIZE, packed, raw_size) else FLAW_COMPRESSION
 
 
-# Magic, descriptor, [window,] [dictionary id,] [content size], then blocks. The descriptor says which are there, and
-# how wide they are. No dictionary is known to consumers, and a size that is given has to be the header's.
+# Magic, descriptor, [window,] [dictionary id,] [content size], then blocks. The descriptor says which are present, and
+# how wide they are. Consumers have no dictionary, and a content size must be the header's raw_size.
 cdef bint _begins_as_zstd(const uint8_t* body, uint64_t size, uint64_t raw_size) noexcept nogil:
     cdef uint8_t descriptor, width_code
     cdef uint64_t at = 5, width, stated = 0, i
@@ -121,7 +121,7 @@ cdef bint _begins_as_zstd(const uint8_t* body, uint64_t size, uint64_t raw_size)
     width_code = descriptor >> 6
     width = <uint64_t> 1 << width_code
     if width_code == 0 and not descriptor & ZSTD_SINGLE_SEGMENT:
-        return True  # no size is given
+        return True  # no content size
     at += 0 if descriptor & ZSTD_SINGLE_SEGMENT else 1
     if at + width > size:
         return False

@@ -11,7 +11,7 @@ ctypedef int (*OfDatabase)(void* database) noexcept nogil
 ctypedef const char* (*TextOfDatabase)(void* database) noexcept nogil
 
 
-# SQLite's functions, an open database, and what was prepared for it.
+# SQLite's functions, an open database, and its prepared statements.
 cdef struct Sqlite:
     OfStatement step
     OfStatement reset
@@ -34,7 +34,7 @@ cdef struct Text:
     int size
 
 
-# What a row of `records` says.
+# The columns of a row of `records`.
 cdef struct RowTask:
     Text key
     Text value
@@ -60,13 +60,13 @@ cdef struct CommitTask:
     Text* removed
     Py_ssize_t removed_count
     int64_t[SUMMARY_COLUMNS] summary
-    int mark                                     # a descriptor: where it is noted that the commit is durable; -1: not
+    int mark                                     # descriptor to write `mark_image` to after the commit; -1: none
     int64_t mark_position
     const char* mark_image
     Py_ssize_t mark_size
     bint mark_failed
     int code                                     # SQLite's, 0 for none
-    bint committing                              # it was the commit itself that failed
+    bint committing                              # COMMIT itself failed
     char[MESSAGE_SIZE] message
 
 

@@ -1,9 +1,12 @@
 # cython: language_level=3, auto_pickle=False
 """One commit of a SQLite database, for JobThreads.
 
-Python's `sqlite3` gives the interpreter lock away and takes it back several times for each statement, which costs more
-than the statements of a small commit, and as much again where the loop is busy. Which library and database this is, and
-what an error means, is decided by `metadata`: addresses are handed in, and stay good until the job is taken back.
+Python's `sqlite3` releases the interpreter lock and takes it back several times for each statement, which costs more
+than the statements of a small commit, and as much again where the loop is busy. `metadata` decides which library and
+database this is, and what an error means: it passes addresses in, which stay valid until the job is taken back.
+
+One job is one transaction: begin, remove rows, put rows, update the summary, commit. After the commit, never before,
+the mark is written to its own file: it states that this commit is durable.
 """
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE
 from cpython.mem cimport PyMem_Calloc, PyMem_Free
@@ -81,17 +84,17 @@ cdef void _run(Task* base) noexcept nogil:
         task.code = _step(sqlite, sqlite.commit)
         task.committing = task.code != OK
     if not task.code:
-        if task.mark >= 0:  # behind the commit, never before: what it says is durable
+        if task.mark >= 0:  # after the commit, never before: it states that the commit is durable
             task.mark_failed = pwrite(task.mark, task.mark_image, task.mark_size, task.mark_position) != task.mark_size
         return
     strncpy(task.message, sqlite.errmsg(sqlite.database), MESSAGE_SIZE - 1)
-    # After any other failed commit nobody knows what is in the file: nothing is done to it any more.
+    # After any other failed commit the content of the file is unknown: it is left as it is.
     if (not task.committing or task.code & PRIMARY == FULL) and not sqlite.get_autocommit(sqlite.database):
         _step(sqlite, sqlite.rollback)
 
 
 cdef class Statements:
-    """Of one open database: by FUNCTIONS, the addresses of SQLite's; by STATEMENTS, those of what was prepared."""
+    """The addresses of SQLite's functions (by FUNCTIONS) and of one database's prepared statements (by STATEMENTS)."""
 
     def __cinit__(self, size_t database, dict functions, dict statements):
         self.sqlite.database = <void*> database
@@ -136,8 +139,8 @@ cdef class CommitJob(Job):
     """Remove rows, put rows, write the summary, commit: all or nothing.
 
     `put`: (key, value, version, created ms, modified ms, session or None, indexes or None, checksum) each; `removed`:
-    keys; `summary`: version, rows, digest, checksum. `mark`: (descriptor, position, bytes), written there when the
-    commit is durable; None: nothing.
+    keys; `summary`: version, rows, digest, checksum. `mark`: (descriptor, position, bytes) to write when the commit is
+    durable, or None.
     """
 
     def __cinit__(
@@ -150,7 +153,7 @@ cdef class CommitJob(Job):
     ):
         cdef Py_ssize_t i
         if len(summary) != SUMMARY_COLUMNS:
-            raise ValueError(f"the summary has {len(summary)} numbers; {SUMMARY_COLUMNS} are right")
+            raise ValueError(f"the summary must have {SUMMARY_COLUMNS} numbers, got {len(summary)}")
         self.task = &self.work.task
         self.task.run = _run
         self.work.sqlite = &statements.sqlite
@@ -188,20 +191,20 @@ cdef class CommitJob(Job):
 
     @property
     def code(self):
-        """SQLite's code of what failed, 0 for none."""
+        """SQLite's code of the failure, 0 for none."""
         return self.work.code
 
     @property
     def committing(self):
-        """Whether it was the commit itself that failed: then, unless the disk was full, nobody knows its outcome."""
+        """Whether COMMIT itself failed: then, unless the disk was full, the outcome is unknown."""
         return bool(self.work.committing)
 
     @property
     def message(self):
-        """What SQLite says of the failure."""
+        """SQLite's text for the failure."""
         return self.work.message.decode(errors="replace")
 
     @property
     def mark_failed(self):
-        """Whether the commit is durable, and the mark behind it could not be written."""
+        """Whether the commit is durable, but writing the mark after it failed."""
         return bool(self.work.mark_failed)

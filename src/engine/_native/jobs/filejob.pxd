@@ -13,14 +13,14 @@ cdef struct FileTask:
     int64_t position
     iovec* parts                                 # of the buffers that the FileJob holds
     Py_ssize_t count
-    size_t zeros                                 # to be written behind them, so that later syncs change no size
+    size_t zeros                                 # to write behind them, so that later syncs do not change the size
     bint syncs
-    int write_error                              # errno, 0 for none; of the zeros only `padded` is told
+    int write_error                              # errno, 0 for none; not of the zeros
     int sync_error
-    bint padded
+    bint padded                                  # the zeros were written
 
 
 cdef class FileJob(Job):
     cdef FileTask file
-    cdef Py_buffer* views                        # lent out until the job was run
+    cdef Py_buffer* views                        # held until the job was run
     cdef Py_ssize_t views_count

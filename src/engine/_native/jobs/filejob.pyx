@@ -1,8 +1,8 @@
 # cython: language_level=3, auto_pickle=False
 """Writes and syncs of open files, for JobThreads.
 
-Which files there are, what is written where, and what an error means is decided by
-`storage`; a descriptor is handed in, and stays open until the job is taken back.
+`storage` decides which files there are, what is written where, and what an error means. It passes a descriptor in, and
+keeps it open until the job is taken back.
 """
 from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
 from cpython.mem cimport PyMem_Calloc, PyMem_Free
@@ -57,14 +57,14 @@ cdef void _run(Task* base) noexcept nogil:
         return
     if task.zeros:
         task.padded = pwrite(task.fd, _ZEROS, task.zeros, task.position) == <ssize_t> task.zeros
-    if task.syncs and fdatasync(task.fd) < 0:    # never again after an error, EINTR among them
+    if task.syncs and fdatasync(task.fd) < 0:    # never retried, EINTR included: pages may be lost
         task.sync_error = errno or EIO
 
 
 cdef class FileJob(Job):
-    """Write `buffers`, none of them empty, from `position` on, then zeros, then sync, unless something failed before.
+    """Write `buffers`, none of them empty, from `position` on, then zeros, then sync; stop at the first error.
 
-    An error of the zeros is none. After a failed write any part of it may be in the file.
+    A failed write of the zeros is no error. After a failed write of the buffers any part of them may be in the file.
     """
 
     def __cinit__(self, int fd, buffers, int64_t position, size_t zeros, bint syncs):

@@ -1,16 +1,17 @@
 # cython: language_level=3
-"""Threads that do blocking work and never need the interpreter lock."""
+"""Threads that do blocking work without the interpreter lock."""
 
 
-# What a thread does. Belongs to the thread that runs it, from submit() until it is taken back.
+# The work of one job. From submit() until take() it belongs to the threads.
 cdef struct Task:
     void (*run)(Task*) noexcept nogil
-    Task* next                                   # in the queue it is in
+    Task* next                                   # in the waiting queue, or the list of those done
 
 
 cdef class Job:
-    cdef Task* task                              # the beginning of what the kind of job keeps
+    cdef Task* task                              # the first field of the struct that the kind of job keeps
 
+    # Return the buffers.
     cdef void release(self)
 
 
@@ -20,7 +21,7 @@ cdef struct Shared
 
 cdef class JobThreads:
     cdef Shared* shared                          # NULL after close()
-    cdef dict jobs                               # address of the Task -> its Job, which keeps it alive
+    cdef dict jobs                               # address of a Task: its Job, kept alive by this entry
     cdef int threads_max
 
     cdef int _start_one(self) except -1

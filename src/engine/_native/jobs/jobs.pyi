@@ -1,4 +1,4 @@
-"""Threads that do blocking work and never need the interpreter lock."""
+"""Threads that do blocking work without the interpreter lock."""
 
 class Job:
     def run(self) -> None: ...

@@ -1,9 +1,27 @@
 # cython: language_level=3, auto_pickle=False
-"""Threads that do blocking work and never need the interpreter lock.
+"""Threads that do blocking work without the interpreter lock.
 
-A Python thread that writes and syncs has to get the lock back after each of the calls, from a loop that is busy: that
-wait is often as long as the sync. What there is to do is a kind of Job of its own: files in filejob, commits of a
-database in commitjob.
+A Python thread that writes and syncs must get the interpreter lock back after each call, from a loop that is busy; that
+wait is often as long as the sync. These threads never touch a Python object, so they never wait for the lock. Each kind
+of Job fills a C struct for them while it is constructed: filejob for files, commitjob for commits of a database.
+
+    loop                            mutex                             threads
+    submit(job)  ---- Task ---->  [ first ... last ]  --------------> run(task)
+    take()       <--- Tasks ----  [ done ]  <-------------------------+
+       ^                             +---- 1 byte to wake_fd, if `done` was empty
+       +---- the loop reads wake_fd --+
+
+1. submit() puts the Job into `jobs`, which keeps it and its buffers alive, appends its Task to the waiting queue and
+   signals one thread. A new thread is started only where as many tasks wait as threads are idle, up to `threads_max`.
+2. A thread removes the first Task, runs it without the mutex, and puts it on `done`. Only the first one there writes a
+   byte to `wake_fd`: one wake-up serves all jobs that end until the loop comes, and as take() empties `done` before the
+   next byte can be written, the descriptor's buffer never fills and the write never blocks.
+3. The loop, woken by the byte, calls take(): it removes the whole list under the mutex, releases the buffers, and
+   returns the Jobs, oldest first; check() of each raises what its work failed with.
+4. close() lets the threads run what waits, joins them, and takes the last jobs. After a fork there are no threads to
+   join, and their mutex may be locked for ever: the child only forgets it.
+
+All signals are blocked in these threads, so that signals reach the threads of Python.
 """
 cimport cython
 from libc.stdlib cimport calloc, free
@@ -37,21 +55,21 @@ cdef enum:
 
 
 cdef class Job:
-    """One piece of work, of a kind that derives from this. Its buffers are lent out from its making until it was run,
+    """One piece of work; a base class. Its buffers are held, and must not change, from construction until it was run,
     here or by JobThreads.
     """
 
     def run(self):
-        """Do it on this thread, without the interpreter lock, and return the buffers."""
+        """Run the job on this thread, without the interpreter lock, and release its buffers."""
         with nogil:
             self.task.run(self.task)
         self.release()
 
     def check(self):
-        """Raise what came of it. Each kind says what that is."""
+        """Raise the error that the job ended with, if any. Each kind of job defines which."""
 
     def __call__(self):
-        """run() and check(), for whoever has no such threads."""
+        """run() and check(), where there are no JobThreads."""
         self.run()
         self.check()
 
@@ -62,20 +80,19 @@ cdef class Job:
 cdef struct Shared:
     pthread_mutex_t mutex                        # guards the rest
     pthread_cond_t posted
-    Task* first                                  # waiting, in their order
+    Task* first                                  # waiting, in the order of submission
     Task* last
-    Task* done                                   # the newest first
+    Task* done                                   # newest first
     int waiting
     int idle
     bint stopping
     int wake_fd
-    pid_t process                                # whose threads they are; a fork has none of them
+    pid_t process                                # that has the threads; a fork has none of them
     int threads
     pthread_t[THREADS_MAX] ids
 
 
 cdef void* _work(void* argument) noexcept nogil:
-    """A thread: run tasks until told to stop and none is left."""
     cdef Shared* shared = <Shared*> argument
     cdef Task* task
     pthread_mutex_lock(&shared.mutex)
@@ -95,16 +112,16 @@ cdef void* _work(void* argument) noexcept nogil:
         task.next = shared.done
         shared.done = task
         if task.next == NULL:
-            write(shared.wake_fd, b"", 1)        # one byte at a time: it never blocks
+            write(shared.wake_fd, b"", 1)        # at most one byte until the next take(): never blocks
     pthread_mutex_unlock(&shared.mutex)
     return NULL
 
 
-@cython.no_gc_clear                              # what threads are working on lives until __dealloc__ has stopped them
+@cython.no_gc_clear                              # keeps the jobs alive until __dealloc__ has stopped the threads
 cdef class JobThreads:
-    """Runs Jobs; threads are started when there is work for one more, at most `threads_max`.
+    """Runs Jobs on up to `threads_max` threads, each started when there is work for one more.
 
-    A byte is written to `wake_fd` when there is something to take() again. All methods on one thread.
+    A byte is written to `wake_fd` when take() has jobs again. All methods must be called on one thread.
     """
 
     def __cinit__(self, int wake_fd, int threads_max):
@@ -122,12 +139,12 @@ cdef class JobThreads:
         self.close()
 
     def submit(self, Job job not None):
-        """Hand a job to a thread; its buffers must not change until it is taken back. OSError: there is no thread."""
+        """Queue a job; its buffers must not change until take() returns it. OSError if no thread can be started."""
         cdef Shared* shared = self.shared
         cdef Task* task = job.task
         cdef bint more
         if shared == NULL:
-            raise RuntimeError("the threads were stopped")
+            raise RuntimeError("submit() must not be called after close()")
         pthread_mutex_lock(&shared.mutex)
         more = shared.waiting >= shared.idle and shared.threads < self.threads_max
         pthread_mutex_unlock(&shared.mutex)
@@ -156,11 +173,11 @@ cdef class JobThreads:
         if error == 0:
             shared.threads += 1
         elif shared.threads == 0:
-            raise OSError(error, "no thread could be started to write on")
+            raise OSError(error, "no thread could be started")
         return 0
 
     def take(self):
-        """The jobs that have ended since the last call, in the order in which they did."""
+        """The jobs that have ended since the last call, in the order of ending."""
         cdef Shared* shared = self.shared
         cdef Task* task
         cdef list found = []

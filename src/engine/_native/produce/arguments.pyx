@@ -1,5 +1,5 @@
 # cython: language_level=3, auto_pickle=False
-"""What the caller of a producer hands over, checked: the parts of one message, or columns of many."""
+"""Checks the arguments of a producer's callers: the parts of one message, or columns of many."""
 cimport cython
 from cpython.buffer cimport PyBUF_SIMPLE, PyObject_CheckBuffer, PyObject_GetBuffer
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
@@ -53,7 +53,7 @@ cdef class MessageColumns:
 
 def _check_length(what, have, need):
     if have != need:
-        raise InvalidArgumentError(f"{need} values need as many {what}, not {have}")
+        raise InvalidArgumentError(f"{need} values need as many {what}, got {have}")
 
 
 # Maps of text to text, a list of mappings (None: empty) or an Arrow array, as (their msgpack, where each ends).
@@ -65,18 +65,18 @@ def _packed(source):
         return np.frombuffer(b"".join(maps), np.uint8), ends
     if not str(getattr(source, "type", "")).startswith("map<"):
         raise InvalidArgumentError(
-            f"properties must be a list of mappings, or an Arrow array of maps, not {type(source).__name__}")
+            f"properties must be a list of mappings, or an Arrow array of maps, got {type(source).__name__}")
     if hasattr(source, "combine_chunks"):
         source = source.combine_chunks()
     if hasattr(source, "chunks"):  # one without any chunk stays chunked
         return _packed([None] * len(source))
     for child in (source.type.key_type, source.type.item_type):
         if str(child) not in ("string", "large_string", "string_view"):
-            raise InvalidArgumentError(f"properties must map string to string, not {source.type}")
+            raise InvalidArgumentError(f"properties must map string to string, got {source.type}")
     return _pack_arrow(source)
 
 
-# The same of one Arrow array. Sizes first, then bytes, both without the GIL.
+# _packed() of one Arrow array. Sizes first, then bytes, both without the GIL.
 cdef tuple _pack_arrow(object source):
     cdef Py_ssize_t i, n = len(source), fault = -1
     cdef Column names = Column(source.keys, name="names of properties")
@@ -143,12 +143,11 @@ cdef const char* utf8(object text, Py_ssize_t* size) except NULL:
         raise InvalidArgumentError(f"the key is not valid Unicode: {error}") from None
 
 
-# Open a buffer; InvalidArgumentError says what the argument `name` should have been.
 cdef int open_buffer(str name, object given, Py_buffer* view, bint text) except -1:
     wanted = "bytes, a buffer" + (" or str" if text else "")
     if not PyObject_CheckBuffer(given):
         hint = "; encode it, for example value.encode()" if isinstance(given, str) else ""
-        raise InvalidArgumentError(f"the {name} must be {wanted}, not {type(given).__name__}{hint}")
+        raise InvalidArgumentError(f"the {name} must be {wanted}, got {type(given).__name__}{hint}")
     try:
         PyObject_GetBuffer(given, view, PyBUF_SIMPLE)
     except BufferError as error:
@@ -164,21 +163,21 @@ cdef int check_size(str name, size_t size, size_t size_max) except -1:
 
 cdef uint64_t checked_sequence(object given, uint64_t least) except? 0xFFFFFFFFFFFFFFFF:
     if isinstance(given, bool) or not isinstance(given, int):
-        raise InvalidArgumentError(f"sequence_id must be an int, not {type(given).__name__}")
+        raise InvalidArgumentError(f"sequence_id must be an int, got {type(given).__name__}")
     if not least <= given <= SEQUENCE_MAX:
         raise InvalidArgumentError(
-            f"sequence_id must be greater than the last one, {<int64_t> least - 1}, and below 2**63; not {given}")
+            f"sequence_id must be greater than the last one, {<int64_t> least - 1}, and below 2**63, got {given}")
     return given
 
 
 cdef dict _checked_properties(object properties):
     cdef dict found
     if type(properties) is not dict and not isinstance(properties, Mapping):
-        raise InvalidArgumentError(f"properties must be a mapping of str to str, not {type(properties).__name__}")
+        raise InvalidArgumentError(f"properties must be a mapping of str to str, got {type(properties).__name__}")
     found = properties if type(properties) is dict else dict(properties)
     for name, value in found.items():
         if not isinstance(name, str) or not isinstance(value, str):
-            raise InvalidArgumentError(f"properties must be a mapping of str to str, not {name!r} to {value!r}")
+            raise InvalidArgumentError(f"properties must be a mapping of str to str, got {name!r} to {value!r}")
     return found
 
 
@@ -248,7 +247,7 @@ def _deliver_after(deliver_at, after, now_ms):
         raise InvalidArgumentError("deliver_after needs a clock; this batcher was given none: use deliver_at")
     seconds = after.total_seconds() if isinstance(after, timedelta) else after
     if isinstance(seconds, bool) or not isinstance(seconds, (int, float)) or not 0 <= seconds < 1e12:
-        raise InvalidArgumentError(f"deliver_after must be seconds, 0 or more, or a timedelta; not {after!r}")
+        raise InvalidArgumentError(f"deliver_after must be seconds, 0 or more, or a timedelta, got {after!r}")
     return now_ms() + round(seconds * 1000)
 
 

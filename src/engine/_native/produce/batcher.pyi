@@ -1,20 +1,20 @@
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Any
 
 from typing_extensions import Buffer
 
-from engine._native.produce.arguments import MessageColumns as MessageColumns
-from engine._native.produce.buckets import Buckets
-from engine._native.produce.sealed import SealedEntry as SealedEntry
-from engine._native.produce.sealed import TransactionScope as TransactionScope
+from engine._native.produce.sealed import SealedEntry, TransactionScope
 
 class Account:
     used: int
     limit: int
     def __init__(self, limit: int) -> None: ...
 
-class Batcher(Buckets):
+class Batcher:
+    producer_name: bytes
+    open_messages: int
+    floor: int
     pending_bytes: int
     pending_messages: int
     next_sequence: int
@@ -38,6 +38,15 @@ class Batcher(Buckets):
         admit: Callable[[Any], TransactionScope] | None = None,
         account: Account | None = None,
     ) -> None: ...
+    @property
+    def counters(self) -> dict[tuple[int, int], tuple[int, int, int]]: ...
+    def set_layout(
+        self, starts: Sequence[int], segment_ids: Sequence[int], bucket_ends: Sequence[Sequence[int]]
+    ) -> None: ...
+    def seal_all(self) -> None: ...
+    def take(self) -> list[SealedEntry]: ...
+    def resplit(self, entry: SealedEntry) -> list[SealedEntry]: ...
+    def take_apart(self, entry: SealedEntry) -> list[SealedEntry]: ...
     @property
     def last_sequence(self) -> int: ...
     def send_nowait(

@@ -1,25 +1,49 @@
 # cython: language_level=3, auto_pickle=False
 """The producer's half of a topic: every message to its bucket, every full bucket to a sealed entry.
 
-A key's hash picks segment and bucket; messages without a key gather in a bucket of their own, whose entries go to
-the segments in turn. Any thread may call; see buckets.pyx.
+    send_nowait(), add() --> commit()  \                               seal                take()
+                                        route --> builders[bucket]  --------->  sealed  -----------> the client's
+    add_columns() ------> stretch()    /          open, in C memory             entries              outbox
+
+1. *Route.* A key's hash names segment and bucket, and with them one builder (ranges.pyx). Messages without a key share
+   one builder more, the last; the segment of its entry is chosen when it is sealed. An entry therefore never holds
+   messages of two buckets, which is what lets a broker route it whole and a split hand it over whole.
+2. *Seal before, if it does not fit.* A message that would bring its builder over a limit, or whose deliver-at, sequence
+   or transaction cannot share an entry with those there (builder_fits()), seals the builder first.
+3. *Add.* The bytes are copied into the builder, the message is counted as pending, and gets the next sequence id.
+   Within a bucket the order of the calls is the order of the log: a builder holds one bucket, and its entries enter
+   `sealed` in the order of sealing.
+4. *Seal after, if it is full.* Else the entry stays open until its limits are met or the client's linger time ends and
+   it calls seal_all(), which on_open() has told it to schedule.
+5. *Pending* counts from the call until release(), when the entry's outcome is known; it bounds the producer's memory,
+   and an Account that of all producers of a client.
+
+Any thread may call. The GIL serialises the calls; where it is released while builders change (large entries are
+sealed, columns are read), `busy` is set, and other threads wait in wait(). Callbacks run at the end of a call, when
+nothing is half done, so that they may call the batcher again.
 """
 cimport cython
 from cpython.buffer cimport PyBuffer_Release
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_CheckExact, PyBytes_GET_SIZE
+from cpython.pythread cimport (
+    PyThread_acquire_lock, PyThread_allocate_lock, PyThread_free_lock, PyThread_get_thread_ident, PyThread_release_lock,
+    WAIT_LOCK,
+)
 from cpython.ref cimport PyObject
 from cpython.unicode cimport PyUnicode_Check
 from libc.stdint cimport INT64_MIN, int64_t, uint8_t, uint32_t, uint64_t
+from libc.stdlib cimport calloc, free
 
+from engine._native.format.entry cimport KEYED
+from engine._native.format.ranges cimport Routes, route
 from engine._native.produce.arguments cimport (
     MessageColumns, check_size, checked_sequence, fill_extras, open_buffer, utf8,
 )
-from engine._native.produce.buckets cimport Buckets
-from engine._native.produce.builder cimport Builder, Message, builder_add, builder_fits, message_cost
+from engine._native.produce.builder cimport (
+    Builder, Message, builder_add, builder_fits, builder_free, builder_reset, message_cost,
+)
 from engine._native.produce.columns cimport view_get
-from engine._native.format.entry cimport KEYED
-from engine._native.format.ranges cimport route
-from engine._native.produce.sealed cimport SealedEntry, TransactionScope
+from engine._native.produce.sealed cimport STEADY_BITS, SealedEntry, TransactionScope, build, resplit, take_apart
 from engine._native.produce.hashing import MURMUR3, XXH64, xxh64
 
 from engine.errors import InvalidArgumentError, QueueFullError
@@ -30,9 +54,6 @@ from engine.limits import (
 
 cdef extern from "hash.h" nogil:
     uint32_t key32_hash(const uint8_t* p, size_t n, int algorithm) noexcept
-
-# What was cimported is visible to C only; users of the batcher find its types here.
-globals().update(MessageColumns=MessageColumns, SealedEntry=SealedEntry, TransactionScope=TransactionScope)
 
 cdef enum:
     FAULT_MEMORY = 1
@@ -51,43 +72,57 @@ cdef inline bint _is_full(Batcher batcher) noexcept:
 
 @cython.final
 cdef class Account:
-    """What the messages of several batchers count for together, and the limit of that.
+    """The pending bytes of several batchers together, and their limit.
 
-    The last quarter is for those that have nothing pending, so that none is kept out by what others have. One message
-    always passes alone. Changed with the interpreter lock held, and by nothing that lets go of it meanwhile.
+    The last quarter is kept for batchers that have nothing pending, so that none is blocked by what the others have.
+    While nothing at all is pending, one message of any size is accepted. Changed with the GIL held, and without
+    releasing it in between.
     """
 
     def __init__(self, Py_ssize_t limit):
         self.limit = limit
 
 
-cdef class Batcher(Buckets):
-    """Takes messages, gives sealed entries.
+cdef class Batcher:
+    """Batches messages by bucket, and seals the batches as entries.
 
-    `on_open()` is called when something became open after nothing was, `on_sealed()` when take() has something
-    again, `on_full()` when the pending limit is met: it may make room, by waiting for release(), or raise. `pack`,
-    when given, makes the msgpack map of a message's properties; `now_ms` tells the time for deliver_after. `steady`
-    sends keyless messages by their sequence ids, not by turns. `admit` makes the TransactionScope of a transaction, or
-    raises; entries hold messages of one scope, or of none. The first message may say a sequence id from
-    `least_sequence` on, below which everything is stored. `account` is shared with other batchers: at its limit the
-    pending limit is met as well. A callback that raises does so out of a call whose message was taken.
-    InvalidArgumentError for a limit that an entry could not keep.
+    `on_open()` is called when the first message becomes open, `on_sealed()` when take() has entries again, `on_full()`
+    when the pending limit is met: it may wait for release(), or raise. `pack`, where given, makes the msgpack map of a
+    message's properties; `now_ms` is the clock of deliver_after. `steady` routes keyless messages by their sequence
+    ids, not in turn. `admit` makes the TransactionScope of a transaction, or raises; an entry holds messages of one
+    scope, or of none. The first message may have a sequence id from `least_sequence` on, below which everything is
+    stored. `account` is shared with other batchers; its limit counts as a pending limit, too. An exception of a
+    callback leaves a call whose message was accepted. Raises InvalidArgumentError for a limit that no entry can keep.
     """
+
+    def __cinit__(self, *args, **kwargs):
+        self.lock = PyThread_allocate_lock()
+        if self.lock is NULL:
+            raise MemoryError()
+        self.sealed, self.totals = [], {}
+
+    def __dealloc__(self):
+        cdef uint32_t i
+        for i in range(self.builders_count):
+            builder_free(&self.builders[i])
+        free(self.builders)
+        if self.lock is not NULL:
+            PyThread_free_lock(self.lock)
 
     def __init__(self, bytes producer_name not None, *, int key_hash=XXH64, Py_ssize_t bytes_max=BATCH_BYTES_MAX,
                  Py_ssize_t messages_max=BATCH_MESSAGES_MAX, Py_ssize_t pending_bytes_max=PENDING_BYTES_MAX,
                  uint64_t first_sequence=0, on_open=None, on_sealed=None, on_full=None, pack=None, now_ms=None,
                  bint steady=False, least_sequence=None, admit=None, Account account=None):
         if self.routes is not None:
-            raise InvalidArgumentError("a batcher is constructed once")
+            raise InvalidArgumentError("a batcher must be constructed once only")
         _check_bounds("bytes_max", bytes_max, ENTRY_SIZE_MAX)
         _check_bounds("messages_max", messages_max, ENTRY_MESSAGES_MAX)
         _check_bounds("pending_bytes_max", pending_bytes_max, 1 << 62)
         if len(producer_name) > PRODUCER_NAME_SIZE_MAX:
             raise InvalidArgumentError(
-                f"a producer's name is at most {PRODUCER_NAME_SIZE_MAX} bytes, not {len(producer_name)}")
+                f"a producer's name must have at most {PRODUCER_NAME_SIZE_MAX} bytes, got {len(producer_name)}")
         if key_hash not in (XXH64, MURMUR3):
-            raise InvalidArgumentError(f"the key hash is XXH64 ({XXH64}) or MURMUR3 ({MURMUR3}), not {key_hash}")
+            raise InvalidArgumentError(f"the key hash must be XXH64 ({XXH64}) or MURMUR3 ({MURMUR3}), got {key_hash}")
         self.producer_name, self.producer_id = producer_name, xxh64(producer_name, 42)
         self.key_hash, self.steady = key_hash, steady
         self.bytes_max, self.messages_max, self.pending_max = bytes_max, messages_max, pending_bytes_max
@@ -98,19 +133,89 @@ cdef class Batcher(Buckets):
         self.account = Account(1 << 62) if account is None else account
 
     @property
+    def counters(self):
+        """Totals sealed for the segments of the layout: {(segment id, bucket): (entries, messages, bytes)}."""
+        return dict(self.totals)
+
+    def set_layout(self, starts, segment_ids, bucket_ends):
+        """Route by these active segments from now on; open messages are sealed first, under the old layout.
+
+        `starts` rise from 0, `segment_ids` go with them, `bucket_ends[i]` are the inclusive ends of the buckets of
+        segment i, the last 65,535. Raises InvalidArgumentError otherwise, and changes nothing.
+        """
+        cdef list ids = list(segment_ids)
+        cdef Routes routes = Routes(starts, ids, bucket_ends)
+        cdef Builder* builders = <Builder*> calloc(routes.builders + 1, sizeof(Builder))
+        cdef uint32_t i
+        if builders is NULL:
+            raise MemoryError()
+        self.enter()
+        try:
+            self.seal_open()
+            for i in range(self.builders_count):
+                if i <= routes.builders:
+                    builders[i] = self.builders[i]
+                else:
+                    builder_free(&self.builders[i])
+            self.builders, builders = builders, self.builders
+            self.routes, self.builders_count = routes, routes.builders + 1
+            self.waiters = [None] * self.builders_count
+            active = frozenset(ids)
+            self.totals = {where: counted for where, counted in self.totals.items() if where[0] in active}
+            for i in range(self.builders_count):
+                self.builders[i].block_bits = STEADY_BITS if self.steady and i == routes.builders else 0
+        finally:
+            self.leave()
+            free(builders)
+        self.notify()
+
+    def seal_all(self):
+        """Seal every open bucket, the one with the newest message last."""
+        self.enter()
+        try:
+            self.seal_open()
+        finally:
+            self.leave()
+        self.notify()
+
+    def take(self):
+        """The entries sealed since the last call, in the order of sealing."""
+        cdef list sealed = self.sealed
+        self.sealed = []
+        return sealed
+
+    def resplit(self, SealedEntry entry not None):
+        """The messages of an entry as entries of the current layout, where its segment was sealed meanwhile.
+
+        Message order, sequence ids, waiters, attempts and the pending total are kept. The entries are returned, not
+        left to take(): they precede everything sealed later. `entry.data` must be uncompressed.
+        """
+        if self.routes is None:
+            raise InvalidArgumentError("the batcher has no layout yet: call set_layout() first")
+        self.enter()
+        try:
+            return resplit(self.routes, entry, self.key_hash, self.producer_name, self.producer_id)
+        finally:
+            self.leave()
+
+    def take_apart(self, SealedEntry entry not None):
+        """Each message of an entry as an entry of its own, for the same segment: some of them are stored already."""
+        return take_apart(entry, self.key_hash, self.producer_name, self.producer_id)
+
+    @property
     def last_sequence(self):
-        """Sequence id of the newest message; one less than the first when there was none."""
+        """Sequence id of the newest message; before the first message one less than its id."""
         return <int64_t> self.next_sequence - 1
 
     def send_nowait(self, value, *, key=None, properties=None, event_time=None, sequence_id=None, deliver_at=None,
                     deliver_after=None, transaction=None):
-        """Take one message.
+        """Add one message.
 
         `value` is bytes or any contiguous buffer, `key` the same or str (as UTF-8) or None, `properties` a mapping
         of str to str, `event_time` and `deliver_at` an aware datetime or int (ms since 1970), `deliver_after` seconds
-        or a timedelta, `sequence_id` greater than the last one, `transaction` what `admit` takes. Nothing is taken when
-        it raises InvalidArgumentError, MessageTooLargeError, QueueFullError (the pending limit), or what a
-        transaction's scope refuses it with.
+        or a timedelta, `sequence_id` greater than the last one, `transaction` an argument of `admit`. Nothing is added
+        when it raises InvalidArgumentError, MessageTooLargeError, QueueFullError (the pending limit), or the refusal
+        of the transaction's scope.
         """
         cdef Message m
         m.transaction = NULL if transaction is None else <PyObject*> transaction
@@ -125,9 +230,9 @@ cdef class Batcher(Buckets):
 
     def add(self, value, key=None, properties=None, event_time=None, sequence_id=None, waiter=None, deliver_at=None,
             deliver_after=None, transaction=None):
-        """Take one message as send_nowait() does; its sequence id.
+        """Add one message as send_nowait() does. Returns its sequence id.
 
-        `waiter`, when not None, is found again in SealedEntry.waiters.
+        `waiter`, when not None, is listed in SealedEntry.waiters of its entry.
         """
         cdef Message m
         m.transaction = NULL if transaction is None else <PyObject*> transaction
@@ -138,18 +243,18 @@ cdef class Batcher(Buckets):
         return self.accept(value, key, sequence_id, waiter, &m)
 
     def add_columns(self, values, keys=None, event_times=None, Py_ssize_t start=0, transaction=None, properties=None):
-        """Take messages start, start + 1, … of the columns; how many were taken before the pending limit was met.
+        """Add messages start, start + 1, … of the columns. Returns how many the pending limit had room for.
 
         `values` and `keys` are lists, NumPy or Arrow arrays (see Column); a null key is a keyless message.
         `event_times` is described at instants_ms(), `properties` are a list of mappings or None, or an Arrow array of
-        maps. All are checked before the first message is taken. Who calls again with another `start` prepares
-        MessageColumns(values, keys, event_times, properties) once and passes that instead.
+        maps. All are checked before the first message is added. To call again with another `start`, prepare
+        MessageColumns(values, keys, event_times, properties) once, and pass that as `values`.
         """
         cdef MessageColumns columns = (
             values if isinstance(values, MessageColumns) else MessageColumns(values, keys, event_times, properties))
         cdef Stretch s
         if not 0 <= start <= columns.count:
-            raise InvalidArgumentError(f"start must be in 0..{columns.count}, not {start}")
+            raise InvalidArgumentError(f"start must be in 0..{columns.count}, got {start}")
         if self.routes is None:
             raise InvalidArgumentError("the batcher has no layout yet: call set_layout() first")
         s.at = start
@@ -170,24 +275,91 @@ cdef class Batcher(Buckets):
         return s.at - start
 
     def release(self, Py_ssize_t bytes, Py_ssize_t messages):  # noqa: A002
-        """Forget so many pending bytes and messages: an entry was acknowledged or has failed."""
+        """Subtract pending bytes and messages: the outcome of an entry is known."""
         if not (0 <= bytes <= self.pending_bytes and 0 <= messages <= self.pending_messages):
             raise InvalidArgumentError(
-                f"cannot release {bytes} bytes and {messages} messages of {self.pending_bytes} and "
-                f"{self.pending_messages} pending")
+                f"release() must be within the pending {self.pending_bytes} bytes and {self.pending_messages} "
+                f"messages, got {bytes} and {messages}")
         self.pending_bytes -= bytes
         self.pending_messages -= messages
         self.account.used -= bytes
 
     def refuse(self, error not None):
-        """Take nothing more: send_nowait(), add() and add_columns() raise `error` from now on."""
+        """Accept nothing more: send_nowait(), add() and add_columns() raise `error` from now on."""
         self.refusal, self.pending_max = error, 0
 
     def leave_account(self):
-        """What is pending here counts no more: nothing will come of it."""
+        """Stop counting this batcher's pending bytes in the account: they will never be sent."""
         self.account.used -= self.pending_bytes
         self.account = Account(1 << 62)
         self.account.used = self.pending_bytes
+
+    cdef int wait(self) except -1:
+        while self.busy:
+            if self.owner == <unsigned long> PyThread_get_thread_ident():
+                raise InvalidArgumentError("the batcher was called from inside one of its own calls")
+            with nogil:
+                PyThread_acquire_lock(self.lock, WAIT_LOCK)
+                PyThread_release_lock(self.lock)
+        return 0
+
+    cdef int enter(self) except -1:
+        if self.busy:
+            self.wait()
+        self.busy, self.owner = True, <unsigned long> PyThread_get_thread_ident()
+        PyThread_acquire_lock(self.lock, WAIT_LOCK)  # free, except for a waiter about to release it
+        return 0
+
+    cdef int leave(self) except -1:
+        self.busy = False
+        PyThread_release_lock(self.lock)
+        return 0
+
+    cdef int notify(self) except -1:
+        if self.filled:
+            self.filled = False
+            if self.on_sealed is not None:
+                self.on_sealed()
+        if self.opened:
+            self.opened = False
+            if self.open_messages and self.on_open is not None:
+                self.on_open()
+        return 0
+
+    cdef int seal_locked(self, uint32_t index) except -1:
+        self.enter()
+        try:
+            self.seal_one(index)
+        finally:
+            self.leave()
+        return 0
+
+    cdef int seal_open(self) except -1:
+        cdef uint32_t i
+        cdef list open_ones = []
+        for i in range(self.builders_count if self.open_messages else 0):
+            if self.builders[i].count:
+                open_ones.append((self.builders[i].last_sequence, i))
+        open_ones.sort()                         # the log ends with the message that was sent last
+        for _, i in open_ones:
+            self.seal_one(i)
+        return 0
+
+    cdef int seal_one(self, uint32_t index) except -1:
+        self.builders[index].floor = self.floor
+        cdef SealedEntry entry = build(
+            self.routes, &self.builders[index], index, self.waiters[index], self.producer_name, self.producer_id,
+            self.scope)
+        self.waiters[index] = None
+        self.open_messages -= entry.count
+        builder_reset(&self.builders[index])
+        if not self.sealed:
+            self.filled = True
+        self.sealed.append(entry)
+        where = (entry.segment_id, entry.bucket)
+        entries, messages, size = self.totals.get(where, (0, 0, 0))
+        self.totals[where] = (entries + 1, messages + entry.count, size + len(entry.data))
+        return 0
 
     cdef int make_room(self) except -1:
         if self.refusal is not None:
@@ -305,7 +477,7 @@ cdef class Batcher(Buckets):
             scope = self.scope
         elif transaction is not NULL:
             if self.admit is None:
-                raise InvalidArgumentError("this batcher takes no transactions")
+                raise InvalidArgumentError("transaction must be None: this batcher has no transactions")
             scope = self.admit(<object> transaction)
         if scope is not None and scope.refusal is not None:
             raise scope.refusal
@@ -354,7 +526,7 @@ cdef class Batcher(Buckets):
                 return
 
 
-# One stretch: until a builder is full, a window ends, or the pending limit is met. The caller is busy.
+# Add one stretch: until a builder is full, a window ends, or the pending limit is met. The caller is busy.
 cdef int _add_stretch(Batcher batcher, MessageColumns columns, Stretch* s) except -1:
     cdef Py_ssize_t stop = columns.values.window(s.at)
     if columns.keys is not None:
@@ -382,4 +554,4 @@ cdef int _add_stretch(Batcher batcher, MessageColumns columns, Stretch* s) excep
 
 def _check_bounds(name, value, most):
     if not 1 <= value <= most:
-        raise InvalidArgumentError(f"{name} must be in 1..{most:,}, not {value:,}")
+        raise InvalidArgumentError(f"{name} must be in 1..{most:,}, got {value:,}")

@@ -8,9 +8,9 @@ from libc.string cimport memcpy
 
 cdef enum:
     RECORD_COST = 16              # bytes a message is charged besides its own: offsets, sequence, its share of padding
-    EXTRA_COST_MAX = 20           # what event time, deliver-at and property offset add, for every message of an entry
+    EXTRA_COST_MAX = 20           # bytes of event time, deliver-at and property offset of each message of an entry
     ENTRY_COST_MAX = 512          # header, producer name and padding
-    DELAYS_MS_MAX = 1000          # between the deliver-at times of one entry, which goes out once for each of them
+    DELAYS_MS_MAX = 1000          # between the deliver-at times of one entry, which is sent once for each of them
 
 # One message on its way in. The pointers are the caller's, valid during the call.
 cdef struct Message:
@@ -21,10 +21,10 @@ cdef struct Message:
     size_t key_size               # 0 when keyless
     size_t properties_size        # 0 when there are none
     int64_t event_time            # milliseconds; INT64_MIN for none
-    int64_t deliver_at            # the same
+    int64_t deliver_at            # milliseconds; INT64_MIN for none
     uint64_t sequence
     uint32_t hash                 # of the key
-    PyObject* transaction         # that a batcher is to take it in, borrowed; NULL for none
+    PyObject* transaction         # that it belongs to, borrowed; NULL for none
 
 cdef struct Record:
     uint32_t value_end            # in the builder's values
@@ -36,18 +36,18 @@ cdef struct Extra:
     int64_t deliver_at
     uint32_t properties_end
 
-# Memory is kept from batch to batch, and halved when a batch used less than a quarter. Invariant: what is held fits the
+# Memory is kept from batch to batch, and halved when a batch used less than a quarter. Invariant: the content fits the
 # rooms. Checked by builder_add(), with ENGINE_DEBUG=1.
 cdef struct Builder:
-    # What it holds.
+    # The content.
     uint32_t count
     uint32_t flags                # of layout.pxd, as far as the messages so far need them
     size_t bytes                  # charged: keys, values, properties and RECORD_COST each
     int64_t deliver_at            # of the first message
     uint64_t first_sequence
     uint64_t last_sequence
-    uint64_t floor                # what the producer knows to be stored when this is sealed; 0 for nothing
-    uint32_t block_bits           # 0, or: sequences of one entry differ only in so many low bits; kept by reset
+    uint64_t floor                # every message of the producer below it is stored; 0 for nothing known
+    uint32_t block_bits           # 0, or the low bits in which sequences of one entry may differ; kept by reset
     uint16_t bucket_min
     uint16_t bucket_max
     uint16_t segment_min
@@ -64,15 +64,15 @@ cdef struct Builder:
     uint8_t* keys
     Extra* extras
     uint8_t* properties
-    # The transaction it is of, where flags say TRANSACTIONAL: its number, and that of the attempt.
+    # The transaction of its messages, where flags say TRANSACTIONAL: its number, and that of the attempt.
     uint64_t txn_high
     uint64_t txn_low
 
 cdef inline size_t message_cost(const Message* m) noexcept nogil:
     return m.value_size + m.key_size + m.properties_size + RECORD_COST
 
-# May messages with these deliver-at times share an entry? Only if both have one: the broker withholds an entry's
-# messages one by one, but what it sends is the entry.
+# May messages with these deliver-at times share an entry? Only if both have one: the broker withholds messages one by
+# one, but each time sends the whole entry.
 cdef inline bint delays_agree(int64_t a, int64_t b) noexcept nogil:
     cdef uint64_t apart = <uint64_t> max(a, b) - <uint64_t> min(a, b)
     return min(a, b) != INT64_MIN and apart <= DELAYS_MS_MAX
@@ -111,7 +111,7 @@ cdef extern from *:
     """
     void engine_prefetch(uintptr_t address) noexcept nogil
 
-# Take a message that fits. -1: no memory, nothing changed.
+# Add a message that fits. -1: no memory, nothing changed.
 cdef inline int builder_add(Builder* b, const Message* m) noexcept nogil:
     cdef Record* record
     cdef Record before

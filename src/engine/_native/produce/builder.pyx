@@ -1,9 +1,9 @@
 # cython: language_level=3
 """The open batch of one bucket: messages gathered in C memory until they become one entry.
 
-Messages are copied twice: into the builder when they come, and into the entry when it is sealed and the sizes of its
-columns are known. What belongs to one message beside its bytes is one record, so that a builder writes to three
-places only; the records become columns at the end.
+Messages are copied twice: into the builder when they are added, and into the entry when it is sealed, as only then the
+sizes of its columns are known. All fixed-size facts of a message are one record, so that adding a message writes to
+three places only; the records become columns when the entry is written.
 """
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE
 from libc.stdint cimport INT64_MIN, int32_t, int64_t, uint8_t, uint32_t, uint64_t
@@ -37,7 +37,7 @@ cdef int reserve(void** memory, size_t* room, size_t need) noexcept nogil:
     return 0
 
 
-# The same for `count` items.
+# reserve() for `count` items.
 cdef int reserve_items(void** memory, size_t* room, size_t count, size_t item) noexcept nogil:
     cdef size_t bytes = room[0] * item
     if count <= room[0]:
@@ -82,7 +82,7 @@ cdef void builder_add_extra(Builder* b, const Message* m) noexcept nogil:
     extra.properties_end = <uint32_t> b.properties_size
 
 
-# Half of a block that was used for less than a quarter.
+# Give half of a block back where less than a quarter of it was used.
 cdef void relax(void** memory, size_t* room, size_t used, size_t item) noexcept nogil:
     cdef void* moved
     if room[0] * item <= ROOM_MIN or used >= room[0] // 4:

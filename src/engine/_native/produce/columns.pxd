@@ -61,20 +61,20 @@ cdef class Column:
     cdef readonly str name        # for errors: "values", "keys"
     cdef bint text                # str items count as their UTF-8
     cdef bint nullable            # nulls are allowed
-    cdef object owner             # keeps the memory that the view points to
+    cdef object owner             # keeps the memory alive that the view points to
     cdef object items             # a list or tuple, else None
     cdef list chunks              # Arrow: ArrowChunk in order, else None
     # The current window: view.base <= i < stop. Changed by window() only.
     cdef View view
     cdef Py_ssize_t stop
     cdef object held              # the items of this window
-    cdef list copies              # bytes made for the items of this window that have none of their own
+    cdef list copies              # bytes made for the items of this window that are no bytes themselves
 
     # Make message `at` (< count) readable; returns the column index where the window ends.
     cdef Py_ssize_t window(self, Py_ssize_t at) except -1
     # Raise unless every message can be read, is at most size_max bytes, and is null only where that is allowed.
     cdef int check(self, Py_ssize_t size_max) except -1
-    # How many items, from the first, are bytes within the limit: those need no closer look.
+    # How many items, from the first, are bytes within the limit: those need no other check.
     cdef Py_ssize_t plain(self, Py_ssize_t size_max)
     cdef int gather(self, Py_ssize_t at) except -1
     cdef int gather_other(self, Py_ssize_t i, Py_ssize_t slot, object item) except -1

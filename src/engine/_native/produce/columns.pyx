@@ -22,7 +22,7 @@ cdef extern from "Python.h":
     long long PyLong_AsLongLongAndOverflow(object number, int* overflow) except? -1
     object PySequence_GetSlice(object o, Py_ssize_t start, Py_ssize_t stop)
 
-# The Arrow C data interface, as its specification gives it.
+# The Arrow C data interface, as in its specification.
 cdef extern from "arrow_abi.h" nogil:
     struct ArrowSchema:
         const char* format
@@ -48,7 +48,7 @@ cdef object MILLISECOND = timedelta(milliseconds=1)
 
 
 cdef class _ArrowChunk:
-    """One Arrow array of a column, kept until the column goes."""
+    """One Arrow array of a column, kept alive as long as the column."""
     cdef View view
     cdef Py_ssize_t stop          # column index where it ends
     cdef ArrowArray array         # owned when array.release is set
@@ -65,7 +65,7 @@ cdef class Column:
     * a list, tuple or NumPy object array of bytes, buffers and, where `text` is true, str (taken as UTF-8);
     * a NumPy array of S (zero bytes at the end do not count), V, uint8 of two dimensions (one row each), or,
       where `text` is true, U;
-    * whatever speaks the Arrow C data or stream interface and holds binary or string of any width, or
+    * any object with the Arrow C data or stream interface that holds binary or string of any width, or
       fixed-size binary.
 
     Anything else, and a null where `nullable` is false, raises InvalidArgumentError.
@@ -83,7 +83,7 @@ cdef class Column:
             self.take_arrow_stream(source)
         else:
             raise InvalidArgumentError(
-                f"{name} must be a list, tuple, NumPy array or Arrow array, not {type(source).__name__}")
+                f"{name} must be a list, tuple, NumPy array or Arrow array, got {type(source).__name__}")
         if self.items is not None:
             self.count, self.stop = PySequence_Fast_GET_SIZE(self.items), 0
             self.view.kind = POINTERS
@@ -119,7 +119,7 @@ cdef class Column:
         if not (array.ndim == 1 and kind in "SV") and not (array.ndim == 2 and array.dtype == np.uint8):
             raise InvalidArgumentError(
                 f"{self.name} must be of dtype S, V or object, or uint8 of two dimensions, "
-                f"not {array.ndim}-dimensional {array.dtype}{text_hint}")
+                f"got {array.ndim}-dimensional {array.dtype}{text_hint}")
         self.owner = array = np.ascontiguousarray(array)
         self.count = self.stop = len(array)
         self.view.kind = PADDED if kind == "S" else FIXED
@@ -200,7 +200,7 @@ cdef class Column:
             return 0
         if not PyObject_CheckBuffer(item):
             raise InvalidArgumentError(
-                f"{self.name}[{i}] must be {'str or ' if self.text else ''}bytes or a buffer, not "
+                f"{self.name}[{i}] must be {'str or ' if self.text else ''}bytes or a buffer, got "
                 f"{type(item).__name__}" + ("; encode it" if isinstance(item, str) else ""))
         cdef bytes copy = PyBytes_FromObject(item)
         if self.copies is None:
@@ -253,7 +253,7 @@ cdef int take_chunk(Column column, _ArrowChunk chunk, const ArrowSchema* schema,
     return 0
 
 
-# First message in at..stop that is too large, or null where it must not be; -1 if there is none.
+# The first message in at..stop that is too large, or null though `nullable` is false; -1 for none.
 cdef Py_ssize_t scan(const View* view, Py_ssize_t at, Py_ssize_t stop, Py_ssize_t size_max,
                      bint nullable) noexcept nogil:
     cdef const uint8_t* start
@@ -307,7 +307,7 @@ cdef int64_t instant_ms(object instant, str name) except? -1:
         ms = (instant - EPOCH) // MILLISECOND
     elif not isinstance(instant, (int, np.integer)) or isinstance(instant, bool):
         raise InvalidArgumentError(
-            f"{name} must be an aware datetime or an int of milliseconds, not {type(instant).__name__}")
+            f"{name} must be an aware datetime or an int of milliseconds, got {type(instant).__name__}")
     if not INT64_MIN < ms <= INT64_MAX:
         raise InvalidArgumentError(f"{name} of {ms} ms does not fit 64 bits")
     return ms
@@ -328,17 +328,17 @@ def instants_ms(source):
     if not isinstance(source, np.ndarray) or source.ndim != 1 or source.dtype.kind not in "Mi":
         raise InvalidArgumentError(
             "event times must be a list of aware datetime or int (ms), a NumPy array of datetime64 or int64, "
-            f"or an Arrow array of timestamps, not {type(source).__name__}")
+            f"or an Arrow array of timestamps, got {type(source).__name__}")
     if source.dtype.kind == "M":
         source = source.astype("datetime64[ms]").view(np.int64)
     return np.ascontiguousarray(source, dtype=np.int64)
 
 
 def _instants_from_arrow(source):
-    """The same from a pyarrow Array or ChunkedArray of timestamps or integers; a null is none."""
+    """instants_ms() of a pyarrow Array or ChunkedArray of timestamps or integers; a null is no time."""
     if str(source.type).startswith("timestamp"):
         chunked = hasattr(source, "chunks")
         return instants_ms(source.to_numpy() if chunked else source.to_numpy(zero_copy_only=False))
     if not str(source.type).startswith("int"):
-        raise InvalidArgumentError(f"event times must be timestamps or int64, not {source.type}")
+        raise InvalidArgumentError(f"event times must be timestamps or int64, got {source.type}")
     return instants_ms(source.to_pylist()) if source.null_count else instants_ms(np.asarray(source.to_numpy()))

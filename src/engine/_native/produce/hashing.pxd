@@ -1,5 +1,5 @@
 # cython: language_level=3
-"""The hash of a key: which segment, and which bucket inside it."""
+"""The hash of a key, which chooses the segment and the bucket inside it."""
 from libc.stdint cimport uint8_t, uint32_t
 
 # The topic's `keyHash`. In metadata by name: do not change.

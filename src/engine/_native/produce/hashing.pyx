@@ -1,5 +1,5 @@
 # cython: language_level=3
-"""The hash of a key: which segment, and which bucket inside it.
+"""The hash of a key, which chooses the segment and the bucket inside it.
 
 The upper half of a key's unmasked 32-bit hash is its segment hash, the lower half its bucket hash, so that the keys
 of one segment spread over all of its buckets. XXH64 with seed 42 (upper 32 bits) is the default; Murmur3 x86
@@ -64,7 +64,7 @@ def hash_keys(keys, int algorithm=KEY_XXH64):
     Arrow array, plain or chunked, of binary or string. A null or anything else raises InvalidArgumentError.
     """
     if algorithm not in (KEY_XXH64, KEY_MURMUR3):
-        raise InvalidArgumentError(f"the key hash is XXH64 ({XXH64}) or MURMUR3 ({MURMUR3}), not {algorithm}")
+        raise InvalidArgumentError(f"the key hash must be XXH64 ({XXH64}) or MURMUR3 ({MURMUR3}), got {algorithm}")
     cdef Column column = keys if isinstance(keys, Column) else Column(keys, name="keys", text=True)
     cdef uint32_t[::1] out = np.empty(max(column.count, 1), dtype=np.uint32)
     cdef Py_ssize_t at = 0, stop, bad

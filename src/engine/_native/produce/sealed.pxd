@@ -1,5 +1,5 @@
 # cython: language_level=3
-"""A sealed entry on its way to the broker, made of an open batch or of an entry that must take another way."""
+"""Sealed entries on their way to the broker: made from open batches, or from entries that have to be rerouted."""
 cimport cython
 from libc.stdint cimport uint32_t, uint64_t
 
@@ -7,13 +7,13 @@ from engine._native.produce.builder cimport Builder
 from engine._native.format.ranges cimport Routes
 
 cdef enum:
-    STEADY_BITS = 8               # keyless messages that go together, where their way follows from their sequence ids
+    STEADY_BITS = 8               # low bits of the sequence ids in which keyless messages of one block may differ
 
-# The part that one client has in one transaction. The client makes more of it.
+# The part of one client in one transaction; the client derives its own class from it.
 cdef class TransactionScope:
     cdef readonly uint64_t number         # of the transaction
     cdef readonly uint64_t attempt_number # of the attempt in it; 0 for none
-    cdef public object refusal            # why it takes nothing more: an exception, or None
+    cdef public object refusal            # the exception that further messages are refused with, or None
 
 # One sealed entry on its way to the broker.
 @cython.final
@@ -28,13 +28,13 @@ cdef class SealedEntry:
     cdef readonly list waiters            # (waiter, index of its message), or None
     cdef readonly Py_ssize_t pending      # bytes to release() when its outcome is known
     cdef readonly TransactionScope scope  # None outside of transactions
-    # The client's.
-    cdef public bytes data                # the image; may be replaced by a compressed one
+    # Changed by the client.
+    cdef public bytes data                # the entry; the client replaces it by a compressed one
     cdef public uint32_t attempts
 
-# The entry of a builder that holds something; `index` is its number in the routes, or routes.builders for keyless
-# messages, whose hash is chosen now: of their sequences where the builder has `block_bits`, else by turns. `waiters` is
-# [waiter, index, waiter, index, …] or None; `scope` the transaction's or None. May release the GIL.
+# The entry of a builder that is not empty. `index` is its number in the routes, or routes.builders for keyless
+# messages, whose hash is chosen now: from their sequences where the builder has `block_bits`, else in turn. `waiters`
+# is [waiter, index, waiter, index, …] or None; `scope` the transaction's or None. May release the GIL.
 cdef SealedEntry build(Routes routes, Builder* b, uint32_t index, list waiters, bytes name, uint64_t producer_id,
                        TransactionScope scope)
 # Each message of an entry as an entry of its own, for the same segment. May release the GIL.

@@ -1,5 +1,25 @@
 # cython: language_level=3, auto_pickle=False
-"""A sealed entry on its way to the broker, made of an open batch or of an entry that must take another way."""
+"""Sealed entries on their way to the broker: made from open batches, or from entries that have to be rerouted.
+
+    builder  -- build() -->  SealedEntry  -->  outbox: entry.compress()  -->  broker
+                                  |
+                                  |  the broker refuses it: its segment was sealed meanwhile
+                                  +-- expand(), resplit(): each message to its builder under the new layout, build()
+                                  |  the broker has stored some of its messages already
+                                  +-- expand(), take_apart(): an entry for each message
+
+*What is sealed.* build() chooses the bucket of keyless messages, writes header and columns from the builder into one
+bytes object, and both checksums. From then on messages, order, sequence ids and hash range are fixed; of the header the
+broker writes only its stamp.
+
+*Compression* is not done here: a batcher is busy while it seals, and every thread that produces would wait for the
+compressor. The client's outbox compresses the entries that it took, outside of the batcher's lock, and puts the result
+into `data`.
+
+*Rerouting* keeps what duplicate detection relies on. Keyed messages are split by their keys, and keep their sequence
+ids. Keyless entries are moved whole, by the hash they were sealed with: the segment that owns that hash now inherited
+the knowledge of the one that may have stored them.
+"""
 cimport cython
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_CheckExact, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
 from libc.stdint cimport INT64_MIN, uint8_t, uint16_t, uint32_t, uint64_t
@@ -19,16 +39,16 @@ from engine._native.format.ranges cimport Routes, Target, ring_find, route, rout
 from engine.errors import CorruptionError, InvalidArgumentError
 
 cdef enum:
-    GOLDEN = 40503                # 65,536 by the golden ratio, and another of the kind: multiples lie far apart
-    SILVER = 27147
+    GOLDEN = 40503                # odd, near 65,536 over the golden ratio: its multiples modulo 65,536 lie far apart
+    SILVER = 27147                # another such number
 
 cdef extern from "hash.h" nogil:
     uint32_t key32_hash(const uint8_t* p, size_t n, int algorithm) noexcept
 
 
 cdef class TransactionScope:
-    """The part that one client has in one transaction: `number` is the transaction's id, `attempt_number` stands for
-    the attempt. Once `refusal` is an exception, batchers take nothing more in it.
+    """The part of one client in one transaction: `number` is the transaction's id, `attempt_number` that of the
+    attempt. Once `refusal` is an exception, batchers raise it for further messages.
     """
 
     def __init__(self, uint64_t number, uint64_t attempt_number):
@@ -37,7 +57,7 @@ cdef class TransactionScope:
 
 @cython.final
 cdef class SealedEntry:
-    """One sealed entry: `data` is its image, `pending` what release() takes once its outcome is known."""
+    """One sealed entry: `data` is its bytes, `pending` the bytes to release() once its outcome is known."""
 
     def __repr__(self):
         return (
@@ -75,8 +95,8 @@ cdef void _enlist(Builder* b, TransactionScope scope) noexcept:
         b.txn_high, b.txn_low = scope.number, scope.attempt_number
 
 
-# The way of keyless messages that follows from their sequence ids alone, so that who sends them again, in another
-# life, sends them where they are known. Blocks that follow each other go to places far from each other on both rings.
+# The route of keyless messages that follows from their sequence ids alone, so that a producer which sends them again
+# after a restart sends them to the segment that can detect them. Consecutive blocks lie far apart on both rings.
 cdef const Target* route_steady(Routes routes, const Builder* b, uint32_t* hash) noexcept nogil:
     cdef uint64_t block = b.first_sequence >> b.block_bits
     hash[0] = <uint32_t> ((block * GOLDEN) & 0xFFFF) << 16 | <uint32_t> (((block * SILVER) >> 3) & 0xFFFF)
@@ -128,9 +148,9 @@ cdef SealedEntry _single(SealedEntry entry, Builder* b, const Columns* columns, 
 cdef int _open(SealedEntry entry, Columns* columns) except -1:
     cdef const uint8_t* p = <const uint8_t*> PyBytes_AS_STRING(entry.data)
     if check_header(p, PyBytes_GET_SIZE(entry.data)) != FAULT_NONE or p[AT_COMPRESSION] != COMPRESSION_NONE:
-        raise InvalidArgumentError("only a whole, uncompressed entry can be split")
+        raise InvalidArgumentError("an entry to be split must be whole and uncompressed")
     if not map_columns(columns, p, p + HEADER_SIZE):
-        raise InvalidArgumentError("the columns of the entry do not add up")
+        raise InvalidArgumentError("the columns of an entry to be split must add up to its body")
     return 0
 
 
@@ -196,8 +216,8 @@ cdef void _message_at(Message* m, const Columns* columns, uint32_t i, uint64_t f
         m.properties_size = columns.property_offsets[i + 1] - columns.property_offsets[i]
 
 
-# An entry of keyless messages, for the segment that now owns the hash it was given when it was sealed: it stays where
-# duplicate detection knew it, if an earlier attempt got in.
+# An entry of keyless messages, for the segment that now owns the hash it was sealed with: duplicate detection knows it
+# there, if an earlier attempt was stored.
 cdef SealedEntry _moved(Routes routes, SealedEntry entry, uint32_t hash):  # noqa: A002
     cdef SealedEntry moved = SealedEntry.__new__(SealedEntry)
     cdef uint32_t index = route(routes, hash)
@@ -211,7 +231,7 @@ cdef SealedEntry _moved(Routes routes, SealedEntry entry, uint32_t hash):  # noq
 
 
 def expand(bytes data not None, decompress):
-    """A compressed entry as it was before; `data` itself where it is not compressed.
+    """The uncompressed form of an entry; `data` itself where it is not compressed.
 
     decompress is called as decompress(codec, body, raw_size) and returns raw_size bytes. Raises CorruptionError.
     """

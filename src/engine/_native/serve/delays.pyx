@@ -1,7 +1,7 @@
 # cython: language_level=3
 """When the messages of an entry are to be delivered, read from its deliver-at column; values are not touched.
 
-An entry with that column is never compressed, so the owner of the segment finds it without opening anything.
+An entry with that column is never compressed, so that the segment's broker can read it without decompressing anything.
 """
 from engine._native.format.body cimport Columns, Lease, hold, map_columns
 from engine._native.format.entry cimport (
@@ -12,13 +12,13 @@ from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
 
 from engine.errors import InvalidArgumentError
 
-# A message that is far off is looked at again when this part of its delay, at the least, has gone by: (1 - 2 / PARTS).
+# A message that is due much later is checked again after at least this part of its delay: (1 - 2 / PARTS).
 cdef enum:
     PARTS = 64
 
 
 def has_delays(const uint8_t[::1] block not None):
-    """Whether an entry of a block of whole entries, whose headers the reader has checked, has a deliver-at column."""
+    """Whether an entry of a block of whole entries has a deliver-at column. Headers must have been checked before."""
     cdef size_t at = 0, n = block.shape[0]
     while at + HEADER_SIZE <= n:
         if block[at + AT_FLAGS] & DELIVER_AT:
@@ -28,13 +28,13 @@ def has_delays(const uint8_t[::1] block not None):
 
 
 def withheld(entry, now_ms, tick_ms):
-    """Runs [first, stop) of offsets that are not due at `now_ms`, with the time to look at each of them again.
+    """Runs [first, stop) of offsets that are not due at `now_ms`, with the time to check each of them again.
 
-    (time, first, stop), in milliseconds since 1970 and offsets, by offset. The time is never before `now_ms`. For
-    what is due soon it is the first whole multiple of `tick_ms` at which the message is due. For what is far off it
-    is earlier, and coarse, so that the times of any number of messages are few: by then look again. An entry without
-    the column, or whose columns contradict each other (which is for its reader to find), withholds nothing.
-    CorruptionError where no entry begins; InvalidArgumentError for a tick below 1.
+    Returns (time, first, stop) in milliseconds since 1970 and offsets, by offset. The time is never before `now_ms`.
+    For messages due soon it is the first whole multiple of `tick_ms` at which they are due. For messages due much later
+    it is earlier and coarse, so that any number of messages share few times; check them again then. An entry without
+    the column, or whose columns contradict each other (which its consumer reports), withholds nothing. Raises
+    CorruptionError where no entry begins, InvalidArgumentError for a tick below 1.
     """
     cdef Lease lease = hold(entry)
     cdef const uint8_t* p = lease.start
@@ -48,7 +48,7 @@ def withheld(entry, now_ms, tick_ms):
     if fault != FAULT_NONE:
         raise_fault(fault, unknown(), unknown())
     if tick < 1:
-        raise InvalidArgumentError(f"a tick is at least one millisecond, not {tick}")
+        raise InvalidArgumentError(f"tick_ms must be at least 1, got {tick}")
     if not p[AT_FLAGS] & DELIVER_AT or p[AT_COMPRESSION] != COMPRESSION_NONE:
         return runs
     if not map_columns(&columns, p, p + HEADER_SIZE):
@@ -66,7 +66,7 @@ def withheld(entry, now_ms, tick_ms):
     return runs
 
 
-# When to look at a message again that is due at `due`, later than `now`.
+# When to check a message again that is due at `due`, later than `now`.
 cdef int64_t _look_at(int64_t due, int64_t now, int64_t tick) noexcept nogil:
     cdef uint64_t delay = <uint64_t> due - <uint64_t> now
     cdef uint64_t width = <uint64_t> tick

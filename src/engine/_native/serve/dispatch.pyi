@@ -1,4 +1,4 @@
-"""Who is sent which entry of a segment that several consumers share, bucket by bucket."""
+"""Routes the entries of a segment that several consumers share, bucket by bucket."""
 
 from typing import Any
 

@@ -1,8 +1,32 @@
 # cython: language_level=3
-"""Who is sent which entry of a segment that several consumers share, bucket by bucket.
+"""Routes the entries of a segment that several consumers share, bucket by bucket.
 
-An entry is routed whole, by the bucket range it is stamped with; its body is never looked at. What is kept are runs of
-offsets per bucket: nothing per key, and nothing of the entries themselves, which are read again when they are due.
+A *sharer* is one of those consumers, here a small number. A bucket has one *owner*, the sharer that receives its next
+messages, and perhaps a *holder*, the sharer that was sent messages of it which are not acknowledged yet.
+
+    one bucket, by offset:    acknowledged  |  sent, at the holder  |  due  |  next_offset: not read yet
+                                            ^ first unacknowledged
+
+An entry belongs to one bucket, by the bucket range in its header; its body is never read. The ledger keeps two lists of
+runs of offsets per bucket (runs.pyx), nothing per key or message, and no entries: those are read from the log again
+when they are due.
+
+*Sending.* route() goes through the entries of blocks that were read, in the order of the log:
+
+1. New entries (from `next_offset` on) become due in their bucket, without the offsets acknowledged before.
+2. Where the bucket may be delivered, and its owner has credit for messages and bytes, what is due of the entry moves
+   from `due` to `sent`. The entry goes into the owner's parcel (parcels.pyx), whole; its other offsets are named as
+   ranges to skip. The last entry may overshoot the credit.
+3. Otherwise it stays due. first_due() says from which offset the broker has to read again once there is credit.
+
+*Handover.* A bucket may be delivered only while no sharer but its owner holds anything of it. assign() therefore only
+changes the owner: the former one goes on holding what it was sent until it acknowledges that, or release() makes it due
+again, before everything else of the bucket. This keeps the order of each key over changes of membership.
+
+*Acknowledging.* A sharer acknowledges a position in each of its buckets; both lists are cut there. As the messages of
+one bucket lie between those of others, what was cut are many ranges of offsets: acknowledge() returns them sorted and
+merged, as individual acknowledgements for the subscription's cursor, together with the floor, the lowest offset that
+any bucket still lacks. A sharer that is not the holder (or, where nothing is held, the owner) is refused.
 """
 cimport cython
 from cpython.mem cimport PyMem_Calloc, PyMem_Free, PyMem_Malloc
@@ -24,12 +48,12 @@ cdef uint32_t BUCKETS_MAX = BUCKETS_PER_SEGMENT_MAX
 
 @cython.final
 cdef class BucketLedger:
-    """What of a shared segment is not acknowledged: at whom it is, or due, in each bucket. Sharers are small numbers.
+    """The unacknowledged messages of a shared segment, in each bucket: sent to a sharer, or due.
 
     `ends`: the segment's inclusive bucket ends, rising, the last 65535, as a buffer of uint16. `start`: the first
-    offset to deliver. InvalidArgumentError when the ends are not as said.
+    offset to deliver. Raises InvalidArgumentError for other ends.
 
-    `next_offset`: entries before it were routed. `due_runs`: runs of offsets that nobody holds.
+    `next_offset`: entries before it were routed. `due_runs`: runs of offsets that are due.
     Invariant: of a bucket, messages are sent in the order of their offsets, each to the bucket's owner, and only while
     no other sharer holds an earlier one. Checked by _hand_over(), with ENGINE_DEBUG=1.
     """
@@ -52,18 +76,18 @@ cdef class BucketLedger:
         PyMem_Free(self.ends)
         PyMem_Free(self.buckets)
 
-    # -- who has what --------------------------------------------------------------------------------------------------
+    # -- owners --------------------------------------------------------------------------------------------------------
 
     def assign(self, const int32_t[::1] owners not None):
-        """The owner of each bucket from now on, -1 for nobody."""
+        """Set the owner of each bucket, -1 for none."""
         cdef uint32_t i
         if owners.shape[0] != self.count:
-            raise InvalidArgumentError(f"{self.count} buckets need as many owners, not {owners.shape[0]}")
+            raise InvalidArgumentError(f"{self.count} buckets need as many owners, got {owners.shape[0]}")
         for i in range(self.count):
             self.buckets[i].owner = owners[i]
 
     def release(self, int32_t sharer):
-        """It is gone: what it held is due again, before everything else of its buckets."""
+        """A sharer has detached: what it held is due again, before everything else of its buckets."""
         cdef uint32_t i
         cdef Bucket* bucket
         for i in range(self.count):
@@ -74,13 +98,13 @@ cdef class BucketLedger:
                 self.lists.prepend(&bucket.due, &bucket.sent)
 
     def active(self, uint32_t bucket):
-        """The one who may acknowledge in a bucket: who holds something of it, or else its owner; -1 for nobody."""
+        """The sharer that may acknowledge in a bucket: its holder, else its owner; -1 for none."""
         if bucket >= self.count:
-            raise InvalidArgumentError(f"bucket {bucket} of {self.count}")
+            raise InvalidArgumentError(f"a bucket must be below {self.count}, got {bucket}")
         return _active(&self.buckets[bucket])
 
     def held(self, int32_t sharer):
-        """How many messages it was sent and has not acknowledged."""
+        """How many messages a sharer was sent and has not acknowledged."""
         cdef uint32_t i
         cdef uint64_t messages = 0
         for i in range(self.count):
@@ -90,7 +114,7 @@ cdef class BucketLedger:
 
     @property
     def withheld(self):
-        """Buckets that have an owner, of which another one still holds messages."""
+        """How many buckets wait: another sharer than their owner still holds messages of them."""
         cdef uint32_t i
         cdef int withheld = 0
         for i in range(self.count):
@@ -100,12 +124,12 @@ cdef class BucketLedger:
 
     @property
     def runs(self):
-        """How many runs of offsets are kept."""
+        """How many runs of offsets are kept in memory."""
         return self.lists.used
 
     @property
     def floor(self):
-        """Everything routed below this offset is acknowledged."""
+        """The offset below which everything routed is acknowledged."""
         cdef uint32_t i
         cdef uint64_t first, floor = self.next_offset
         for i in range(self.count):
@@ -116,7 +140,7 @@ cdef class BucketLedger:
     # -- sending -------------------------------------------------------------------------------------------------------
 
     def first_due(self, const int64_t[::1] messages not None, const int64_t[::1] sizes not None):
-        """The lowest offset due to a sharer that has credit for messages and for bytes, by sharer; -1 for none."""
+        """The lowest offset due to a sharer that has credit for messages and bytes (both by sharer); -1 for none."""
         cdef uint32_t i
         cdef Bucket* bucket
         cdef uint64_t first = unknown()
@@ -128,17 +152,17 @@ cdef class BucketLedger:
         return -1 if first == unknown() else first
 
     def route(self, blocks, int64_t[::1] messages not None, int64_t[::1] sizes not None, list unacknowledged=None):
-        """What to send now of blocks that were read, and to whom; what of them is new is due from now on.
+        """Decide what to send now of blocks that were read, and to which sharer; what is new in them becomes due.
 
         blocks: whole entries back to back, whose checksums the reader has verified (headers are checked again here), as
         a buffer or as a list of buffers that follow each other.
-        messages, sizes: what credit each sharer has; what is sent is taken off, the last entry may overshoot.
+        messages, sizes: the credit of each sharer, reduced here by what is sent; the last entry may overshoot.
         unacknowledged: of the new offsets, the rising runs [start, stop) to deliver; None: all of them.
 
-        Returns (sharer, payload, messages, skip) for each that is sent something: its entries as a buffer or as a list
-        of buffers, how many of their messages are for it, and the inclusive ranges of offsets that are not, or None.
-        Raises CorruptionError naming the entry whose range lies in two buckets, or before which offsets are missing;
-        nothing of this object may be relied on then.
+        Returns (sharer, payload, messages, skip) for each sharer that is sent something: its entries as a buffer or as
+        a list of buffers, how many of their messages are for it, and the inclusive ranges of offsets that are not, or
+        None. Raises CorruptionError naming the entry whose range lies in two buckets, or before which offsets are
+        missing; the ledger must not be used after that.
         """
         cdef list sources = blocks if isinstance(blocks, list) else [blocks]
         cdef list leases = [hold(block) for block in sources]
@@ -147,7 +171,8 @@ cdef class BucketLedger:
         cdef Py_ssize_t run = 0
         if messages.shape[0] != sizes.shape[0]:
             raise InvalidArgumentError(
-                f"credit of {messages.shape[0]} sharers for messages, of {sizes.shape[0]} for bytes"
+                f"credit must name as many sharers for messages as for bytes, got {messages.shape[0]} and "
+                f"{sizes.shape[0]}"
             )
         self.parcels.begin(messages.shape[0])
         for number in range(len(leases)):
@@ -158,7 +183,6 @@ cdef class BucketLedger:
         self, Lease lease, uint32_t number, int64_t[::1] messages, int64_t[::1] sizes, list unacknowledged,
         Py_ssize_t run, dict skips,
     ) except -1:
-        """One of the blocks; `run` is where in `unacknowledged` its first entry looks. Where the next block looks."""
         cdef const uint8_t* p
         cdef Py_ssize_t at = 0, size
         cdef uint64_t first, last
@@ -191,7 +215,6 @@ cdef class BucketLedger:
         return run
 
     cdef Bucket* find(self, const uint8_t* p, Py_ssize_t room) except NULL:
-        """The bucket of the entry at p, whose header is checked."""
         cdef Fault fault = check_header(p, room)
         cdef uint32_t bucket
         if fault != FAULT_NONE:
@@ -204,7 +227,6 @@ cdef class BucketLedger:
     cdef Py_ssize_t add_new(
         self, Bucket* bucket, uint64_t first, uint64_t last, list unacknowledged, Py_ssize_t run
     ) except -1:
-        """Make what of an entry is new due, and go on behind it. Where in `unacknowledged` the next entry looks."""
         cdef uint64_t start, stop
         if first > self.next_offset:
             raise CorruptionError(f"offsets {self.next_offset} to {first - 1} are missing before an entry")
@@ -222,7 +244,6 @@ cdef class BucketLedger:
         return run
 
     cdef int64_t give_new(self, Bucket* bucket, uint64_t first, uint64_t last) except -1:
-        """A whole new entry, with nothing of its bucket due before it, goes to the owner. How many messages that is."""
         _hand_over(self.lists.pool, bucket, first)
         self.lists.push(&bucket.sent, first, last)
         bucket.holder, self.next_offset = bucket.owner, last + 1
@@ -233,7 +254,6 @@ cdef class BucketLedger:
         return 0
 
     cdef int64_t take(self, Bucket* bucket, uint64_t first, uint64_t last, dict skips) except -1:
-        """Move what is due of the entry first..last to its owner. How many messages that is; the others are skipped."""
         cdef Run* run
         cdef uint64_t upto, at = first, moved = bucket.sent.offsets
         _hand_over(self.lists.pool, bucket, self.lists.pool[bucket.due.head].first)
@@ -258,11 +278,11 @@ cdef class BucketLedger:
     # -- acknowledging -------------------------------------------------------------------------------------------------
 
     def acknowledge(self, int32_t sharer, list positions):
-        """Everything routed below the position, for each (bucket, position).
+        """Acknowledge everything routed below the position, for each (bucket, position).
 
-        Returns (floor, ranges, refused): everything routed below the floor is acknowledged now; the rising ranges of
-        offsets that are acknowledged by this and end above it, as offset_set() takes them; and the buckets in which
-        `sharer` may acknowledge nothing (see active()) though something below the position is not.
+        Returns (floor, ranges, refused): everything routed below `floor` is acknowledged now; `ranges` are the rising
+        ranges of offsets that this call acknowledged and that end above it, as offset_set() reads them; `refused` are
+        the buckets with something unacknowledged below the position in which `sharer` may not acknowledge (active()).
         """
         cdef uint32_t index
         cdef uint64_t position, first
@@ -271,7 +291,7 @@ cdef class BucketLedger:
         self.lists.forget_trimmed()
         for index, position in positions:
             if index >= self.count:
-                raise InvalidArgumentError(f"bucket {index} of {self.count}")
+                raise InvalidArgumentError(f"a bucket must be below {self.count}, got {index}")
             bucket = &self.buckets[index]
             if not _first(self.lists.pool, bucket, &first) or first >= position:
                 continue
@@ -284,7 +304,7 @@ cdef class BucketLedger:
         return floor, self.lists.merged(floor), refused
 
     def forget(self, uint64_t offset):
-        """What lies below the offset is not there any more."""
+        """Drop everything below the offset: it was deleted from the log."""
         cdef uint32_t i
         for i in range(self.count):
             self.lists.forget_trimmed()
@@ -293,11 +313,11 @@ cdef class BucketLedger:
         self.next_offset = max(self.next_offset, offset)
 
     def go_on(self, uint64_t offset):
-        """No message has the offsets from `next_offset` to this one: they are skipped for every consumer."""
+        """Skip the offsets from `next_offset` to this one for every consumer: no message has them."""
         self.next_offset = max(self.next_offset, offset)
 
     def unacknowledged(self, block, const uint64_t[::1] positions not None, uint64_t start):
-        """(bucket, start, stop) of what a block has of each bucket from `start` on, below that bucket's position."""
+        """(bucket, start, stop) of each entry of a block from `start` on, below its bucket's position."""
         cdef Lease lease = hold(block)
         cdef const uint8_t* p
         cdef Py_ssize_t at = 0
@@ -315,7 +335,7 @@ cdef class BucketLedger:
         return runs
 
 
-# The first offset of a bucket that is not acknowledged; False when there is none.
+# The lowest unacknowledged offset of a bucket; False when there is none.
 cdef inline bint _first(const Run* pool, const Bucket* bucket, uint64_t* first) noexcept nogil:
     cdef uint32_t head = bucket.sent.head if bucket.sent.head else bucket.due.head
     if head:
@@ -335,7 +355,7 @@ cdef inline bint _in_order(const Run* pool, const Bucket* bucket) noexcept nogil
     return not bucket.sent.head or not bucket.due.head or pool[bucket.sent.tail].last < pool[bucket.due.head].first
 
 
-# The owner is sent what begins at `first`.
+# Check that the owner may be sent what begins at `first`.
 cdef inline void _hand_over(const Run* pool, const Bucket* bucket, uint64_t first) noexcept nogil:
     engine_check(_deliverable(bucket), b"a bucket is sent to its owner, while no other sharer holds anything of it")
     engine_check(
@@ -354,8 +374,8 @@ cdef int _check_ends(const uint16_t[::1] ends) except -1:
         rise = rise and ends[i - 1] < ends[i]
     if not 1 <= buckets <= BUCKETS_MAX or not rise or ends[buckets - 1] != 0xFFFF:
         raise InvalidArgumentError(
-            f"a segment has 1 to {BUCKETS_MAX} buckets whose ends rise, the last to 65535: {buckets} ends, the last "
-            f"{ends[buckets - 1] if buckets else None}"
+            f"a segment must have 1 to {BUCKETS_MAX} buckets whose ends rise, the last to 65535, got {buckets} ends, "
+            f"the last {ends[buckets - 1] if buckets else None}"
         )
     return 0
 

@@ -1,15 +1,15 @@
 # cython: language_level=3
-"""Entries back to back, as they stand in a log file: walk them, stamp them, cut blocks out of them, scan them."""
+"""Entries back to back, as in a log file: check and stamp them, cut blocks out of them, scan them."""
 cimport cython
 from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 
 cdef enum:
     RECENT = 16                       # entries of a lane whose offsets are remembered; a power of two
 
-# What of an entry's header decides where it may go and whether it is a duplicate.
+# The fields of an entry's header that decide where it may be stored and whether it is a duplicate.
 @cython.final
 cdef class Claim:
-    cdef public uint64_t position     # in the buffer it came in
+    cdef public uint64_t position     # in the buffer that it was received in
     cdef readonly uint32_t size
     cdef readonly uint32_t count
     cdef readonly uint32_t kind       # KEYED and TRANSACTIONAL flags
@@ -28,12 +28,12 @@ cdef struct Seen:
     uint64_t last_sequence
     uint64_t offset
 
-# What one producer wrote into one bucket. Its sequences rise from entry to entry.
+# The newest entries of one producer in one bucket. Their sequences rise from entry to entry.
 cdef struct Lane:
     uint64_t producer_id
     uint32_t kind                     # the entry's KEYED and TRANSACTIONAL flags: each kind is batched apart
     uint32_t bucket                   # index of the bucket in the segment
-    uint64_t floor                    # the highest that its entries tell
+    uint64_t floor                    # the highest floor of its entries
     uint64_t entries                  # how many so far; the newest is recent[(entries - 1) % RECENT]. 0: a free slot
     Seen recent[RECENT]
 
@@ -43,19 +43,19 @@ cdef struct Mark:
     uint64_t position
     int64_t time_ms
 
-# The state of a scan over one file. It is fed the file's bytes piece by piece and keeps none of them.
+# The state of a scan over one file. The scan is fed the file's bytes piece by piece and keeps none of them.
 cdef class Scan:
     # Fixed after open.
     cdef uint32_t salt
     cdef readonly uint64_t segment_id
     cdef uint64_t step                # bytes between two lines of the index
-    cdef uint64_t end_offset          # the scan stops there; unknown() where nobody knows
+    cdef uint64_t end_offset          # the scan stops there; unknown() for none
     cdef uint16_t[1024] bucket_ends
     cdef int bucket_count
-    # Where the scan stands: everything before is good.
+    # The scan's place: everything before it is good.
     cdef readonly uint64_t position
     cdef readonly uint64_t next_offset
-    # The first fault met, 0 for none. The scan does not move past it.
+    # The first fault, 0 for none. The scan does not move past it.
     cdef readonly int fault
     # Gathered from the good entries.
     cdef readonly uint64_t durable_upto
@@ -68,7 +68,7 @@ cdef class Scan:
     cdef Lane* lanes
     cdef size_t lane_count, lane_room
 
-    # Take the good entries at the front of n bytes; how many bytes they are. -1: no memory.
+    # Scan the good entries at the front of n bytes; returns their bytes. -1: no memory.
     cdef int64_t take(self, const uint8_t* p, size_t n) noexcept nogil
     cdef int check(self, const uint8_t* p, size_t room) noexcept nogil
     cdef int remember(self, const uint8_t* p) noexcept nogil

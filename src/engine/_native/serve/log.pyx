@@ -1,5 +1,28 @@
 # cython: language_level=3
-"""Entries back to back, as they stand in a log file: walk them, stamp them, cut blocks out of them, scan them.
+"""Entries back to back, as in a log file: check and stamp them, cut blocks out of them, scan them.
+
+The life of an entry in the log, and the function for each step:
+
+1. entries() checks what a producer sent, before any of it is stored: header and body checksums of all, then what is in
+   them (structure.pyx), then transaction and producer. It returns a Claim of each for duplicate detection.
+2. stamp() writes term, offsets and time into the broker's half of each header, in place. The checksum of that half is
+   seeded with the file's salt, so that what an earlier file left on the same blocks of the disk never counts as an
+   entry of this one.
+3. cut() finds the block for a reader: skip the entries that end at or below its offset, then take whole entries up to
+   `bytes_max`. Stamp, segment and the continuity of offsets are checked again on the way, bodies where asked.
+4. Scan reads a file again after a crash:
+
+       file    | header | entry | entry | entry | torn entry | zeros written ahead
+                                                ^ position: all before it is good
+
+   It is fed the file in pieces. Of each entry it checks header, stamp, segment, that its offset is the expected next
+   one, and the body checksum, in this order; then it notes a line of the sparse index every `step` bytes, and the
+   newest entries of each lane (producer, kind, bucket) for duplicate detection, in an open-addressing hash table.
+   It stops at `end_offset`, or at the first fault; an entry that is not complete yet (FAULT_SHORT) asks for more bytes.
+
+   What a fault means is decided in `storage`. find_durable() searches behind it, on every 8th byte as entries are
+   multiples of 8, for an entry that states that an offset beyond the fault was durable already: then acknowledged data
+   is damaged. Else the fault is the torn tail of a write that was never acknowledged, and is cut off.
 
 Nothing here opens, reads or writes a file: `storage` brings the bytes. See docs/formats/log.md.
 """
@@ -21,7 +44,7 @@ cdef uint32_t KINDS = e.KEYED | e.TRANSACTIONAL
 
 
 cdef class Claim:
-    """What of an entry's header decides where it may go and whether it is a duplicate."""
+    """The fields of an entry's header that decide where it may be stored and whether it is a duplicate."""
 
     def __init__(self, position, size, count, kind, bucket_min, bucket_max, segment_hash_min, segment_hash_max,
                  producer_id, first_sequence, last_sequence, floor=0):
@@ -57,12 +80,12 @@ cdef Claim _claim_at(const uint8_t* p, size_t position):
 
 
 def entries(data not None, bint check_body=True, transaction=None, producer=None):
-    """A Claim for each of the whole entries in a buffer, as it comes from a producer.
+    """A Claim for each of the whole entries in a buffer.
 
-    Headers are checked, bodies and what is in them too unless they were when they were stored. `transaction`: the
-    (number, attempt) that all of them belong to, None: they are in none; of stored ones, which may be in any, nothing
-    is asked. `producer`: the id of the one that sent them, None for any. Raises CorruptionError, MessageTooLargeError;
-    InvalidArgumentError for one that says something else.
+    check_body: check bodies and what is in them, too, and `transaction`; False for entries that were stored before.
+    transaction: the (number, attempt) that every entry must belong to, None: to none. producer: the id of the producer
+    that every entry must name, None for any. Raises CorruptionError, MessageTooLargeError; InvalidArgumentError for an
+    entry of another transaction or producer.
     """
     cdef Lease lease = hold(data)  # columns are checked where they lie, and need their alignment
     cdef size_t n = lease.size, at = 0, bad = 0
@@ -76,9 +99,11 @@ def entries(data not None, bint check_body=True, transaction=None, producer=None
     if producer is not None:
         sender = producer
     if n == 0:
-        raise InvalidArgumentError("nothing to append; give at least one entry")
+        raise InvalidArgumentError("an append must have at least one entry, got none")
     with nogil:
-        fault = _check_entries(start, n, check_body, &flaw, &bad)
+        fault = e.check_entries(start, n, check_body, &bad)
+        if fault == e.FAULT_NONE and check_body:
+            flaw = _find_flaw(start, n, &bad)
     if fault != e.FAULT_NONE:
         e.raise_fault(fault, e.unknown(), e.unknown())
     if flaw != FLAW_NONE:
@@ -86,10 +111,11 @@ def entries(data not None, bint check_body=True, transaction=None, producer=None
     cdef list found = []
     while at < n:
         if check_body and not _is_in(start + at, inside, high, low):
-            raise InvalidArgumentError("an entry says that it is in another transaction than its frame, or in none")
+            raise InvalidArgumentError(
+                "an entry must be in the transaction that its frame names, got one in another or in none")
         if producer is not None and load64(start + at + e.AT_PRODUCER_ID) != sender:
             raise InvalidArgumentError(
-                f"producer_id of an entry must be {hex(sender)}, that of the producer that is attached, got "
+                f"producer_id of an entry must be {hex(sender)}, that of the attached producer, got "
                 f"{hex(load64(start + at + e.AT_PRODUCER_ID))}")
         found.append(_claim_at(start + at, at))
         at += load32(start + at + e.AT_SIZE)
@@ -102,28 +128,21 @@ cdef inline bint _is_in(const uint8_t* p, bint inside, uint64_t high, uint64_t l
     return inside and load64(p + e.AT_TXN_HIGH) == high and load64(p + e.AT_TXN_LOW) == low
 
 
-# All headers and, where it is asked for, checksums of bodies and what is in them. `flaw`: of the entry at `bad`.
-cdef Fault _check_entries(
-    const uint8_t* start, size_t n, bint check_body, Flaw* flaw, size_t* bad
-) noexcept nogil:
-    cdef size_t at = 0
-    cdef Fault fault
-    while at < n:
-        fault = e.check_header(start + at, n - at)
-        if fault == e.FAULT_NONE and check_body:
-            fault = e.check_body(start + at)
-        if fault != e.FAULT_NONE:
-            return fault
-        if check_body and flaw[0] == FLAW_NONE:
-            flaw[0] = check_structure(start + at)
-            bad[0] = at
-        at += load32(start + at + e.AT_SIZE)
-    return e.FAULT_NONE
+# The first flaw inside entries whose checksums hold, and `bad`: where its entry begins.
+cdef Flaw _find_flaw(const uint8_t* start, size_t n, size_t* bad) noexcept nogil:
+    cdef Flaw flaw
+    bad[0] = 0
+    while bad[0] < n:
+        flaw = check_structure(start + bad[0])
+        if flaw != FLAW_NONE:
+            return flaw
+        bad[0] += load32(start + bad[0] + e.AT_SIZE)
+    return FLAW_NONE
 
 
 def stamp(uint8_t[::1] data not None, uint32_t salt, uint32_t term, uint64_t first_offset, int64_t publish_time_ms,
           uint64_t durable_upto, uint64_t segment_id, size_t start=0):
-    """Stamp whole entries, checked before, from position `start` on, in place; the offset after the last of them.
+    """Stamp whole entries, checked before, from position `start` on, in place. Returns the offset after the last.
 
     The offsets follow each other from `first_offset`, one per message.
     """
@@ -142,11 +161,11 @@ def cut(const uint8_t[::1] data not None, uint32_t salt, uint64_t segment_id, ui
         bint check_body=True, upto=None):
     """Cut the block for a reader at `offset` out of stamped entries that start where `data` does.
 
-    (start, stop, first_offset, next_offset, messages, missing): the block is data[start:stop], whole entries of which
-    the first one holds `offset` or, when it is not here, is the first after it; at least one entry, otherwise at most
-    `bytes_max`. The last, incomplete entry of the buffer is left out, and so is what begins at or above `upto`. When
-    not even one fits the buffer then start == stop and `missing` says how many bytes from `start` it takes. Raises
-    CorruptionError for what fails a check.
+    Returns (start, stop, first_offset, next_offset, messages, missing). The block is data[start:stop], whole entries
+    of which the first one holds `offset` or, where that is not in the buffer, is the first after it: at least one
+    entry, otherwise at most `bytes_max`. An incomplete entry at the end of the buffer is left out, and so is what
+    begins at or above `upto`. When not even one entry is complete, start == stop, and `missing` is the bytes from
+    `start` that it takes. Raises CorruptionError for the first entry, if it fails a check.
     """
     cdef size_t n = data.shape[0], at = 0, start = 0, missing = 0
     cdef uint64_t first = 0, after = 0, messages = 0, expected = e.unknown()
@@ -186,7 +205,7 @@ def cut(const uint8_t[::1] data not None, uint32_t salt, uint64_t segment_id, ui
     if fault != e.FAULT_NONE:
         if messages == 0:
             e.raise_fault(fault, segment_id, offset if expected == e.unknown() else expected)
-        at = min(at, n)                          # what is good before the fault is served; the next read meets it
+        at = min(at, n)                          # serve what is good before the fault; the next read raises it
     return (start, at if messages else start, first, after, messages, 0 if messages else missing)
 
 
@@ -202,9 +221,9 @@ cdef Fault _check_place(const uint8_t* p, uint32_t salt, uint64_t segment_id, ui
 
 
 def find_durable(const uint8_t[::1] data not None, uint32_t salt, uint64_t segment_id, uint64_t above):
-    """Look at every 8th byte for an entry of this file that knew an offset larger than `above` to be durable.
+    """Search every 8th byte for an entry of this file that states that an offset larger than `above` was durable.
 
-    Its position in the buffer, or -1. An entry whose header is inside the buffer is found; its body is not needed.
+    Returns its position in the buffer, or -1. Only its header has to be inside the buffer.
     """
     cdef size_t n = data.shape[0], at = 0
     cdef const uint8_t* p
@@ -224,7 +243,7 @@ def find_durable(const uint8_t[::1] data not None, uint32_t salt, uint64_t segme
 
 
 def offset_at_time(const uint8_t[::1] data not None, int64_t time_ms):
-    """The first offset of the first entry of a block that was published at or after a time, -1 when there is none."""
+    """The first offset of the first entry of a block that was published at or after a time, -1 for none."""
     cdef size_t n = data.shape[0], at = 0
     while at + e.HEADER_SIZE <= n:
         if <int64_t>load64(&data[at] + e.AT_PUBLISH_TIME) >= time_ms:
@@ -234,12 +253,12 @@ def offset_at_time(const uint8_t[::1] data not None, int64_t time_ms):
 
 
 def raise_fault(int fault, uint64_t segment_id, uint64_t offset):
-    """Raise the CorruptionError of a fault that a Scan met."""
+    """Raise the CorruptionError for the `fault` of a Scan."""
     e.raise_fault(<Fault>fault, segment_id, offset)
 
 
 cdef class Scan:
-    """Reads a file's entries in order, checks all of each, and gathers what a segment must know to go on."""
+    """Scans a file's entries in order, checks each as a whole, and gathers what a segment needs to continue."""
 
     def __cinit__(self, uint32_t salt, uint64_t segment_id, uint64_t first_offset, uint64_t position, bucket_ends,
                   end_offset=None, uint64_t step=limits.LOG_INDEX_BYTES_STEP):
@@ -252,7 +271,7 @@ cdef class Scan:
         self.time_ms = 0
         self.bucket_count = len(bucket_ends)
         if not 0 < self.bucket_count <= 1024:
-            raise InvalidArgumentError(f"{len(bucket_ends)} buckets; a segment has 1 to 1024")
+            raise InvalidArgumentError(f"a segment must have 1 to 1024 buckets, got {len(bucket_ends)}")
         for i, end in enumerate(bucket_ends):
             self.bucket_ends[i] = end
 
@@ -261,9 +280,9 @@ cdef class Scan:
         free(self.lanes)
 
     def feed(self, const uint8_t[::1] data not None):
-        """Take the entries at the front of `data`, which continues the file at `position`; how many bytes they are.
+        """Scan the entries at the front of `data`, which continues the file at `position`. Returns their bytes.
 
-        The rest, when there is no `fault`, is the beginning of an entry: feed it again with what follows it.
+        Without a `fault` the rest is the beginning of an entry: feed it again, with what follows.
         """
         cdef size_t n = data.shape[0]
         cdef int64_t taken = 0

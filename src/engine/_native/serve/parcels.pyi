@@ -1,3 +1,3 @@
-"""What each of several consumers is sent of blocks of entries."""
+"""The payloads that one call of route() sends, one for each consumer."""
 
 class Parcels: ...

@@ -1,5 +1,13 @@
 # cython: language_level=3
-"""What each of several consumers is sent of blocks of entries."""
+"""The payloads that one call of route() sends, one for each consumer.
+
+    block    | entry A1 | entry A2 | entry B1 | entry A3 |
+    pieces   | A: 0..A2            | B        | A        |      neighbours of one consumer are one piece
+
+The pieces are noted in the order of the log. In the end a parcel of one piece is a view of its block; one of many small
+pieces is copied into one buffer, since a memoryview and its part of a vectored write cost more than the copy; one of
+large pieces is a list of views.
+"""
 cimport cython
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
 from cpython.mem cimport PyMem_Calloc, PyMem_Free, PyMem_Realloc
@@ -9,19 +17,18 @@ from libc.string cimport memcpy
 
 cdef enum:
     SIZE_MIN = 64
-    PIECE_COPIED_MAX = 16384      # pieces smaller than this, on average, are copied together: a view costs more
+    PIECE_COPIED_MAX = 16384      # bytes; pieces smaller than this on average are copied into one buffer
 
 
 @cython.final
 cdef class Parcels:
-    """Of the blocks of one call; the memory stays for the next. Consumers are small numbers."""
+    """The parcels of one call; their memory is kept for the next. Consumers are small numbers."""
 
     def __dealloc__(self):
         PyMem_Free(self.pieces)
         PyMem_Free(self.parcels)
 
     cdef int begin(self, uint32_t consumers) except -1:
-        """Forget everything; there are so many consumers."""
         PyMem_Free(self.parcels)
         self.count, self.pieces_count = 0, 0
         self.parcels = <Parcel*> PyMem_Calloc(consumers + 1, sizeof(Parcel))
@@ -31,7 +38,6 @@ cdef class Parcels:
         return 0
 
     cdef int pack(self, uint32_t owner, uint32_t block, Py_ssize_t start, Py_ssize_t stop, int64_t messages) except -1:
-        """These bytes of a block, in which so many messages are for it, go to the owner."""
         cdef Parcel* parcel = &self.parcels[owner]
         cdef Piece* last = &self.pieces[parcel.last_piece] if parcel.pieces else NULL
         parcel.size += stop - start
@@ -57,10 +63,6 @@ cdef class Parcels:
         return 0
 
     cdef list deliver(self, list blocks, list leases, dict skips):
-        """(consumer, payload, messages, skip) for each that gets anything; `leases` are of the blocks.
-
-        Many small pieces are copied into one buffer, the others are views of their blocks.
-        """
         cdef uint32_t i
         cdef Parcel* parcel
         cdef Piece* piece

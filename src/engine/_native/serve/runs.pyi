@@ -1,3 +1,3 @@
-"""Lists of runs of offsets, as many as wanted, in one piece of memory."""
+"""Linked lists of runs of offsets, any number of lists in one array."""
 
 class RunPool: ...

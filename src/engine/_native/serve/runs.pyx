@@ -1,5 +1,13 @@
 # cython: language_level=3
-"""Lists of runs of offsets, as many as wanted, in one piece of memory."""
+"""Linked lists of runs of offsets, any number of lists in one array.
+
+    pool     [ - | run | run | free | run | free ]        `next` links a list, or the free ones, by index
+    a list   head ---> run ---> run <--- tail             its owner keeps the head; appended to at the tail
+
+A shared segment has up to 1,024 buckets with two lists each, most of them short. One array for all of them costs no
+allocation per run, and moving a list to the front of another (prepend) is a change of two links. What trim() cuts off
+is collected in `trimmed` until the call that acknowledges has merged it into ranges.
+"""
 cimport cython
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
 from cpython.mem cimport PyMem_Free, PyMem_Realloc
@@ -15,14 +23,13 @@ cdef enum:
 
 @cython.final
 cdef class RunPool:
-    """The memory of lists whose owner holds their heads. `used`: runs in all of them."""
+    """The memory of lists whose heads are kept by their owner. `used`: runs in all lists."""
 
     def __dealloc__(self):
         PyMem_Free(self.pool)
         PyMem_Free(self.trimmed)
 
     cdef int push(self, Runs* runs, uint64_t first, uint64_t last) except -1:
-        """Append a run, or lengthen the last one. How many runs there are more."""
         cdef uint32_t index
         engine_check(not runs.head or self.pool[runs.tail].last < first, b"runs are in the order of their offsets")
         runs.offsets += last + 1 - first
@@ -40,7 +47,6 @@ cdef class RunPool:
         return 1
 
     cdef uint32_t allot(self) except 0:
-        """A run that is in no list."""
         cdef uint32_t index, size
         cdef Run* pool
         if not self.free:
@@ -58,7 +64,6 @@ cdef class RunPool:
         return index
 
     cdef void pop(self, Runs* runs) noexcept nogil:
-        """Drop the first run."""
         cdef uint32_t index = runs.head
         runs.offsets -= self.pool[index].last + 1 - self.pool[index].first
         runs.count -= 1
@@ -70,7 +75,6 @@ cdef class RunPool:
         self.used -= 1
 
     cdef void prepend(self, Runs* runs, Runs* before) noexcept nogil:
-        """Move a list, which is not empty, to the front of another one whose offsets are all higher."""
         if runs.head:
             self.pool[before.tail].next = runs.head
             before.tail = runs.tail
@@ -81,7 +85,6 @@ cdef class RunPool:
         before.offsets = 0
 
     cdef int64_t trim(self, Runs* runs, uint64_t position) except -1:
-        """Move what lies below a position to `trimmed`. How many runs there are less."""
         cdef Run* run
         cdef int64_t gone = 0
         while runs.head and self.pool[runs.head].first < position:
@@ -96,7 +99,6 @@ cdef class RunPool:
         return gone
 
     cdef int note(self, uint64_t first, uint64_t last) except -1:
-        """Add a run to `trimmed`."""
         cdef Run* trimmed
         if self.trimmed_count == self.trimmed_size:
             self.trimmed_size = max(SIZE_MIN, 2 * self.trimmed_size)
@@ -109,19 +111,15 @@ cdef class RunPool:
         return 0
 
     cdef void forget_trimmed(self) noexcept nogil:
-        """What was trimmed before is of no interest."""
         self.trimmed_count = 0
 
     cdef bytes merged(self, uint64_t floor):
-        """What was trimmed, as rising runs, neighbours in one, without those below the floor. Packed as ranges are that
-        offset_set() reads.
-        """
         cdef uint32_t i, kept = 0
         cdef Run* run
         cdef Run* before
         cdef bytes packed
         cdef uint8_t* p
-        if self.trimmed_count:  # else there may be no array at all
+        if self.trimmed_count:  # else the array may not exist yet
             qsort(self.trimmed, self.trimmed_count, sizeof(Run), _by_first)
         for i in range(self.trimmed_count):
             run, before = &self.trimmed[i], &self.trimmed[kept - 1] if kept else NULL

@@ -1,2 +1,2 @@
 # cython: language_level=3
-"""What readers of a segment must know of the transactional entries in a block; plain functions, nothing to cimport."""
+"""The transactional entries of a block, by their headers; plain functions, nothing to cimport."""

@@ -1,4 +1,4 @@
-"""What readers of a segment must know of the transactional entries in a block."""
+"""The transactional entries of a block, by their headers."""
 
 from typing import NamedTuple
 

@@ -1,5 +1,5 @@
 # cython: language_level=3
-"""What readers of a segment must know of the transactional entries in a block, by their headers."""
+"""The transactional entries of a block, by their headers: readers need them to withhold open and aborted messages."""
 from engine._native.format.entry cimport Fault, load32, load64
 from engine._native.format cimport entry as e
 from libc.stdint cimport uint8_t, uint64_t
@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 
 class Transacted(NamedTuple):
-    """One transactional entry: its messages `first`..`last`, as stamped under `term`, and whose they are."""
+    """One transactional entry: its offsets `first`..`last`, the term of its stamp, its transaction and its producer."""
 
     first: int
     last: int

@@ -1,1 +1,1 @@
-"""Operators' door: the administration service, its HTTP API, settings that change at run time."""
+"""Administration: the admin service, its HTTP API, settings that change at run time. Loop thread only."""

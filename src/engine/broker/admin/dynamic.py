@@ -1,6 +1,6 @@
-"""Limits that are changed while brokers run: kept in the metadata store, followed by every broker, and over restarts.
+"""Limits that change at run time: kept in the metadata store, watched by every broker, persistent over restarts.
 
-A value that was set so wins over file, environment and arguments, until it is taken back (PIP-442 "rollout").
+Such a value overrides file, environment and arguments until it is unset (PIP-442 "rollout").
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from engine.metadata.store import Event, EventKind, MetadataStore
 
 log = logging.getLogger(__name__)
 
-# What needs one of these reads the CurrentConfig at each use, or follows it.
+# Users of one of these read the CurrentConfig at each use, or follow it.
 DYNAMIC = (
     "attachments_max",
     "attachments_per_connection_max",
@@ -43,18 +43,18 @@ DYNAMIC = (
 
 
 class DynamicConfig:
-    """Puts what operators set at run time into effect, on this broker and on the others. Loop thread only."""
+    """Applies settings made at run time, on this broker and on the others."""
 
     def __init__(self, current: CurrentConfig, metadata: MetadataStore) -> None:
         """The configuration in effect so far becomes the base, which settings made at run time override."""
         self._current = current
         self._metadata = metadata
         self._base = current.value
-        self._set: dict[str, Any] = {}  # as far as was heard here
+        self._set: dict[str, Any] = {}  # as watched here
         self._tasks = Supervisor("configuration")
 
     async def start(self) -> None:
-        """What was set before counts from now on; the rest follows. Raises what the metadata store raises."""
+        """Apply the stored settings and watch for changes. Raises what the metadata store raises."""
         for record in await self._metadata.list(keys.CONFIGURATION, keys.prefix_end(keys.CONFIGURATION)):
             self._note(record.key, record.value)
         self._apply()
@@ -63,38 +63,35 @@ class DynamicConfig:
         self._tasks.spawn(following, "watch of the configuration")
 
     async def close(self) -> None:
-        """Follow no more. Idempotent."""
         await self._tasks.close()
 
     @property
     def base(self) -> BrokerConfig:
-        """What the broker was started with, or has read again since."""
+        """The configuration as started, or reloaded since."""
         return self._base
 
     def rebase(self, config: BrokerConfig) -> None:
-        """Another base from now on; what was set at run time wins over it as before."""
+        """Replace the base; settings made at run time still override it."""
         self._base = config
         self._apply()
 
-    # -- what operators ask for ------------------------------------------------------------------------------------
+    # -- operations ------------------------------------------------------------------------------------------------
 
     def names(self) -> list[str]:
-        """What may be set."""
         return list(DYNAMIC)
 
     def values(self) -> dict[str, Any]:
-        """What was set."""
         return dict(sorted(self._set.items()))
 
     def runtime(self) -> dict[str, Any]:
-        """What is in effect, of all that may be set."""
+        """The values in effect of all settings that may be set."""
         return {name: getattr(self._current.value, name) for name in self.names()}
 
     async def set(self, name: str, value: Any) -> None:
-        """Durably, for all brokers; it counts here when this returns, and for the others a moment later.
+        """Set a value durably, for all brokers; in effect here on return, on the others after their watch fires.
 
-        `name` may be the specification's, the value then is in the unit it has there; text may have a unit.
-        Raises InvalidArgumentError for what cannot be set at run time, InvalidConfigurationError for a wrong value.
+        `name` may be the specification's; the value then is in the specification's unit. Text may have a unit.
+        Raises InvalidArgumentError for a setting that is not dynamic, InvalidConfigurationError for an invalid value.
         """
         key, value = self._checked(name, value)
         given = dataclasses.replace(self._base, **{**self._set, key: value})
@@ -104,7 +101,7 @@ class DynamicConfig:
         self._apply()
 
     async def unset(self, name: str) -> None:
-        """Go back to what each broker was started with. Idempotent. Raises InvalidArgumentError."""
+        """Return to each broker's own configuration. Idempotent. Raises InvalidArgumentError."""
         key = _dynamic(name)
         await self._metadata.delete(keys.setting(key))
         self._set.pop(key, None)
@@ -113,7 +110,7 @@ class DynamicConfig:
     def _checked(self, name: str, value: Any) -> tuple[str, Any]:
         _dynamic(name)
         if value is None or not isinstance(value, str | int | float):
-            raise InvalidConfigurationError(f"{name} is {value!r:.80}; a number, or text with a unit, is right")
+            raise InvalidConfigurationError(f"{name} must be a number, or text with a unit, got {value!r:.80}")
         return setting(name, value)
 
     # -- following -------------------------------------------------------------------------------------------------
@@ -128,14 +125,14 @@ class DynamicConfig:
         self._apply()
 
     def _note(self, key: str, value: bytes | None) -> None:
-        """Of what this broker does not know, or cannot read, it says so and goes on as before."""
+        """Take over a setting; an unknown or invalid one is logged and ignored."""
         name = keys.decode(key.removeprefix(keys.CONFIGURATION))
         if value is None:
             self._set.pop(name, None)
             return
         try:
             if name not in DYNAMIC:
-                raise InvalidConfigurationError("this broker does not know it, or not as one that changes")
+                raise InvalidConfigurationError("unknown to this broker, or not dynamic")
             found = json.loads(value)
             dataclasses.replace(self._base, **{name: found})
         except (ValueError, TypeError) as e:
@@ -144,12 +141,12 @@ class DynamicConfig:
         self._set[name] = found
 
     def _apply(self) -> None:
-        """Make it count, and say what has changed."""
+        """Put the settings into effect and log the changes."""
         before = self._current.value
         try:
             now = dataclasses.replace(self._base, **self._set)
         except InvalidConfigurationError as e:
-            log.warning("the settings in the metadata store are ignored, since they do not fit together: %s", e)
+            log.warning("the settings in the metadata store are ignored, they conflict: %s", e)
             return
         self._current.replace(now)
         for name in DYNAMIC:
@@ -159,11 +156,11 @@ class DynamicConfig:
 
 
 def _dynamic(name: str) -> str:
-    """Our name of what may be set at run time. Raises InvalidArgumentError."""
+    """The dynamic setting's snake_case name. Raises InvalidArgumentError."""
     try:
         key, _ = setting(name, 0)
     except InvalidConfigurationError:
         key = name
     if key not in DYNAMIC:
-        raise InvalidArgumentError(f"{name!r:.80} cannot be set at run time; {', '.join(DYNAMIC)} can")
+        raise InvalidArgumentError(f"a setting at run time must be one of {', '.join(DYNAMIC)}, got {name!r:.80}")
     return key

@@ -23,19 +23,18 @@ from engine.wire.url import format_url
 log = logging.getLogger(__name__)
 
 WILDCARDS = ("0.0.0.0", "::", "")
-CLOSE_S_MAX = 2.0  # what is being answered has this long when the door closes, and as long again once it is cancelled
-_REFUSED_MAX = 100  # connections above the limit that are told why they are refused
+CLOSE_S_MAX = 2.0  # on close, requests in progress have this long, and as long again once cancelled
+_REFUSED_MAX = 100  # connections above the limit that are answered 503; further ones are aborted
 
 
 class HttpDoor:
     """Serves one application until it is closed.
 
-    To so many connections. One that comes above them takes the place of another on which no request is being answered:
-    of the one that has waited longest without having sent the head of a request, or else of the one that has been idle
-    longest since its last answer. So neither half-sent heads nor idle connections shut out new ones. Where requests are
-    being answered over all of them, a request over the new connection is answered 503, unless it is for one of the
-    paths that are `always` answered, and that is its last. Of connections still above, there are a few, and the others
-    are closed at once.
+    At most `connections_max` connections. A further one replaces a connection without a request in progress: the one
+    that has waited longest without a complete request head, or else the one idle longest since its last answer. So
+    neither half-sent heads nor idle connections shut out new ones. When requests are in progress on all of them, a
+    request over the new connection is answered 503, unless it is for one of the paths that are `always` answered, and
+    the connection is closed after it. At most _REFUSED_MAX connections are answered so; further ones are aborted.
     """
 
     def __init__(
@@ -52,7 +51,7 @@ class HttpDoor:
         application.middlewares[:0] = (self._only_so_many, _only_origin_form, answer_errors, checks)
         self.connections_max = HTTP_CONNECTIONS_MAX
         self.refused = 0  # connections, or requests over them
-        self._full = False  # a connection was closed at once, and none has found room since
+        self._full = False  # a connection was aborted, and none was accepted since
         self._always = always
         # aiohttp counts this from the start of a connection, and from each answer, until the next head is complete.
         self._runner: web.AppRunner | None = web.AppRunner(
@@ -71,7 +70,7 @@ class HttpDoor:
         self.port = 0
 
     async def listen(self, host: str, port: int, tls: ssl.SSLContext | None = None) -> tuple[str, int]:
-        """Serve; the address, with the port that was taken for 0. Raises ConnectError."""
+        """Serve; returns (host, port), the port chosen for 0. Raises ConnectError."""
         runner = self._runner
         assert runner is not None
         await runner.setup()
@@ -99,16 +98,15 @@ class HttpDoor:
 
     @property
     def connections(self) -> int:
-        """How many there are."""
         return len(self._connections())
 
     def _connections(self) -> list[web.RequestHandler]:
-        """In the order in which they came."""
+        """Open connections in the order of their arrival."""
         server = None if self._runner is None else self._runner.server
         return [] if server is None else [one for one in server.connections if one not in self._leaving]
 
     def _count(self, server: web.Server) -> None:
-        """Look at each connection when it comes."""
+        """Account for each connection when it opens and closes."""
         made, lost = server.connection_made, server.connection_lost
 
         def connection_made(handler: web.RequestHandler, transport: asyncio.Transport) -> None:
@@ -122,7 +120,7 @@ class HttpDoor:
                 self.refused += 1
                 transport.abort()
                 if not self._full:
-                    log.warning("HTTP connections are closed at once: above the maximum of %d", most)
+                    log.warning("HTTP connections are aborted: above the maximum of %d", most)
                 self._full = True
 
         def connection_lost(handler: web.RequestHandler, error: BaseException | None = None) -> None:
@@ -134,7 +132,7 @@ class HttpDoor:
         server.connection_lost = connection_lost  # type: ignore[method-assign, assignment]
 
     def _make_room(self) -> None:
-        """Above the limit: close a connection on which nothing is being answered, as the class says."""
+        """Above the limit: close a connection without a request in progress, in the class's order."""
         waiting = self._headless or self._idle
         if waiting and self.connections > self.connections_max:
             oldest = next(iter(waiting))
@@ -147,7 +145,7 @@ class HttpDoor:
             oldest.force_close()
 
     def _is_above(self, request: web.Request) -> bool:
-        """Whether its connection came when there were as many as there may be, and there still are."""
+        """Whether its connection is beyond the first `connections_max` that are open."""
         connections = self._connections()
         return len(connections) > self.connections_max and request.protocol not in connections[: self.connections_max]
 
@@ -169,24 +167,23 @@ class HttpDoor:
             response = await handler(request)
         else:
             self.refused += 1
-            why = f"there are {self.connections_max} HTTP connections, as many as there may be; try again later"
+            why = f"HTTP connection limit reached ({self.connections_max}); try again later"
             response = _error(503, why, ConnectError.code)
         response.force_close()
         return response
 
     def statistics(self) -> PoolStatistics:
-        """How it stands."""
         return PoolStatistics(
             "http_connections", "connections", self.connections, self.connections_max, refusals=self.refused
         )
 
     def url_for(self, dialled: str | None = None) -> str:
-        """Where it is served. One on all interfaces is on the one that somebody has `dialled`."""
+        """The URL. When listening on all interfaces, its host is the one `dialled`."""
         host = dialled if dialled is not None and self.host in WILDCARDS else self.host
         return format_url(host, self.port, self.scheme)
 
     async def close(self) -> None:
-        """Finish what is being answered and stop. Idempotent."""
+        """Finish requests in progress and stop. Idempotent."""
         runner, self._runner = self._runner, None
         if self._server is not None:
             self._server.close()
@@ -195,14 +192,14 @@ class HttpDoor:
 
 
 class _ServerLog(logging.LoggerAdapter[logging.Logger]):
-    """aiohttp's log, in which a request that is no HTTP is one line; anybody can send one."""
+    """aiohttp's log, with one line for a malformed request, which any peer can send."""
 
     def exception(self, msg: object, *args: object, **options: Any) -> None:
         """Log an error with its traceback, unless it is the client's."""
         error = options.get("exc_info")
         if isinstance(error, HttpProcessingError):
             why = " ".join(error.message.split())
-            log.warning("a request from %s was refused, it is no HTTP: %.200s", args[0] if args else "a client", why)
+            log.warning("a malformed HTTP request from %s was refused: %.200s", args[0] if args else "a client", why)
         elif isinstance(error, web.RequestPayloadError):  # met when what a handler left of the body is passed over
             log.debug("the body of a request was not received: %.200s", " ".join(str(error).split()))
         else:
@@ -223,7 +220,7 @@ async def _only_origin_form(request: web.Request, handler: Handler) -> web.Strea
 
 @web.middleware
 async def answer_errors(request: web.Request, handler: Handler) -> web.StreamResponse:
-    """What a handler raises as a status and a JSON object with the reason and the wire code; never a traceback."""
+    """Answer a handler's exception with a status and a JSON object of reason and wire code; never a traceback."""
     try:
         return await handler(request)
     except EngineError as e:
@@ -233,12 +230,12 @@ async def answer_errors(request: web.Request, handler: Handler) -> web.StreamRes
         if "Allow" in e.headers:
             response.headers["Allow"] = e.headers["Allow"]
         return response
-    except (ConnectionError, web.RequestPayloadError) as e:  # the client hung up, or sent no body that can be read
+    except (ConnectionError, web.RequestPayloadError) as e:  # the client disconnected, or its body is unreadable
         why = " ".join(str(e).split()) or type(e).__name__
-        return _error(400, f"the body was not received: {why}", InvalidArgumentError.code)
+        return _error(400, f"the body could not be read: {why}", InvalidArgumentError.code)
     except Exception as e:
         log.exception("%s %s failed", request.method, request.path)
-        return _error(500, f"the server failed: {type(e).__name__}: {e}", EngineError.code)
+        return _error(500, f"internal error: {type(e).__name__}: {e}", EngineError.code)
 
 
 def _error(status: int, reason: str, code: int) -> web.Response:

@@ -24,7 +24,7 @@ _JSON = "application/json"
 
 
 def from_here_only(hosts: Callable[[], Collection[str]], open_paths: Collection[str]) -> Middleware:
-    """Refuse what the module says. `hosts`: names that Host may have besides `localhost` and literal addresses.
+    """The module's checks. `hosts`: names that Host may have besides `localhost` and literal addresses.
 
     Requests for one of `open_paths` are only checked for their body: a health check may use any name.
     Raises AuthorizationError, InvalidArgumentError, HTTPUnsupportedMediaType.
@@ -46,7 +46,7 @@ def _check_host(request: web.Request, names: Collection[str]) -> None:
     said = request.headers.getall("Host", [])
     if len(said) != 1:
         if not said and request.version < (1, 1):
-            return  # no browser leaves it out
+            return  # every browser sends it
         raise InvalidArgumentError(f"a request must have one Host header, got {len(said)}")
     host = _host(said[0])
     if host in names or ANY_HOST in names or host == "localhost" or _is_address(host):
@@ -71,7 +71,7 @@ def _authority(url: str) -> str | None:
 
 
 def hosts_of(configured: Collection[str], *urls: str | None) -> set[str]:
-    """Names that the Host header of a request may have: the configured, and those of URLs that clients are told."""
+    """Names that a request's Host header may have: those configured, and those of advertised URLs."""
     told = (_authority(url) for url in urls if url is not None)
     return {*(host.lower() for host in configured), *(_host(authority) for authority in told if authority)}
 

@@ -1,4 +1,4 @@
-"""`LeaderAdmin`: what only a topic's leader can do for operators, by name and with plain arguments."""
+"""`LeaderAdmin`: admin operations that only a topic's leader executes, by name and with plain arguments."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from engine.model.names import SegmentName, TopicName
 
 
 class LeaderAdmin:
-    """Loop thread only. Every method raises NotOwnerError when another broker leads the topic.
+    """Every method raises NotOwnerError when another broker leads the topic.
 
-    Methods are the `leader_method` of operations; the topic comes first, then the other arguments. Arguments and
-    results are plain (text, numbers, lists, dicts), so that another broker can ask for them too.
+    Methods are the `leader_method` of operations: the topic, then the other arguments. Arguments and results are plain
+    (text, numbers, lists, dicts), so that another broker can call them too.
     """
 
     METHODS = frozenset(row.leader_method for row in OPERATIONS if row.leader is not Leader.ANY) | {"prune_segment"}
@@ -26,7 +26,7 @@ class LeaderAdmin:
         self._service = service
 
     async def call(self, method: str, topic: TopicName, arguments: Mapping[str, Any]) -> Any:
-        """The method of that name. Raises InvalidArgumentError for an unknown one, or for other arguments than its."""
+        """Call the method of that name. Raises InvalidArgumentError for an unknown method or wrong arguments."""
         if method not in self.METHODS:
             known = ", ".join(sorted(self.METHODS))
             raise InvalidArgumentError(f"the method of a leader must be one of {known}, got {method!r:.80}")
@@ -38,7 +38,7 @@ class LeaderAdmin:
         return await asked
 
     async def get_stats(self, topic: TopicName) -> dict[str, Any]:
-        """Every broker answers; the leader knows most."""
+        """Any broker answers; only the leader has the controller's state."""
         return await self._service.get_stats(topic)
 
     async def delete_topic(self, topic: TopicName) -> None:
@@ -46,19 +46,16 @@ class LeaderAdmin:
         await self._service.delete_topic(topic)
 
     async def split_segment(self, topic: TopicName, segment_id: int) -> dict[str, Any]:
-        """The new metadata."""
         return (await self._service.split_segment(topic, segment_id)).layout.to_metadata()
 
     async def merge_segments(self, topic: TopicName, segment_id: int, other_id: int) -> dict[str, Any]:
-        """The new metadata."""
         return (await self._service.merge_segments(topic, segment_id, other_id)).layout.to_metadata()
 
     async def rebucket_segment(self, topic: TopicName, segment_id: int, buckets: int) -> dict[str, Any]:
-        """The new metadata."""
         return (await self._service.rebucket_segment(topic, segment_id, buckets)).layout.to_metadata()
 
     async def prune_segment(self, topic: TopicName, segment_id: int) -> bool:
-        """Whether it went. Not an operation of the API: retention asks for it."""
+        """Whether it was deleted. Not an operation of the API: retention calls it."""
         return await self._service.prune_segment(topic, segment_id)
 
     async def create_segment(self, topic: TopicName, segment: str, subscriptions: list[str]) -> None:
@@ -74,11 +71,9 @@ class LeaderAdmin:
         await self._service.segments.delete(SegmentName.parse(segment), force=force)
 
     async def create_subscription(self, topic: TopicName, subscription: str, initial_position: str) -> None:
-        """At "earliest" or "latest"."""
         await self._service.create_subscription(topic, subscription, initial_position=initial_position)
 
     async def delete_subscription(self, topic: TopicName, subscription: str) -> None:
-        """From every segment."""
         await self._service.delete_subscription(topic, subscription)
 
     async def seek_subscription(self, topic: TopicName, subscription: str, when: str | int) -> None:
@@ -86,7 +81,6 @@ class LeaderAdmin:
         await self._service.seek_subscription(topic, subscription, when)
 
     async def clear_backlog(self, topic: TopicName, subscription: str) -> None:
-        """Acknowledge everything."""
         await self._service.clear_backlog(topic, subscription)
 
     async def skip_messages(self, topic: TopicName, subscription: str, segment_id: int, first: int, last: int) -> None:

@@ -1,4 +1,4 @@
-"""`LocalAdmin`: the admin operations that every broker carries out itself, on the shared metadata and its own state."""
+"""`LocalAdmin`: the admin operations that every broker executes itself, on shared metadata and its own state."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ T = TypeVar("T")
 
 
 class LocalAdmin:
-    """Loop thread only. Methods have the names and arguments of operations, and raise their errors.
+    """Methods have the names and arguments of operations, and raise their errors.
 
     `dynamic`, `transactions`, `metrics`: a broker's; without one, operations on it raise UnsupportedError.
     """
@@ -38,9 +38,9 @@ class LocalAdmin:
         self._metrics = metrics
 
     async def create_topic(self, topic: str, **options: Any) -> None:
-        """What is None takes the namespace's or the broker's default."""
+        """None takes the namespace's or the broker's default."""
         if not self._config.scalable_topic_enabled:
-            raise UnsupportedError("scalable topics are switched off on this broker (scalable_topic_enabled)")
+            raise UnsupportedError("scalable topics are disabled on this broker (scalable_topic_enabled)")
         await self._service.create_topic(topic, **options)
 
     async def list_topics(self, namespace: str, properties: Mapping[str, str] | None) -> list[str]:
@@ -48,7 +48,6 @@ class LocalAdmin:
         return await self._service.list_topics(namespace, properties)
 
     async def get_metadata(self, topic: str) -> dict[str, Any]:
-        """The specification's ScalableTopicMetadata."""
         return await self._service.get_metadata(topic)
 
     async def list_transactions(
@@ -62,7 +61,6 @@ class LocalAdmin:
         return await _there(self._transactions).get(ident)
 
     async def abort_transaction(self, ident: str) -> None:
-        """Abort it."""
         await _there(self._transactions).abort(ident)
 
     async def get_namespace_policies(self, namespace: str) -> dict[str, Any]:
@@ -71,11 +69,9 @@ class LocalAdmin:
         return (policies or _policies_of(self._config)).to_mapping()
 
     async def set_namespace_policies(self, namespace: str, policies: Mapping[str, Any]) -> None:
-        """Replace them all."""
         await self._service.set_namespace_policies(namespace, NamespacePolicies.of(policies))
 
     async def remove_namespace_policies(self, namespace: str) -> None:
-        """Back to the configuration."""
         await self._service.set_namespace_policies(namespace, None)
 
     async def get_auto_scale_policy(self, topic: str) -> dict[str, Any]:
@@ -91,7 +87,6 @@ class LocalAdmin:
         return _mapping(await self._service.scaling.get_namespace_policy(namespace))
 
     async def remove_namespace_auto_scale_policy(self, namespace: str) -> None:
-        """Back to the configuration."""
         await self._service.scaling.set_namespace_policy(namespace, None)
 
     async def get_metrics(self) -> str:
@@ -103,7 +98,6 @@ class LocalAdmin:
         return _there(self._dynamic).names()
 
     async def get_dynamic_configuration(self) -> dict[str, Any]:
-        """What was set."""
         return _there(self._dynamic).values()
 
     async def get_runtime_configuration(self) -> dict[str, Any]:
@@ -111,7 +105,6 @@ class LocalAdmin:
         return _there(self._dynamic).runtime()
 
     async def set_dynamic_configuration(self, name: str, value: str | float) -> None:
-        """For all brokers."""
         await _there(self._dynamic).set(name, value)
 
     async def remove_dynamic_configuration(self, name: str) -> None:

@@ -6,13 +6,14 @@ import asyncio
 import contextlib
 from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from aiohttp import web
 from aiohttp.typedefs import Handler
 
 from engine.broker.admin.http import HttpDoor
 from engine.broker.admin.http_checks import hosts_of
+from engine.broker.admin.ports import Served
 from engine.broker.admin.rest_lists import TopicListPages
 from engine.broker.admin.rest_pages import page_handlers
 from engine.broker.settings.config import BrokerConfig
@@ -22,20 +23,17 @@ from engine.model.admin_operations import AT_ANY_TIME, LIST_TOPICS, OPERATIONS, 
 from engine.model.admin_requests import NO_BODY, Operation
 from engine.model.fields import load
 
-if TYPE_CHECKING:
-    from engine.broker.server import Broker
-
-QUIET_S_MAX = 10.0  # a request whose body does not come holds nobody up for longer
+QUIET_S_MAX = 10.0  # a request whose body does not arrive delays close() for at most this long
 
 
 class AdminServer(HttpDoor):
-    """The broker's HTTP listener. Everything is done by its AdminService."""
+    """The broker's HTTP listener; its AdminService executes the operations."""
 
-    def __init__(self, broker: Broker) -> None:
+    def __init__(self, broker: Served) -> None:
         self._broker = broker
         self._under_way = 0
         self._quiet = asyncio.Event()
-        self._receiving: set[asyncio.Timeout] = set()  # time limits of the bodies that are being received
+        self._receiving: set[asyncio.Timeout] = set()  # time limits of the bodies being received
         guard = broker.doors.only_with_token(lambda: broker.config, WITHOUT_TOKEN)
         middlewares: list[Any] = [guard, self._only_while_running, self._whole]
         application = web.Application(middlewares=middlewares, client_max_size=METADATA_VALUE_SIZE_MAX)
@@ -47,7 +45,7 @@ class AdminServer(HttpDoor):
         if request.path in AT_ANY_TIME:
             return await handler(request)
         if self._broker.refusing:
-            raise AlreadyClosedError("the broker is not running, or not any more")
+            raise AlreadyClosedError("the broker is not running")
         self._under_way += 1
         self._quiet.clear()
         try:
@@ -59,9 +57,9 @@ class AdminServer(HttpDoor):
 
     @web.middleware
     async def _whole(self, request: web.Request, handler: Handler) -> web.StreamResponse:
-        """Receive the body first: of all of them together only so much is held, and each comes within a time.
+        """Receive the body before the handler: within the pool of bodies, and within a time limit.
 
-        Not of what is answered at any time, some of it without a token: its body is not looked at.
+        Except for operations AT_ANY_TIME, some of which need no token: their bodies are not read.
         """
         if not request.body_exists or request.path in AT_ANY_TIME:
             return await handler(request)
@@ -82,14 +80,14 @@ class AdminServer(HttpDoor):
                 await request.read()
         except TimeoutError as e:
             if self._broker.closing:
-                raise AlreadyClosedError("the broker is closing, and the body has not come") from e
-            raise web.HTTPRequestTimeout(reason=f"the body did not come within {HTTP_BODY_S_MAX:g} s") from e
+                raise AlreadyClosedError("the broker is closing before the body was received") from e
+            raise web.HTTPRequestTimeout(reason=f"the body was not received within {HTTP_BODY_S_MAX:g} s") from e
         finally:
             self._receiving.discard(limit)
 
     async def quiet(self) -> None:
-        """Wait for what is being answered; of a broker that is closing, only how it stands can be asked from now on."""
-        for limit in self._receiving:  # what has not come will not be answered
+        """Wait for requests in progress. The broker is closing: new ones are refused, except AT_ANY_TIME."""
+        for limit in self._receiving:  # unfinished bodies will not be answered
             limit.reschedule(asyncio.get_running_loop().time())
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(QUIET_S_MAX):
@@ -101,8 +99,8 @@ def _hosts(config: BrokerConfig) -> set[str]:
     return hosts_of(config.admin_hosts, config.service_url, config.admin_url)
 
 
-def _routes(broker: Broker) -> list[web.RouteDef]:
-    """One for each operation; those that do not answer with plain JSON have handlers of their own."""
+def _routes(broker: Served) -> list[web.RouteDef]:
+    """One route per operation; those that do not answer plain JSON have handlers of their own."""
     special = {LIST_TOPICS: TopicListPages(broker).list_topics, **page_handlers(broker)}
     return [_route(row.verb)(row.path, special.get(row) or _handler(broker, row)) for row in OPERATIONS]
 
@@ -111,8 +109,8 @@ def _route(verb: str) -> Callable[[str, Handler], web.RouteDef]:
     return web.get if verb == "GET" else partial(web.route, verb)  # the first answers HEAD too
 
 
-def _handler(broker: Broker, operation: Operation[Any]) -> Handler:
-    """Reads the operation's arguments and has it carried out."""
+def _handler(broker: Served, operation: Operation[Any]) -> Handler:
+    """Reads the operation's arguments and executes it."""
 
     async def answer(request: web.Request) -> web.Response:
         body = await _json(request) if operation.takes_body else NO_BODY
@@ -126,7 +124,7 @@ def _handler(broker: Broker, operation: Operation[Any]) -> Handler:
 
 
 async def _json(request: web.Request) -> Any:
-    text = await request.read()  # JSON says by itself how it is encoded
+    text = await request.read()  # JSON text determines its own encoding
     try:
         return load(text) if text.strip() else NO_BODY
     except ValueError as e:

@@ -1,31 +1,28 @@
-"""The topics of a namespace over HTTP, through the memory that topic lists may take (PIP-442)."""
+"""The topics of a namespace over HTTP, within the memory limits of topic lists (PIP-442)."""
 
 from __future__ import annotations
 
 import asyncio
 import json
 import logging
-from typing import TYPE_CHECKING
 
 from aiohttp import web
 
 from engine.aio.memory_limiter import LimitType
+from engine.broker.admin.ports import Served
 from engine.broker.pools.list_parts import size_of
 from engine.errors import EngineError, InvalidArgumentError
 from engine.limits import TOPIC_LIST_INITIAL_SIZE, TOPICS_PER_FRAME_MAX
 
-if TYPE_CHECKING:
-    from engine.broker.server import Broker
-
 log = logging.getLogger(__name__)
 
-PART_S_MAX = 30.0  # who does not take a part for so long gets no more: the whole list waits for it
+PART_S_MAX = 30.0  # a client that does not read a part for so long is disconnected: its list holds memory
 
 
 class TopicListPages:
-    """One list is made at a time; it holds its heap permit until it was sent, in parts that take a direct one each."""
+    """Makes one list at a time; a list holds a heap permit until it is sent, and each part a direct permit."""
 
-    def __init__(self, broker: Broker) -> None:
+    def __init__(self, broker: Served) -> None:
         self._broker = broker
         self._limiter = broker.memory.topic_lists
         self._making = asyncio.Lock()
@@ -52,8 +49,8 @@ class TopicListPages:
                 await self._write(response, (", " if start else "[") + part)
             await response.write(b"]" if names else b"[]")
             await response.write_eof()
-        except (EngineError, TimeoutError, OSError) as e:  # too late for a status: what was begun is cut
-            log.warning("a list of topics was cut: %s", e or f"a part was not taken within {PART_S_MAX:g} s")
+        except (EngineError, TimeoutError, OSError) as e:  # too late for a status: the response is cut
+            log.warning("a list of topics was cut: %s", e or f"a part was not read within {PART_S_MAX:g} s")
             if request.transport is not None:
                 request.transport.abort()
         return response
@@ -71,5 +68,5 @@ class TopicListPages:
 def _properties(request: web.Request) -> dict[str, str] | None:
     pairs = [text.partition("=") for text in request.query.getall("property", [])]
     if any(not equals for _, equals, _ in pairs):
-        raise InvalidArgumentError("query parameter property is malformed; property=name=value is right")
+        raise InvalidArgumentError("query parameter property must be property=name=value")
     return {name: value for name, _, value in pairs} or None

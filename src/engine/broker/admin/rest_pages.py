@@ -1,13 +1,14 @@
-"""What the admin API says of the broker itself, at any time: its description, metrics, health."""
+"""Pages of the admin API about the broker itself, served at any time: API description, metrics, health."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from aiohttp import web
 from aiohttp.typedefs import Handler
 
 from engine.broker.admin.openapi import openapi
+from engine.broker.admin.ports import Served
 from engine.broker.metrics.catalogue import metrics_page
 from engine.broker.metrics.exposition import METRICS_TYPE
 from engine.broker.metrics.health import unready
@@ -15,12 +16,9 @@ from engine.errors import StorageError
 from engine.model.admin_operations import GET_DESCRIPTION, GET_HEALTH, GET_METRICS, GET_READINESS
 from engine.model.admin_requests import Operation
 
-if TYPE_CHECKING:
-    from engine.broker.server import Broker
 
-
-def page_handlers(broker: Broker) -> dict[Operation[Any], Handler]:
-    """Of operations that tell how the broker stands."""
+def page_handlers(broker: Served) -> dict[Operation[Any], Handler]:
+    """The handlers of the operations AT_ANY_TIME."""
     pages = _Pages(broker)
     return {
         GET_DESCRIPTION: pages.openapi,
@@ -31,9 +29,9 @@ def page_handlers(broker: Broker) -> dict[Operation[Any], Handler]:
 
 
 class _Pages:
-    """Answered as long as the process can."""
+    """Answered before start() and while closing, too."""
 
-    def __init__(self, broker: Broker) -> None:
+    def __init__(self, broker: Served) -> None:
         self._broker = broker
 
     async def openapi(self, request: web.Request) -> web.Response:
@@ -43,7 +41,7 @@ class _Pages:
         return web.Response(text=await metrics_page(self._broker), headers={"Content-Type": METRICS_TYPE})
 
     async def health(self, request: web.Request) -> web.Response:
-        """Whether it lives: 503 says that only a restart helps."""
+        """Liveness. 503: only a restart helps."""
         broker = self._broker
         if broker.trouble is not None:
             raise StorageError(broker.trouble)

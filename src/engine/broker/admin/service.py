@@ -1,4 +1,4 @@
-"""`AdminService`: has admin operations carried out, here or by a topic's leader; `rest.py` serves it over HTTP."""
+"""`AdminService`: executes admin operations, here or at a topic's leader; `rest.py` serves it over HTTP."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ Forward = Callable[[TopicName, str, dict[str, Any]], Awaitable[Any]]
 
 
 class AdminService(AdminMethods):
-    """An AdminBackend. Loop thread only.
+    """An AdminBackend.
 
-    What only a topic's leader can do is tried here first: this broker leads the topic when no other broker does. When
-    another one leads it, `forward(topic, method, arguments)` has the method of its LeaderAdmin called there, once;
-    without `forward` NotOwnerError is raised. All other operations are LocalAdmin's.
+    An operation of a topic's leader is tried here first: this broker becomes leader when no other broker is. If another
+    one leads, `forward(topic, method, arguments)` calls the method of its LeaderAdmin there, once; without `forward`
+    NotOwnerError is raised. All other operations are LocalAdmin's.
     """
 
     def __init__(
@@ -47,7 +47,7 @@ class AdminService(AdminMethods):
         self._forward = forward
 
     async def call(self, operation: Operation[R], arguments: Mapping[str, Any]) -> R:
-        """Carry it out. Of its arguments only the types are checked before. Raises InvalidArgumentError."""
+        """Execute it. Only the types of its arguments are checked before. Raises InvalidArgumentError."""
         found: R
         if operation.leader is Leader.ANY:
             found = await getattr(self.local, operation.name)(**arguments)
@@ -61,7 +61,7 @@ class AdminService(AdminMethods):
         return await self.call(operation, arguments)
 
     async def _lead(self, method: str, topic: TopicName, arguments: dict[str, Any]) -> Any:
-        """By the topic's leader: this broker, or another."""
+        """Execute at the topic's leader: this broker, or another."""
         try:
             return await self.leading.call(method, topic, arguments)
         except NotOwnerError:
@@ -70,27 +70,27 @@ class AdminService(AdminMethods):
         return await self._forward(topic, method, arguments)
 
     async def _prefer_leader(self, method: str, topic: TopicName, arguments: dict[str, Any]) -> Any:
-        """By the topic's leader if there is one that answers, or else here."""
+        """Execute at the topic's leader if one answers, or else here."""
         if self._forward is not None:
             with suppress(ConnectError, TimeoutError, NotOwnerError):
                 return await self._forward(topic, method, arguments)
         return await self.leading.call(method, topic, arguments)
 
     async def prune_segment(self, topic: str | TopicName, segment_id: int) -> bool:
-        """A sealed segment that retention lets go leaves the topic; False: not now. Raises NotFoundError (topic)."""
+        """Delete an expired sealed segment from the topic; False: not now. Raises NotFoundError (topic)."""
         return bool(await self._lead("prune_segment", TopicName.parse(topic), {"segment_id": segment_id}))
 
     async def seek_subscription(self, topic: str, subscription: str, when: str | int | datetime) -> None:
-        """As an operation, and also to milliseconds."""
+        """The operation, accepting milliseconds as well."""
         instant = milliseconds(when) if isinstance(when, datetime) else when
         await self.call(SEEK_SUBSCRIPTION, {"topic": topic, "subscription": subscription, "when": instant})
 
     async def close(self) -> None:
-        """Nothing is held."""
+        pass
 
 
 def _topic_of(arguments: Mapping[str, Any]) -> tuple[TopicName, dict[str, Any]]:
-    """The topic that is meant, and the arguments for its leader."""
+    """The operation's topic, and the arguments for its leader."""
     others = dict(arguments)
     if "topic" in others:
         return TopicName.parse(others.pop("topic")), others

@@ -1,6 +1,6 @@
-"""`TransactionAdmin`: transactions for operators: what is open, where it takes part, and how to end it.
+"""`TransactionAdmin`: open transactions, their participants, and aborting them, for operators.
 
-Everything comes from the metadata store, so any broker answers for all of them.
+Reads the metadata store only, so any broker answers for all transactions.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from engine.model.transactions import TransactionState, parse_id, partition_of
 
 
 class TransactionAdmin:
-    """Loop thread only."""
+    """Lists, describes and aborts transactions."""
 
     def __init__(self, coordinator: TransactionCoordinator, operations: Operations) -> None:
         self._coordinator = coordinator
@@ -99,5 +99,5 @@ def _limit(value: int | None) -> int:
     if value is None:
         return LIST_DEFAULT
     if type(value) is not int or not 1 <= value <= LIST_MAX:
-        raise InvalidArgumentError(f"limit {value!r:.80}; 1 to {LIST_MAX} is right")
+        raise InvalidArgumentError(f"limit must be an int from 1 to {LIST_MAX}, got {value!r:.80}")
     return value

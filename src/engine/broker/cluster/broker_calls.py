@@ -1,8 +1,8 @@
-"""`BrokerCalls`: what brokers ask of each other for a topic's leader or a segment's owner, and how they answer.
+"""`BrokerCalls`: calls between brokers, addressed to a topic's leader or a segment's owner.
 
-A request is tried here first and goes to the leader that the metadata name when this broker is not it. The leader may
-change meanwhile: it answers NotOwnerError, which says that nothing was done, and the next one is asked. Nothing that
-another broker sent is sent on to a third.
+A call runs locally first and is forwarded to the leader named by the metadata when this broker is not the leader. The
+leader may change meanwhile: the callee then answers NotOwnerError, which means that nothing was done, and the call is
+repeated at the new leader. A call received from another broker is never forwarded to a third.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _FORWARD_AGAIN_S = 0.1
 
 
 class BrokerCalls:
-    """Loop thread only."""
+    """Sends and answers BROKER_CALL: operations of a topic's leader, and of a segment's owner."""
 
     def __init__(
         self, members: Membership, service: ScalableTopicService, leading: LeaderCalls, metadata: MetadataStore
@@ -39,11 +39,11 @@ class BrokerCalls:
     async def at_leader(
         self, topic: TopicName, here: Callable[[], Awaitable[Any]], target: str, method: str, args: Mapping[str, Any]
     ) -> Any:
-        """Run `here` if this broker leads the topic by now, else call the leader once.
+        """Run `here` if this broker leads the topic, else call the leader once.
 
         A lost connection leaves the outcome open: ConnectError or TimeoutError says so, and UnknownOutcomeError where
-        the leader changed in the middle of the call. Only after NotOwnerError, which says that the topic is unchanged
-        (or that repeating does no harm), is another broker asked.
+        the leader changed in the middle of the call. Another broker is called only after NotOwnerError, which means
+        that the topic is unchanged (or that a repetition does no harm).
         """
         for _ in range(_FORWARDS_MAX):
             leader = await self._resources.load_leader(topic)
@@ -57,7 +57,7 @@ class BrokerCalls:
         raise error
 
     async def forward(self, topic: TopicName, method: str, arguments: dict[str, Any]) -> Any:
-        """Run an operation of the topic's leader, wherever that is."""
+        """Run an operation at the topic's leader, local or remote."""
         args = {"topic": str(topic), "arguments": arguments}
         return await self.at_leader(topic, lambda: self._leading.call(method, topic, arguments), "admin", method, args)
 
@@ -88,11 +88,11 @@ class BrokerCalls:
     async def answer(self, target: str, method: str, args: Mapping[str, Any]) -> Any:
         """Serve BROKER_CALL. Raises what the method raises, InvalidArgumentError.
 
-        UnsupportedError: this broker shares its metadata store with no other.
+        UnsupportedError: this broker does not share its metadata store.
         """
         routed = self._members.routed
         if routed is None:
-            raise UnsupportedError("this broker shares its metadata store with no other, and takes no calls of brokers")
+            raise UnsupportedError("BROKER_CALL needs a shared metadata store; this broker has its own")
         try:
             if target == "segment":
                 value = await routed.answer(method, args)
@@ -105,7 +105,7 @@ class BrokerCalls:
                 )
                 value = facts.to_json()
             else:
-                raise InvalidArgumentError(f"a broker knows no call {target!r:.40} {method!r:.40}")
+                raise InvalidArgumentError(f"unknown broker call {target!r:.40} {method!r:.40}")
         except (KeyError, TypeError) as e:
             raise InvalidArgumentError(f"{target} {method}: {e!r}") from e
         return value

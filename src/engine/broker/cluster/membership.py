@@ -1,4 +1,4 @@
-"""`Membership`: one broker among others: which brokers live, which of them owns a segment, connections to them."""
+"""`Membership`: one broker's view of the cluster: live brokers, segment owners, connections to other brokers."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from engine.wire.tcp import TcpConnector
 
 
 class Membership:
-    """Loop thread only. `shared`: other brokers may use the metadata store; else everything is local and direct."""
+    """`shared`: other brokers may use the metadata store; else all calls are local and direct."""
 
     def __init__(
         self,

@@ -1,4 +1,4 @@
-"""`Participants`: finds the segment, and its owner, that an operation of a transaction is about."""
+"""`Participants`: finds the segment, and its owner, that a transaction's operation refers to."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from engine.model.transactions import TransactionOperation
 
 
 class Participants:
-    """Looks segments up in the layouts of their topics as they are now. Loop thread only."""
+    """Looks segments up in the current layouts of their topics."""
 
     def __init__(self, service: ScalableTopicService, host: Participant) -> None:
         self._service = service
         self._host = host
 
     async def settle(self, operation: TransactionOperation) -> None:
-        """See TransactionCoordinator. Raises NotFoundError when what the operation was about is no more."""
+        """See TransactionCoordinator. Raises NotFoundError when the operation's segment or cursor was deleted."""
         segment = operation.segment
         spec = await self._service.segment_spec(segment.topic, segment.segment_id)
         if spec.name != segment:

@@ -1,4 +1,4 @@
-"""`Peers`: this broker's connections to the others, one each, made when first needed. Calls, and their answers."""
+"""`Peers`: connections to the other brokers, one each, opened when first needed; calls over them."""
 
 from __future__ import annotations
 
@@ -16,32 +16,31 @@ from engine.wire.stream import Connector, FrameStream
 
 log = logging.getLogger(__name__)
 
-PONG_S_MAX = 3.0  # a broker that answers a PING within this time is there, however long it takes for a call
+PONG_S_MAX = 3.0  # a broker that answers a PING within this time is alive, however long a call takes
 
 
 class _Peer:
-    """This end of one connection (a FrameHandler). Loop thread only."""
+    """This end of one connection (a FrameHandler)."""
 
     def __init__(self, url: str, stream: FrameStream) -> None:
         self.url = url
         self.stream = stream
         self.lost: EngineError | None = None
         self._last_id = 0
-        self._doubt: asyncio.TimerHandle | None = None  # runs while the answer to a PING is waited for
+        self._doubt: asyncio.TimerHandle | None = None  # runs while a PONG is awaited
         self._answers: dict[int, asyncio.Future[memoryview]] = {}  # 0: of the handshake
 
     async def handshake(self, token: str | None) -> None:
-        """Say CONNECT, wait for CONNECTED. Raises what the other says, or ConnectError."""
+        """Send CONNECT, await CONNECTED. Raises the error that the peer answers, or ConnectError."""
         hello = commands.Connect(
             magic=MAGIC, protocol=PROTOCOL_VERSION, features=list(FEATURES), client="engine-broker", token=token
         )
         await self._ask(0, hello, HANDSHAKE_S_MAX)
 
     async def call(self, target: str, method: str, args: dict[str, Any], timeout: float) -> Any:
-        """The value that the other answers. Raises its error; ConnectError and TimeoutError leave the outcome open.
+        """The peer's answer. Raises the error it answers; ConnectError and TimeoutError leave the outcome open.
 
-        One call that takes too long is that call's matter: the connection is given up when a PING is not answered
-        either.
+        A call that times out does not end the connection; an unanswered PING does.
         """
         self._last_id += 1
         request = commands.BrokerCall(request_id=self._last_id, target=target, method=method)
@@ -60,7 +59,7 @@ class _Peer:
         if not future.done():
             self._probe()
             silence = f"the broker {self.url} did not answer {header.command.name} within {timeout:g} s"
-            raise TimeoutError(f"{silence}; the same may be asked again")
+            raise TimeoutError(f"{silence}; the call may be repeated")
         return future.result()
 
     def _probe(self) -> None:
@@ -70,7 +69,7 @@ class _Peer:
 
     def _give_up(self) -> None:
         self._doubt = None
-        self.lost = ConnectError(f"the broker {self.url} is silent; the connection was given up")
+        self.lost = ConnectError(f"the broker {self.url} did not answer PING; the connection was closed")
         self.stream.abort()
 
     def _trust(self) -> None:
@@ -79,7 +78,7 @@ class _Peer:
             self._doubt = None
 
     def frame_received(self, header: Header, payload: memoryview) -> None:
-        """Hand an answer to who waits for it."""
+        """Complete the call that this frame answers."""
         self._trust()
         if isinstance(header, commands.Ping):
             self.stream.send(commands.Pong())
@@ -89,7 +88,7 @@ class _Peer:
             return
         if isinstance(header, commands.Error):
             future.set_exception(EngineError.from_code(header.code, header.message))
-            future.exception()  # retrieved: who asked may be given up in this very turn
+            future.exception()  # retrieved: the caller may be cancelled in this very turn
         else:
             future.set_result(payload)
 
@@ -97,10 +96,10 @@ class _Peer:
         """Calls are small; they queue."""
 
     def resume_writing(self) -> None:
-        """See pause_writing()."""
+        pass
 
     def connection_lost(self, error: Exception | None) -> None:
-        """Whether what was asked for was done is not known."""
+        """Fail the pending calls; their outcomes are unknown."""
         self._trust()
         self.lost = self.lost or ConnectError(
             f"the connection to the broker {self.url} was lost: {error or 'it closed'}"
@@ -108,11 +107,11 @@ class _Peer:
         for future in self._answers.values():
             if not future.done():
                 future.set_exception(self.lost)
-                future.exception()  # retrieved: who asked may have given up
+                future.exception()  # retrieved: the caller may be cancelled
 
 
 class Peers:
-    """Loop thread only. A connection that is lost, or silent for too long, is made anew by the next call."""
+    """One connection per broker. One that is lost, or silent for too long, is opened anew by the next call."""
 
     def __init__(self, connector: Connector, token: str | None) -> None:
         self._connector = connector
@@ -122,7 +121,7 @@ class Peers:
         self._closed = False
 
     async def call(self, url: str, target: str, method: str, args: Mapping[str, Any], timeout: float) -> Any:
-        """Have a broker do something. Raises its error; ConnectError, TimeoutError: the outcome is unknown."""
+        """Call a broker. Raises the error it answers; ConnectError, TimeoutError: the outcome is unknown."""
         return await (await self._get(url)).call(target, method, dict(args), timeout)
 
     async def _get(self, url: str) -> _Peer:
@@ -163,7 +162,6 @@ class Peers:
             self._peers[url] = peer
 
     async def close(self) -> None:
-        """Drop every connection. Idempotent."""
         self._closed = True
         dialling = list(self._dialling.values())
         for task in dialling:

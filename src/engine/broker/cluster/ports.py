@@ -1,4 +1,4 @@
-"""What calls between brokers need of higher floors: a leader's operations, and participants of transactions."""
+"""Ports of calls between brokers to higher floors: a leader's operations, and participants of transactions."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ class LeaderCalls(Protocol):
 
 
 class Participant(Protocol):
-    """Serves segments, here or elsewhere, as the coordinator of transactions sees it."""
+    """Applies transactions' outcomes to segments, local or remote, for the transaction coordinator."""
 
     async def settle_transactions(self, spec: SegmentSpec, subscription: str | None) -> None:
-        """Apply, durably, what was decided about the segment's writes, or a subscription's acknowledgements in it.
+        """Apply, durably, decided outcomes to the segment's writes, or to a subscription's acknowledgements in it.
 
-        The operation records of what was applied are gone when it returns. Raises NotFoundError when there is no such
-        store, or no such cursor.
+        The records of the applied operations are deleted when it returns. Raises NotFoundError when the store or the
+        cursor does not exist.
         """

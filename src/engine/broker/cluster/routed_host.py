@@ -1,4 +1,4 @@
-"""`RoutedSegmentHost`: control's SegmentHost over several brokers; every call goes to the owner of its segment."""
+"""`RoutedSegmentHost`: control's SegmentHost over several brokers; routes every call to its segment's owner."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ log = logging.getLogger(__name__)
 
 CALL_S_MAX = 10.0  # one call, and all attempts of one together
 _AGAIN_S_FIRST, _AGAIN_S_MAX = 0.05, 1.0
-_DRAIN_S = 5.0  # how long an owner is asked to wait for a segment to drain, before it is looked up again
+_DRAIN_S = 5.0  # an owner waits this long for a segment to drain before it answers, and is looked up again
 _DRAINED = "await_drained"
 _SETTLE = "settle_transactions"
 
@@ -36,10 +36,10 @@ Here = Callable[[], Awaitable[Any]]
 
 
 class RoutedSegmentHost:
-    """Implements control.ports.SegmentHost. Loop thread only.
+    """Implements control.ports.SegmentHost.
 
-    All calls are idempotent, so one whose outcome is unknown is made again, for a while. With no other broker
-    everything is a direct call.
+    All calls are idempotent, so one whose outcome is unknown is repeated until CALL_S_MAX. Without other brokers every
+    call is direct.
     """
 
     def __init__(self, local: SegmentHosting, ownership: Ownership, peers: Peers) -> None:
@@ -49,11 +49,10 @@ class RoutedSegmentHost:
         self._tasks = Supervisor("routed segments")
 
     async def close(self) -> None:
-        """Watch nothing any more. Idempotent."""
         await self._tasks.close()
 
     async def _route(self, spec: SegmentSpec, method: str, here: Here, **args: Any) -> Any:
-        """Raises TimeoutError when no owner answers; what the owner raises."""
+        """Call the owner. Raises TimeoutError when no owner answers, and the owner's errors."""
         if self._ownership.alone:
             return await here()
         args["spec"] = pack_spec(spec)
@@ -75,15 +74,15 @@ class RoutedSegmentHost:
         return await self._peers.call(url, "segment", method, args, max(left, _AGAIN_S_FIRST))
 
     async def answer(self, method: str, args: Mapping[str, Any]) -> Any:
-        """Another broker asks. Raises NotOwnerError when it should ask somebody else, InvalidArgumentError."""
+        """Serve another broker's call. Raises NotOwnerError when this broker is not the owner, InvalidArgumentError."""
         spec = unpack_spec(args)
         if not self._local.is_open(spec.name):
             url = await self._ownership.resolve(spec.name)
             if url != self._ownership.brokers.url:
-                raise NotOwnerError(f"{spec.name} is for the broker {url}")
+                raise NotOwnerError(f"{spec.name} belongs to the broker {url}")
         call = {_DRAINED: self._answer_drained, _SETTLE: self._answer_settle}.get(method) or SEGMENT_CALLS.get(method)
         if call is None:
-            raise InvalidArgumentError(f"a segment's owner knows no {method!r:.80}")
+            raise InvalidArgumentError(f"unknown segment call {method!r:.80}")
         try:
             return await call(self._local, spec, args)
         except (KeyError, TypeError) as e:
@@ -92,86 +91,72 @@ class RoutedSegmentHost:
     # -- the port --------------------------------------------------------------------------------------------------
 
     async def create_segment(self, spec: SegmentSpec, subscriptions: Sequence[str], *, term: int) -> None:
-        """See the port."""
         here = lambda: self._local.create_segment(spec, subscriptions, term=term)  # noqa: E731
         await self._route(spec, "create_segment", here, subscriptions=list(subscriptions), term=term)
 
     async def terminate_segment(self, spec: SegmentSpec, *, term: int) -> SegmentEnd:
-        """See the port."""
         end = await self._route(
             spec, "terminate_segment", lambda: self._local.terminate_segment(spec, term=term), term=term
         )
         return end if isinstance(end, SegmentEnd) else unpack_end(end)
 
     async def inherit(self, spec: SegmentSpec, producers: Sequence[bytes], *, term: int) -> None:
-        """See the port."""
         here = lambda: self._local.inherit(spec, producers, term=term)  # noqa: E731
         await self._route(spec, "inherit", here, producers=list(producers), term=term)
 
     async def delete_segment(self, spec: SegmentSpec, *, term: int) -> None:
-        """See the port."""
         await self._route(spec, "delete_segment", lambda: self._local.delete_segment(spec, term=term), term=term)
 
     async def stored(self, topic: TopicName) -> list[SegmentName]:
-        """See the port. All brokers share one directory."""
         return await self._local.stored(topic)
 
     async def subscriptions(self, spec: SegmentSpec) -> list[str]:
-        """See the port. Cursors are in the metadata store, which every broker reads."""
+        """See the port. Local: cursors are in the metadata store, which every broker reads."""
         return await self._local.subscriptions(spec)
 
     async def create_subscription(
         self, spec: SegmentSpec, subscription: str, position: InitialPosition, *, term: int
     ) -> None:
-        """See the port."""
         here = lambda: self._local.create_subscription(spec, subscription, position, term=term)  # noqa: E731
         await self._route(
             spec, "create_subscription", here, subscription=subscription, position=str(position), term=term
         )
 
     async def delete_subscription(self, spec: SegmentSpec, subscription: str, *, term: int) -> None:
-        """See the port."""
         here = lambda: self._local.delete_subscription(spec, subscription, term=term)  # noqa: E731
         await self._route(spec, "delete_subscription", here, subscription=subscription, term=term)
 
     async def seek_subscription(self, spec: SegmentSpec, subscription: str, offset: int | InitialPosition) -> None:
-        """See the port."""
         here = lambda: self._local.seek_subscription(spec, subscription, offset)  # noqa: E731
         await self._route(spec, "seek_subscription", here, subscription=subscription, offset=pack_position(offset))
 
     async def skip_messages(self, spec: SegmentSpec, subscription: str, first: int, last: int) -> None:
-        """See the port."""
         here = lambda: self._local.skip_messages(spec, subscription, first, last)  # noqa: E731
         await self._route(spec, "skip_messages", here, subscription=subscription, first=first, last=last)
 
     async def offset_at(self, spec: SegmentSpec, time_ms: int) -> int:
-        """See the port."""
         here = lambda: self._local.offset_at(spec, time_ms)  # noqa: E731
         return int(await self._route(spec, "offset_at", here, time_ms=time_ms))
 
     async def backlog(self, spec: SegmentSpec, subscription: str) -> int:
-        """See the port."""
         here = lambda: self._local.backlog(spec, subscription)  # noqa: E731
         return int(await self._route(spec, "backlog", here, subscription=subscription))
 
     async def statistics(self, spec: SegmentSpec) -> HostedSegmentStatistics:
-        """See the port."""
         found = await self._route(spec, "statistics", lambda: self._local.statistics(spec))
         return found if isinstance(found, HostedSegmentStatistics) else unpack_statistics(found)
 
     async def settle_transactions(self, spec: SegmentSpec, subscription: str | None) -> None:
-        """See broker.transactions.Participant."""
         here = lambda: self._local.settle_transactions(spec, subscription)  # noqa: E731
         await self._route(spec, _SETTLE, here, subscription=subscription)
 
     def segment_url(self, name: SegmentName) -> str:
-        """See the port."""
         return self._ownership.url_of(name)
 
     # -- draining --------------------------------------------------------------------------------------------------
 
     def watch_drained(self, spec: SegmentSpec, subscription: str, drained: Callable[[], None]) -> Callable[[], None]:
-        """See the port. The owner is asked to wait, again and again: it may change meanwhile."""
+        """See the port. A long poll of the owner, repeated because the owner may change."""
         task = self._tasks.spawn(self._watch_drained(spec, subscription, drained), f"drain of {spec.name}")
 
         def cancel() -> None:
@@ -189,7 +174,7 @@ class RoutedSegmentHost:
                 if await self._at_owner(spec, _DRAINED, here, sent, 2 * _DRAIN_S):
                     break
             except EngineError as e:
-                log.debug("whether %s is drained for %r cannot be seen for now: %s", spec.name, subscription, e)
+                log.debug("the backlog of %s for %r cannot be read, retrying: %s", spec.name, subscription, e)
                 await asyncio.sleep(_AGAIN_S_MAX)
         drained()
 
@@ -197,7 +182,7 @@ class RoutedSegmentHost:
         await self._local.settle_transactions(spec, args["subscription"])
 
     async def _answer_drained(self, host: Any, spec: SegmentSpec, args: Mapping[str, Any]) -> bool:
-        """Whether the segment is drained, at once or within a while."""
+        """Whether the segment is drained, now or within the time that the call allows."""
         done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         cancel = self._local.watch_drained(
             spec, str(args["subscription"]), lambda: None if done.done() else done.set_result(None)

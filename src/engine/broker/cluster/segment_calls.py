@@ -1,4 +1,4 @@
-"""What one broker asks of another about a segment, as plain values: `BROKER_CALL` with the target "segment"."""
+"""The encoding of calls between brokers about a segment: `BROKER_CALL` with the target "segment"."""
 
 from __future__ import annotations
 
@@ -35,14 +35,14 @@ def unpack(payload: Buffer) -> Any:
     try:
         return msgpack.unpackb(payload, raw=False)
     except (ValueError, msgpack.UnpackException) as e:
-        raise InvalidArgumentError(f"the call is no msgpack value: {e!r}") from None
+        raise InvalidArgumentError(f"a call must be a msgpack value, got {e!r}") from None
 
 
 def unpack_args(payload: Buffer) -> dict[str, Any]:
     """A call's arguments. Raises InvalidArgumentError."""
     args = unpack(payload)
     if not isinstance(args, dict):
-        raise InvalidArgumentError(f"a call's arguments are a map; these are {type(args).__name__}")
+        raise InvalidArgumentError(f"a call's arguments must be a map, got {type(args).__name__}")
     return args
 
 
@@ -63,7 +63,7 @@ def unpack_spec(args: Args) -> SegmentSpec:
         name = SegmentName.parse(spec["name"])
         return SegmentSpec(name, str(spec["durability"]), tuple(map(int, spec["bucket_ends"])), bool(spec["sealed"]))
     except (KeyError, TypeError, ValueError) as e:
-        raise InvalidArgumentError(f"the call names no segment: {e!r}") from None
+        raise InvalidArgumentError(f"a segment call must name its segment, got {e!r}") from None
 
 
 def _position(value: object) -> int | InitialPosition:
@@ -80,7 +80,6 @@ async def _terminate(host: SegmentHost, spec: SegmentSpec, args: Args) -> dict[s
 
 
 def unpack_end(value: Args) -> SegmentEnd:
-    """What terminate_segment() answered."""
     return SegmentEnd(value["offset"], value["producers"])
 
 
@@ -90,7 +89,6 @@ async def _statistics(host: SegmentHost, spec: SegmentSpec, args: Args) -> dict[
 
 
 def unpack_statistics(value: Args) -> HostedSegmentStatistics:
-    """What statistics() answered."""
     subscriptions = {name: _subscription(fields) for name, fields in value["subscriptions"].items()}
     return HostedSegmentStatistics(**{**value, "subscriptions": subscriptions})
 

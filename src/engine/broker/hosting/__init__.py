@@ -1,1 +1,1 @@
-"""Which segments are open on this broker, under which term, and what control asks of them."""
+"""Which segments are open on this broker, under which term, and control's operations on them. Loop thread only."""

@@ -1,4 +1,4 @@
-"""`LeaderTerms`: refuses what a leader asks for whose time is over (L1)."""
+"""`LeaderTerms`: refuses the requests of deposed leaders (L1)."""
 
 from __future__ import annotations
 
@@ -9,29 +9,29 @@ from engine.metadata import keys
 from engine.metadata.store import MetadataStore
 from engine.model.names import TopicName
 
-_TOPICS_MAX = 10_000  # whose terms are remembered
+_TOPICS_MAX = 10_000  # whose terms are cached
 
 
 class LeaderTerms:
-    """Loop thread only. A leader's term is the version of the topic's controller record."""
+    """The largest confirmed term per topic. A leader's term is the version of the topic's controller record."""
 
     def __init__(self, metadata: MetadataStore) -> None:
         self._metadata = metadata
         self._seen: OrderedDict[TopicName, int] = OrderedDict()  # the largest term that was confirmed, by last use
 
     async def confirm(self, topic: TopicName, term: int) -> None:
-        """Raise FencedError unless the store says that this is the term of the present leader."""
+        """Raise FencedError unless the store confirms that this is the term of the present leader."""
         self.check(topic, term)
         record = await self._metadata.get(keys.controller(topic))
         if record is None or record.stat.version != term:
-            present = "nobody leads" if record is None else f"the present term is {record.stat.version}"
-            raise FencedError(f"a leader of {topic} with the term {term} asks; {present}")
+            present = "there is no leader" if record is None else f"{record.stat.version}"
+            raise FencedError(f"a leader of {topic} must have the present term ({present}), got term {term}")
         self._seen[topic] = max(term, self._seen.get(topic, 0))
         self._seen.move_to_end(topic)
-        if len(self._seen) > _TOPICS_MAX:  # of one that is forgotten, confirm() asks the store anyhow
+        if len(self._seen) > _TOPICS_MAX:  # confirm() reads the store for an evicted one
             self._seen.popitem(last=False)
 
     def check(self, topic: TopicName, term: int) -> None:
-        """The same by what is known, at once: right before the deed, when something was awaited since confirm()."""
+        """confirm() from the cache, without awaiting: for right before the effect, after other awaits."""
         if term < self._seen.get(topic, 0):
-            raise FencedError(f"a leader of {topic} with the term {term} asks; {self._seen[topic]} was seen")
+            raise FencedError(f"a leader of {topic} must have the present term ({self._seen[topic]}), got term {term}")

@@ -37,7 +37,7 @@ CLOSE_S_MAX = 10.0  # for cursors to be written when the broker closes
 
 
 class _Standing(enum.Enum):
-    """What a topic's record says of a segment that has a store."""
+    """The state of a stored segment according to its topic's record."""
 
     NAMED = "named"
     NOWHERE = "nowhere"
@@ -45,10 +45,10 @@ class _Standing(enum.Enum):
 
 
 class OpenSegments:
-    """Segments by name; opened when first needed, over the local storage. Loop thread only.
+    """Segments by name; opened when first needed, over the local storage.
 
-    Opening a segment takes its ownership: a term, larger than any before, written to the metadata store by
-    compare-and-set and stamped into everything appended under it (L1).
+    Opening a segment acquires its ownership: a new, larger term, written to the metadata store by compare-and-set and
+    stamped into every entry appended under it (L1).
     """
 
     def __init__(
@@ -72,8 +72,8 @@ class OpenSegments:
         self._hosted: dict[SegmentName, HostedSegment] = {}
         self._opening: dict[SegmentName, asyncio.Task[HostedSegment]] = {}
         self._leaving: dict[SegmentName, asyncio.Task[Any]] = {}  # being unloaded, deleted or swept
-        self.undeleted: dict[SegmentName, None] = {}  # whose deletion has begun; it may have failed
-        self.damaged: dict[SegmentName, str] = {}  # whose files were found damaged, when last opened
+        self.undeleted: dict[SegmentName, None] = {}  # deletion begun, and perhaps failed
+        self.damaged: dict[SegmentName, str] = {}  # found damaged when last opened
         self._closed = False
         self._loads = loads
         self._environment = environment
@@ -87,23 +87,23 @@ class OpenSegments:
     # -- opening ---------------------------------------------------------------------------------------------------
 
     def get(self, name: SegmentName) -> HostedSegment | None:
-        """The segment, if it is open, and this broker's."""
+        """The segment, if it is open and owned by this broker."""
         hosted = self._hosted.get(name)
         if hosted is None:
             return None
         lease = hosted.segment.lease
-        if lease is not None and not lease.held:  # the session may have been saved when it seemed over
+        if lease is not None and not lease.held:  # the session may have been renewed after it seemed lost
             self._lose(hosted)
             return None
         hosted.idle_since = None
         return hosted
 
     def peek(self, name: SegmentName) -> HostedSegment | None:
-        """The segment if it is open, whatever became of its ownership."""
+        """The segment if it is open, even if its ownership was lost."""
         return self._hosted.get(name)
 
     async def open(self, spec: SegmentSpec, *, create: bool) -> HostedSegment:
-        """The open segment. `create` makes a missing store: right for active segments alone (semantics 28).
+        """The open segment. `create` makes a missing store: for active segments only (semantics 28).
 
         Raises NotFoundError, CorruptionError, StorageError, AlreadyClosedError, MemoryLimitError.
         """
@@ -119,7 +119,7 @@ class OpenSegments:
                 return await asyncio.shield(task)
             except NotFoundError:
                 if mine or not create:
-                    raise  # otherwise: somebody else looked without creating; now it is our turn
+                    raise  # otherwise the failed attempt did not create: try again, creating
         return hosted
 
     async def open_existing(self, spec: SegmentSpec) -> HostedSegment | None:
@@ -154,7 +154,7 @@ class OpenSegments:
         try:
             if spec.sealed and not segment.sealed:
                 raise CorruptionError(
-                    f"{segment.directory}: the layout has {spec.name} sealed, and its log is not: what ended it is "
+                    f"{segment.directory}: the log of {spec.name} must be sealed, as its layout has it: its end is "
                     f"missing behind offset {segment.messages_end}, or its files are an older copy"
                 )
             await self._check_identity(segment)
@@ -163,7 +163,7 @@ class OpenSegments:
             await self._store.abandon(spec.name)
             raise
         if segment.sealed and not spec.sealed:
-            await segment.seal(term)  # a crash cut the change short: what is seen of the seal may not be durable yet
+            await segment.seal(term)  # after a crash, the seal that was read may not be durable yet
         if owned.lease is not None and not owned.lease.held:
             await self._store.abandon(spec.name)
             owned.lease.check()
@@ -173,25 +173,25 @@ class OpenSegments:
         return hosted
 
     async def _check_identity(self, segment: Segment) -> None:
-        """Raise CorruptionError when its files were written under later metadata than these, or under others."""
+        """Raise CorruptionError when its files were written under later metadata, or under another store's."""
         check_identity(segment.identity, await load_identity(self._metadata), segment.directory)
 
     def _served_since(self, owned: Owned) -> float | None:
-        """Since when those may come back who were attached to its last owner; None: nobody was."""
+        """When clients of its last owner could first reattach; None: it had none."""
         if owned.lease is None:
-            return 0.0  # that was an earlier life of this broker
+            return 0.0  # the last owner was an earlier process of this broker
         return None if owned.released else asyncio.get_running_loop().time()
 
     async def _check_wanted(self, name: SegmentName) -> None:
-        """Raise NotFoundError when the segment has gone by now: elsewhere, so that nobody here knew. Its owner asks:
-        who deletes it from now on finds it here.
+        """Raise NotFoundError when another broker deleted the segment. Checked after the claim, so that a later
+        deletion is routed here.
         """
         layout = await self._layout(name.topic)
         if layout is not None and not layout.deleting and (layout.change is not None or _names(layout, name)):
             return
         if layout is None or layout.deleting or name.segment_id not in layout.segments:
             await self._ownership.removed(name)
-        raise NotFoundError(f"{name} does not exist any more")
+        raise NotFoundError(f"{name} was deleted")
 
     def _opened(self, name: SegmentName, task: asyncio.Task[HostedSegment]) -> None:
         del self._opening[name]
@@ -206,7 +206,7 @@ class OpenSegments:
             self.undeleted.pop(name, None)
 
     def session_lost(self) -> None:
-        """Others may own everything by now: let go of it, without another word to files and cursors."""
+        """Close everything without writing to files or cursors: other brokers may own the segments."""
         for hosted in self:
             self._lose(hosted)
 
@@ -226,7 +226,7 @@ class OpenSegments:
     # -- unloading -------------------------------------------------------------------------------------------------
 
     async def unload(self, hosted: HostedSegment) -> bool:
-        """Close a segment that nobody uses; it is opened again when somebody comes. False: it is in use."""
+        """Close an unused segment; its next use opens it again. False: it is in use."""
         if hosted.in_use or self._hosted.get(hosted.name) is not hosted:
             return False
         hosted.closed = True
@@ -243,7 +243,7 @@ class OpenSegments:
         await self._ownership.release(hosted.name, hosted.term)
 
     async def _leave(self, name: SegmentName, work: Callable[[], Coroutine[Any, Any, Any]]) -> Any:
-        """Do it, to its end, while nobody opens the segment."""
+        """Run `work` to its end while the segment cannot be opened."""
         return await asyncio.shield(self._begin_to_leave(name, work))
 
     def _begin_to_leave(self, name: SegmentName, work: Callable[[], Coroutine[Any, Any, Any]]) -> asyncio.Task[Any]:
@@ -253,7 +253,7 @@ class OpenSegments:
             if self._leaving.get(name) is task:
                 del self._leaving[name]
             if not task.cancelled():
-                task.exception()  # nobody may be left to look at it
+                task.exception()  # retrieved: every waiter may be cancelled
 
         task.add_done_callback(ended)
         return task
@@ -264,22 +264,22 @@ class OpenSegments:
             await asyncio.wait([leaving])
 
     async def _settled(self, name: SegmentName) -> None:
-        """Wait while it is being opened, or goes away."""
+        """Wait while it is being opened, unloaded, deleted or swept."""
         while (task := self._opening.get(name) or self._leaving.get(name)) is not None:
             await asyncio.wait([task])
 
     async def rolled(self, topics: Iterable[TopicName]) -> list[SegmentName]:
-        """The segments of these topics that are not open and have more than one file, so that some may go."""
+        """The closed segments of these topics with more than one file: candidates for retention."""
         found = await self._store.rolled(topics)
         return [name for name in found if name not in self._hosted and self._ownership.may_own(name)]
 
     # -- deleting --------------------------------------------------------------------------------------------------
 
     async def delete(self, name: SegmentName, confirm: Callable[[], Coroutine[Any, Any, None]]) -> None:
-        """The cursors, then the store, then the ownership; nobody opens it meanwhile. Raises StorageError.
+        """Delete cursors, store and ownership record, in this order; no opening meanwhile. Raises StorageError.
 
-        `confirm` raises when whoever asked for it may not any more: asked once the segment is owned, so that what was
-        meant cannot become another topic's.
+        `confirm` raises when the deletion is no longer permitted. It runs once the segment is owned, so that a segment
+        of a new topic of this name is not deleted instead.
         """
         await self._settled(name)
         hosted = self._hosted.pop(name, None)
@@ -307,8 +307,8 @@ class OpenSegments:
         if lease is not None:
             lease.check()
         await self._remembered.deleting(name)
-        # After what a crash would leave where nobody looks. The check may be long ago when the files go: what is there
-        # by then and is not this owner's stays.
+        # Last, since a crash before would leave files without a record. Much time may pass between the check and the
+        # deletion of files: those of a later owner stay.
         await self._store.delete(name, None if lease is None else lease.term)
         await unsure.delete(self._metadata, keys.load(name))
         await self._ownership.removed(name)
@@ -320,30 +320,32 @@ class OpenSegments:
         return await self._store.list(topic)
 
     async def check_gone(self, spec: SegmentSpec) -> None:
-        """A sealed segment has no store: raise StorageError when nothing of the topic has one, since all cannot go."""
+        """Raise StorageError when neither a sealed segment nor any other of its topic has a store."""
         if spec.sealed and not await self.stored(spec.name.topic):
-            raise StorageError(f"{spec.name}: the data directory has nothing of its topic; is the right disk mounted?")
+            raise StorageError(
+                f"{spec.name}: the data directory holds no segment of its topic; is the correct disk mounted?"
+            )
 
     def may_own(self, name: SegmentName) -> bool:
-        """Whether this broker owns the segment, or might take it."""
+        """Whether this broker owns the segment, or may claim it."""
         return self._ownership.may_own(name)
 
     def url_of(self, name: SegmentName) -> str:
-        """The broker that owns the segment, or would."""
+        """The broker that owns the segment, or that placement names."""
         return self._ownership.url_of(name)
 
     async def on_disk(self) -> Mapping[TopicName, Sequence[SegmentName]]:
-        """The segments that have a directory, of whatever topic."""
+        """The segments that have a directory, by topic."""
         return await self._store.everything()
 
     async def remove_orphan(self, name: SegmentName) -> bool:
         """Delete a store that no layout and no pending change names; False when one does, or it is in use.
 
-        Raises StorageError when there are messages in it, and the metadata cannot say why nobody names it: it is
-        them that got lost, or are older than it.
+        Raises StorageError when it holds messages and the metadata do not explain why no layout names it: then the
+        metadata were lost, or are older than the store.
 
-        Nobody opens it meanwhile, here or elsewhere: a child that a reshape is about to create under this name, or
-        the segment of a topic that is just being created, comes into being behind the deletion.
+        It cannot be opened meanwhile, by any broker: a child that a reshape is about to create under this name, or
+        the segment of a topic being created, is created after the deletion.
         """
         if name in self._hosted or name in self._opening or name in self._leaving or self._closed:
             return False
@@ -358,10 +360,10 @@ class OpenSegments:
             await self._check_lost(name)
             await self._ownership.claim(name)
             if await self._standing(name) is not _Standing.NOWHERE:
-                return False  # it came into being meanwhile, elsewhere
+                return False  # another broker created it meanwhile
             await self._remove(name)
-        elif standing is _Standing.REPLACED:  # cursors and ownership go by the id alone: they are the other's
-            await self._store.delete(name, last)  # should it be somebody's by now, then under a larger term
+        elif standing is _Standing.REPLACED:  # cursors and ownership are keyed by id: they are the new segment's
+            await self._store.delete(name, last)  # a new owner would have a larger term
         self.undeleted.pop(name, None)
         return standing is not _Standing.NAMED
 
@@ -369,12 +371,10 @@ class OpenSegments:
         layout = await self._layout(name.topic)
         pruned_or_undone = layout is not None and name.segment_id < layout.next_segment_id
         if not pruned_or_undone and await self._store.has_messages(name):
-            raise StorageError(
-                "there are messages in it, of which these metadata know nothing: are they the right ones?"
-            )
+            raise StorageError("it holds messages unknown to the metadata store: is it the correct metadata store?")
 
     async def _standing(self, name: SegmentName) -> _Standing:
-        """By the topic's record as it is now. While a change is pending, everything counts as named."""
+        """By the topic's present record. While a change is pending, every segment counts as named."""
         layout = await self._layout(name.topic)
         if layout is None:
             return _Standing.NOWHERE
@@ -394,7 +394,7 @@ class OpenSegments:
     # -- closing ---------------------------------------------------------------------------------------------------
 
     async def close(self) -> None:
-        """Let everybody attached go and write everything out; what the metadata store does not take in time is left."""
+        """Detach all clients and write everything out; cursors not stored within CLOSE_S_MAX are lost."""
         self._closed = True
         for task in list(self._opening.values()):
             task.cancel()
@@ -404,7 +404,7 @@ class OpenSegments:
                 await self._close_cursors()
                 await self.transactions.finish(self)
         except TimeoutError:
-            log.warning("the metadata store takes no cursors: what was acknowledged last may be delivered once more")
+            log.warning("the metadata store takes no cursors: messages acknowledged last may be redelivered")
         await self.participation.tasks.close()
         await self.transactions.close(self)
         await self._store.close()

@@ -1,8 +1,8 @@
 """`OpenSubscriptions`: the subscriptions of open segments: opened when first needed, moved, drained, deleted.
 
-A subscription belongs to a topic; in a segment it is a cursor, which is made when the segment's first consumer of it
-comes. Opening and deleting one in one segment take turns, since a cursor that is made after the deletion of its
-subscription would keep messages that no consumer can acknowledge.
+A subscription belongs to a topic; in a segment it is a cursor, created when its first consumer attaches to the segment.
+Opening and deleting a subscription of one segment exclude each other, since a cursor created after the deletion of its
+subscription would retain messages that no consumer can acknowledge.
 """
 
 from __future__ import annotations
@@ -30,24 +30,24 @@ if TYPE_CHECKING:
 
 
 class OpenSubscriptions:
-    """Loop thread only."""
+    """Opens, finds, moves and deletes the cursors of open segments."""
 
     def __init__(self, segments: OpenSegments, cursors: CursorStore, metadata: MetadataStore) -> None:
         self._segments = segments
         self._operations = segments.operations
         self._cursors = cursors
         self._metadata = metadata
-        # Of a subscription in a segment: held while it is opened or deleted. As long as a task holds or awaits it.
+        # One lock per subscription in a segment, held while it is opened or deleted; kept while held or awaited.
         self._turns: WeakValueDictionary[tuple[SegmentName, str], asyncio.Lock] = WeakValueDictionary()
 
     async def open(
         self, hosted: HostedSegment, name: str, facts: SubscriptionMetadata | None = None
     ) -> HostedSubscription:
-        """A subscription that exists for the topic; where it has no cursor here yet, it gets one.
+        """Open a subscription of the topic; create its cursor in this segment if there is none.
 
-        In an active segment at the earliest. A sealed one ended before the subscription began: its initial position
-        decides. `facts`: what was read of it; None: it cannot be deleted meanwhile. Raises SubscriptionNotFoundError
-        when it was: a cursor that is made after its deletion would keep messages that no consumer can acknowledge.
+        A new cursor of an active segment begins at the earliest message; in a segment sealed before the subscription
+        was created, its initial position decides. `facts`: its metadata as read; None: it cannot be deleted meanwhile.
+        Raises SubscriptionNotFoundError when it was deleted since.
         """
         found = subscriptions_of(hosted).get(name)
         if found is None:
@@ -64,7 +64,7 @@ class OpenSubscriptions:
         return await self._restore(hosted, name, cursor)
 
     async def _check_there(self, topic: TopicName, facts: SubscriptionMetadata) -> None:
-        """Raise SubscriptionNotFoundError when it is not as it was read: its deletion comes to this segment, or has."""
+        """Raise SubscriptionNotFoundError when its metadata changed: it was deleted, or its deletion is under way."""
         record = await self._metadata.get(keys.subscription(topic, facts.name))
         now = None if record is None else SubscriptionMetadata.from_json(record.value)
         if now is None or now.state is SubscriptionState.DELETING or now.created_at_ms != facts.created_at_ms:
@@ -86,7 +86,7 @@ class OpenSubscriptions:
         return found
 
     async def _restore(self, hosted: HostedSegment, name: str, cursor: Cursor) -> HostedSubscription:
-        """Open it with what transactions have acknowledged, before a message of it is delivered."""
+        """Open it with transactions' pending acknowledgements, before any message is delivered."""
         pending = await self._operations.acks(hosted.name, name)
         hosted.check_open()
         cursor.pass_gaps(hosted.segment.gaps)
@@ -99,9 +99,9 @@ class OpenSubscriptions:
         return found
 
     async def acknowledged(self, hosted: HostedSegment, subscriptions: Iterable[str]) -> int:
-        """The offset below which all of these need nothing, whatever happens; where readers wait when there are none.
+        """The offset below which all of these have acknowledged everything, durably; without any, the readable end.
 
-        Makes no cursor.
+        Creates no cursor.
         """
         position = hosted.readable
         for name in subscriptions:
@@ -109,11 +109,11 @@ class OpenSubscriptions:
             if found is not None:
                 position = min(position, await found.settled())
             elif not hosted.segment.sealed:
-                return 0  # nothing was acknowledged here yet, or it is being deleted: the next look knows more
+                return 0  # nothing acknowledged here yet, or a deletion under way, which a later call sees finished
         return position
 
     async def acknowledged_by(self, hosted: HostedSegment, subscription: str) -> int:
-        """The same for one subscription. Raises NotFoundError when the topic has none of that name."""
+        """acknowledged() of one subscription. Raises NotFoundError when the topic has none of that name."""
         if await self.find(hosted, subscription) is None:
             topic = hosted.name.topic
             record = await self._metadata.get(keys.subscription(topic, subscription))
@@ -122,9 +122,9 @@ class OpenSubscriptions:
         return await self.acknowledged(hosted, [subscription])
 
     async def drained(self, hosted: HostedSegment, subscriptions: Iterable[str]) -> bool:
-        """Whether it is sealed, nothing in it is undecided, and none of these has anything left in it (semantics 7).
+        """Whether it is sealed, has no undecided transaction, and none of these has a backlog in it (semantics 7).
 
-        Makes no cursor.
+        Creates no cursor.
         """
         for name in subscriptions:
             found = await self.find(hosted, name)
@@ -143,14 +143,14 @@ class OpenSubscriptions:
             await self._cursors.delete(segment, subscription)
 
     async def seek(self, hosted: HostedSegment, subscription: str, offset: int | InitialPosition) -> None:
-        """Move its cursor, durably; consumers are detached, and what open transactions acknowledged is dropped."""
+        """Move its cursor, durably; detaches consumers, drops pending acknowledgements of open transactions."""
         found = await self.open(hosted, subscription)
         segment = hosted.segment
         if isinstance(offset, InitialPosition):
             offset = segment.first_offset if offset is InitialPosition.EARLIEST else hosted.readable
-        # Consumers are detached before the cursor moves: a later acknowledgement of theirs would move it once more.
+        # Consumers are detached before the cursor moves: a later acknowledgement would move it again.
         found.seeks += 1
-        found.close(NotOwnerError(f"{found} is moved to {offset}; attach again"))
+        found.close(NotOwnerError(f"{found} was moved to {offset}; attach again"))
         found.pending.drop()
         await found.cursor.seek(min(max(offset, segment.first_offset), segment.durable_offset))
         found.cursor.pass_gaps(segment.gaps)

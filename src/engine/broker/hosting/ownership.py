@@ -1,11 +1,11 @@
-"""`Ownership`: which broker owns a segment, with a term, and how long this one may be sure of what it owns (L1, G3).
+"""`Ownership`: which broker owns a segment, under which term, and how long this broker's leases hold (L1, G3).
 
-A segment stays with its owner while that lives. One that nobody owns goes to the broker that placement names, by
-compare-and-set with the next term. What is owned hangs on the broker's session with the metadata store: before others
-can see that the session is over, its lease is.
+A segment stays with its owner as long as the owner lives. A segment without an owner is claimed by the broker that
+placement names, by compare-and-set with the next term. Leases depend on the broker's session with the metadata store:
+a lease ends before other brokers can see that the session is over.
 
-Terms of leases are versions of the record, which the store gives to nobody twice: they go on rising when a topic was
-deleted and another gets its name, so that nothing an owner of the old one does late is taken for the new one's.
+Terms of leases are versions of the record, which the store never repeats: they keep rising when a topic is deleted and
+another takes its name, so that a late write by an owner of the old topic is never taken for one of the new.
 """
 
 from __future__ import annotations
@@ -47,10 +47,10 @@ Listener = Callable[[], None]
 
 @dataclass(frozen=True, slots=True)
 class Owner:
-    """An ownership record. `url` None: released in order, free for whoever placement names.
+    """An ownership record. `url` None: released in order, free for the broker that placement names.
 
-    `term` counts the segment's owners. `born`: the version of the record of the first of them, known from the second
-    on; 0 where that was not kept.
+    `term` counts the segment's owners. `born`: the record's version under the first owner, known from the second
+    on; 0 where it was not kept.
     """
 
     url: str | None
@@ -59,7 +59,6 @@ class Owner:
     born: int | None = None
 
     def to_json(self) -> bytes:
-        """The record's value."""
         facts = {"owner": self.url, "session": self.session, "term": self.term, "born": self.born}
         return json.dumps(facts).encode()
 
@@ -89,26 +88,26 @@ class OwnerLease:
 
     @property
     def held(self) -> bool:
-        """Whether nobody else can have it yet. Once false, false for ever."""
+        """Whether no other broker can own it yet. Once false, false for ever."""
         if not self._over and self._clock.monotonic() >= self._session.deadline:
             self._over = True
         return not self._over
 
     def end(self) -> None:
-        """It is given up, or lost."""
+        """End the lease: it was given up, or lost."""
         self._over = True
 
     def check(self) -> None:
-        """Raise NotOwnerError when it may be over."""
+        """Raise NotOwnerError when the lease may be over."""
         if not self.held:
-            raise NotOwnerError(f"this broker may own {self._name} no more; look the topic up again")
+            raise NotOwnerError(f"this broker may no longer own {self._name}; look the topic up again")
 
 
 @dataclass(frozen=True, slots=True)
 class Owned:
-    """A segment is ours. `term` counts its owners; that of the lease is another. No lease: while this process lives.
+    """A claimed segment. `term` counts its owners, unlike the lease's. No lease: owned while this process lives.
 
-    `released`: the last owner gave it up, since nobody used it.
+    `released`: the last owner released it because it was idle.
     """
 
     term: int
@@ -117,7 +116,7 @@ class Owned:
 
 
 class Ownership:
-    """Loop thread only. `follows`: other brokers may share the store, so owners are followed as they change."""
+    """`follows`: other brokers may share the store, so the ownership records are watched."""
 
     def __init__(self, metadata: MetadataStore, brokers: Brokers, clock: Clock, *, follows: bool) -> None:
         self.brokers = brokers
@@ -125,7 +124,7 @@ class Ownership:
         self._clock = clock
         self._follows = follows
         self._leases: dict[SegmentName, OwnerLease] = {}
-        self._owners: dict[str, Owner] = {}  # by the key of the record; only where it follows
+        self._owners: dict[str, Owner] = {}  # by the record's key; only when following
         self._listeners: dict[str, dict[Listener, None]] = {}  # by the key of the topic's record
         self._tasks = Supervisor("segment owners")
 
@@ -138,25 +137,24 @@ class Ownership:
             self.brokers.changed.append(self._brokers_changed)
 
     async def close(self) -> None:
-        """Follow no more. Idempotent."""
         await self._tasks.close()
         self._listeners.clear()
 
-    # -- who owns it -----------------------------------------------------------------------------------------------
+    # -- owners ----------------------------------------------------------------------------------------------------
 
     @property
     def alone(self) -> bool:
-        """No other broker is known: everything is this one's."""
+        """Whether no other broker is known, so that all segments are this broker's."""
         return not self._follows or self.brokers.alone
 
     def url_of(self, name: SegmentName) -> str:
-        """The owner, or who should be it, as far as was heard here."""
+        """The owner, or the broker that placement names, by the watch's last state."""
         if self.alone:
             return self.brokers.url
         return self._owner_url(name, self._owners.get(keys.segment(name)) or Owner(None, None, 0))
 
     async def resolve(self, name: SegmentName) -> str:
-        """The same by what the store says now."""
+        """url_of() by a read of the store."""
         if self.alone:
             return self.brokers.url
         return self._owner_url(name, Owner.of(await self._metadata.get(keys.segment(name))))
@@ -170,12 +168,12 @@ class Ownership:
             return owner.url
         return place(str(name), self.brokers.live) or self.brokers.url
 
-    # -- taking and giving up --------------------------------------------------------------------------------------
+    # -- claims and releases ---------------------------------------------------------------------------------------
 
     async def claim(self, name: SegmentName) -> Owned:
-        """Take ownership under a new term. Raises NotOwnerError naming the owner; StorageError: the store is unsure.
+        """Claim ownership under a new term. Raises NotOwnerError naming the owner, StorageError: the owner is unknown.
 
-        A claim whose outcome is unknown is given up for the next term: should it have been made, it is ours.
+        A claim whose outcome is unknown is repeated under the next term: had it succeeded, this broker is the owner.
         """
         key = keys.segment(name)
         for _ in range(_CLAIMS_MAX):
@@ -190,7 +188,7 @@ class Ownership:
                 continue
             born = version if owner.born is None else owner.born
             return Owned(owner.term, self._lease(name, version, born, session), before.url is None)
-        raise StorageError(f"{name}: the metadata store does not say who owns it; try again")
+        raise StorageError(f"{name}: its owner cannot be read from the metadata store; try again")
 
     def _lease(self, name: SegmentName, term: int, born: int, session: Session) -> OwnerLease | None:
         if not isfinite(session.deadline):
@@ -205,34 +203,33 @@ class Ownership:
         self._leases.clear()
 
     async def _check_free(self, name: SegmentName, owner: Owner) -> None:
-        """Raise NotOwnerError when another owns it, or should."""
+        """Raise NotOwnerError when another broker owns it, or is named by placement."""
         if not self._follows:
             return
         url = self._owner_url(name, owner)
         if url != self.brokers.url:
-            raise NotOwnerError(f"{name} is for the broker {url}")
+            raise NotOwnerError(f"{name} belongs to the broker {url}")
         if owner.url is None or owner.session == self.brokers.session_id:
             return
-        # What was heard of the brokers may be old. Nobody loses a segment but by what the store says now.
+        # The watch may lag behind. A segment changes owner only by a read of the store.
         record = await self._metadata.get(keys.broker(owner.url))
         if record is not None and owner.session in (None, record.stat.session) and owner.url != self.brokers.url:
-            raise NotOwnerError(f"{name} is for the broker {owner.url}")
+            raise NotOwnerError(f"{name} belongs to the broker {owner.url}")
 
     def forget(self, name: SegmentName) -> None:
-        """It is given up."""
         lease = self._leases.pop(name, None)
         if lease is not None:
             lease.end()
 
     async def claim_to_remove(self, name: SegmentName) -> OwnerLease | None:
-        """Own it until its store is gone, where others could have it. Raises as claim() does."""
+        """Claim it until its store is deleted, where other brokers could own it. Raises as claim() does."""
         if not self._follows:
             return None
         lease = self._leases.get(name)
         return lease if lease is not None and lease.held else (await self.claim(name)).lease
 
     async def removed(self, name: SegmentName) -> None:
-        """There is no such segment any more. A record that is another owner's by now, of another segment, stays."""
+        """Delete the ownership record of a deleted segment, unless a later segment's owner has written it since."""
         key = keys.segment(name)
         if not self._follows:
             await unsure.delete(self._metadata, key)
@@ -244,7 +241,7 @@ class Ownership:
                 await unsure.delete(self._metadata, key, record.stat.version)
 
     async def release(self, name: SegmentName, term: int) -> None:
-        """Give it up, when others could have it: everything is written out. Failing, it stays ours while we live."""
+        """Release a fully written segment to other brokers. If that fails, this process stays the owner."""
         self.forget(name)
         if self.alone:
             return
@@ -268,7 +265,7 @@ class Ownership:
     # -- following -------------------------------------------------------------------------------------------------
 
     def listen(self, topic: TopicName, listener: Listener) -> Callable[[], None]:
-        """Have it called when owners of the topic's segments may have changed. The result ends that."""
+        """Call `listener` when owners of the topic's segments may have changed. The result unsubscribes."""
         if not self._follows:
             return _nothing
         key = keys.topic(topic)
@@ -303,4 +300,4 @@ class Ownership:
 
 
 def _nothing() -> None:
-    """Nobody has to be told."""
+    """A listener's end where nothing is watched."""

@@ -1,8 +1,8 @@
-"""What the metadata remember of a segment's store: that there is one, and how far it reached.
+"""What the metadata record of a segment's store: that it exists, and up to which offset it was durable.
 
-A log that was cut, replaced or lost cannot tell it itself. Whatever was acknowledged or decided was durable before, so
-a log that ends below it lacks something (storage/file/continuation.py); and a store that was made is there until it is
-deleted, which is recorded first.
+A log that was cut, replaced or lost cannot report that itself. Every acknowledged or decided message was durable
+before, so a log that ends below one is incomplete (storage/file/continuation.py); and a store, once made, exists until
+its deletion, which is recorded first.
 """
 
 from __future__ import annotations
@@ -20,24 +20,24 @@ from engine.storage.file.owners import Lease
 
 
 class Remembered:
-    """Loop thread only."""
+    """Records and checks the existence and the extent of segments' stores."""
 
     def __init__(self, metadata: MetadataStore, cursors: CursorStore) -> None:
         self._metadata = metadata
         self._cursors = cursors
 
     async def reach(self, name: SegmentName) -> Known:
-        """How far the segment was durable at least. Raises CorruptionError, UnsupportedError."""
+        """The offset up to which the segment was durable at least. Raises CorruptionError, UnsupportedError."""
         acknowledged, subscription = await self._cursors.reach(name)
         decided = await Visibility.reach(self._metadata, name)
         if decided > acknowledged:
-            return Known(decided, "what is recorded of transactions")
+            return Known(decided, "the record of its transactions")
         return Known(acknowledged, f"the cursor of subscription {subscription!r}")
 
     async def has_store(self, name: SegmentName) -> bool:
-        """Whether one was made and not deleted. False also where that was never recorded.
+        """Whether a store was made and not deleted. False also where that was never recorded.
 
-        What an owner recorded before the segment's first one, it recorded too late: of an earlier segment of the name.
+        A record by an owner before the segment's first one belongs to an earlier segment of the name, written late.
         """
         record = await self._metadata.get(keys.stored(name))
         if record is None:
@@ -52,18 +52,18 @@ class Remembered:
         """The segment has no files: raise CorruptionError unless it never had any, or was deleted."""
         if await self.has_store(name):
             raise CorruptionError(
-                f"{name} is missing: {directory} has none of its files, and the metadata say that it was made and not "
-                "deleted: is the right disk mounted? If so, restore the directory from a backup"
+                f"{name} is missing: {directory} has none of its files, and by the metadata it was created and not "
+                "deleted: is the correct disk mounted? If so, restore the directory from a backup"
             )
 
     async def stored(self, name: SegmentName, lease: Lease | None) -> None:
-        """Its store is there now. `lease`: of the owner that says so. Raises what the metadata store raises."""
+        """Record that its store exists. `lease`: of its owner. Raises what the metadata store raises."""
         if not await self.has_store(name):
             value = name.descriptor if lease is None else f"{name.descriptor} {lease.term}"
             await unsure.put(self._metadata, keys.stored(name), value.encode())
 
     async def deleting(self, name: SegmentName) -> None:
-        """Its store goes: from now on it is not missed."""
+        """Record that its store is being deleted: from now on it may be absent."""
         if await self.has_store(name):
             await unsure.delete(self._metadata, keys.stored(name))
 
@@ -79,7 +79,7 @@ def check_identity(files: Identity | None, metadata: Identity | None, where: str
         present = "new" if metadata is None else f"{metadata.store:016x}"
         raise CorruptionError(
             f"{where}: log files were written under the metadata {files.store:016x}, and metadata.db is {present}: put "
-            "back the right one with its -wal and metadata.mark, or run `engine inspect --repair`"
+            "back the correct one with its -wal and metadata.mark, or run `engine inspect --repair`"
         )
     if files.generation > metadata.generation:
         raise CorruptionError(

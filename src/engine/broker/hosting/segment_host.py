@@ -1,4 +1,4 @@
-"""`SegmentHosting`: the control plane's door to the segments of this broker, its SegmentHost."""
+"""`SegmentHosting`: the control plane's port to the segments of this broker, its SegmentHost."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-_WATCH_AGAIN_S = 1.0  # a segment whose backlog could not be looked at is looked at again after this time
+_WATCH_AGAIN_S = 1.0  # until a backlog that could not be read is read again
 
 
 class SegmentHosting:
-    """Implements control.base.ports.SegmentHost over this broker's open segments. Loop thread only."""
+    """Implements control.base.ports.SegmentHost over this broker's open segments."""
 
     def __init__(
         self, segments: OpenSegments, subscriptions: OpenSubscriptions, store: SegmentStore, metadata: MetadataStore
@@ -57,21 +57,23 @@ class SegmentHosting:
     # -- the life of a segment -------------------------------------------------------------------------------------
 
     async def create_segment(self, spec: SegmentSpec, subscriptions: Sequence[str], *, term: int) -> None:
-        """See the port. Raises StorageError when it is to be a new one and there is something in it."""
+        """See the port. Raises StorageError when it must be new and its store is not empty."""
         await self._leaders.confirm(spec.name.topic, term)
         hosted = await self._segments.open(spec, create=True)
         self._leaders.check(spec.name.topic, term)
-        hosted.incoming.heir = True  # only a change of a topic's shape announces segments
+        hosted.incoming.heir = True  # only a reshape announces segments
         used = hosted.segment.sealed or hosted.segment.next_offset
         if used and not await self._segments.is_in_layout(spec.name):
-            raise StorageError(f"{spec.name} holds what an earlier topic of that name left; delete it first")
+            raise StorageError(
+                f"{spec.name} must be empty, got messages of an earlier topic of that name; delete it first"
+            )
         for name in subscriptions:
             await self._cursors.create(hosted.name, name, 0)
 
     async def terminate_segment(self, spec: SegmentSpec, *, term: int) -> SegmentEnd:
-        """See the port. Every append either is durable and answered before its producer hears of the end, or refused.
+        """See the port. Every append is either durable and answered before its producer learns of the seal, or refused.
 
-        Consumers that have everything are told REACHED_END without another message.
+        Consumers that have received everything get REACHED_END without another message.
         """
         await self._leaders.confirm(spec.name.topic, term)
         hosted = await self._segments.open(spec, create=not spec.sealed)
@@ -80,7 +82,6 @@ class SegmentHosting:
         return SegmentEnd(end, hosted.segment.dedup_snapshot() + pack_held(hosted.held))
 
     async def inherit(self, spec: SegmentSpec, producers: Sequence[bytes], *, term: int) -> None:
-        """See the port."""
         await self._leaders.confirm(spec.name.topic, term)
         hosted = await self._segments.open(spec, create=True)
         self._leaders.check(spec.name.topic, term)
@@ -88,18 +89,15 @@ class SegmentHosting:
         hosted.access.reserve(held for bequest in producers for held in held_in(bequest))
 
     async def delete_segment(self, spec: SegmentSpec, *, term: int) -> None:
-        """See the port."""
         await self._leaders.confirm(spec.name.topic, term)
         await self._segments.delete(spec.name, lambda: self._leaders.confirm(spec.name.topic, term))
 
     # -- subscriptions ---------------------------------------------------------------------------------------------
 
     async def stored(self, topic: TopicName) -> list[SegmentName]:
-        """See the port."""
         return await self._segments.stored(topic)
 
     async def subscriptions(self, spec: SegmentSpec) -> list[str]:
-        """See the port."""
         if self._segments.may_own(spec.name):
             await self._segments.open_existing(
                 spec
@@ -109,7 +107,6 @@ class SegmentHosting:
     async def create_subscription(
         self, spec: SegmentSpec, subscription: str, position: InitialPosition, *, term: int
     ) -> None:
-        """See the port."""
         await self._leaders.confirm(spec.name.topic, term)
         offset = 0
         if position is InitialPosition.LATEST:
@@ -119,32 +116,28 @@ class SegmentHosting:
         await self._cursors.create(spec.name, subscription, offset)
 
     async def delete_subscription(self, spec: SegmentSpec, subscription: str, *, term: int) -> None:
-        """See the port."""
         await self._leaders.confirm(spec.name.topic, term)
         await self._subscriptions.delete(spec.name, subscription)
 
     async def seek_subscription(self, spec: SegmentSpec, subscription: str, offset: int | InitialPosition) -> None:
-        """See the port."""
         hosted = await self._segments.open_existing(spec)
         if hosted is not None:
             await self._subscriptions.seek(hosted, subscription, offset)
 
     async def skip_messages(self, spec: SegmentSpec, subscription: str, first: int, last: int) -> None:
-        """See the port."""
         hosted = await self._segments.open_existing(spec)
         if hosted is None:
             raise NotFoundError(f"{spec.name} has no store")
         await self._subscriptions.skip(hosted, subscription, first, last)
 
     async def settle_transactions(self, spec: SegmentSpec, subscription: str | None) -> None:
-        """See cluster.ports.Participant."""
         hosted = await self._segments.open_existing(spec)
         if hosted is None:
             await self._segments.check_gone(spec)
             raise NotFoundError(f"{spec.name} has no store")
         if subscription is None:
             if hosted.transactions is None:
-                raise NotFoundError(f"{spec.name} has nothing of transactions; an earlier one of its name had")
+                raise NotFoundError(f"{spec.name} has no transactions; an earlier segment of its name had")
             await hosted.transactions.settle()
             return
         found = await self._subscriptions.find(hosted, subscription)
@@ -155,12 +148,10 @@ class SegmentHosting:
     # -- what there is ---------------------------------------------------------------------------------------------
 
     async def offset_at(self, spec: SegmentSpec, time_ms: int) -> int:
-        """See the port."""
         hosted = await self._segments.open_existing(spec)
         return 0 if hosted is None else min(await hosted.segment.offset_at(time_ms), hosted.readable)
 
     async def backlog(self, spec: SegmentSpec, subscription: str) -> int:
-        """See the port."""
         hosted = await self._segments.open_existing(spec)
         if hosted is None:
             await self._segments.check_gone(spec)
@@ -169,11 +160,10 @@ class SegmentHosting:
         if found is None:
             return 0 if hosted.segment.sealed else hosted.messages
         if not found.backlog:
-            await found.cursor.settled()  # whoever hears of zero lets the segment go
+            await found.cursor.settled()  # durable first: after a zero the segment may be deleted
         return found.backlog
 
     async def statistics(self, spec: SegmentSpec) -> HostedSegmentStatistics:
-        """See the port."""
         hosted = await self._segments.open_existing(spec)
         if hosted is None:
             return HostedSegmentStatistics(sealed=spec.sealed)
@@ -182,17 +172,15 @@ class SegmentHosting:
         return segment_statistics(hosted)
 
     def segment_url(self, name: SegmentName) -> str:
-        """See the port."""
         return self._segments.url_of(name)
 
     def watch_drained(self, spec: SegmentSpec, subscription: str, drained: Callable[[], None]) -> Callable[[], None]:
-        """See the port."""
         watch = _DrainWatch(drained)
         self._tasks.spawn(self._watch_drained(spec, subscription, watch), f"drain of {spec.name}")
         return watch.cancel
 
     async def _watch_drained(self, spec: SegmentSpec, subscription: str, watch: _DrainWatch) -> None:
-        """Consumers wait for this: whatever stands in the way for a while must not end it."""
+        """Poll until drained; consumers of the children wait for it, so transient errors are retried."""
         while not watch.cancelled:
             try:
                 await self._begin_watch(spec, subscription, watch)
@@ -200,7 +188,7 @@ class SegmentHosting:
             except EngineError as e:
                 if self._closed:
                     return
-                log.warning("whether %s is drained for %r cannot be seen for now: %s", spec.name, subscription, e)
+                log.warning("the backlog of %s for %r cannot be read, retrying: %s", spec.name, subscription, e)
             await asyncio.sleep(_WATCH_AGAIN_S)
 
     async def _begin_watch(self, spec: SegmentSpec, subscription: str, watch: _DrainWatch) -> None:
@@ -209,7 +197,7 @@ class SegmentHosting:
             await self._segments.check_gone(spec)
         found = None if hosted is None else await self._subscriptions.find(hosted, subscription)
         if hosted is None or found is None:
-            watch.fire()  # retention has taken the store, or the subscription began when it was sealed already
+            watch.fire()  # expired by retention, or the subscription was created after the seal
             return
         hosted.check_open()
         if not watch.cancelled:

@@ -1,4 +1,4 @@
-"""What an open segment says about itself, its subscriptions and their consumers."""
+"""The statistics of an open segment, its subscriptions and their consumers."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _NOT_SHARED = Sharing(buckets=0, reassignments=0)
 
 
 def segment_statistics(hosted: HostedSegment) -> HostedSegmentStatistics:
-    """Of all its subscriptions that are open."""
+    """Those of the segment and of all its open subscriptions."""
     hosted.sample()
     segment = hosted.segment
     holding = None if hosted.transactions is None else hosted.transactions.holding

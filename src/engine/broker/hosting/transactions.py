@@ -1,4 +1,4 @@
-"""`SegmentTransactions`: what of transactions belongs to the opening, the closing and the deletion of segments."""
+"""`SegmentTransactions`: transactions' part in opening, closing and deleting segments."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 class SegmentTransactions:
-    """Loop thread only. One per broker."""
+    """Recovers, makes and forgets the transaction buffers of segments. One per broker."""
 
     def __init__(self, metadata: MetadataStore) -> None:
         self.headers = TransactionHeaders(metadata)
@@ -31,10 +31,10 @@ class SegmentTransactions:
         self._metadata = metadata
 
     async def recover(self, hosted: HostedSegment) -> None:
-        """Find what transactions left in a segment, before anybody reads it. Raises NotOwnerError, as stores do."""
+        """Restore a segment's transactions, before any reader. Raises NotOwnerError, as stores do."""
         visibility = await self._visibility(hosted)
         if hosted.segment.lease is not None:
-            hosted.segment.lease.check()  # or nothing would be marked, and readers got everything
+            hosted.segment.lease.check()  # else nothing would be hidden, and readers would receive undecided messages
         if visibility.marked:
             buffer = self._buffer(hosted, visibility)
             try:
@@ -45,7 +45,7 @@ class SegmentTransactions:
             hosted.transactions = buffer
 
     async def make_buffer(self, hosted: HostedSegment) -> TransactionBuffer:
-        """The buffer of a segment, before its first transactional entry. Raises NotOwnerError, as stores do."""
+        """The buffer that hides undecided messages; made before the first one. Raises NotOwnerError, as stores do."""
         hosted.check_open()
         visibility = await self._visibility(hosted)
         await visibility.mark()
@@ -61,22 +61,22 @@ class SegmentTransactions:
         )
 
     async def forget(self, name: SegmentName, lease: OwnerLease | None) -> None:
-        """A segment is gone: a later one of its name begins without what they left. Raises NotOwnerError."""
+        """Drop a deleted segment's transactions, so that a later one of its name begins clean. Raises NotOwnerError."""
         record = await self._metadata.get(keys.visibility(name))
         if lease is not None:
             lease.check()
         if record is not None:
-            with contextlib.suppress(ConflictError):  # somebody else's, by now
+            with contextlib.suppress(ConflictError):  # another owner's, by now
                 await unsure.delete(self._metadata, record.key, record.stat.version)
         await self.operations.forget_segment(name)
 
     async def finish(self, segments: Iterable[HostedSegment]) -> None:
-        """What was sent in them and is on its way is answered if it gets there."""
+        """Complete transactional messages in flight, if they become durable."""
         buffers = [hosted.transactions for hosted in segments if hosted.transactions is not None]
         await asyncio.gather(*(buffer.close() for buffer in buffers))
 
     async def close(self, segments: Iterable[HostedSegment]) -> None:
-        """Not a word more. Idempotent."""
+        """Stop without writing: another broker may own the segments. Idempotent."""
         for hosted in segments:
             if hosted.transactions is not None:
                 hosted.transactions.abandon()

@@ -9,7 +9,7 @@ from engine.broker.settings.attempts import Attempts
 
 
 def attempt_families(prefix: str, attempts: Attempts) -> Iterator[AnyFamily]:
-    """Over all ports, since the start."""
+    """Counted over all ports, since the start."""
     yield counter(f"{prefix}authentication_failures_total", "Tokens that were missing or wrong", attempts.failures)
     yield counter(
         f"{prefix}authentication_unchecked_total",

@@ -1,4 +1,4 @@
-"""Everything that a broker serves at /metrics, pulled from plain counters when somebody asks (docs/metrics.md)."""
+"""Everything that a broker serves at /metrics, read from plain counters on request (docs/metrics.md)."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ if TYPE_CHECKING:
 
 
 def metrics_text(broker: Observed) -> str:
-    """The text format of Prometheus. A broker that has not started has only what its process can say."""
+    """The text format of Prometheus. A broker that has not started serves its process's metrics only."""
     return exposition(families(broker) if broker.started else process_families())
 
 
 async def metrics_page(broker: Observed) -> str:
-    """The same, one family in each turn of the loop: with thousands of segments the text takes long to write."""
+    """metrics_text(), one family per turn of the loop: the text of thousands of segments takes long to write."""
     parts: list[str] = []
     for family in families(broker) if broker.started else process_families():
         parts.append(exposition([family]))
@@ -33,7 +33,7 @@ async def metrics_page(broker: Observed) -> str:
 
 
 def families(broker: Observed) -> Iterator[AnyFamily]:
-    """All of them, each with whatever samples there are now."""
+    """All families, each with its present samples."""
     hosted = list(broker.segments)
     yield from whole_families(broker)
     yield from pool_families(pools(broker))

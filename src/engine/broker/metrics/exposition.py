@@ -1,4 +1,4 @@
-"""The text format of Prometheus, version 0.0.4: families of samples in, text out. It knows nothing of brokers."""
+"""The text format of Prometheus, version 0.0.4: families of samples in, text out. Independent of brokers."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Kind = Literal["counter", "gauge"]
 
 @dataclass(frozen=True, slots=True)
 class Family:
-    """All samples of one name. Of a family without samples the name, the kind and the meaning are served."""
+    """All samples of one name. A family without samples is served by name, kind and help text."""
 
     name: str
     kind: Kind
@@ -28,7 +28,6 @@ class Family:
     samples: Iterable[Sample]
 
     def lines(self) -> Iterator[str]:
-        """As they are served."""
         yield from _head(self.name, self.kind, self.text)
         for labels, value in self.samples:
             yield f"{self.name}{_labels(labels)} {_number(value)}"
@@ -43,7 +42,6 @@ class HistogramFamily:
     samples: Iterable[Distribution]
 
     def lines(self) -> Iterator[str]:
-        """As they are served."""
         yield from _head(self.name, "histogram", self.text)
         for labels, found in self.samples:
             for bound, count in zip(found.bounds, found.counts, strict=True):
@@ -57,24 +55,23 @@ AnyFamily = Family | HistogramFamily
 
 
 def gauge(name: str, text: str, samples: Iterable[Sample] | float) -> Family:
-    """One that goes up and down; a number is the only sample, without labels."""
+    """A value that goes up and down; a number is the only sample, without labels."""
     return Family(PREFIX + name, "gauge", text, _samples(samples))
 
 
 def counter(name: str, text: str, samples: Iterable[Sample] | float) -> Family:
-    """One that only grows while the process lives; `name` ends with `_total`."""
+    """A value that only grows while the process lives; `name` ends with `_total`."""
     return Family(PREFIX + name, "counter", text, _samples(samples))
 
 
 def histogram(name: str, text: str, samples: Iterable[Distribution] | HistogramStatistics) -> HistogramFamily:
-    """A distribution, or several."""
     return HistogramFamily(
         PREFIX + name, text, [({}, samples)] if isinstance(samples, HistogramStatistics) else samples
     )
 
 
 def exposition(families: Iterable[AnyFamily]) -> str:
-    """The text of all of them. Every name comes once, with all its samples."""
+    """The text of all families. Every name occurs once, with all its samples."""
     return "\n".join(line for family in families for line in family.lines()) + "\n"
 
 
@@ -88,7 +85,7 @@ def _head(name: str, kind: str, text: str) -> Iterator[str]:
 
 
 def _number(value: float) -> str:
-    """All its digits: a counter that is rounded seems to stand still, and a rate made of it is wrong."""
+    """All its digits: a rounded counter seems to stand still, which falsifies its rate."""
     if not isfinite(value):
         return {float("inf"): "+Inf", float("-inf"): "-Inf"}.get(value, "NaN")
     return str(int(value)) if value == int(value) else repr(value)

@@ -1,4 +1,4 @@
-"""What samples are labelled with: the names of topics and segments."""
+"""The labels of samples: the names of topics and segments."""
 
 from __future__ import annotations
 
@@ -12,15 +12,12 @@ if TYPE_CHECKING:
 
 
 def topic_labels(topic: TopicName) -> dict[str, str]:
-    """Namespace and topic."""
     return {"namespace": f"{topic.tenant}/{topic.namespace}", "topic": str(topic)}
 
 
 def segment_labels(hosted: HostedSegment) -> dict[str, str]:
-    """And the segment's id."""
     return {**topic_labels(hosted.name.topic), "segment": str(hosted.name.segment_id)}
 
 
 def subscription_labels(hosted: HostedSegment, subscription: HostedSubscription) -> dict[str, str]:
-    """And the subscription."""
     return {**segment_labels(hosted), "subscription": subscription.name}

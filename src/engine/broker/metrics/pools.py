@@ -1,4 +1,4 @@
-"""Whatever is bounded: how much of it is in use, who waits for it, and what was refused (PIP-442)."""
+"""Bounded resources: how much is in use, how many requests wait, and how many were refused (PIP-442)."""
 
 from __future__ import annotations
 
@@ -17,29 +17,31 @@ def pool_families(pools: Sequence[PoolStatistics]) -> Iterator[AnyFamily]:
     counted = [({"pool": pool.name}, pool) for pool in pools if pool.unit != BYTES]
     queued = [({"pool": pool.name}, pool) for pool in pools if pool.queue_max]
     yield gauge("memory_pool_used_bytes", "In use", [(labels, pool.used) for labels, pool in memory])
-    yield gauge("memory_pool_limit_bytes", "The most; 0: no limit", [(labels, pool.limit) for labels, pool in memory])
-    yield gauge("pool_used", "In use, of what is counted in pieces", [(labels, pool.used) for labels, pool in counted])
-    yield gauge("pool_limit", "The most; 0: no limit", [(labels, pool.limit) for labels, pool in counted])
+    yield gauge("memory_pool_limit_bytes", "Maximum; 0: no limit", [(labels, pool.limit) for labels, pool in memory])
+    yield gauge("pool_used", "In use, of pools counted in pieces", [(labels, pool.used) for labels, pool in counted])
+    yield gauge("pool_limit", "Maximum; 0: no limit", [(labels, pool.limit) for labels, pool in counted])
     every = [({"pool": pool.name}, pool) for pool in pools]
-    yield gauge("pool_queue_size", "Who waits for room", [(labels, pool.queue) for labels, pool in every])
-    yield gauge("pool_queue_max_size", "The most who may wait", [(labels, pool.queue_max) for labels, pool in queued])
+    yield gauge("pool_queue_size", "Waiting requests", [(labels, pool.queue) for labels, pool in every])
+    yield gauge(
+        "pool_queue_max_size", "Most requests that may wait", [(labels, pool.queue_max) for labels, pool in queued]
+    )
     waits = [(labels, pool.waits) for labels, pool in queued]
-    yield histogram("pool_wait_time_ms", "How long those waited who got room", waits)
+    yield histogram("pool_wait_time_ms", "How long granted requests waited", waits)
     timeouts = [(labels, pool.timeouts) for labels, pool in queued]
-    yield counter("pool_timeout_total", "Gave up after the time allowed", timeouts)
+    yield counter("pool_timeout_total", "Requests that timed out waiting", timeouts)
     refusals = [(labels, pool.refusals) for labels, pool in every]
-    yield counter("pool_refused_total", "Refused at once, since too many wait already", refusals)
+    yield counter("pool_refused_total", "Requests refused at once: the queue was full", refusals)
 
 
 def topic_list_families(prefix: str, limiter: AsyncDualMemoryLimiter, cluster: str) -> Iterator[AnyFamily]:
-    """The specification's twelve. `prefix`: broker_topic_list, or proxy_topic_list."""
+    """The specification's twelve families. `prefix`: broker_topic_list or proxy_topic_list."""
     labels = {"cluster": cluster}
     for kind, pool in ((kind.value, pool) for kind, pool in limiter.statistics().items()):
         name = f"{prefix}_{kind}"
         yield gauge(f"{name}_memory_used_bytes", f"Topic lists, {kind} memory: in use", [(labels, pool.used)])
-        yield gauge(f"{name}_memory_limit_bytes", f"Topic lists, {kind} memory: the most", [(labels, pool.limit)])
+        yield gauge(f"{name}_memory_limit_bytes", f"Topic lists, {kind} memory: maximum", [(labels, pool.limit)])
         yield gauge(f"{name}_queue_size", f"Topic lists that wait for {kind} memory", [(labels, pool.queue)])
-        yield gauge(f"{name}_queue_max_size", "The most that may wait", [(labels, pool.queue_max)])
+        yield gauge(f"{name}_queue_max_size", "Maximum of topic lists that wait", [(labels, pool.queue_max)])
         waits = [(labels, pool.waits)]
         yield histogram(f"{name}_wait_time_ms", f"How long topic lists waited for {kind} memory", waits)
         yield counter(

@@ -22,7 +22,7 @@ from engine.storage.store import SegmentStore
 
 
 class Vital(Protocol):
-    """What says whether a broker works. The parts are there once it has `started`."""
+    """What health checks read of a broker. The parts exist once it has `started`."""
 
     @property
     def started(self) -> bool:
@@ -34,19 +34,19 @@ class Vital(Protocol):
 
     @property
     def trouble(self) -> str | None:
-        """What only a restart can mend."""
+        """A failure that only a restart resolves; None: there is none."""
 
     @property
     def clock(self) -> Clock:
-        """Its time."""
+        """Wall clock and monotonic clock."""
 
     @property
     def loop_lag(self) -> LoopLag:
-        """How late its event loop calls back."""
+        """The lag of its event loop."""
 
     @property
     def members(self) -> Membership:
-        """Its place among the brokers."""
+        """Its view of the cluster, with its segment owners."""
 
     @property
     def store(self) -> SegmentStore:
@@ -54,7 +54,7 @@ class Vital(Protocol):
 
 
 class Observed(Vital, Protocol):
-    """What is counted, beside that."""
+    """What metrics read of a broker besides."""
 
     @property
     def config(self) -> BrokerConfig:
@@ -62,15 +62,15 @@ class Observed(Vital, Protocol):
 
     @property
     def service_url(self) -> str:
-        """Where clients reach it."""
+        """The URL that clients connect to."""
 
     @property
     def connections(self) -> Collection[Connection]:
-        """Those that are open."""
+        """The open connections."""
 
     @property
     def doors(self) -> Doors:
-        """What guards its ports."""
+        """Access control of its ports."""
 
     @property
     def segments(self) -> OpenSegments:
@@ -82,7 +82,7 @@ class Observed(Vital, Protocol):
 
     @property
     def memory(self) -> BrokerMemory:
-        """Its pools."""
+        """Its memory pools."""
 
     @property
     def service(self) -> ScalableTopicService:
@@ -90,10 +90,10 @@ class Observed(Vital, Protocol):
 
     @property
     def transactions(self) -> TransactionSweep:
-        """Its coordinator of transactions."""
+        """Its transaction coordinator."""
 
     def metadata_statistics(self) -> MetadataStatistics | None:
-        """Of a metadata store of its own."""
+        """Of its own metadata store; None where the store was handed in."""
 
     def http_connections(self) -> PoolStatistics | None:
-        """Connections to the admin API, if it is served."""
+        """Connections to the admin API; None: it is not served."""

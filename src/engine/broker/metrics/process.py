@@ -1,4 +1,4 @@
-"""What every process can say of itself, under the names that Prometheus clients have for it."""
+"""Process metrics, under the names that Prometheus clients use."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _PROC = Path("/proc/self")
 
 
 def process_families() -> Iterator[Family]:
-    """Processor time and memory; what the platform does not tell has no samples."""
+    """Processor time and memory; values that the platform does not report have no samples."""
     used = resource.getrusage(resource.RUSAGE_SELF)
     yield Family("process_cpu_seconds_total", "counter", "Processor time", [({}, used.ru_utime + used.ru_stime)])
     memory: list[Sample] = [({}, size) for size in _pages()]

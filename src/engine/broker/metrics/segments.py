@@ -1,4 +1,4 @@
-"""The segments that are open here, and their subscriptions."""
+"""Metrics of the open segments and their subscriptions."""
 
 from __future__ import annotations
 
@@ -12,13 +12,16 @@ from engine.broker.metrics.labels import segment_labels, subscription_labels
 if TYPE_CHECKING:
     from engine.broker.segment.hosted import HostedSegment
 
-# {name: (field of SegmentStatistics, what it says)}
+# {name: (field of SegmentStatistics, help text)}
 _STORED = {
-    "in_entries_total": ("appended_entries", "Entries appended: with messages, how many share one"),
-    "duplicate_entries_total": ("duplicate_entries", "Entries that were there already and were not stored again"),
-    "storage_read_bytes_total": ("read_bytes", "Bytes that consumers were read"),
-    "storage_read_blocks_total": ("read_blocks", "Blocks that consumers were read"),
-    "storage_read_from_memory_total": ("read_from_memory", "Of these blocks, those that no file was read for"),
+    "in_entries_total": ("appended_entries", "Entries appended; messages per entry is the batching ratio"),
+    "duplicate_entries_total": ("duplicate_entries", "Duplicate entries, not stored again"),
+    "storage_read_bytes_total": ("read_bytes", "Bytes read for consumers"),
+    "storage_read_blocks_total": ("read_blocks", "Blocks read for consumers"),
+    "storage_read_from_memory_total": (
+        "read_from_memory",
+        "Of these blocks, those read from memory",
+    ),
     "storage_commits_total": ("commits", "Group commits"),
     "storage_commit_bytes_total": ("commit_bytes", "Bytes made durable by group commits"),
     "storage_syncs_total": ("syncs", "Syncs of log files"),
@@ -26,11 +29,11 @@ _STORED = {
     "storage_write_failures_total": ("write_failures", "Failed writes, as on a full disk"),
     "storage_rolls_total": ("rolls", "New log files begun"),
 }
-# {name: (kind, field of Sharing, what it says)}
+# {name: (kind, field of Sharing, help text)}
 _SHARING: dict[str, tuple[Callable[..., Family], str, str]] = {
-    "sharers": (gauge, "sharers", "Consumers that share the segment by bucket"),
-    "bucket_reassignments_total": (counter, "reassignments", "Buckets that went from one sharer to another"),
-    "withheld_buckets": (gauge, "withheld", "Buckets that wait for the acknowledgements of an earlier owner"),
+    "sharers": (gauge, "sharers", "Members: consumers that share the segment by bucket"),
+    "bucket_reassignments_total": (counter, "reassignments", "Buckets that moved from one member to another"),
+    "withheld_buckets": (gauge, "withheld", "Buckets withheld until an earlier owner's acknowledgements"),
     "drain_mode": (gauge, "drain", "1: a sealed segment is shared until it is drained"),
 }
 
@@ -46,10 +49,10 @@ def segment_families(hosted: Sequence[HostedSegment]) -> Iterator[Family]:
     yield counter("in_bytes_total", "Bytes of entries made durable", each(lambda h: h.incoming.bytes))
     yield counter("out_messages_total", "Messages sent to consumers and readers", each(lambda h: h.sent_messages))
     yield counter("out_bytes_total", "Bytes of entries sent to consumers and readers", each(lambda h: h.sent_bytes))
-    yield counter("refused_entries_total", "Entries refused for what is in them", each(lambda h: h.refused_entries))
-    text = "Messages that were acknowledged unread, by operators"
+    yield counter("refused_entries_total", "Entries refused for their content", each(lambda h: h.refused_entries))
+    text = "Messages skipped by operators: acknowledged unread"
     yield counter("skipped_messages_total", text, each(lambda h: h.skipped_messages))
-    text = "Messages that clients on this machine were told to read from the log files"
+    text = "Messages that clients on this machine read from the log files (short-circuit reads)"
     yield counter("short_circuit_messages_total", text, each(lambda h: h.near_messages))
     yield gauge("rate_in", "Messages per second published", each(lambda h: h.incoming.messages_per_s))
     yield gauge("throughput_in", "Bytes per second published", each(lambda h: h.incoming.bytes_per_s))
@@ -64,7 +67,7 @@ def segment_families(hosted: Sequence[HostedSegment]) -> Iterator[Family]:
 
 
 def subscription_families(hosted: Sequence[HostedSegment]) -> Iterator[Family]:
-    """Of each open segment and subscription."""
+    """One sample per open segment and subscription."""
     readers = [(subscription_labels(h, s), s) for h in hosted for s in subscriptions_of(h).values()]
 
     def each(value: Callable[[HostedSubscription], float]) -> list[Sample]:
@@ -74,7 +77,7 @@ def subscription_families(hosted: Sequence[HostedSegment]) -> Iterator[Family]:
         return sum(consumer.pending for consumer in subscription.consumers)
 
     yield gauge("subscription_back_log", "Messages not acknowledged", each(lambda s: s.backlog))
-    yield gauge("subscription_delayed", "Messages that are withheld until their time", each(lambda s: s.delayed))
+    yield gauge("subscription_delayed", "Messages withheld until their delivery time", each(lambda s: s.delayed))
     yield gauge("subscription_consumers", "Consumers attached", each(lambda s: len(s.consumers)))
     yield gauge("subscription_unacked_messages", "Messages sent and not acknowledged", each(unacknowledged))
     yield counter("subscription_out_messages_total", "Messages sent to consumers", each(lambda s: s.out.messages))

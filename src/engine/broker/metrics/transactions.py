@@ -1,4 +1,4 @@
-"""What this broker has to do with transactions, as numbers (PIP-473 "Metrics")."""
+"""Transaction metrics of this broker (PIP-473 "Metrics")."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class TransactionStatistics:
-    """Of this broker since it started; `followed` and `operation_records` are as of now."""
+    """Counts since this broker started; `followed` and `operation_records` are present values."""
 
     begun: int
     committed: int
@@ -33,7 +33,6 @@ class TransactionStatistics:
 
 
 def statistics(broker: Observed) -> TransactionStatistics:
-    """As of now."""
     counted, operations = broker.transactions.coordinator.counters, broker.segments.operations
     return TransactionStatistics(
         begun=counted.begun,
@@ -61,7 +60,7 @@ def _records(broker: Observed) -> int:
 
 
 def transaction_families(broker: Observed) -> Iterator[AnyFamily]:
-    """Under the specification's names, and those of its counts that a coordinator has had before."""
+    """The specification's names, with the coordinator counts that its earlier version defines."""
     now = statistics(broker)
     cas = {"ok": now.cas_ok, "conflict": now.cas_conflict, "reject": now.cas_reject}
     ended = {"committed": now.committed, "aborted": now.aborted, "timed_out": now.timed_out}
@@ -70,7 +69,7 @@ def transaction_families(broker: Observed) -> Iterator[AnyFamily]:
     )
     yield counter(
         "txn_metadata_store_header_cas_total",
-        "Decisions of transactions here: ok, conflict (tried again), reject (decided the other way before).",
+        "Decisions of transactions here: ok, conflict (retried), reject (already decided the other way).",
         [({"result": result}, count) for result, count in cas.items()],
     )
     yield histogram(
@@ -88,4 +87,4 @@ def transaction_families(broker: Observed) -> Iterator[AnyFamily]:
     yield counter(
         "txn_ended_total", "Transactions decided here.", [({"outcome": name}, count) for name, count in ended.items()]
     )
-    yield counter("txn_collected_total", "Headers of transactions that were forgotten here.", now.collected)
+    yield counter("txn_collected_total", "Headers of ended transactions that were deleted here.", now.collected)

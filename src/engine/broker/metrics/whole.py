@@ -1,4 +1,4 @@
-"""The broker as a whole: who is connected, how long things take, what its parts are busy with."""
+"""Metrics of the broker as a whole: connections, latencies, load of its parts."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 def whole_families(broker: Observed) -> Iterator[AnyFamily]:
     """Counted since the broker was started."""
     info = {"broker": broker.service_url, "cluster": broker.config.cluster_name}
-    yield gauge("broker_info", "1; which broker this is", [(info, 1)])
-    yield gauge("broker_ready", "1: /ready says so too", not unready(broker))
+    yield gauge("broker_info", "1; labels identify the broker", [(info, 1)])
+    yield gauge("broker_ready", "1: /ready answers 200", not unready(broker))
     yield from _connected(broker)
     yield from _times(broker)
     yield from _metadata(broker)
@@ -29,36 +29,40 @@ def _connected(broker: Observed) -> Iterator[AnyFamily]:
     hosted, measures = list(broker.segments), broker.measures
     yield gauge("connections", "Connections open now", len(broker.connections))
     yield counter("connections_accepted_total", "Connections accepted", measures.accepted)
-    yield counter("connections_refused_total", "Connections refused, as above connections_max", measures.refused)
+    yield counter("connections_refused_total", "Connections refused above connections_max", measures.refused)
     yield from attempt_families("", broker.doors.attempts)
     yield gauge("producers", "Producers attached to segments", sum(len(h.producers) for h in hosted))
     yield gauge("consumers", "Consumers attached to segments", sum(1 for h in hosted for _ in h.consumers))
     yield gauge("segments_open", "Segments open now", len(hosted))
     yield gauge("publish_bytes_in_flight", "Received, not durable yet", broker.memory.in_flight)
-    yield gauge("publish_bytes_limit", "Above it nothing is received", broker.memory.limit)
+    yield gauge("publish_bytes_limit", "Above it, reading from publishing connections pauses", broker.memory.limit)
 
 
 def _times(broker: Observed) -> Iterator[AnyFamily]:
     measures, stored = broker.measures, broker.store.statistics()
     lag = broker.loop_lag.histogram.statistics()
     published, delivered = measures.publish_to_durable_s.statistics(), measures.durable_to_delivered_s.statistics()
-    yield histogram("publish_to_durable_seconds", "From a SEND to the durability of what was in it", published)
-    yield histogram("durable_to_delivered_seconds", "From there until a block of it is sent to a consumer", delivered)
-    yield histogram("storage_sync_seconds", "A write with its sync, and the way to the thread and back", stored.sync_s)
+    yield histogram("publish_to_durable_seconds", "From a SEND to the durability of its messages", published)
+    yield histogram(
+        "durable_to_delivered_seconds",
+        "From durability until a block is sent to a consumer",
+        delivered,
+    )
+    yield histogram("storage_sync_seconds", "A write with its sync, including the thread hand-over", stored.sync_s)
     yield histogram("storage_commit_size_bytes", "Bytes of one group commit", stored.commit_bytes)
     yield histogram("storage_commit_appends", "Appends of one group commit", stored.commit_appends)
     yield counter("storage_torn_tails_total", "Torn tails cut off when segments were opened", stored.torn_tails)
     yield counter("storage_torn_bytes_total", "Bytes in them", stored.torn_bytes)
-    text = "Segments that cannot be served, since their files are damaged or missing"
+    text = "Segments that cannot be served: their files are damaged or missing"
     yield gauge("storage_damaged_segments", text, len(broker.segments.damaged))
-    text = "Times that a log went on above offsets that it gave up, since what had them may be lost"
+    text = "Times that a log continued above skipped offsets, whose messages may be lost"
     yield counter("storage_gaps_total", text, stored.gaps)
     yield histogram("event_loop_lag_seconds", "How late the event loop calls back", lag)
     yield gauge("storage_open_files", "Log files that are kept open", stored.open_files)
 
 
 def _metadata(broker: Observed) -> Iterator[AnyFamily]:
-    """Of the store that this broker made; one that it was handed counts for itself."""
+    """Of the broker's own metadata store; a store that was handed in reports its own."""
     now = broker.metadata_statistics()
     found: list[tuple[Labels, MetadataStatistics]] = [] if now is None else [({}, now)]
     yield histogram("metadata_commit_seconds", "A commit of metadata.db", [(labels, s.commit_s) for labels, s in found])
@@ -73,7 +77,6 @@ def _metadata(broker: Observed) -> Iterator[AnyFamily]:
 
 
 def pools(broker: Observed) -> list[PoolStatistics]:
-    """Whatever this broker bounds."""
     stored, connected = broker.store.statistics(), len(broker.connections)
     http = broker.http_connections()
     return [

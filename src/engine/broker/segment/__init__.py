@@ -1,1 +1,1 @@
-"""One open segment: its producers, who may append, and the reader of its blocks."""
+"""One open segment: its producers, access to it, and the reader of its blocks."""

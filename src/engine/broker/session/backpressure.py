@@ -44,7 +44,7 @@ class Writing(enum.Enum):
     CLOSED = "closed"
 
 
-_OPEN, _QUEUED, _FULL = Writing.OPEN, Writing.QUEUED, Writing.FULL
+_OPEN, _QUEUED, _FULL, _CLOSED = Writing.OPEN, Writing.QUEUED, Writing.FULL, Writing.CLOSED
 _HELD_BACK, _HELD_BACK_FULL = Writing.HELD_BACK, Writing.HELD_BACK_FULL
 
 # What each event makes of a state; in the others it changes nothing.
@@ -68,7 +68,7 @@ class Backpressure:
     def __init__(self, stream: FrameStream, outbound: OutboundMemory, resumed: Callable[[], None]) -> None:
         self.stream = stream
         self.reading: set[Pause] = set()  # why frames are not read
-        self.writing = Writing.OPEN
+        self.writing = _OPEN
         self.writable = True
         self.noted = 0
         self._outbound = outbound
@@ -100,7 +100,7 @@ class Backpressure:
     def move_to(self, writing: Writing) -> None:
         """Enter a state; CLOSED is final."""
         self.writing = writing
-        self.writable = writing is Writing.OPEN
+        self.writable = writing is _OPEN
         if self.writable:
             self.release(Pause.ANSWERS)
             self._resumed()
@@ -117,7 +117,7 @@ class Backpressure:
     def resume_writing(self) -> None:
         """The stream has drained: go on now, or in a later turn if others wait or this one's budget is spent."""
         self._on(_STREAM_DRAINED)
-        if self.writing is Writing.QUEUED:
+        if self.writing is _QUEUED:
             if self._outbound.crowded:
                 self._outbound.queue(self)
             else:
@@ -141,12 +141,12 @@ class Backpressure:
 
     def close(self) -> None:
         """The connection is gone."""
-        self.move_to(Writing.CLOSED)
+        self.move_to(_CLOSED)
 
     @property
     def held_back(self) -> bool:
         """Whether the outbound pool keeps it from sending."""
-        return self.writing is Writing.HELD_BACK or self.writing is Writing.HELD_BACK_FULL
+        return self.writing is _HELD_BACK or self.writing is _HELD_BACK_FULL
 
     def has_room(self, unsent_max: int) -> bool:
         """Whether a block may be queued beyond the high mark: the pool allows it, and less than so much is unsent."""
@@ -157,13 +157,13 @@ class Backpressure:
     @property
     def takes_answers(self) -> bool:
         """Whether an answer may be sent now. A closed connection takes, and drops, all of them."""
-        if self.writing is Writing.CLOSED:
+        if self.writing is _CLOSED:
             return True
         # Half of the limit is more than consumers leave unsent.
         most = CONNECTION_WRITE_LOW if self.held_back else ANSWERS_UNSENT_MAX // 2
         return self.stream.unsent_bytes <= most
 
     def check_answers(self) -> None:
-        """After each request: read no more of them from a peer that does not read their answers."""
+        """After a frame, while it is not writable: read no more of them from a peer that does not read answers."""
         if not self.writable and (self.held_back or self.stream.unsent_bytes > ANSWERS_UNSENT_MAX):
             self.hold(Pause.ANSWERS)

@@ -103,7 +103,8 @@ class Connection:
             self.fail(EngineError(f"the broker failed at {header.command.name}: {type(e).__name__}: {e}"))
         if not pulse.frames % _FRAMES_PER_NOTE:
             self.host.memory.outbound.note(pressure)
-        pressure.check_answers()
+        if not pressure.writable:
+            pressure.check_answers()
 
     def pause_writing(self) -> None:
         self.pressure.pause_writing()

@@ -1,1 +1,1 @@
-"""What an operator sets, and what guards each port: configuration, tokens, TLS, failed attempts."""
+"""Configuration and access control: settings, tokens, TLS, failed attempts. Loop thread only."""

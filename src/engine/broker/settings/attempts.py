@@ -1,12 +1,12 @@
 """`Attempts`: failed authentications by source address, so that guessing is slow, visible, and bounded in memory.
 
 A failure is answered after a delay that doubles with each further one of the same source. A guesser need not wait for
-the answer: a right token is answered at once, so silence would tell it enough. Therefore a source that has as many
-answers pending as it may have is refused without a check of its token, until the first of them is due. At the longest
-delay that is `pending_max` guesses within DELAY_S_MAX, over whatever number of connections.
+the answer: a valid token is answered at once, so a missing answer means a wrong guess. Therefore a source with
+`pending_max` answers pending is refused without a check of its token, until the first of them is due. At the longest
+delay that is `pending_max` guesses within DELAY_S_MAX, over any number of connections.
 
-A peer that gives no token has guessed nothing. It is counted, and answered at once, so that one which was never given
-the token, a probe perhaps, does not shut out others of its address.
+A peer without a token has not guessed. It is counted, and answered at once, so that a probe without the token does not
+shut out others of its address.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ log = logging.getLogger(__name__)
 
 DELAY_S_MIN = 0.1  # of the first failure
 DELAY_S_MAX = 5.0
-FORGET_S = 60.0  # without a failure, after which a source begins anew
-SOURCES_MAX = 10_000  # remembered; the one that has failed least lately is forgotten first
+FORGET_S = 60.0  # a source without a failure for this long starts anew
+SOURCES_MAX = 10_000  # tracked; the one whose last failure is oldest is evicted first
 PENDING_MAX = 32
-_IPV6_BITS = 64  # one subscriber has that many addresses at least, and is one source
+_IPV6_BITS = 64  # a subscriber has at least a /64, which is one source
 
 
 class Refusal(NamedTuple):
-    """Why it is refused, and how many seconds later the answer is to be sent."""
+    """The error, and the delay of its answer in seconds."""
 
     error: EngineError
     delay: float
@@ -43,7 +43,7 @@ class _Source:
     failures: int = 0
     guesses: int = 0  # of the failures, those that gave a token
     last: float = 0.0
-    due: deque[float] = field(default_factory=deque)  # when answers that are pending may be sent; ascending
+    due: deque[float] = field(default_factory=deque)  # due times of pending answers, ascending
 
     def pending(self, now: float) -> int:
         while self.due and self.due[0] <= now:
@@ -52,18 +52,18 @@ class _Source:
 
 
 class Attempts:
-    """Of all ports of a broker or a proxy. Loop thread only."""
+    """Failed authentications over all ports of a broker or a proxy."""
 
     def __init__(self, now: Callable[[], float], pending_max: int = PENDING_MAX) -> None:
         """`now`: seconds of a clock that never goes back."""
         self.failures = 0
-        self.unchecked = 0  # refused since too many answers were pending
+        self.unchecked = 0  # refused: too many answers pending
         self._pending_max = pending_max
         self._now = now
-        self._sources: OrderedDict[str, _Source] = OrderedDict()  # the one that failed last is last
+        self._sources: OrderedDict[str, _Source] = OrderedDict()  # by last failure
 
     def refusal(self, config: Guarded, given: str | None, peer: str | None) -> Refusal | None:
-        """Why a peer that gives this token, or none, is refused; None: it is not."""
+        """Why a peer with this token, or none, is refused; None: it is not."""
         crowded = self.crowded(peer)
         if crowded is not None:
             return Refusal(crowded, 0.0)
@@ -71,18 +71,17 @@ class Attempts:
         return None if error is None else Refusal(error, self.failed(peer, error, guess=given is not None))
 
     def crowded(self, peer: str | None) -> EngineError | None:
-        """Why no token of this peer is checked now."""
+        """Why tokens of this peer are not checked now; None: they are."""
         source = self._sources.get(source_of(peer))
         if source is None or source.pending(self._now()) < self._pending_max:
             return None
         self.unchecked += 1
         return TooManyRequestsError(
-            f"{self._pending_max} failed authentications from this address are pending, as many as there may be; "
-            "try again later"
+            f"limit of pending failed authentications from this address reached ({self._pending_max}); try again later"
         )
 
     def failed(self, peer: str | None, error: AuthenticationError, *, guess: bool) -> float:
-        """Note a failure; the seconds after which it is to be answered. `guess`: whether a token was given."""
+        """Record a failure; returns the delay of its answer in seconds. `guess`: whether a token was given."""
         now, name = self._now(), source_of(peer)
         source = self._sources.pop(name, None)
         if source is None or now - source.last > FORGET_S:
@@ -105,7 +104,7 @@ class Attempts:
 
 
 def source_of(peer: str | None) -> str:
-    """The address of "host", "tcp://host:port" or "tcp://[v6]:port" as one source; of IPv6 its network."""
+    """The source of "host", "tcp://host:port" or "tcp://[v6]:port": its address; for IPv6 its network."""
     host = (peer or "unknown").partition("://")[2] or (peer or "unknown")
     if host.startswith("["):
         host = host[1:].partition("]")[0]

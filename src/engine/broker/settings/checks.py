@@ -1,4 +1,4 @@
-"""What is right about a value that an operator has set: each says what would be right, or "" when it is."""
+"""Checks of configured values. Each returns what the value must be, for the error's text, or "" when it is valid."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ SECONDS_MAX = 1e11  # 3,000 years; in milliseconds far below 2**63
 
 
 def boolean(value: Any) -> str:
-    """A switch."""
     return "" if isinstance(value, bool) else "true or false"
 
 
@@ -20,30 +19,29 @@ def integer(value: Any, low: int, high: int) -> str:
 
 
 def seconds(value: Any, low: float) -> str:
-    """From a least number on, up to what timers and clocks can count."""
+    """From `low` up to what timers and clocks can count."""
     good = isinstance(value, (int, float)) and not isinstance(value, bool) and low <= value <= SECONDS_MAX
     return "" if good else f"a number of seconds from {low:g} to {SECONDS_MAX:g}"
 
 
 def number(value: Any, low: float, *, optional: bool = False) -> str:
-    """Seconds, where text with a unit is understood as well."""
-    right = "" if value is None and optional else seconds(value, low)
-    return right and f"{right}, or text like '5m',"
+    """Seconds, where text with a unit is parsed as well."""
+    wanted = "" if value is None and optional else seconds(value, low)
+    return wanted and f"{wanted}, or text like '5m'"
 
 
 def share(value: Any) -> str:
-    """A part of one, or a little more."""
+    """A fraction, or a multiple up to SHARE_MAX."""
     good = isinstance(value, (int, float)) and not isinstance(value, bool) and 0 <= value <= SHARE_MAX
-    return "" if good else f"a part from 0 to {SHARE_MAX:g}, or text like '25%',"
+    return "" if good else f"a fraction from 0 to {SHARE_MAX:g}, or text like '25%'"
 
 
-def choice(value: Any, right: tuple[str, ...]) -> str:
-    """One of these."""
-    return "" if value in right else " or ".join(right)
+def choice(value: Any, choices: tuple[str, ...]) -> str:
+    return "" if value in choices else " or ".join(choices)
 
 
 def optional_text(value: Any, start: str) -> str:
-    """Text that begins so, or nothing."""
+    """None, or text with this prefix."""
     return "" if value is None or (isinstance(value, str) and value.startswith(start)) else f"a URL {start}…"
 
 
@@ -53,7 +51,7 @@ def name(value: Any) -> str:
 
 
 def printable(value: Any, start: str = "") -> str:
-    """What can be said in a header of HTTP and begins so, or nothing."""
+    """None, or text with this prefix that an HTTP header can carry."""
     good = value is None or (
         isinstance(value, str) and value.startswith(start) and value.isascii() and value.isprintable() and value.strip()
     )
@@ -61,13 +59,13 @@ def printable(value: Any, start: str = "") -> str:
 
 
 def pair(value: Any, other: Any, name: str) -> str:
-    """A path that is there together with another, or neither."""
+    """A path that must be set together with another."""
     good = value is None or (isinstance(value, str) and value and other is not None)
-    return "" if good else f"the path of a PEM file, together with {name},"
+    return "" if good else f"the path of a PEM file, set together with {name}"
 
 
 def listed(value: Any) -> Any:
-    """A list as a tuple, and text as the tuple of its parts between commas; anything else as it is."""
+    """A list, or comma-separated text, as a tuple; anything else unchanged."""
     if isinstance(value, str):
         return tuple(part.strip() for part in value.split(",") if part.strip())
     return tuple(value) if isinstance(value, list) else value
@@ -76,7 +74,7 @@ def listed(value: Any) -> Any:
 def hosts(value: Any) -> str:
     """Names or addresses without ports, or `*`."""
     good = isinstance(value, tuple) and all(isinstance(host, str) and _is_host(host) for host in value)
-    return "" if good else 'a list of host names without ports, as ["engine.example.org"],'
+    return "" if good else 'a list of host names without ports, as ["engine.example.org"]'
 
 
 def _is_host(text: str) -> bool:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from engine.broker.settings import checks as right
+from engine.broker.settings import checks
 from engine.broker.settings.file import override, read_secrets, read_section
 from engine.broker.settings.machine import share_of_memory
 from engine.errors import InvalidArgumentError, InvalidConfigurationError
@@ -46,10 +46,10 @@ from engine.model.units import byte_count, seconds, share
 log = logging.getLogger(__name__)
 
 ENVIRONMENT_PREFIX = "ENGINE_"
-# Variables of that prefix that say something to the command line, or to those who build and measure.
+# Variables of that prefix for the command line, builds and benchmarks.
 _NO_SETTING = re.compile(r"ENGINE_(URL|TOKEN|TOKEN_FILE|TLS_CA|HOME|EXT|DEBUG|SANITIZE|ANNOTATE|BENCH_.*)")
 _DURABILITIES = ("fsync", "interval", "os")
-_NUMBER_MAX = 2**62  # in a name of the specification, before it is brought into our unit
+_NUMBER_MAX = 2**62  # under a name of the specification, before conversion to our unit
 _PLAIN_NUMBER = re.compile(r"-?[0-9]{1,20}(\.[0-9]{0,20})?")
 _KEY_HASHES = ("xxh64", "murmur3")
 
@@ -73,7 +73,7 @@ _SPECIFICATION_NAMES = {
     "maxTopicListInFlightDirectMemSizePermitsAcquireTimeoutMillis": "topic_list_direct_timeout",
     "maxTopicListInFlightDirectMemSizePermitsAcquireQueueSize": "topic_list_direct_queue_max",
 }
-# What the unit in a name of the specification is in ours.
+# The unit in a name of the specification, in our unit.
 _UNITS = {"InMinutes": 60.0, "InMB": MIB, "SizeMB": MIB, "Millis": 0.001}
 
 
@@ -94,27 +94,28 @@ class BrokerConfig:
 
     Raises InvalidConfigurationError naming the key.
 
-    `retention_time` and `retention_size` keep acknowledged messages: a file goes when it is fully acknowledged and
-    older than the one, or beyond the other (per segment). None: no limit of that kind. A sealed segment goes as a whole
-    when it is fully acknowledged and was sealed longer ago than `retention_time`, at once if `retention_size` is 0.
+    `retention_time` and `retention_size` keep acknowledged messages: a file is deleted when it is fully acknowledged
+    and older than the one, or beyond the other (per segment). None: no such limit. A sealed segment is deleted as a
+    whole when it is fully acknowledged and was sealed longer ago than `retention_time`, at once if `retention_size`
+    is 0.
     """
 
-    service_url: str | None = None  # what clients are told to dial; None: the address they came in on
-    cluster_name: str = "standalone"  # what metrics call the brokers that share a metadata store
+    service_url: str | None = None  # advertised to clients; None: the address that they dialled
+    cluster_name: str = "standalone"  # in metrics: the brokers that share a metadata store
     admin_url: str | None = None  # likewise for the admin API; None: the address it is served on
 
-    # Who may come in over the network. Paths are of PEM files; both or none.
-    auth_token: str | None = field(default=None, repr=False)  # what clients have to say; None: nothing
+    # Access over the network. Paths are of PEM files; both or none.
+    auth_token: str | None = field(default=None, repr=False)  # required of clients; None: no token
     tls_cert: str | None = None
     tls_key: str | None = None
-    insecure: bool = False  # may listen on addresses that others reach without asking for a token
-    admin_hosts: tuple[str, ...] = ()  # names that requests to the admin API may be for, besides addresses
+    insecure: bool = False  # may listen on addresses reachable from other machines without a token
+    admin_hosts: tuple[str, ...] = ()  # names allowed in Host headers of the admin API, besides addresses
 
     scalable_topic_enabled: bool = True
     auto_create_topics: bool = True
     segments: int = 1
     entry_buckets: int = ENTRY_BUCKETS_DEFAULT
-    scalable_topic_sealed_segment_drain_enabled: bool = True  # a sealed backlog is shared out by entry bucket
+    scalable_topic_sealed_segment_drain_enabled: bool = True  # a sealed backlog is shared by entry bucket
     durability: str = "fsync"
     key_hash: str = "xxh64"
     sync_interval_ms: int = 100  # durability "interval": messages of at most this long may be lost
@@ -122,15 +123,15 @@ class BrokerConfig:
 
     retention_time: float | None = 7 * 24 * 3600.0
     retention_size: int | None = None
-    retention_interval: float = 60.0  # between two looks at what may go
+    retention_interval: float = 60.0  # between two rounds of retention
 
-    transaction_sweep_interval: float = 0.5  # between two looks for transactions whose time is over
-    transaction_retention_time: float = TRANSACTION_RETENTION_S  # how long an ended one is remembered
-    transaction_named_retention_time: float = TRANSACTION_NAMED_RETENTION_S  # a committed one that has a name
+    transaction_sweep_interval: float = 0.5  # between two sweeps for timed-out transactions
+    transaction_retention_time: float = TRANSACTION_RETENTION_S  # how long an ended one is kept
+    transaction_named_retention_time: float = TRANSACTION_NAMED_RETENTION_S  # a committed named one
 
-    segment_idle_time: float | None = 300.0  # a segment that nobody uses for this long is closed; None: never
+    segment_idle_time: float | None = 300.0  # a segment unused for this long is closed; None: never
 
-    session_timeout: float = 30.0  # where brokers share a metadata store: one it has not heard of for so long is gone
+    session_timeout: float = 30.0  # with a shared metadata store: a broker silent for this long is dead
     consumer_grace_period: float = CONSUMER_GRACE_S
     keep_alive: float = KEEP_ALIVE_S  # a peer silent for this long is pinged, for twice this long dropped; 0: never
     handshake_timeout: float = HANDSHAKE_S_MAX
@@ -139,32 +140,30 @@ class BrokerConfig:
     connections_per_address_max: int = 0  # 0: no limit
     attachments_max: int = ATTACHMENTS_MAX  # producers and consumers
     attachments_per_connection_max: int = ATTACHMENTS_PER_CONNECTION_MAX
-    lookups_max: int = LOOKUPS_MAX  # requests for layouts that are under way
-    topic_loads_max: int = TOPIC_LOADS_MAX  # segments that are being opened
+    lookups_max: int = LOOKUPS_MAX  # concurrent requests for layouts
+    topic_loads_max: int = TOPIC_LOADS_MAX  # segments being opened at once
 
-    short_circuit_reads: bool = True  # who reads in bulk on this machine may read the log files
+    short_circuit_reads: bool = True  # bulk readers on this machine may read the log files
 
-    # Memory, over all connections (docs/memory.md). What is not set is a share of the machine's.
+    # Memory, over all connections (docs/memory.md). Unset limits are a share of the machine's.
     publish_bytes_max: int = _part_of_memory(
         0.25, PUBLISH_BYTES_IN_FLIGHT_MAX, FRAME_SIZE_MAX
-    )  # received and not durable yet
+    )  # received, not durable yet
     read_cache_max: int = _part_of_memory(0.1, READ_CACHE_MAX, 0)  # the newest entries of all segments
     reads_in_flight_max: int = _part_of_memory(
         0.25, READS_IN_FLIGHT_MAX, FRAME_SIZE_MAX
-    )  # what consumers were sent and their sockets have not taken; 0: no limit
-    receive_buffers_max: int = _part_of_memory(
-        0.25, RECEIVE_BUFFERS_MAX, FRAME_SIZE_MAX
-    )  # frames that were received in part
-    topic_list_heap_max: int = TOPIC_LIST_MEMORY_MAX  # lists that are being put together
+    )  # sent to consumers and queued in their sockets; 0: no limit
+    receive_buffers_max: int = _part_of_memory(0.25, RECEIVE_BUFFERS_MAX, FRAME_SIZE_MAX)  # partial frames
+    topic_list_heap_max: int = TOPIC_LIST_MEMORY_MAX  # topic lists being made
     topic_list_heap_timeout: float = TOPIC_LIST_TIMEOUT_S
     topic_list_heap_queue_max: int = TOPIC_LIST_QUEUE_MAX
-    topic_list_direct_max: int = TOPIC_LIST_MEMORY_MAX  # their bytes until sockets have taken them
+    topic_list_direct_max: int = TOPIC_LIST_MEMORY_MAX  # their bytes queued for sockets
     topic_list_direct_timeout: float = TOPIC_LIST_TIMEOUT_S
     topic_list_direct_queue_max: int = TOPIC_LIST_QUEUE_MAX
 
-    # How topics change their own shape, where namespace and topic say nothing else (PIP-483, PIP-486).
+    # Auto-scaling, unless overridden by namespace or topic (PIP-483, PIP-486).
     scalable_topic_auto_scale_enabled: bool = _POLICY.enabled
-    scalable_topic_auto_scale_interval: float = 60.0  # between two looks at a topic's load
+    scalable_topic_auto_scale_interval: float = 60.0  # between two evaluations of a topic's load
     scalable_topic_max_segments: int = _POLICY.max_segments
     scalable_topic_min_segments: int = _POLICY.min_segments
     scalable_topic_max_dag_depth: int = _POLICY.max_dag_depth
@@ -190,16 +189,16 @@ class BrokerConfig:
             value = getattr(self, key)
             if isinstance(value, str) and (found := parse(value)) is not None:
                 object.__setattr__(self, key, found)
-        object.__setattr__(self, "admin_hosts", right.listed(self.admin_hosts))
+        object.__setattr__(self, "admin_hosts", checks.listed(self.admin_hosts))
         for key, wanted in self._wrong().items():
             if wanted and key == "auth_token":
-                raise InvalidConfigurationError(f"auth_token is malformed; {wanted} is right")
+                raise InvalidConfigurationError(f"auth_token must be {wanted}, got text that is not")
             if wanted:
-                raise InvalidConfigurationError(f"{key} is {getattr(self, key)!r:.200}; {wanted} is right")
+                raise InvalidConfigurationError(f"{key} must be {wanted}, got {getattr(self, key)!r:.200}")
         self.auto_scale_policy()
 
     def auto_scale_policy(self) -> AutoScalePolicy:
-        """What it says of how topics change their own shape. Raises InvalidConfigurationError."""
+        """The auto-scaling policy. Raises InvalidConfigurationError."""
         try:
             policy = AutoScalePolicy(**{name: getattr(self, key) for name, key in _POLICY_KEYS.items()})
             problem = conflict(policy)
@@ -210,58 +209,59 @@ class BrokerConfig:
         return policy
 
     def _wrong(self) -> dict[str, str]:
-        """For every key: what would be right, or "" when it is."""
+        """For every key: what it must be, or "" when it is valid."""
         return {
-            "service_url": right.optional_text(self.service_url, "engine://"),
-            "cluster_name": right.name(self.cluster_name),
-            "admin_url": right.optional_text(self.admin_url, "http"),
-            "auth_token": right.printable(self.auth_token),
-            "tls_cert": right.pair(self.tls_cert, self.tls_key, "tls_key"),
-            "tls_key": right.pair(self.tls_key, self.tls_cert, "tls_cert"),
-            "insecure": right.boolean(self.insecure),
-            "admin_hosts": right.hosts(self.admin_hosts),
-            "scalable_topic_enabled": right.boolean(self.scalable_topic_enabled),
-            "auto_create_topics": right.boolean(self.auto_create_topics),
-            "segments": right.integer(self.segments, 1, SEGMENTS_PER_TOPIC_MAX),
-            "entry_buckets": right.integer(self.entry_buckets, 1, BUCKETS_PER_SEGMENT_MAX),
-            "scalable_topic_sealed_segment_drain_enabled": right.boolean(
+            "service_url": checks.optional_text(self.service_url, "engine://"),
+            "cluster_name": checks.name(self.cluster_name),
+            "admin_url": checks.optional_text(self.admin_url, "http"),
+            "auth_token": checks.printable(self.auth_token),
+            "tls_cert": checks.pair(self.tls_cert, self.tls_key, "tls_key"),
+            "tls_key": checks.pair(self.tls_key, self.tls_cert, "tls_cert"),
+            "insecure": checks.boolean(self.insecure),
+            "admin_hosts": checks.hosts(self.admin_hosts),
+            "scalable_topic_enabled": checks.boolean(self.scalable_topic_enabled),
+            "auto_create_topics": checks.boolean(self.auto_create_topics),
+            "segments": checks.integer(self.segments, 1, SEGMENTS_PER_TOPIC_MAX),
+            "entry_buckets": checks.integer(self.entry_buckets, 1, BUCKETS_PER_SEGMENT_MAX),
+            "scalable_topic_sealed_segment_drain_enabled": checks.boolean(
                 self.scalable_topic_sealed_segment_drain_enabled
             ),
-            "durability": right.choice(self.durability, _DURABILITIES),
-            "key_hash": right.choice(self.key_hash, _KEY_HASHES),
-            "sync_interval_ms": right.integer(self.sync_interval_ms, 1, 3_600_000),
-            "log_file_size": right.integer(self.log_file_size, 64 * MIB, 16 * LOG_FILE_SIZE_MAX),
-            "retention_time": right.number(self.retention_time, 0, optional=True),
-            "retention_size": "" if self.retention_size is None else right.integer(self.retention_size, 0, 2**62),
-            "retention_interval": right.number(self.retention_interval, 0.01),
-            "transaction_sweep_interval": right.number(self.transaction_sweep_interval, 0.01),
-            "transaction_retention_time": right.number(self.transaction_retention_time, 0),
-            "transaction_named_retention_time": right.number(self.transaction_named_retention_time, 0),
-            "segment_idle_time": right.number(self.segment_idle_time, 0.01, optional=True),
-            "session_timeout": right.number(self.session_timeout, 0.1),
-            "consumer_grace_period": right.number(self.consumer_grace_period, 0),
-            "keep_alive": right.number(self.keep_alive, 0),
-            "handshake_timeout": right.number(self.handshake_timeout, 0.01),
-            "connections_max": right.integer(self.connections_max, 1, 1_000_000),
-            "frame_size_max": right.integer(self.frame_size_max, FRAME_SIZE_MAX, 4 * FRAME_SIZE_MAX),
-            "connections_per_address_max": right.integer(self.connections_per_address_max, 0, 1_000_000),
-            "attachments_max": right.integer(self.attachments_max, 1, 10_000_000),
-            "attachments_per_connection_max": right.integer(self.attachments_per_connection_max, 1, 10_000_000),
-            "lookups_max": right.integer(self.lookups_max, 1, 10_000_000),
-            "topic_loads_max": right.integer(self.topic_loads_max, 1, 10_000_000),
-            "publish_bytes_max": right.integer(self.publish_bytes_max, FRAME_SIZE_MAX, 2**40),
-            "read_cache_max": right.integer(self.read_cache_max, 0, 2**40),
-            "reads_in_flight_max": right.integer(self.reads_in_flight_max, 0, 2**40),
-            "receive_buffers_max": right.integer(self.receive_buffers_max, FRAME_SIZE_MAX, 2**40),
-            "topic_list_heap_max": right.integer(self.topic_list_heap_max, MIB, 2**40),
-            "topic_list_heap_timeout": right.number(self.topic_list_heap_timeout, 0.001),
-            "topic_list_heap_queue_max": right.integer(self.topic_list_heap_queue_max, 0, 10_000_000),
-            "topic_list_direct_max": right.integer(self.topic_list_direct_max, MIB, 2**40),
-            "topic_list_direct_timeout": right.number(self.topic_list_direct_timeout, 0.001),
-            "topic_list_direct_queue_max": right.integer(self.topic_list_direct_queue_max, 0, 10_000_000),
-            "scalable_topic_auto_scale_interval": right.number(self.scalable_topic_auto_scale_interval, 0.01),
-            "scalable_topic_load_report_interval": right.number(self.scalable_topic_load_report_interval, 0.01),
-            "scalable_topic_load_report_rate_change_threshold": right.share(
+            "durability": checks.choice(self.durability, _DURABILITIES),
+            "key_hash": checks.choice(self.key_hash, _KEY_HASHES),
+            "sync_interval_ms": checks.integer(self.sync_interval_ms, 1, 3_600_000),
+            "log_file_size": checks.integer(self.log_file_size, 64 * MIB, 16 * LOG_FILE_SIZE_MAX),
+            "retention_time": checks.number(self.retention_time, 0, optional=True),
+            "retention_size": "" if self.retention_size is None else checks.integer(self.retention_size, 0, 2**62),
+            "retention_interval": checks.number(self.retention_interval, 0.01),
+            "transaction_sweep_interval": checks.number(self.transaction_sweep_interval, 0.01),
+            "transaction_retention_time": checks.number(self.transaction_retention_time, 0),
+            "transaction_named_retention_time": checks.number(self.transaction_named_retention_time, 0),
+            "segment_idle_time": checks.number(self.segment_idle_time, 0.01, optional=True),
+            "session_timeout": checks.number(self.session_timeout, 0.1),
+            "consumer_grace_period": checks.number(self.consumer_grace_period, 0),
+            "keep_alive": checks.number(self.keep_alive, 0),
+            "handshake_timeout": checks.number(self.handshake_timeout, 0.01),
+            "connections_max": checks.integer(self.connections_max, 1, 1_000_000),
+            "frame_size_max": checks.integer(self.frame_size_max, FRAME_SIZE_MAX, 4 * FRAME_SIZE_MAX),
+            "connections_per_address_max": checks.integer(self.connections_per_address_max, 0, 1_000_000),
+            "attachments_max": checks.integer(self.attachments_max, 1, 10_000_000),
+            "attachments_per_connection_max": checks.integer(self.attachments_per_connection_max, 1, 10_000_000),
+            "lookups_max": checks.integer(self.lookups_max, 1, 10_000_000),
+            "topic_loads_max": checks.integer(self.topic_loads_max, 1, 10_000_000),
+            "short_circuit_reads": checks.boolean(self.short_circuit_reads),
+            "publish_bytes_max": checks.integer(self.publish_bytes_max, FRAME_SIZE_MAX, 2**40),
+            "read_cache_max": checks.integer(self.read_cache_max, 0, 2**40),
+            "reads_in_flight_max": checks.integer(self.reads_in_flight_max, 0, 2**40),
+            "receive_buffers_max": checks.integer(self.receive_buffers_max, FRAME_SIZE_MAX, 2**40),
+            "topic_list_heap_max": checks.integer(self.topic_list_heap_max, MIB, 2**40),
+            "topic_list_heap_timeout": checks.number(self.topic_list_heap_timeout, 0.001),
+            "topic_list_heap_queue_max": checks.integer(self.topic_list_heap_queue_max, 0, 10_000_000),
+            "topic_list_direct_max": checks.integer(self.topic_list_direct_max, MIB, 2**40),
+            "topic_list_direct_timeout": checks.number(self.topic_list_direct_timeout, 0.001),
+            "topic_list_direct_queue_max": checks.integer(self.topic_list_direct_queue_max, 0, 10_000_000),
+            "scalable_topic_auto_scale_interval": checks.number(self.scalable_topic_auto_scale_interval, 0.01),
+            "scalable_topic_load_report_interval": checks.number(self.scalable_topic_load_report_interval, 0.01),
+            "scalable_topic_load_report_rate_change_threshold": checks.share(
                 self.scalable_topic_load_report_rate_change_threshold
             ),
         }
@@ -283,7 +283,7 @@ class BrokerConfig:
 
 
 def _from_environment(environment: Mapping[str, str]) -> dict[str, Any]:
-    """Raises InvalidConfigurationError for what looks like a mistyped key; says what else it does not know."""
+    """Raises InvalidConfigurationError for a probably mistyped key; logs other unknown ones."""
     found = {}
     for name, text in environment.items():
         key = name.removeprefix(ENVIRONMENT_PREFIX).lower()
@@ -302,9 +302,9 @@ def _refuse_near(name: str, key: str) -> None:
 
 
 def setting(name: str, value: Any) -> tuple[str, Any]:
-    """One key under our name and its value in our unit; text is understood as in the environment.
+    """One key under our name and its value in our unit; text is parsed as in the environment.
 
-    Raises InvalidConfigurationError for a name that is none.
+    Raises InvalidConfigurationError for an unknown name.
     """
     number: Any = value
     if isinstance(value, str) and _PLAIN_NUMBER.fullmatch(value):
@@ -314,7 +314,7 @@ def setting(name: str, value: Any) -> tuple[str, Any]:
 
 
 def _named(values: Mapping[str, Any], what: str) -> dict[str, Any]:
-    """The same under our names and in our units."""
+    """The values under our names and in our units."""
     named: dict[str, Any] = {}
     for given, value in values.items():
         key = _SPECIFICATION_NAMES.get(given) or re.sub(r"(?<=[a-z0-9])([A-Z])", r"_\1", given).lower()
@@ -345,7 +345,7 @@ def _parse(key: str, text: str) -> Any:
     try:
         return int(text) if kind.startswith("int") else float(text) if kind.startswith("float") else text
     except ValueError:
-        return text  # refused by name when the record is made
+        return text  # refused by BrokerConfig, by name
 
 
 _FIELDS = {f.name: str(f.type) for f in dataclasses.fields(BrokerConfig)} | {"auth_token_file": "str | None"}
@@ -353,7 +353,7 @@ _SIZES = (
     "log_file_size", "retention_size", "frame_size_max", "publish_bytes_max", "read_cache_max", "reads_in_flight_max",
     "receive_buffers_max", "topic_list_heap_max", "topic_list_direct_max",
 )  # fmt: skip
-# What may be text: {key: how it is understood}.
+# Keys that may be text: {key: parser}.
 _TEXTS: dict[str, Callable[[str], float | None]] = {
     **dict.fromkeys(
         (key for key, kind in _FIELDS.items() if kind.startswith("float") and "msg_rate" not in key), seconds

@@ -1,4 +1,4 @@
-"""The configuration in effect, which operators may replace while the broker runs."""
+"""The configuration in effect, replaceable at run time."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from engine.broker.settings.config import BrokerConfig
 
 
 class CurrentConfig:
-    """`value` is replaced whole; what keeps a copy of a limit follows. Loop thread only."""
+    """`value` is replaced as a whole; holders of a copied limit subscribe with follow()."""
 
     def __init__(self, value: BrokerConfig) -> None:
         self._value = value

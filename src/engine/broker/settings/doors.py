@@ -1,4 +1,4 @@
-"""`Doors`: what guards every port of a broker or a proxy: where it may listen, its certificate, failed attempts."""
+"""`Doors`: access control of the ports of a broker or a proxy: where to listen, certificate, failed attempts."""
 
 from __future__ import annotations
 
@@ -23,26 +23,26 @@ class Exposed(Guarded, Certified, Protocol):
 
     @property
     def insecure(self) -> bool:
-        """Whether it may listen for everybody without a token."""
+        """Whether it may listen for other machines without a token."""
 
 
 class Doors:
-    """Loop thread only."""
+    """The certificates and the token check of all listeners."""
 
     def __init__(self, clock: Clock, pending_max: int = PENDING_MAX) -> None:
         self.attempts = Attempts(clock.monotonic, pending_max)
-        self._contexts: list[ssl.SSLContext] = []  # of the listeners there are
+        self._contexts: list[ssl.SSLContext] = []  # of the open listeners
 
     def tls(self, config: Certified) -> ssl.SSLContext | None:
-        """What a new listener is served with; None: in the clear. Raises InvalidConfigurationError."""
+        """The TLS context of a new listener; None: plain text. Raises InvalidConfigurationError."""
         context = tls_context(config)
         if context is not None:
             self._contexts.append(context)
         return context
 
     def renew(self, config: Certified) -> None:
-        """Serve those who connect from now on with the certificate in the files. Raises InvalidConfigurationError."""
-        if config.tls_cert is None or tls_context(config) is None:  # raises before a context has half of a pair
+        """Reload the certificate files, for later connections. Raises InvalidConfigurationError."""
+        if config.tls_cert is None or tls_context(config) is None:  # raises before any context has half of a pair
             return
         for context in self._contexts:
             context.load_cert_chain(config.tls_cert, config.tls_key)
@@ -64,17 +64,17 @@ class Doors:
 
 
 async def check_exposed(host: str, config: Exposed) -> None:
-    """Raises InvalidConfigurationError where everybody who reaches `host` could do everything."""
+    """Raises InvalidConfigurationError if other machines reach `host` and no token is required."""
     if config.auth_token is None and not config.insecure and not await _is_loopback(host):
         raise InvalidConfigurationError(
-            f"auth_token must be set to listen on {host or 'all addresses'}, which others reach too, got none; "
+            f"auth_token must be set to listen on {host or 'all addresses'}, which other machines reach, got none; "
             "set it (auth_token_file or ENGINE_AUTH_TOKEN), listen on 127.0.0.1, "
-            "or set insecure (--insecure) to let in whatever reaches the port"
+            "or set insecure (--insecure) to accept every connection"
         )
 
 
 async def _is_loopback(host: str) -> bool:
-    """Whether only this machine reaches it. A name that cannot be resolved is for the listener to refuse."""
+    """Whether only this machine reaches it. A name that cannot be resolved is left for the listener to refuse."""
     if host == "localhost":
         return True
     try:
@@ -93,7 +93,7 @@ def _is_address(host: str) -> bool:
 
 
 async def _resolve(host: str) -> list[str]:
-    """The addresses of a name; of "" those of all interfaces."""
+    """The addresses of a name; "": all interfaces."""
     if not host:
         return ["0.0.0.0"]
     found = await asyncio.get_running_loop().getaddrinfo(host, None)

@@ -1,4 +1,4 @@
-"""What files say of a configuration: the part of a TOML file that is about one program, and secrets."""
+"""Configuration files: one program's section of a TOML file, and secrets."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from engine.errors import InvalidConfigurationError
 
 
 def read_section(path: Path, name: str) -> dict[str, Any]:
-    """What stands at the top and under [name], which wins. Raises InvalidConfigurationError naming the file."""
+    """The top-level keys and those of [name], which override. Raises InvalidConfigurationError naming the file."""
     try:
         with path.open("rb") as file:
             content = tomllib.load(file)
@@ -21,7 +21,7 @@ def read_section(path: Path, name: str) -> dict[str, Any]:
         raise InvalidConfigurationError(f"configuration file {path} is not TOML: {e}") from e
     section = content.pop(name, {})
     if not isinstance(section, dict):
-        raise InvalidConfigurationError(f"{name} is {section!r} in {path}; a section [{name}] is right")
+        raise InvalidConfigurationError(f"{name} in {path} must be a section [{name}], got {section!r:.80}")
     return {**content, **section}
 
 
@@ -35,7 +35,7 @@ def override(values: dict[str, Any], later: Mapping[str, Any], *keys: str) -> No
 
 
 def read_secrets(values: dict[str, Any], *keys: str) -> dict[str, Any]:
-    """The same with each of `keys` read from the file that `<key>_file` names. Raises InvalidConfigurationError."""
+    """`values` with each of `keys` read from the file that `<key>_file` names. Raises InvalidConfigurationError."""
     found = dict(values)
     for key in keys:
         path = found.pop(f"{key}_file", None)
@@ -48,7 +48,7 @@ def read_secrets(values: dict[str, Any], *keys: str) -> dict[str, Any]:
 
 
 def read_secret(key: str, path: Any) -> str:
-    """The one line of a file. Raises InvalidConfigurationError naming the key, and nothing of what the file holds."""
+    """The one line of a file. Raises InvalidConfigurationError naming the key, without the file's content."""
     if not isinstance(path, str | Path):
         raise InvalidConfigurationError(f"{key} must be the path of a file, got {type(path).__name__}")
     try:

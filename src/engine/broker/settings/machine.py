@@ -1,4 +1,4 @@
-"""How much memory this machine lets the process have, from which limits take their share."""
+"""The memory available to this process, of which default limits are shares."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from pathlib import Path
 
 from engine.limits import GIB
 
-_UNKNOWN = 2 * GIB  # where the system says nothing
+_UNKNOWN = 2 * GIB  # where the system reports none
 _CONTROL_GROUPS = ("sys/fs/cgroup/memory.max", "sys/fs/cgroup/memory/memory.limit_in_bytes")
 
 
 @functools.cache
 def machine_memory(root: Path = Path("/")) -> int:
-    """Bytes: what is built in, or what the control group (a container) allows when that is less."""
+    """Bytes: the machine's memory, or the limit of the control group (container) if lower."""
     total = re.search(r"MemTotal:\s+(\d+) kB", _text(root / "proc/meminfo"))
     found = [int(total[1]) * 1024] if total else []
     found += [int(text) for path in _CONTROL_GROUPS if (text := _text(root / path).strip()).isdigit()]

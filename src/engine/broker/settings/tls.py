@@ -1,4 +1,4 @@
-"""TLS of the ports that a broker or a proxy opens."""
+"""TLS of the ports of a broker or a proxy."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Certified(Protocol):
 
 
 def tls_context(config: Certified) -> ssl.SSLContext | None:
-    """The context that ports are served with; None: no TLS. Raises InvalidConfigurationError."""
+    """The TLS context of listeners; None: no TLS. Raises InvalidConfigurationError."""
     if config.tls_cert is None:
         return None
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)

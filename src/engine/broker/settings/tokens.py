@@ -1,4 +1,4 @@
-"""The shared token: whoever comes in over the network has to know it, if one is configured."""
+"""The shared token: required of every network connection, if one is configured."""
 
 from __future__ import annotations
 
@@ -12,21 +12,21 @@ _SCHEME = "bearer"
 
 
 class Guarded(Protocol):
-    """The configuration of something that may ask for a token."""
+    """A configuration that may require a token."""
 
     @property
     def auth_token(self) -> str | None:
-        """What to say; None: nothing."""
+        """The required token; None: none is required."""
 
 
 def token_refusal(config: Guarded, given: str | None) -> AuthenticationError | None:
-    """Why this token does not do. The time it takes does not depend on the token, nor on its length."""
+    """Why this token is refused; None: it is valid. Takes constant time over tokens and their lengths."""
     if config.auth_token is None:
         return None
     if given is None:
-        return AuthenticationError("a token is asked for here, and none was given")
+        return AuthenticationError("a token is required, got none")
     if not hmac.compare_digest(_digest(given), _digest(config.auth_token)):
-        return AuthenticationError("the token is wrong")
+        return AuthenticationError("the token is invalid")
     return None
 
 

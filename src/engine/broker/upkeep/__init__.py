@@ -1,1 +1,1 @@
-"""What runs beside traffic: retention, orphans, idle segments, load reports, checks of a directory."""
+"""Background loops: retention, orphans, idle segments, load reports, checks of a directory. Loop thread only."""

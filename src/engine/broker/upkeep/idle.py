@@ -1,4 +1,4 @@
-"""The loop that closes segments which nobody uses, so that memory follows what is in use and not what ever was."""
+"""The loop that closes idle segments, so that memory follows the segments in use."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _PAUSE_S_MAX = 60.0
 
 
 class IdleLoop:
-    """Unloads a segment when nobody was attached to it, or asked for it, for `limit` seconds."""
+    """Unloads a segment that had no attachment and no request for `limit` seconds."""
 
     def __init__(self, segments: OpenSegments, limit: float) -> None:
         self._segments = segments
@@ -28,7 +28,7 @@ class IdleLoop:
             await self.look()
 
     async def look(self) -> int:
-        """Unload what has been idle for long enough; how many segments that were."""
+        """Unload the segments that are idle for long enough; returns how many."""
         now = asyncio.get_running_loop().time()
         unloaded = 0
         for hosted in self._segments:

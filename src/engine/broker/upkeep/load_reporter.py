@@ -1,6 +1,6 @@
-"""`LoadReports`: the owner of a segment writes what its load is to the metadata store, when it has changed (PIP-483).
+"""`LoadReports`: a segment's owner writes the segment's load to the metadata store when it has changed (PIP-483).
 
-One timer looks at all segments of a broker; what a segment counts, it counts anyway. A steady segment writes once.
+One timer samples all segments of a broker from counters that exist anyway. A segment under steady load writes once.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-_WRITES_AT_ONCE = 256  # the store commits those that come together in one go
+_WRITES_AT_ONCE = 256  # the store commits concurrent writes together
 
 
 class SegmentLoadReporter:
-    """One open, active segment: its rolling rates, and what its record says. Loop thread only."""
+    """One open, active segment: its rolling rates, and its load record."""
 
     __slots__ = ("_counts", "_key", "_known", "_metadata", "_now", "_resting", "_threshold", "_version", "_window",
                  "_written", "hosted")  # fmt: skip
@@ -40,34 +40,34 @@ class SegmentLoadReporter:
         self._counts = _counts(hosted)
         self._window = Window(now, self._counts)
         self._now = SegmentLoadStats()
-        self._resting = False  # nothing came within the window, and that is what the record says
-        # What the record holds, as far as is known here.
+        self._resting = False  # no traffic within the window, and the record is zero
+        # The record as last read or written here.
         self._known = False
         self._written: SegmentLoadStats | None = None
         self._version: int | None = None
 
     @property
     def over(self) -> bool:
-        """Whether the segment takes no messages any more, or is not open here any more."""
+        """Whether the segment is sealed, or closed here."""
         return self.hosted.closed or self.hosted.segment.sealed
 
     @property
     def silent(self) -> bool:
-        """Whether the record says that nothing comes and goes, as far as is known here."""
+        """Whether the record, as known here, is zero."""
         return self._known and self._written is not None and self._written.silent
 
     @property
     def idle(self) -> bool:
-        """Whether nothing came and went within the window, as of the last sample."""
+        """Whether there was no traffic within the window, as of the last sample."""
         return self._now.silent
 
     @property
     def rests(self) -> bool:
-        """Whether nothing has come for longer than the window, and still does not: there is nothing to look at."""
+        """Whether there has been no traffic for longer than the window: no sample is needed."""
         return self._resting and _counts(self.hosted) == self._counts
 
     def sample(self, now: float, before: float) -> bool:
-        """Look at the counters; whether there is something to write. `before`: when the last look was."""
+        """Sample the counters; returns whether to write. `before`: the time of the last sample."""
         if self._resting:
             self._window.rest(before)
         self._counts = _counts(self.hosted)
@@ -76,14 +76,14 @@ class SegmentLoadReporter:
         return not self._known or self._written is None or self._now.differs(self._written, self._threshold)
 
     async def write(self) -> None:
-        """Write what was sampled, if the record says something else. What fails is left to the next sample."""
+        """Write the sample if the record differs. A failure is left to the next sample."""
         try:
             if not self._known:
                 await self._read()
             if self._written is None or self._now.differs(self._written, self._threshold):
                 await self._put()
         except (ConflictError, OutcomeUnknownError):
-            self._known = False  # another owner has written, or perhaps this one: read it before the next sample
+            self._known = False  # written by another owner, or perhaps by this one: read it before the next sample
         except AlreadyClosedError:
             return
         except EngineError as e:
@@ -91,15 +91,15 @@ class SegmentLoadReporter:
             log.warning("the load of %s was not reported: %s", self.hosted.name, e)
 
     async def farewell(self) -> bool:
-        """The segment was closed because nobody uses it: its load is zero, until it is opened again.
+        """Write zero load for a segment closed as idle, unless it was lost, deleted or claimed since.
 
-        False: that is not written yet. Only while nobody has taken it since: it may have been lost, or deleted.
+        False: the write failed and is to be retried.
         """
         if self._version is None:
             return True
         try:
             owner = Owner.of(await self._metadata.get(keys.segment(self.hosted.name)))
-            lone = self.hosted.segment.lease is None  # nobody else can have it
+            lone = self.hosted.segment.lease is None  # no other broker can own it
             if owner.term != self.hosted.term or not (lone or owner.url is None):
                 return True
             self._now = SegmentLoadStats()
@@ -111,7 +111,7 @@ class SegmentLoadReporter:
         return True
 
     async def _read(self) -> None:
-        """An earlier owner may have written it; what holds still is not written anew, which would make it young."""
+        """Read an earlier owner's record: an unchanged load is not rewritten, which would renew its age."""
         record = await self._metadata.get(self._key)
         self._written, self._version = None, None
         if record is not None:
@@ -119,7 +119,7 @@ class SegmentLoadReporter:
             try:
                 self._written = SegmentLoadStats.from_json(record.value)
             except CorruptionError as e:
-                log.warning("the load record of %s is written anew: %s", self.hosted.name, e)
+                log.warning("the load record of %s is unreadable and will be rewritten: %s", self.hosted.name, e)
         self._known = True
 
     async def _put(self) -> None:
@@ -132,7 +132,7 @@ class SegmentLoadReporter:
 
 
 class LoadReports:
-    """The reporters of all segments that are open here and active, and the one timer that they have."""
+    """The reporters of all open, active segments, and their common timer."""
 
     def __init__(
         self,
@@ -143,9 +143,9 @@ class LoadReports:
         threshold: float,
         loaded: Callable[[TopicName], None] = lambda topic: None,
     ) -> None:
-        """`interval`: seconds between two samples. `threshold`: the part of a rate by which it must have changed.
+        """`interval`: seconds between two samples. `threshold`: the relative change of a rate that is written.
 
-        `loaded` hears at every sample of each topic whose segments here are in use, or have just been opened.
+        `loaded` is called at every sample with each topic whose segments here are in use, or newly opened.
         """
         self._segments = segments
         self._loaded = loaded
@@ -156,16 +156,16 @@ class LoadReports:
         self._looked = 0.0  # when; of the loop's clock
 
     async def run(self) -> None:
-        """Until cancelled. Whatever goes wrong in one look is said, and the next one comes all the same."""
+        """Runs until cancelled. A failed round is logged and the next one runs."""
         while True:
             await asyncio.sleep(self._interval)
             try:
                 await self.look()
             except Exception:
-                log.exception("a look at the load of segments failed")
+                log.exception("sampling the load of segments failed")
 
     async def look(self) -> None:
-        """Sample all, and write what has changed."""
+        """Sample all segments, write the changed loads."""
         changed, topics = self._sample()
         for start in range(0, len(changed), _WRITES_AT_ONCE):
             await asyncio.gather(*(reporter.write() for reporter in changed[start : start + _WRITES_AT_ONCE]))
@@ -174,7 +174,7 @@ class LoadReports:
             self._loaded(topic)
 
     def _sample(self) -> tuple[list[SegmentLoadReporter], list[TopicName]]:
-        """Those that have something to write, and the topics in use."""
+        """The reporters that have a load to write, and the topics in use."""
         now = asyncio.get_running_loop().time()
         before, self._looked = self._looked, now
         changed: list[SegmentLoadReporter] = []

@@ -1,4 +1,4 @@
-"""Reads a data directory that nobody has open: log files and the metadata file, as they stand, changing nothing."""
+"""Reads a data directory that no process has open: log files and the metadata file, without changing them."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ _LOG_MAGIC = b"ENLG"
 
 @dataclass(frozen=True, slots=True)
 class LogReport:
-    """One log file. `entries` are those that pass every check; `tail` is how many bytes follow them.
+    """One log file. `entries`: those that pass every check; `tail`: the number of bytes after them.
 
-    `damage` says what is wrong, or is None. A tail without damage is a write that never became durable.
+    `damage`: a description, or None. A tail without damage is a write that never became durable.
     """
 
     path: str
@@ -48,7 +48,7 @@ class LogReport:
 
 
 def kind_of(path: Path) -> str:
-    """ "directory", "log" or "metadata". Raises NotFoundError, InvalidArgumentError for what is none of them."""
+    """ "directory", "log" or "metadata". Raises NotFoundError, InvalidArgumentError for any other file."""
     if path.is_dir():
         return "directory"
     if not path.exists():
@@ -63,7 +63,7 @@ def kind_of(path: Path) -> str:
 
 
 def read_log(path: Path) -> LogReport:
-    """Read and check one log file. Raises CorruptionError when not even its header can be trusted, UnsupportedError."""
+    """Read and check one log file. Raises CorruptionError when its header is damaged, UnsupportedError."""
     data = path.read_bytes()
     header = Header.unpack(data[:HEADER_SIZE_MAX], str(path))
     opening, closing = header.opening, header.closing
@@ -80,7 +80,7 @@ def read_log(path: Path) -> LogReport:
 
 
 def _next_file_begin(path: Path, first_offset: int) -> int | None:
-    """Where the next file says that this one ends; what an unclosed file has beyond that was never durable."""
+    """The end of this file by the next one's header; bytes of an unclosed file beyond it were never durable."""
     others = [p for p in path.parent.glob(f"*{SUFFIX}") if _number(p) > first_offset]
     if not others:
         return None
@@ -91,12 +91,12 @@ def _next_file_begin(path: Path, first_offset: int) -> int | None:
 
 
 def is_zero(data: memoryview) -> bool:
-    """Whether every byte is zero: room that was made and not used yet."""
+    """Whether every byte is zero: space allocated and not used yet."""
     return not data.tobytes().strip(b"\0")
 
 
 def _damage(header: Header, known_end: int | None, scan: log.Scan, rest: memoryview) -> str | None:
-    """What is wrong after the last good entry; None when nothing is, or when it is only a torn tail."""
+    """The damage after the last valid entry; None when there is none, or only a torn tail."""
     where = f"position {scan.position}, offset {scan.next_offset}"
     if known_end is not None and scan.next_offset == known_end:
         return None
@@ -110,7 +110,7 @@ def _damage(header: Header, known_end: int | None, scan: log.Scan, rest: memoryv
 
 
 def _was_durable(header: Header, scan: log.Scan, rest: memoryview) -> bool:
-    """Whether more than the good entries was durable once, as far as the file knows (storage/file/recovery.py)."""
+    """Whether more than the valid entries was durable, by the file's own records (storage/file/recovery.py)."""
     witnessed = 0 if header.witness is None else header.witness.durable_offset
     if max(scan.durable_upto, witnessed) > scan.next_offset:
         return True
@@ -122,7 +122,7 @@ def _was_durable(header: Header, scan: log.Scan, rest: memoryview) -> bool:
 
 
 def log_files(directory: Path) -> Iterator[tuple[str, Path]]:
-    """(segment, file) of every log file below a data directory, in order; the segment as it is written in texts."""
+    """(segment, file) of every log file below a data directory, in order; the segment in its textual form."""
     for path in sorted(directory.rglob(f"*{SUFFIX}"), key=lambda p: (p.parent.as_posix(), _number(p))):
         parts = path.relative_to(directory).parts
         yield "/".join(parts[1:-1]) or path.parent.name, path
@@ -141,9 +141,9 @@ def metadata_file(directory: Path) -> Path | None:
 
 def read_metadata(path: Path, scratch: Path, *, with_log: bool = True) -> tuple[list[Record], int]:
     """(every record of a metadata file, all checked; its version). `scratch`: a directory for the copy. `with_log`:
-    with what is in the write-ahead log.
+    include the write-ahead log.
 
-    The copy is opened, whatever the mark beside the file says. Raises DataDirectoryBusyError, CorruptionError,
+    The copy is opened regardless of the mark beside the file. Raises DataDirectoryBusyError, CorruptionError,
     UnsupportedError.
     """
     lock_path = path.with_name(path.name + ".lock")

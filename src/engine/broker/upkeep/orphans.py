@@ -18,11 +18,11 @@ _LOOKED_AT_ONCE = 256  # topics
 
 
 class Orphans:
-    """A store is an orphan when no layout names it and no change is pending on its topic. Loop thread only.
+    """A store is an orphan when no layout names it and no change is pending on its topic.
 
-    The directories are listed before the layouts are read, and ids are never used again: what an older list has and a
-    newer layout does not have will not come into being any more. What is suspected here is looked at once more by
-    whoever deletes it, while nobody can open it.
+    Directories are listed before layouts are read, and ids are never reused: a segment that is in the older list and
+    not in the newer layout cannot enter a layout later. A suspected orphan is checked again by its deletion, during
+    which it cannot be opened.
     """
 
     def __init__(self, service: ScalableTopicService, segments: OpenSegments) -> None:
@@ -30,7 +30,7 @@ class Orphans:
         self._segments = segments
 
     async def look(self, stores: Mapping[TopicName, Sequence[SegmentName]]) -> int:
-        """Delete the orphans among these; how many there were. Raises what the metadata store raises."""
+        """Delete the orphans among these; returns how many. Raises what the metadata store raises."""
         unknown = set(stores)
         async for topics in self._service.topic_pages():
             unknown.difference_update(topics)
@@ -46,7 +46,7 @@ class Orphans:
         try:
             return sum([await self.remove(name) for name in await self._suspects(topic, names)])
         except EngineError as e:
-            log.warning("which stores of %s are in use is not known: %s", topic, e)
+            log.warning("the layout of %s cannot be read, its stores are kept: %s", topic, e)
             return 0
 
     async def _suspects(self, topic: TopicName, names: Sequence[SegmentName]) -> list[SegmentName]:
@@ -58,17 +58,17 @@ class Orphans:
         return [] if layout.change else [name for name in names if ranges.get(name.segment_id) != name.hash_range]
 
     async def remove(self, name: SegmentName) -> bool:
-        """Delete one if it is an orphan; whether it was. Raises nothing that a later look could mend."""
+        """Delete the store if it is an orphan; returns whether it was. Errors that may pass are logged."""
         try:
             removed = await self._segments.remove_orphan(name)
         except EngineError as e:
-            log.warning("%s is no topic's and could not be deleted: %s", name, e)
+            log.warning("the orphan %s could not be deleted: %s", name, e)
             return False
         if removed:
-            log.info("%s was no topic's: deleted", name)
+            log.info("the orphan %s was deleted", name)
         return removed
 
 
 def is_untouched(names: Sequence[SegmentName]) -> bool:
-    """Whether this is what most topics have: the one segment that they began with. Their layouts need no look."""
+    """Whether the topic has just its initial segment, as most topics: its layout need not be read."""
     return len(names) == 1 and names[0].segment_id == 0 and names[0].hash_range == HashRange.whole()

@@ -1,7 +1,7 @@
-"""Makes new records for messages that no record explains, in a directory that no process has open (`inspect --repair`).
+"""Makes records for messages that no record explains, in a directory that no process has open (`inspect --repair`).
 
-What files say of a topic is which segments it had, and of each its range, when it was begun and whether it is sealed.
-The rest of what the metadata said is lost where they are; where there is an older record it goes on.
+Log files tell a topic's segments, and of each its range, its creation time and whether it is sealed. The rest of lost
+metadata cannot be restored; where an older record exists, it is continued.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from engine.storage.file.removal import remaining
 
 METADATA_FILE = "metadata.db"
 SEGMENTS = "segments"
-KEPT = "before-repair"  # the directory that the files are copied into, with a number
+KEPT = "before-repair"  # the directory of the copies, with a number appended
 
 LOST = (
     "subscriptions and what they have acknowledged, schemas, properties and policies, key hash and entry buckets, "
@@ -47,7 +47,7 @@ LOST = (
 
 @dataclass(slots=True)
 class FoundStore:
-    """One segment's directory. `damage`: why its files do not say enough, or what else is wrong with them."""
+    """One segment's directory. `damage`: why its files do not suffice, or their damage."""
 
     name: SegmentName
     end_offset: int = 0
@@ -59,7 +59,7 @@ class FoundStore:
 
 @dataclass(frozen=True, slots=True)
 class TopicPlan:
-    """A topic whose record is made anew. `layout` is None where that cannot be done; `problem` says why."""
+    """A topic whose record is rebuilt. `layout` is None where that is impossible; `problem` tells why."""
 
     topic: TopicName
     stores: tuple[FoundStore, ...]
@@ -71,25 +71,25 @@ class TopicPlan:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What a repair does. `metadata` says in what state the metadata file is; None: nothing is wrong with it."""
+    """The steps of a repair. `metadata`: the damage of the metadata file; None: it is intact."""
 
     data: Path
     topics: tuple[TopicPlan, ...]
     metadata: str | None
-    set_aside: tuple[Path, ...]  # files that are of no use: what is in the others goes on
+    set_aside: tuple[Path, ...]  # unusable files; the others are continued
     version: int  # the new records have larger ones
-    identity: Identity | None  # what the newest files say of the store
-    nameless: tuple[str, ...]  # directories whose names do not say which topic's they are
-    visible: frozenset[SegmentName]  # stores for which the metadata say what transactions left
+    identity: Identity | None  # the store's, by the newest files
+    nameless: tuple[str, ...]  # directories whose names do not identify their topic
+    visible: frozenset[SegmentName]  # stores whose transactions are recorded in the metadata
 
     @property
     def needed(self) -> bool:
-        """Whether there is anything to do."""
+        """Whether there is anything to repair."""
         return self.metadata is not None or bool(self.topics)
 
 
 def make_plan(data: Path, scratch: Path, now_ms: int) -> Plan:
-    """Read everything; nothing is changed. `scratch`: an empty directory, for a copy of the metadata.
+    """Read everything, change nothing. `scratch`: an empty directory, for a copy of the metadata.
 
     Raises NotFoundError, DataDirectoryBusyError, StorageError.
     """
@@ -119,10 +119,10 @@ def make_plan(data: Path, scratch: Path, now_ms: int) -> Plan:
 
 
 def apply(plan: Plan, now_ms: int, *, show_transactional: bool = False) -> Path | None:
-    """Do it; where the files are kept as they were. Raises what Image raises.
+    """Carry out the plan; returns the directory of the original files' copies. Raises what Image raises.
 
-    `show_transactional`: messages that were sent in transactions whose outcome is lost are read like all others.
-    Otherwise they are hidden, as those of transactions that were never committed.
+    `show_transactional`: messages of transactions whose outcome is lost become readable. Otherwise they are hidden,
+    as those of aborted transactions.
     """
     path = plan.data / METADATA_FILE
     lock = LockFile(path.with_name(path.name + ".lock"))
@@ -144,7 +144,7 @@ def apply(plan: Plan, now_ms: int, *, show_transactional: bool = False) -> Path 
         batch.put(keys.topic(topic.topic), topic.layout.to_json(), ANY, None, {INDEX_TOPICS: index_key(topic.topic)})
         for store in topic.stores:
             if store.transactional and store.name not in plan.visible and not show_transactional:
-                # Recovery hides from there on what no operation record explains.
+                # From there on, recovery hides messages without an operation record.
                 image_of = visibility.pack(0, BitMap64(), BitMap64())
                 batch.put(keys.visibility(store.name), image_of, ANY, None, NO_INDEXES)
     try:
@@ -158,7 +158,7 @@ def apply(plan: Plan, now_ms: int, *, show_transactional: bool = False) -> Path 
 
 
 def _records(path: Path, scratch: Path) -> tuple[list[Record], int, str | None, tuple[Path, ...]]:
-    """(the records, the version, what is wrong with the file, what of it is of no use)."""
+    """(the records, the version, the file's damage, its unusable files)."""
     marked, log = read_version(mark_of(path)) or 0, log_of(path)
     if not path.exists():
         return [], marked, "it is missing", (mark_of(path), log)
@@ -170,26 +170,26 @@ def _records(path: Path, scratch: Path) -> tuple[list[Record], int, str | None, 
         damage = str(e)
     else:
         return records, max(version, marked), _state(path, version), ()
-    try:  # the file may be whole without its log, as it was some commits ago
+    try:  # without its log the file may be intact, some commits older
         records, version = read_metadata(path, scratch, with_log=False)
     except CorruptionError:
         return [], marked, damage, (mark_of(path), log, path)
-    return records, max(version, marked), f"{damage}; what the file holds without it goes on", (log,)
+    return records, max(version, marked), f"{damage}; the file is used without it", (log,)
 
 
 def _state(path: Path, version: int) -> str | None:
-    """What its mark says against a file that can be read."""
+    """Why a readable file is not the newest, by its mark; None: it is."""
     marked = read_version(mark_of(path))
     if marked is None:
         what = "damaged" if mark_of(path).exists() else "missing"
-        return f"its mark is {what}: nothing says whether it is the newest; what it holds goes on"
+        return f"its mark is {what}: whether it is the newest is unknown; its content is used"
     if marked > version:
-        return f"it is at version {version}, and was at {marked}: it is older, or lost commits; what it holds goes on"
+        return f"it is at version {version}, and was at {marked}: it is older, or lost commits; its content is used"
     return None
 
 
 def _without_record(directories: Iterable[str], records: Iterable[Record]) -> Iterator[str]:
-    """Those of topics with long names that no record has. Such a name is cut, and its checksum stands behind "~"."""
+    """Directories of long topic names without a record. Such a name is cut, and "~" with its checksum appended."""
     topics = [topic_of_key(r.key) for r in records if r.key.startswith(keys.TOPICS)]
     known = {f"{xxh64(part.encode()):016x}" for t in topics for part in (t.tenant, t.namespace, t.local)}
     for directory in directories:
@@ -200,7 +200,7 @@ def _without_record(directories: Iterable[str], records: Iterable[Record]) -> It
 
 @dataclass(slots=True)
 class _Segments:
-    """What is below `segments/`."""
+    """The content of `segments/`."""
 
     stores: dict[TopicName, list[FoundStore]] = field(default_factory=dict)  # those that have files
     nameless: list[str] = field(default_factory=list)
@@ -229,7 +229,7 @@ def _read_segments(root: Path) -> _Segments:
 
 
 def _read_store(store: FoundStore, paths: Sequence[Path], found: _Segments) -> None:
-    """One file after the other: each may be large, and its entries are not kept."""
+    """Read one file after the other: each may be large, and its entries are not kept."""
     name = store.name
     ends: dict[tuple[int, int], tuple[bool, int, Header]] = {}  # by place: whether it is sealed, where it ends
     for path in paths:
@@ -266,7 +266,7 @@ def _newer(one: Identity | None, other: Identity | None) -> Identity | None:
 
 
 def _plan_topic(topic: TopicName, stores: Sequence[FoundStore], record: Record | None, now_ms: int) -> TopicPlan | None:
-    """None where the record explains all that is there."""
+    """The rebuilt record; None where the present one explains all stores."""
     known = None if record is None else SegmentLayout.from_json(record.value)
     unexplained = tuple(s.name for s in stores if (s.end_offset > 0 or s.facts is None) and not explains(known, s.name))
     if not unexplained:
@@ -284,7 +284,7 @@ def _plan_topic(topic: TopicName, stores: Sequence[FoundStore], record: Record |
 
 
 def _keep(paths: Iterable[Path]) -> Path | None:
-    """Copies of the files beside them, in a directory of their own; None where there are none."""
+    """Copy the files into a directory beside them; None where there are none."""
     there = [path for path in paths if path.exists()]
     if not there:
         return None

@@ -1,4 +1,4 @@
-"""The loop that lets acknowledged messages go when their time or their room is over."""
+"""The loop that deletes acknowledged messages beyond the retention's time or size."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ from engine.model.names import SegmentName, TopicName
 log = logging.getLogger(__name__)
 
 
-_CLOSED_EVERY = 60  # looks at open segments for one at those that are closed, which has to open them
+_CLOSED_EVERY = 60  # rounds over open segments per round over closed ones, which have to be opened
 
 
 class RetentionLoop:
-    """Looks at every open segment once per interval, and at the closed ones at the start and then more seldom.
+    """Checks every open segment once per interval, and closed ones at the start and then every _CLOSED_EVERY rounds.
 
-    A look at an open segment deletes files of it. Sealed segments as a whole, and stores that no topic names, are
-    looked for among the topics that have several segments on disk; those of open segments at every look.
+    A check of an open segment deletes expired files. Drained sealed segments, and orphans, are searched among the
+    topics that have several segments on disk; for topics with open segments in every round.
     """
 
     def __init__(
@@ -47,13 +47,13 @@ class RetentionLoop:
         self._steps = ForwardSteps(clock)
         self._sealed = SealedSegments(service, segments, subscriptions, clock, self._steps, prune)
         self._orphans = Orphans(service, segments)
-        self._ages: dict[SegmentName, Ages[int]] = {}  # of the files of each segment that was looked at ...
-        self._looked_at: set[SegmentName] = set()  # ... since the closed ones were looked at last
+        self._ages: dict[SegmentName, Ages[int]] = {}  # of the files of each checked segment ...
+        self._looked_at: set[SegmentName] = set()  # ... since the last round over closed ones
         self._looks = 0
-        self._rules: dict[TopicName, Rule] = {}  # during one look; reading a topic's layout is work for large ones
+        self._rules: dict[TopicName, Rule] = {}  # during one round; a large topic's layout is costly to read
 
     async def run(self) -> None:
-        """Until cancelled. Whatever goes wrong in one look is said, and the next one comes all the same."""
+        """Runs until cancelled. A failed round is logged and the next one runs."""
         await self._safely(self._look_for_orphans)
         while True:
             await asyncio.sleep(self._config.retention_interval)
@@ -65,16 +65,16 @@ class RetentionLoop:
         except AlreadyClosedError as e:
             log.debug("retention: %s", e)
         except Exception:
-            log.exception("a look at what retention lets go failed")
+            log.exception("a round of retention failed")
 
     async def _look_for_orphans(self) -> None:
         try:
             await self._orphans.look(await self._segments.on_disk())
         except EngineError as e:
-            log.warning("stores that no topic names: %s", e)
+            log.warning("orphans could not be deleted: %s", e)
 
     async def look(self) -> int:
-        """Delete what may go now; how many files that were, and segments."""
+        """Delete expired files and segments; returns how many of both together."""
         self._rules.clear()
         self._steps.look()
         deleted = sum([await self._look_safely(hosted) for hosted in self._segments])
@@ -94,7 +94,7 @@ class RetentionLoop:
         return deleted + sum([await self._collect(topic) for topic in sorted(topics)])
 
     async def _look_at_disk(self) -> set[TopicName]:
-        """Delete what is nobody's; the topics that may have sealed segments."""
+        """Delete orphans; returns the topics that may have sealed segments."""
         stores = await self._segments.on_disk()
         await self._orphans.look(stores)
         return {topic for topic, names in stores.items() if len(names) > 1}
@@ -109,7 +109,7 @@ class RetentionLoop:
             return 0
 
     async def _look_at_closed(self) -> int:
-        """Open those with several files, look, and close them again."""
+        """Open those with several files, check them, and close them again."""
         deleted = 0
         async for topics in self._service.topic_pages():
             deleted += await self._look_at_rolled(topics)
@@ -122,7 +122,7 @@ class RetentionLoop:
                 spec = await self._service.segment_spec(name.topic, name.segment_id)
                 hosted = await self._segments.open(spec, create=False)
             except (NotFoundError, NotOwnerError):
-                continue  # deleted meanwhile, or the left-over of a deletion that a crash cut short; or another's
+                continue  # deleted meanwhile, or partly deleted before a crash; or another broker's
             except EngineError as e:
                 log.warning("retention of %s: %s", name, e)
                 continue
@@ -157,7 +157,7 @@ class RetentionLoop:
         return rule
 
     async def _limits(self, namespace: str) -> tuple[int | None, int | None]:
-        """(milliseconds, bytes), None for no limit: the namespace's, or the broker's where it says nothing."""
+        """(milliseconds, bytes), None for no limit: the namespace's, else the broker's."""
         policies = await self._service.find_namespace_policies(namespace)
         if policies is None:
             config = self._config

@@ -1,4 +1,4 @@
-"""`SealedSegments`: lets whole sealed segments go when nobody needs them any more."""
+"""`SealedSegments`: deletes drained sealed segments after their retention."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Prune = Callable[[TopicName, int], Awaitable[bool]]  # service.prune_segment, wh
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """What is kept of one topic. None: no such limit."""
+    """The retention of one topic. None: no such limit."""
 
     retention_ms: int | None
     retention_bytes: int | None  # of acknowledged messages, per segment
@@ -31,12 +31,11 @@ class Rule:
 
 
 class SealedSegments:
-    """A sealed segment goes, after its parents, when every subscription has drained it and its retention has passed.
+    """A sealed segment is deleted, after its parents, when every subscription drained it and its retention passed.
 
-    Its retention has passed when it was sealed longer ago than `retention_ms`, however the wall clock was set since (of
-    one that does not say when: when its last message was published longer ago than that), or when `retention_bytes`
-    keeps nothing. Its owner sees that; the topic's leader, which is asked to `prune` it, looks at
-    the backlogs once more. Loop thread only.
+    Its retention has passed when it was sealed longer ago than `retention_ms`, regardless of changes to the wall clock
+    (without a recorded time: when its last message was published longer ago), or when `retention_bytes` is 0. Its owner
+    detects this; the topic's leader, which is called to `prune` it, checks the backlogs again.
     """
 
     def __init__(
@@ -57,11 +56,11 @@ class SealedSegments:
         self._ages: dict[TopicName, Ages[int]] = {}  # of sealed segments, since they were sealed
 
     def forget(self, others_than: Container[TopicName]) -> None:
-        """Other topics are not looked at any more."""
+        """Drop the state of all other topics."""
         self._ages = {topic: ages for topic, ages in self._ages.items() if topic in others_than}
 
     async def collect(self, topic: TopicName, rule: Rule) -> int:
-        """How many went. Raises NotFoundError, NotOwnerError, and what storage raises."""
+        """Delete what is due; returns how many segments. Raises NotFoundError, NotOwnerError, storage errors."""
         layout = (await self._service.ensure_topic(topic, create=False)).layout
         sealed = {i: info.sealed_at_ms or 0 for i, info in layout.segments.items() if not info.active}
         ages = self._ages.setdefault(topic, Ages[int](self._clock, self._steps)).look(sealed)
@@ -72,8 +71,8 @@ class SealedSegments:
                 continue
             if await self._may_go(topic, layout, info, rule):
                 if not await self._prune(topic, segment_id):
-                    break  # the layout is another one by now
-                log.info("%s: sealed segment %d is drained and past its retention: gone", topic, segment_id)
+                    break  # the layout has changed
+                log.info("%s: sealed segment %d was drained and past its retention: deleted", topic, segment_id)
                 gone.add(segment_id)
         return len(gone)
 
@@ -83,10 +82,10 @@ class SealedSegments:
         try:
             hosted = mine or await self._segments.open_existing(spec)
         except NotOwnerError:
-            return False  # its owner looks
+            return False  # its owner checks it
         if hosted is None:
             await self._segments.check_gone(spec)
-            return True  # its store is gone already
+            return True  # its store is deleted already
         newest_s = (self._clock.time_ms() - hosted.segment.statistics().last_publish_ms) / 1000
         past = bool(info.sealed_at_ms) or _is_past(newest_s, rule)
         may_go = past and await self._subscriptions.drained(hosted, rule.subscriptions)

@@ -1,8 +1,8 @@
-"""`TransactionSweep`: aborts transactions that are over time, and forgets those that nothing needs any more (PIP-473).
+"""`TransactionSweep`: aborts timed-out transactions, and deletes ended ones after their retention (PIP-473).
 
-Any broker begins and ends any transaction, since all that is known of it is in the metadata store. Only the sweep is
-divided: the partitions of transaction ids are placed over the brokers that live. Where two brokers believe for a moment
-that a partition is theirs, compare-and-set lets one of them do it.
+Any broker begins and ends any transaction, since its whole state is in the metadata store. Only the sweep is divided:
+partitions of transaction ids are placed over the live brokers. Where two brokers briefly sweep the same partition,
+compare-and-set lets one of them succeed.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from engine.model.transactions import PARTITIONS
 
 log = logging.getLogger(__name__)
 
-COLLECT_EVERY = 10  # times the interval of the sweep for transactions over time
+COLLECT_EVERY = 10  # times the interval of the sweep for timed-out transactions
 
 
 class TransactionSweep:
-    """`interval`: seconds between two sweeps for what is over time. Loop thread only."""
+    """`interval`: seconds between two sweeps for timed-out transactions."""
 
     def __init__(self, coordinator: TransactionCoordinator, brokers: Brokers, interval: float) -> None:
         self.coordinator = coordinator
@@ -32,13 +32,13 @@ class TransactionSweep:
 
     @property
     def partitions(self) -> list[int]:
-        """The partitions that this broker sweeps, by the brokers it knows to live."""
+        """The partitions that this broker sweeps, by the brokers known to be live."""
         url = self._brokers.url
         live = {*self._brokers.live, url}
         return [number for number in range(PARTITIONS) if place(f"transactions-{number}", live) == url]
 
     async def run(self) -> None:
-        """Sweep until cancelled. A sweep that fails is logged, and the next one comes all the same."""
+        """Runs until cancelled. A failed sweep is logged and the next one runs."""
         await asyncio.gather(
             self._repeat(self.abort_expired, self._interval),
             self._repeat(self.collect, COLLECT_EVERY * self._interval),  # may wait for owners of segments
@@ -60,9 +60,9 @@ class TransactionSweep:
             log.exception("a sweep of the transactions failed")
 
     async def abort_expired(self) -> int:
-        """Abort those over time in this broker's partitions; returns how many."""
+        """Abort the timed-out ones in this broker's partitions; returns how many."""
         return sum([await self.coordinator.abort_expired(number) for number in self.partitions])
 
     async def collect(self) -> int:
-        """Forget those that nothing needs any more in this broker's partitions; returns how many."""
+        """Delete expired ended ones in this broker's partitions; returns how many."""
         return sum([await self.coordinator.collect(number) for number in self.partitions])

@@ -1,4 +1,4 @@
-"""Refuses to start on messages that no record explains: the metadata are lost, older, or of another directory."""
+"""Refuses to start on messages that no record explains: the metadata were lost, are older, or another directory's."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ _LOOKED_AT_ONCE = 256  # topics
 
 
 def explains(layout: SegmentLayout | None, name: SegmentName) -> bool:
-    """Whether a topic's record, None for none, says why there are messages in a store of this name.
+    """Whether a topic's record, None for none, accounts for messages in a store of this name.
 
-    It is a segment of the layout; or it was given its id by this layout and left it since (retention has taken it
-    away, a change was undone), or is about to enter it. Ids rise and are never used again, so what has a larger one
-    than the layout has given out was made by a later version of the record. A topic's record is there before its first
-    message and goes behind its last segment: without one nothing is explained.
+    It does if the segment is in the layout, or its id was assigned by this layout: it left since (by retention or an
+    undone change), or is about to enter. Ids rise and are never reused, so a larger id than the layout has assigned
+    comes from a later version of the record. A topic's record exists from before its first message until after its
+    last segment: without one nothing is explained.
     """
     if layout is None:
         return False
@@ -40,7 +40,7 @@ def explains(layout: SegmentLayout | None, name: SegmentName) -> bool:
 async def find_unexplained(
     store: SegmentStore, metadata: MetadataStore, stores: Mapping[TopicName, Sequence[SegmentName]]
 ) -> list[SegmentName]:
-    """The stores with messages that nothing explains.
+    """The stores with messages that no record explains.
 
     `stores`: the directories, listed before the records are read here. Nothing is written or opened. Raises what
     storage and metadata raise.
@@ -85,8 +85,8 @@ async def _holds_messages(store: SegmentStore, name: SegmentName) -> bool:
 async def check_explained(store: SegmentStore, metadata: MetadataStore, where: str, *, shared: bool = False) -> None:
     """Raise CorruptionError when messages are below the data directory `where` that the metadata cannot explain.
 
-    `shared`: with other brokers, of which one that was stopped in the middle of something may have left such a store:
-    that is logged. No broker deletes it (`_check_lost` in open_segments.py).
+    `shared`: with other brokers, one of which may have crashed within a change and left such a store: it is logged
+    only. No broker deletes it (`_check_lost` in open_segments.py).
     """
     stores, resources = await store.everything(), ScalableTopicResources(metadata)
     found: list[SegmentName | str] = [*await find_unexplained(store, metadata, stores)]

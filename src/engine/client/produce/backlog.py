@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import Sequence
 from typing import Protocol
 
-from engine._native.produce.batcher import SealedEntry
+from engine._native.produce.sealed import SealedEntry
 from engine.client.produce.in_flight import InFlight
 from engine.errors import TimeoutError
 from engine.limits import MIB

@@ -14,7 +14,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 
-from engine._native.produce.batcher import Batcher, SealedEntry
+from engine._native.produce.batcher import Batcher
+from engine._native.produce.sealed import SealedEntry
 from engine.client.base.memory import ClientMemory
 from engine.client.base.options import Batching
 from engine.client.produce.batching_quality import BucketStatistics, bucket_statistics

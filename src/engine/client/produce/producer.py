@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from datetime import datetime, timedelta
 from typing import Any
 
-from engine._native.produce.batcher import MessageColumns
+from engine._native.produce.arguments import MessageColumns
 from engine.aio.once import Once
 from engine.client.base.options import ProducerOptions
 from engine.client.net.pool import Pool

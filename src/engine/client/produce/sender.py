@@ -30,7 +30,7 @@ import logging
 from collections.abc import Iterable, Mapping
 from typing import Protocol
 
-from engine._native.produce.batcher import SealedEntry
+from engine._native.produce.sealed import SealedEntry
 from engine.aio.backoff import RetryDelay
 from engine.client.net.link import PRODUCER, Link
 from engine.client.net.pool import Pool

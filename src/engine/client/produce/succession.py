@@ -14,8 +14,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from engine._native.produce.batcher import Batcher, SealedEntry
-from engine._native.produce.sealed import expand
+from engine._native.produce.batcher import Batcher
+from engine._native.produce.sealed import SealedEntry, expand
 from engine.client.base.compression import decompressor
 from engine.client.produce.in_flight import InFlight
 from engine.client.produce.sender import Sender, SenderOwner

@@ -1,1 +1,0 @@
-"""One column of many slices; nothing here is called from Python but through MessageBatch."""

@@ -1,0 +1,20 @@
+"""What the HTTP server of the admin API reads of a broker."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from engine.broker.admin.service import AdminService
+from engine.broker.metrics.ports import Observed
+
+
+class Served(Observed, Protocol):
+    """A broker with an admin API. It answers health and metrics before it has started, and while it closes."""
+
+    @property
+    def refusing(self) -> bool:
+        """Whether operations are refused: not started yet, or closing."""
+
+    @property
+    def admin(self) -> AdminService:
+        """Executes the operations. There once it has `started`."""
