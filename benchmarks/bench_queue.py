@@ -13,7 +13,6 @@ import tracemalloc
 from types import SimpleNamespace
 from typing import Any
 
-import msgpack
 from support import sized
 
 from engine import clock
@@ -35,6 +34,7 @@ from engine.model.hashrange import HashRange
 from engine.model.names import SegmentName, TopicName
 from engine.storage.cursor.store import CursorStore
 from engine.storage.file.continuation import Gaps
+from engine.wire.commands import Ack, Command, decode, encode
 
 MESSAGES = sized(1_000_000, 10_000)
 BATCH = 1_000
@@ -69,9 +69,7 @@ def headers(pattern: str) -> list[bytes]:
                 ranges[-1][1] = offset
             else:
                 ranges.append([offset, offset])
-        found.append(
-            msgpack.packb({"request_id": 1, "consumer_id": 1, "ack_type": "individual", "ranges": pack(ranges)})
-        )
+        found.append(encode(Ack(request_id=1, consumer_id=1, ack_type="individual", ranges=pack(ranges))))
     return found
 
 
@@ -115,7 +113,9 @@ class Acknowledge:
         consumer = await holding(MESSAGES)
         start = time.perf_counter()
         for header in self.headers:
-            await consumer.acknowledge(msgpack.unpackb(header))
+            ack = decode(Command.ACK, header)
+            assert isinstance(ack, Ack)
+            await consumer.acknowledge(ack)
         elapsed = time.perf_counter() - start
         assert consumer.pending == 0
         return elapsed
@@ -140,7 +140,7 @@ class Unacked:
         try:
             consumer = await holding(MESSAGES)
             if ranges:
-                await consumer.acknowledge({"ack_type": "individual", "ranges": ranges})
+                await consumer.acknowledge(Ack(consumer_id=1, ack_type="individual", ranges=ranges))
             python, _ = tracemalloc.get_traced_memory()
         finally:
             tracemalloc.stop()

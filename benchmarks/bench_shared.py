@@ -16,7 +16,8 @@ from support import TINY, directory, run
 from engine._native.produce.batcher import Batcher
 from engine.broker.server import Broker
 from engine.broker.settings.config import BrokerConfig
-from engine.wire.commands import FEATURES, MAGIC, PROTOCOL_VERSION, Command
+from engine.wire import commands
+from engine.wire.commands import FEATURES, MAGIC, PROTOCOL_VERSION
 from engine.wire.tcp import TcpConnector
 
 BUCKETS = 16
@@ -48,8 +49,7 @@ class Client:
         client = cls()
         await TcpConnector().connect(url, client._made)
         client.stream.send(
-            Command.CONNECT,
-            {"magic": MAGIC, "protocol": PROTOCOL_VERSION, "features": list(FEATURES), "client": "bench"},
+            commands.Connect(magic=MAGIC, protocol=PROTOCOL_VERSION, features=list(FEATURES), client="bench")
         )
         return client
 
@@ -57,25 +57,25 @@ class Client:
         self.stream = stream
         return self
 
-    def frame_received(self, command: Command, header: dict[str, Any], payload: memoryview) -> None:
-        if command is Command.MESSAGE:
+    def frame_received(self, header: commands.Header, payload: memoryview) -> None:
+        if isinstance(header, commands.Message):
             self._count(header, payload)
-        elif command is Command.ERROR:
-            raise RuntimeError(header["message"])
-        elif (answer := self._answers.pop(header.get("request_id") or 0, None)) is not None:
-            answer.set_result(header)
-        elif command is Command.SEND_RECEIPT:
-            self.messages += len(header["sequences"])
+        elif isinstance(header, commands.Error):
+            raise RuntimeError(header.message)
+        elif isinstance(header, commands.SendReceipt):
+            self.messages += len(header.sequences)
             if self.came is not None:
                 self.came.set()
+        elif (answer := self._answers.pop(getattr(header, "request_id", None) or 0, None)) is not None:
+            answer.set_result(header)
 
-    def _count(self, header: dict[str, Any], payload: memoryview) -> None:
+    def _count(self, header: commands.Message, payload: memoryview) -> None:
         at = 0
         while at < len(payload):
             size, count, first = _ENTRY.unpack_from(payload, at)
             at += size
         self.upto = first + count
-        self.messages += header["messages"]
+        self.messages += header.messages
         self.frames += 1
         if self.frames % FRAMES_PER_ACK == 0:
             self.acknowledge()
@@ -86,12 +86,12 @@ class Client:
         """All that came, of the buckets that are its own."""
         said = self.say_ack
         where = {"buckets": [[b, self.upto] for b in said["own"]]} if "own" in said else {"position": self.upto}
-        self.last_ack = self.ask(Command.ACK, consumer_id=said["consumer_id"], ack_type="cumulative", **where)
+        self.last_ack = self.ask(commands.Ack, consumer_id=said["consumer_id"], ack_type="cumulative", **where)
 
-    def ask(self, command: Command, **header: Any) -> asyncio.Future[Any]:
+    def ask(self, kind: type[commands.Request[Any]], **fields: Any) -> asyncio.Future[Any]:
         request_id = next(self._ids)
         answer = self._answers[request_id] = asyncio.get_running_loop().create_future()
-        self.stream.send(command, {"request_id": request_id, **header})
+        self.stream.send(kind(request_id=request_id, **fields))
         return answer
 
     def pause_writing(self) -> None: ...
@@ -117,10 +117,10 @@ async def publish(broker: Broker, url: str, entries: list[bytes]) -> None:
     await broker.admin.create_topic("bench", entry_buckets=BUCKETS, durability="os")
     client = await Client.connect(url)
     client.came = asyncio.Event()
-    await client.ask(Command.PRODUCER, producer_id=1, topic=NAME, producer_name="p", access_mode="shared")
+    await client.ask(commands.Producer, producer_id=1, topic=NAME, producer_name="p", access_mode="shared")
     for start in range(0, len(entries), 32):
         some = entries[start : start + 32]
-        client.stream.send(Command.SEND, {"producer_id": 1, "entries": len(some)}, some)
+        client.stream.send(commands.Send(producer_id=1, entries=len(some)), some)
         while client.messages < start + len(some) - 256:
             client.came.clear()
             await client.came.wait()
@@ -140,7 +140,7 @@ async def rate(broker: Broker, url: str, subscription: str, mode: str, count: in
         subscribe = {"consumer_id": ident, "topic": NAME, "subscription": subscription, "mode": mode}
         if mode == "shared":
             subscribe["bucketBoundaries"] = ENDS
-        await client.ask(Command.SUBSCRIBE, consumer_name=f"c{number}", initial_position="earliest", **subscribe)
+        await client.ask(commands.Subscribe, consumer_name=f"c{number}", initial_position="earliest", **subscribe)
     if mode == "shared":
         (hosted,) = [h for h in broker.segments if h.subscriptions]
         dispatcher = hosted.subscriptions[subscription]._shared
@@ -148,9 +148,7 @@ async def rate(broker: Broker, url: str, subscription: str, mode: str, count: in
             client.say_ack["own"] = [b for b, owner in enumerate(dispatcher._owners) if owner == sharer.number]
     start = time.process_time()
     for client in clients:
-        client.stream.send(
-            Command.FLOW, {"consumer_id": client.say_ack["consumer_id"], "messages": MUCH, "bytes": MUCH}
-        )
+        client.stream.send(commands.Flow(consumer_id=client.say_ack["consumer_id"], messages=MUCH, bytes=MUCH))
     while sum(client.messages for client in clients) < count:
         came.clear()
         await came.wait()

@@ -27,7 +27,8 @@ from processes import Child, Server, raise_file_limit
 from support import RUN_S_MAX, directory, percentile, run, sized
 
 import engine
-from engine.wire.commands import FEATURES, MAGIC, PROTOCOL_VERSION, Command
+from engine.wire import commands
+from engine.wire.commands import FEATURES, MAGIC, PROTOCOL_VERSION
 from engine.wire.tcp import TcpConnector
 
 TOPICS = sized(100_000, 30)
@@ -61,46 +62,49 @@ class Listener:
         self.listed, self.watched, self.consumed = asyncio.Event(), asyncio.Event(), asyncio.Event()
 
     async def connect(self, url: str) -> None:
-        self.stream = await TcpConnector().connect(url, lambda stream: self)
-        hello = {"magic": MAGIC, "protocol": PROTOCOL_VERSION, "features": list(FEATURES), "client": "crowd"}
-        self.stream.send(Command.CONNECT, hello)
+        await TcpConnector().connect(url, self._made)
+        self.stream.send(
+            commands.Connect(magic=MAGIC, protocol=PROTOCOL_VERSION, features=list(FEATURES), client="crowd")
+        )
         await self.connected.wait()
         if self.deaf:
             self.stream._transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 65536)
             self.stream.pause_reading()
 
+    def _made(self, stream: Any) -> Listener:
+        self.stream = stream
+        return self
+
     def ask_for_lists(self) -> None:
         """The whole list by pages, and a watch of it; the deaf ask for the first page again and again."""
-        what = {"namespace": NAMESPACE, "properties": None, "pattern": None}
-        self.stream.send(Command.WATCH_TOPIC_LIST, {"request_id": 1, "session_id": 9, **what, "hash": None})
+        self.stream.send(commands.WatchTopicList(request_id=1, session_id=9, namespace=NAMESPACE))
         for _ in range(100 if self.deaf else 1):
             self.ask_for_page(None)
 
     def ask_for_page(self, after: str | None) -> None:
         """A page of the list."""
-        what = {"namespace": NAMESPACE, "properties": None, "pattern": None}
-        self.stream.send(Command.GET_TOPICS_OF_NAMESPACE, {"request_id": 2, **what, "after": after})
+        self.stream.send(commands.GetTopicsOfNamespace(request_id=2, namespace=NAMESPACE, after=after))
 
-    def frame_received(self, command: Command, header: dict[str, Any], payload: memoryview) -> None:
-        if command is Command.CONNECTED:
+    def frame_received(self, header: commands.Header, payload: memoryview) -> None:
+        if isinstance(header, commands.Connected):
             self.connected.set()
-        elif command is Command.PING:
-            self.stream.send(Command.PONG, {})
-        elif command is Command.ERROR:
+        elif isinstance(header, commands.Ping):
+            self.stream.send(commands.Pong())
+        elif isinstance(header, commands.Error):
             self.refuse()
-        elif command is Command.WATCH_TOPIC_LIST_UPDATE and not header["more"]:
+        elif isinstance(header, commands.WatchTopicListUpdate) and not header.more:
             self.watched.set()
-        elif command is Command.SUCCESS and header["request_id"] == 2:
-            result = header["result"]
+        elif isinstance(header, commands.Success) and header.request_id == 2:
+            result = header.result
             self.names += len(result["topics"])
             if result["more"]:
                 self.ask_for_page(result["topics"][-1])
             else:
                 self.listed.set()
-        elif command is Command.SUBSCRIBE_SUCCESS:
-            self.stream.send(Command.FLOW, {"consumer_id": 1, "messages": 1 << 40, "bytes": 1 << 50})
-        elif command is Command.MESSAGE and not self.deaf:
-            self.message_received(header["messages"])
+        elif isinstance(header, commands.SubscribeSuccess):
+            self.stream.send(commands.Flow(consumer_id=1, messages=1 << 40, bytes=1 << 50))
+        elif isinstance(header, commands.Message) and not self.deaf:
+            self.message_received(header.messages)
 
     def message_received(self, count: int) -> None:
         """A block of so many; the next one after a pause."""
@@ -160,10 +164,18 @@ async def consume_slowly(url: str, count: int, topics: int) -> None:
     await in_parts(crowd, lambda one: one.connect(url))
     print("connected:", count, flush=True)
     for i, one in enumerate(crowd):
-        what = {"topic": segments[i % len(segments)], "mode": "reader", "subscription": None, "start": 0}
         if one.deaf:  # it has to hear that it is attached
             one.stream.resume_reading()
-        one.stream.send(Command.SUBSCRIBE, {"request_id": 1, "consumer_id": 1, "consumer_name": f"c{i}", **what})
+        one.stream.send(
+            commands.Subscribe(
+                request_id=1,
+                consumer_id=1,
+                consumer_name=f"c{i}",
+                topic=segments[i % len(segments)],
+                mode="reader",
+                start=0,
+            )
+        )
     for one in crowd:
         if not one.deaf:
             await one.consumed.wait()

@@ -10,6 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 import engine
 from engine._native.consume.opening import damaged_entry
@@ -17,6 +18,7 @@ from engine.aio.files import ReadFile
 from engine.broker.session import short_circuit
 from engine.client.ranges import caller_reads as handover
 from engine.client.ranges.range_attachment import RangeAttachment
+from engine.wire.commands import Files
 from tests.api.near_reading import Place, client_of, counted, nothing_opens, ranges_of, read, write
 
 pytestmark = pytest.mark.usefixtures("small_files")
@@ -26,8 +28,8 @@ def tell_halves(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of what is asked for, the broker says each time where the first half is."""
     told = short_circuit._files
 
-    async def less(hosted: Any, start: int, stop: int) -> dict[str, Any]:
-        return {**await told(hosted, start, stop), "upto": min(stop, start + max(1, (stop - start) // 2))}
+    async def less(hosted: Any, start: int, stop: int) -> Files:
+        return replace(await told(hosted, start, stop), upto=min(stop, start + max(1, (stop - start) // 2)))
 
     monkeypatch.setattr(short_circuit, "_files", less)
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 import engine
 from engine.aio.files import ReadFile
@@ -16,6 +17,7 @@ from engine.broker.session import short_circuit
 from engine.client.ranges import local_files
 from engine.client.ranges.range_reader import LOCAL_WINDOW_BYTES
 from engine.limits import ENTRY_SIZE_MAX, KIB, MIB, READ_BLOCK_SIZE
+from engine.wire.commands import Files
 from tests.api.near_reading import client_of, counted, nothing_opens, ranges_of, read, write
 from tests.api.reshaping import until
 
@@ -105,11 +107,11 @@ async def test_what_is_told_may_be_a_part(served: engine.AsyncEngine, monkeypatc
     told = short_circuit._files
     asked: list[tuple[int, int]] = []
 
-    async def less(hosted: Any, start: int, stop: int) -> dict[str, Any]:
+    async def less(hosted: Any, start: int, stop: int) -> Files:
         answer = await told(hosted, start, stop)
         asked.append((start, stop))
         upto = start if start > stop // 2 and not files else min(stop, start + max(1, (stop - start) // 2))
-        return {**answer, "upto": upto}
+        return replace(answer, upto=upto)
 
     async with client_of(served) as near, client_of(served, nothing_opens) as far:
         await write(near)
@@ -292,8 +294,8 @@ async def test_an_answer_that_makes_no_sense_is_none(
 ):
     told = short_circuit._files
 
-    async def other(hosted: Any, start: int, stop: int) -> dict[str, Any]:
-        return {**await told(hosted, start, stop), **wrong}
+    async def other(hosted: Any, start: int, stop: int) -> Files:
+        return replace(await told(hosted, start, stop), **wrong)
 
     monkeypatch.setattr(short_circuit, "_files", other)
     async with client_of(served) as near:
@@ -311,13 +313,13 @@ async def test_files_that_are_not_as_they_were_said_to_be_are_left(
     """The loop is not kept."""
     told = short_circuit._files
 
-    async def other(hosted: Any, start: int, stop: int) -> dict[str, Any]:
+    async def other(hosted: Any, start: int, stop: int) -> Files:
         answer = await told(hosted, start, stop)
-        (path, opening, salt, first, end, after), *_ = answer["files"]
+        (path, opening, salt, first, end, after), *_ = answer.files
         second = first + size_at(path, first)
         if position == "before the end":
-            return {**answer, "files": [[path, opening, salt, first, second, after]]}
-        return {**answer, "files": [[path, opening, salt, second, end, after]], "upto": 1}
+            return replace(answer, files=[(path, opening, salt, first, second, after)])
+        return replace(answer, files=[(path, opening, salt, second, end, after)], upto=1)
 
     monkeypatch.setattr(short_circuit, "_files", other)
     async with client_of(served) as near:

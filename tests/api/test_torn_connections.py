@@ -7,12 +7,11 @@ import random
 from collections import defaultdict
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 import engine
-from engine.wire.commands import Command
+from engine.wire.commands import Header
 from engine.wire.stream import FrameHandler, FrameStream
 from engine.wire.tcp import TcpConnector
 
@@ -52,9 +51,9 @@ class Torn:
         self.resume_writing = handler.resume_writing
         self.connection_lost = handler.connection_lost
 
-    def frame_received(self, command: Command, header: dict[str, Any], payload: memoryview) -> None:
+    def frame_received(self, header: Header, payload: memoryview) -> None:
         """One more; perhaps the last."""
-        self._handler.frame_received(command, header, payload)
+        self._handler.frame_received(header, payload)
         if self._tearing.on:
             self._left -= 1
             if self._left == 0:

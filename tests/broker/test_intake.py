@@ -8,8 +8,8 @@ from engine.broker.pools.admission import FRAMES_PER_TURN, REQUEST_FRAMES, Intak
 from engine.limits import MIB
 from engine.storage.waiting import WOKEN_PER_TURN
 from engine.testing.loop import run_virtual
+from engine.testing.maps import encode_bytes
 from engine.wire.commands import Command
-from engine.wire.framing import encode_bytes
 from tests.kit.peer import WAIT_S, Peer, listening, make_entries, until
 
 ASKED = 10_000

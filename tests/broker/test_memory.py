@@ -14,9 +14,9 @@ from engine.broker.settings.config import BrokerConfig
 from engine.broker.settings.machine import machine_memory
 from engine.errors import ConnectError, PermitTimeoutError, TooManyRequestsError
 from engine.limits import CONNECTION_WRITE_HIGH, KIB, MIB, READ_BLOCK_SIZE, SCARCE_BLOCK_SIZE
+from engine.testing.maps import encode_bytes
 from engine.wire.chunks import ChunkPool
-from engine.wire.commands import Command
-from engine.wire.framing import encode_bytes
+from engine.wire.commands import Command, Ping
 from tests.kit.peer import Peer, listening, make_entries, until
 
 # -- readers -----------------------------------------------------------------------------------------------------------
@@ -89,7 +89,7 @@ async def test_who_asks_and_does_not_read_is_not_listened_to_while_it_is_full(st
         await until(lambda: broker.memory.outbound.full)
         stuck = next(c for c in broker.connections if c.pressure.held_back)
         assert not stuck.writable
-        stuck.frame_received(Command.PING, {}, memoryview(b""))
+        stuck.frame_received(Ping(), memoryview(b""))
         assert stuck.held
 
 

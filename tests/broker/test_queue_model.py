@@ -34,7 +34,7 @@ from engine.storage.file.continuation import Gaps
 from engine.storage.file.logfile import Block
 from engine.testing.clock import LoopClock
 from engine.testing.loop import VirtualLoop
-from engine.wire.commands import Command
+from engine.wire import commands
 from tests.broker.environments import hosted_segment
 
 NAME = SegmentName(TopicName.parse("t"), HashRange(0, 0xFFFF), 0)
@@ -101,8 +101,8 @@ class Member:
     def forget(self, attachment: Any) -> None:
         assert attachment is self.consumer
 
-    def send(self, command: Command, header: dict[str, Any], data: Any = b"") -> None:
-        if command is Command.MESSAGE:
+    def send(self, header: commands.Header, data: Any = b"") -> None:
+        if isinstance(header, commands.Message):
             self.world.came(self, header, memoryview(data))
 
     @property
@@ -170,17 +170,17 @@ class Dispatching(RuleBasedStateMachine):
         kept = {o for o, (soonest, latest) in self.kept.items() if now < (latest + SETTLE_S if at_latest else soonest)}
         return set(range(self.segment.durable_offset)) - self.acked - self.holder.keys() - kept
 
-    def came(self, member: Member, header: dict[str, Any], data: memoryview) -> None:
+    def came(self, member: Member, header: commands.Message, data: memoryview) -> None:
         offsets = {o for e in entry_heads(data) for o in range(e.first, e.last + 1)}
-        offsets -= {o for first, last in header.get("skip") or () for o in range(first, last + 1)}
-        assert len(offsets) == header["messages"] > 0
+        offsets -= {o for first, last in header.skip or () for o in range(first, last + 1)}
+        assert len(offsets) == header.messages > 0
         free = self.free()
         assert offsets <= free, f"{offsets - free} are acknowledged, held by somebody or not due"
         sure = self.free(at_latest=True)
         assert min(offsets) <= min(sure, default=1 << 60), f"{min(sure)} came before and goes first"
         better = [m for m in self.members.values() if m.priority < member.priority and m.ready]
         assert not better, f"{member.ident} is served while {better[0].ident} has room"
-        counts = {o: c for first, last, c in header.get("redelivered") or () for o in range(first, last + 1)}
+        counts = {o: c for first, last, c in header.redelivered or () for o in range(first, last + 1)}
         for offset in offsets:
             assert counts.get(offset, 0) == self.counts.get(offset, 0)
             self.holder[offset] = member.ident
@@ -265,7 +265,7 @@ class Dispatching(RuleBasedStateMachine):
             self.holder.pop(offset, None)
             self.kept.pop(offset, None)
             self.counts.pop(offset, None)
-        member.consumer.acknowledge({"ack_type": "individual", "ranges": ranges})
+        member.consumer.acknowledge(commands.Ack(consumer_id=member.ident, ack_type="individual", ranges=ranges))
 
     @precondition(lambda self: self.members and self.ever)
     @rule(data=st.data(), backoff=st.sampled_from([None, Backoff(0, 0), Backoff(5, 5, 1), Backoff(1, 300, 3)]))
@@ -283,7 +283,9 @@ class Dispatching(RuleBasedStateMachine):
                     now = self.loop.time()
                     self.kept[offset] = (now + delay - 0.001, now + delay * 65 / 64 + 0.02)
             self.counted(mine)
-            member.consumer.redeliver({"ranges": ranges_of(chosen), "backoff": parts})
+            member.consumer.redeliver(
+                commands.Redeliver(consumer_id=member.ident, ranges=ranges_of(chosen), backoff=parts)
+            )
 
         self.run(work)
 
@@ -297,7 +299,7 @@ class Dispatching(RuleBasedStateMachine):
         def work() -> None:
             self.left(member, seen if how == "told" else held)
             if how == "told":
-                member.consumer.leaving({"seen": ranges_of(seen)})
+                member.consumer.leaving(commands.CloseConsumer(consumer_id=member.ident, seen=ranges_of(seen)))
             if how == "lost":
                 member.consumer.connection_lost()
             else:

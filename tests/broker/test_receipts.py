@@ -9,17 +9,17 @@ import pytest
 
 from engine.broker.session import receipts as module
 from engine.broker.session.receipts import Receipts
-from engine.wire.commands import Command
+from engine.wire.commands import SendReceipt
 
 
 class Connection:
     """Notes what is sent."""
 
     def __init__(self) -> None:
-        self.sent: list[dict[str, Any]] = []
+        self.sent: list[SendReceipt] = []
 
-    def send(self, command: Command, header: dict[str, Any]) -> None:
-        assert command is Command.SEND_RECEIPT
+    def send(self, header: SendReceipt) -> None:
+        assert type(header) is SendReceipt
         self.sent.append(header)
 
 
@@ -28,13 +28,14 @@ def connection() -> Connection:
     return Connection()
 
 
-def receipt(producer: int, entries: int = 1) -> dict[str, Any]:
-    return {"producer_id": producer, "sequences": list(range(entries)), "offsets": list(range(entries))}
+def receipt(producer: int, entries: int = 1) -> SendReceipt:
+    numbers = list(range(entries))
+    return SendReceipt(producer_id=producer, sequences=numbers, offsets=numbers, durability="fsync")
 
 
 def producers(connection: Connection) -> list[list[int]]:
     """Of each frame."""
-    return [[one["producer_id"] for one in (frame, *frame.get("more", ()))] for frame in connection.sent]
+    return [[one.producer_id for one in (frame, *(frame.more or ()))] for frame in connection.sent]
 
 
 async def test_a_receipt_goes_at_once(connection: Any) -> None:

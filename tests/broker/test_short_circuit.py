@@ -11,8 +11,8 @@ from engine._native.consume.batch import decode_block
 from engine.broker.server import Broker
 from engine.broker.session import short_circuit
 from engine.errors import NotFoundError, UnsupportedError
+from engine.testing.maps import encode
 from engine.wire.commands import FEATURES, MAGIC, PROTOCOL_VERSION, SHORT_CIRCUIT_READS, Command
-from engine.wire.framing import encode
 from tests.kit.peer import Peer, listening, make_entries
 
 ASK = {"start": 0, "stop": 100}

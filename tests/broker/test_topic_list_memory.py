@@ -26,8 +26,8 @@ from engine.limits import MIB, TOPIC_LIST_INITIAL_SIZE
 from engine.model.names import TopicName
 from engine.model.topic_filter import TopicFilter
 from engine.testing.loop import run_virtual
-from engine.wire.commands import Command
-from engine.wire.packing import unpack
+from engine.wire.commands import Command, Header, WatchTopicListUpdate, decode
+from engine.wire.packing import PackedHeader
 from tests.kit.peer import Peer, until
 
 NS = "public/default"
@@ -246,15 +246,15 @@ class Wire:
         self.writable, self.closed = True, False
         self.list_turn = asyncio.Lock()
         self.stream = self
-        self.frames: list[dict[str, Any]] = []
+        self.frames: list[Header] = []
         self.waiting: list[Any] = []
         self.host = SimpleNamespace(memory=BrokerMemory(BrokerConfig()), tasks=self)
 
     def spawn(self, work: Any, name: str) -> asyncio.Task[Any]:
         return asyncio.ensure_future(work)
 
-    def send(self, command: Command, header: bytes, payload: bytes = b"") -> None:
-        self.frames.append(unpack(header))
+    def send(self, header: PackedHeader, payload: bytes = b"") -> None:
+        self.frames.append(decode(*header))
 
     unsent_bytes = 1 << 40  # so that there is no hurry
 
@@ -341,5 +341,6 @@ def opened(listed: TopicList) -> Any:
 def deliver(wire: Wire, client: TopicListSession) -> None:
     frames, wire.frames = wire.frames, []
     for header in frames:
-        assert len(header["snapshot"] or []) + len(header["removed"]) + len(header["added"]) <= 5
-        client.frame_received(Command.WATCH_TOPIC_LIST_UPDATE, header, memoryview(b""))
+        assert isinstance(header, WatchTopicListUpdate)
+        assert len(header.snapshot or []) + len(header.removed) + len(header.added) <= 5
+        client.frame_received(header, memoryview(b""))

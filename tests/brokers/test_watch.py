@@ -7,6 +7,7 @@ from typing import Any
 
 from engine.model.names import TopicName
 from engine.testing.cluster import SimBroker, SimCluster, simulate
+from engine.testing.maps import over_maps
 from engine.wire.commands import FEATURES, MAGIC, Command
 from engine.wire.stream import FrameStream
 
@@ -52,7 +53,7 @@ async def watch(cluster: SimCluster, broker: SimBroker) -> Watcher:
         made.append(Watcher(stream))
         return made[0]
 
-    await cluster.network.connector(f"watcher of {broker.name}").connect(broker.url, accept)
+    await cluster.network.connector(f"watcher of {broker.name}").connect(broker.url, over_maps(accept))
     await asyncio.sleep(1)
     return made[0]
 

@@ -6,7 +6,8 @@ import asyncio
 from typing import Any
 
 from engine.client.net.connection import Connection
-from engine.wire.commands import Command
+from engine.testing.maps import fields_of, packed
+from engine.wire.commands import Command, Header, decode
 
 
 class Stream:
@@ -15,8 +16,8 @@ class Stream:
     def __init__(self) -> None:
         self.sent: list[tuple[Command, dict[str, Any]]] = []
 
-    def send(self, command: Command, header: dict[str, Any], payload: object = b"") -> None:
-        self.sent.append((command, dict(header)))
+    def send(self, header: Header, payload: object = b"") -> None:
+        self.sent.append((header.command, fields_of(header)))
 
     def gather(self) -> None: ...
 
@@ -42,6 +43,10 @@ class ScriptedPool:
         self.stream = Stream()
         self.connection = Connection("engine://b", self.stream)  # type: ignore[arg-type]
         return self.connection
+
+    def says(self, command: Command, fields: dict[str, Any]) -> None:
+        """The broker, over the last connection."""
+        self.connection.frame_received(decode(command, packed(command, fields).packed), memoryview(b""))
 
     async def get(self, url: str | None) -> Connection:
         await self.door.wait()

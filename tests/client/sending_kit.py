@@ -24,7 +24,7 @@ class Scope:
     errors: list[Exception] = field(default_factory=list)
     under_way: int = 0
     spread: int = 0
-    fields: dict[str, str] = field(default_factory=dict)
+    attempt: str | None = None
 
     def entry_entered(self, awaited: bool) -> None:
         self.under_way += 1

@@ -24,7 +24,7 @@ from engine.errors import (
     TimeoutError,
     UnsupportedError,
 )
-from engine.wire.commands import Command
+from engine.wire.commands import Ack, Command
 from tests.kit.fake_broker import URL, FakeBroker
 
 
@@ -100,7 +100,7 @@ async def test_a_request_has_a_time_limit_and_an_answer_that_comes_late_is_dropp
     broker.confirming = False
     broker.last.consumers[3] = (0, 0)
     with pytest.raises(TimeoutError, match="ACK"):
-        await connection.request(Command.ACK, {"consumer_id": 3, "ack_type": "cumulative", "position": 0}, 0.01)
+        await connection.request(Ack(consumer_id=3, ack_type="cumulative", position=0), 0.01)
     request = broker.of(Command.ACK)[0]["request_id"]
     broker.last.stream.send(Command.SUCCESS, {"request_id": request})
     await broker.settle()
@@ -111,13 +111,13 @@ async def test_requests_under_way_fail_with_the_connection(broker: FakeBroker):
     connection = await pool_of(broker).get()
     broker.confirming = False
     broker.last.consumers[3] = (0, 0)
-    header = {"consumer_id": 3, "ack_type": "cumulative", "position": 0}
-    request = connection.start_request(Command.ACK, header)
+    ack = Ack(consumer_id=3, ack_type="cumulative", position=0)
+    request = connection.start_request(ack)
     broker.cut()
     with pytest.raises(ConnectError):
         await request
     with pytest.raises(ConnectError):
-        await connection.start_request(Command.ACK, dict(header))
+        await connection.start_request(ack)
 
 
 async def test_a_silent_peer_is_pinged_and_then_dropped(broker: FakeBroker):

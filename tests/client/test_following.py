@@ -6,12 +6,13 @@ import asyncio
 from collections.abc import AsyncIterator
 
 import pytest
+from msgspec import convert
 
 from engine.client import MessageId
 from engine.client.client import AsyncClient
 from engine.client.topic.layout import TopicLayout
 from engine.errors import FencedError, NotFoundError, NotOwnerError
-from engine.wire.commands import Command
+from engine.wire.commands import Command, Dag
 from tests.kit.fake_broker import TOPIC, URL, FakeBroker
 
 A, B = "engine://a", "engine://b"
@@ -59,9 +60,9 @@ async def test_a_layout_is_applied_only_if_its_epoch_is_newer_and_addresses_of_t
 
 async def test_readdressed_keeps_the_shape(broker: FakeBroker):
     broker.owners = {0: A}
-    layout = TopicLayout.from_dag(TOPIC, broker.dag())
+    layout = TopicLayout.from_dag(TOPIC, convert(broker.dag(), Dag))
     broker.owners = {0: B}
-    newer = layout.readdressed(TopicLayout.from_dag(TOPIC, broker.dag()))
+    newer = layout.readdressed(TopicLayout.from_dag(TOPIC, convert(broker.dag(), Dag)))
     assert (newer.url_of(0), newer.active[0].url, newer.epoch) == (B, B, 0)
     assert newer.readdressed(newer) is newer
     assert newer.url_of(7) is None

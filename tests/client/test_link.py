@@ -6,15 +6,22 @@ import asyncio
 from collections.abc import Callable
 from typing import Any
 
+import msgspec
 import pytest
 
 from engine.client.net.link import CONSUMER, LOOKUP, PRODUCER, REGISTRATION, TOPIC_LIST, Link, LinkKind, LinkState
 from engine.errors import ConnectError, EngineError, FencedError, NotFoundError, NotOwnerError, TimeoutError
-from engine.wire.commands import Command
+from engine.wire.commands import Command, Header, Request
 from tests.client.scripted_pool import ScriptedPool
 
 SUBSCRIBED = {"position": 0, "first": 0}
 KINDS = [PRODUCER, CONSUMER, REGISTRATION, LOOKUP, TOPIC_LIST]
+
+
+def asking(kind: LinkKind, ident: int) -> Request[Any]:
+    """A request that opens such a session, whatever it says."""
+    required = [field.name for field in msgspec.structs.fields(kind.opens) if field.required]
+    return kind.opens(**{**dict.fromkeys(required, "?"), kind.id_field: ident})
 
 
 class Session:
@@ -26,8 +33,8 @@ class Session:
         self.resumed = 0
         self.at_end: Callable[[], object] = lambda: None
 
-    def frame_received(self, command: Command, header: dict[str, Any], payload: memoryview) -> None:
-        self.frames.append(command)
+    def frame_received(self, header: Header, payload: memoryview) -> None:
+        self.frames.append(header.command)
 
     def resume_writing(self) -> None:
         self.resumed += 1
@@ -45,14 +52,14 @@ class Bench:
         self.session = Session()
         self.kind = kind
 
-    def start(self, timeout: float | None = 60.0) -> asyncio.Task[dict[str, Any] | None]:
+    def start(self, timeout: float | None = 60.0) -> asyncio.Task[Any]:
         self.link = Link(self.pool, self.kind, self.session)  # type: ignore[arg-type]
-        return asyncio.ensure_future(self.link.open(None, lambda ident: {self.kind.id_field: ident}, timeout))
+        return asyncio.ensure_future(self.link.open(None, lambda ident: asking(self.kind, ident), timeout))
 
-    async def asked(self, timeout: float | None = 60.0) -> asyncio.Task[dict[str, Any] | None]:
+    async def asked(self, timeout: float | None = 60.0) -> asyncio.Task[Any]:
         """The request has gone out; the answer is the test's."""
         opening = self.start(timeout)
-        while self.sent[-1:] == [] or self.sent[-1][0] is not self.kind.opens:  # noqa: ASYNC110 - steps of the loop
+        while self.sent[-1:] == [] or self.sent[-1][0] is not self.kind.opens.command:  # noqa: ASYNC110 - steps of the loop
             await asyncio.sleep(0)
         return opening
 
@@ -63,23 +70,24 @@ class Bench:
     @property
     def closes(self) -> list[int]:
         """The ids of the sessions that the broker was told to end."""
-        return [header[self.kind.id_field] for command, header in self.sent if command is self.kind.closes]
+        closes, field = self.kind.closes, self.kind.id_field
+        return [header[field] for command, header in self.sent if closes is not None and command is closes.command]
 
     def answer(self) -> None:
         request_id = self.sent[-1][1]["request_id"]
         header = {"request_id": request_id, "consumer_id": self.link.ident, **SUBSCRIBED}
-        self.pool.connection.frame_received(Command.SUBSCRIBE_SUCCESS, header, memoryview(b""))
+        self.pool.says(Command.SUBSCRIBE_SUCCESS, header)
 
     def refuse(self, error: EngineError) -> None:
         header = {"request_id": self.sent[-1][1]["request_id"], "code": error.code, "message": str(error)}
-        self.pool.connection.frame_received(Command.ERROR, header, memoryview(b""))
+        self.pool.says(Command.ERROR, header)
 
     def end(self, error: EngineError | None = None) -> None:
         """The broker ends the session on its own account."""
         header: dict[str, Any] = {"consumer_id": self.link.ident}
         if error is not None:
             header |= {"code": error.code, "message": str(error)}
-        self.pool.connection.frame_received(Command.CLOSE_CONSUMER, header, memoryview(b""))
+        self.pool.says(Command.CLOSE_CONSUMER, header)
 
     def cut(self) -> None:
         self.pool.connection.connection_lost(None)
@@ -97,12 +105,12 @@ async def test_a_session_gets_its_frames_from_the_request_on_and_until_its_end()
     bench = Bench()
     opening = await bench.asked()
     reached = {"consumer_id": bench.link.ident, "end": 0}
-    bench.pool.connection.frame_received(Command.REACHED_END, reached, memoryview(b""))  # ahead of the answer
+    bench.pool.says(Command.REACHED_END, reached)  # ahead of the answer
     bench.answer()
-    assert (await opening or {})["position"] == 0
+    assert (await opening).position == 0
     assert bench.session.frames == [Command.REACHED_END]
     bench.link.close()
-    bench.pool.connection.frame_received(Command.REACHED_END, reached, memoryview(b""))
+    bench.pool.says(Command.REACHED_END, reached)
     assert bench.session.frames == [Command.REACHED_END]
     assert bench.link.state is LinkState.CLOSED
 
@@ -118,7 +126,7 @@ async def test_a_refused_session_is_forgotten_and_not_closed():
     assert not bench.pool.connection._attached
 
 
-@pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.opens.name)
+@pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.opens.command.name)
 async def test_a_cancelled_attempt_ends_what_the_broker_may_have_opened(kind: LinkKind):
     bench = Bench(kind)
     opening = await bench.asked()
@@ -156,7 +164,7 @@ async def test_what_is_closed_before_the_answer_is_closed_at_the_broker_once():
     bench.link.close()
     assert bench.closes == [bench.link.ident]
     header = {"request_id": request, "consumer_id": bench.link.ident, **SUBSCRIBED}
-    bench.pool.connection.frame_received(Command.SUBSCRIBE_SUCCESS, header, memoryview(b""))
+    bench.pool.says(Command.SUBSCRIBE_SUCCESS, header)
     assert await opening is None
     assert bench.closes == [bench.link.ident]
     assert not bench.session.frames
@@ -179,7 +187,7 @@ async def test_the_error_that_answers_a_closed_attempt_is_none_of_its_own():
     request = bench.sent[-1][1]["request_id"]
     bench.link.close()
     header = {"request_id": request, "code": FencedError.code, "message": "closed"}
-    bench.pool.connection.frame_received(Command.ERROR, header, memoryview(b""))
+    bench.pool.says(Command.ERROR, header)
     assert await opening is None
 
 
@@ -249,7 +257,7 @@ async def test_the_answer_to_a_close_is_no_end_by_the_broker():
     command, header = bench.sent[-1]
     assert (command, header["seen"]) == (Command.CLOSE_CONSUMER, b"")
     success = {"request_id": header["request_id"], "consumer_id": bench.link.ident}
-    bench.pool.connection.frame_received(Command.SUCCESS, success, memoryview(b""))
+    bench.pool.says(Command.SUCCESS, success)
     await asyncio.wait_for(closing, 60)
     assert not bench.session.ends
 
@@ -259,11 +267,11 @@ async def test_a_connection_lost_under_two_links_may_close_one_from_the_other():
     bench = await opened()
     other = Session()
     second = Link(bench.pool, TOPIC_LIST, other)  # type: ignore[arg-type]
-    opening = asyncio.ensure_future(second.open(None, lambda ident: {"session_id": ident}, 60.0))
+    opening = asyncio.ensure_future(second.open(None, lambda ident: asking(TOPIC_LIST, ident), 60.0))
     await asyncio.sleep(0)
     whole = {"hash": "h", "snapshot": [], "removed": [], "added": [], "born": [], "more": False}
     header = {"request_id": bench.sent[-1][1]["request_id"], "session_id": second.ident, **whole}
-    bench.pool.connection.frame_received(Command.WATCH_TOPIC_LIST_UPDATE, header, memoryview(b""))
+    bench.pool.says(Command.WATCH_TOPIC_LIST_UPDATE, header)
     assert await opening is not None
     sent = len(bench.sent)
     bench.session.at_end = second.close

@@ -17,6 +17,7 @@ from engine.errors import CorruptionError
 from engine.limits import RECEIVE_QUEUE_BYTES
 from engine.model.names import TopicName
 from engine.model.subscriptions import DeliveryMode
+from engine.wire.commands import Message
 from tests.kit.fake_broker import URL
 from tests.kit.fake_entries import SALT, block
 
@@ -38,7 +39,7 @@ class Consumer(Receiver):
 
     def arrive(self, segment: int, first: int, values: list[bytes], **fields: Any) -> None:
         data = block(segment, first, values)
-        header = {"salt": SALT, "messages": len(values)} | fields
+        header = Message(**{"consumer_id": 1, "segment_id": segment, "salt": SALT, "messages": len(values)} | fields)
         self.blocks_came(self.attachments[segment], header, memoryview(data))
 
     def take(self, count: int) -> int:

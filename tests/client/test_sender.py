@@ -27,7 +27,7 @@ from engine.errors import (
     TransactionConflictError,
 )
 from engine.model.hashrange import HashRange
-from engine.wire.commands import Command
+from engine.wire.commands import Command, SendError, SendReceipt
 from tests.client.scripted_pool import ScriptedPool
 from tests.client.sending_kit import Entry, Owner, Scope
 
@@ -65,16 +65,17 @@ class Bench:
         header = self.of(Command.PRODUCER)[-1]
         answer = {"request_id": header["request_id"], "producer_id": header["producer_id"], "producer_name": "p",
                   "last_sequence": -1, "durability": "fsync"}  # fmt: skip
-        self.pool.connection.frame_received(Command.PRODUCER_SUCCESS, answer, memoryview(b""))
+        self.pool.says(Command.PRODUCER_SUCCESS, answer)
         await self.steps()
 
     def refuse(self, sequence: int, error: EngineError) -> None:
-        header = {"sequence": sequence, "code": error.code, "message": str(error)}
-        self.sender.frame_received(Command.SEND_ERROR, header, memoryview(b""))
+        refusal = SendError(producer_id=1, sequence=sequence, code=error.code, message=str(error))
+        self.sender.frame_received(refusal, memoryview(b""))
 
     def acknowledge(self, *sequences: int) -> None:
-        receipt = {"sequences": list(sequences), "offsets": list(sequences)}
-        self.sender.frame_received(Command.SEND_RECEIPT, receipt, memoryview(b""))
+        numbers = list(sequences)
+        receipt = SendReceipt(producer_id=1, sequences=numbers, offsets=numbers, durability="fsync")
+        self.sender.frame_received(receipt, memoryview(b""))
 
     @property
     def entries_sent(self) -> int:

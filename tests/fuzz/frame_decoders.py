@@ -7,10 +7,11 @@ from functools import cache
 from typing import Any
 
 from engine.proxy.frames import FrameCutter, Hello, field_of
+from engine.testing.maps import encode_bytes
 from engine.wire.chunks import ChunkPool
-from engine.wire.commands import FIELDS, Command
-from engine.wire.framing import FrameReader, encode_bytes
-from tests.fuzz.values import of_type
+from engine.wire.commands import HEADERS, Command
+from engine.wire.framing import FrameReader
+from tests.fuzz.values import fields, of_type
 
 
 def frames(data: bytes) -> list[Any]:
@@ -51,9 +52,8 @@ def frame_seeds() -> list[bytes]:
     """One of every command, with a payload and without."""
     rng = random.Random(1)
     found = []
-    for command, fields in FIELDS.items():
-        kinds = {name: types if isinstance(types, tuple) else (types,) for name, types in fields.items()}
-        header = {name: of_type(rng, kind[0]) for name, kind in kinds.items()}
+    for command in Command:
+        header = {name: of_type(rng, kind) for name, kind in fields(HEADERS[command])}
         try:
             found += [encode_bytes(command, header), encode_bytes(command, header, b"payload!" * 3)]
         except UnicodeEncodeError:

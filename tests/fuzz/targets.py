@@ -47,6 +47,8 @@ from engine.storage.file.format import Closing, Footer, Opening, State
 from engine.storage.file.index import Index
 from engine.storage.file.recovery import recover
 from engine.testing.disk import SimDisk
+from engine.testing.maps import packed
+from engine.wire.commands import Command, ScalableTopicUpdate, decode
 from tests.fuzz.frame_decoders import cut, frame_seeds, frames, greet
 from tests.reference.entry_reference import PlainMessage, Stamp, encode, sealed
 from tests.reference.hostile_entries import FORMS
@@ -247,8 +249,10 @@ def record_seeds() -> list[bytes]:
 
 def dag(data: bytes) -> object:
     """A layout as a client is told it."""
-    value = unpack_args(data)
-    return TopicLayout.from_dag(TopicName.parse("t"), value)
+    said = {"session_id": 1, "topic": "t", "epoch": 0, "dag": unpack_args(data)}
+    header = decode(Command.SCALABLE_TOPIC_UPDATE, packed(Command.SCALABLE_TOPIC_UPDATE, said).packed)
+    assert isinstance(header, ScalableTopicUpdate)
+    return TopicLayout.from_dag(TopicName.parse("t"), header.dag)
 
 
 def dag_seeds() -> list[bytes]:

@@ -19,7 +19,7 @@ from engine.wire.commands import Command
 from tests.fuzz.values import header
 from tests.kit.peer import Peer, make_entries
 
-COMMANDS = [command for command in HANDLERS if command not in (Command.PING, Command.PONG)]
+COMMANDS = [kind.command for kind in HANDLERS if kind.command not in (Command.PING, Command.PONG)]
 BUCKETS = [16383, 32767, 49151, 65535]
 MODES = ((1, "queue", "q"), (2, "shared", "sh"), (3, "exclusive", "ex"), (8, "reader", None))
 PRODUCER = 4

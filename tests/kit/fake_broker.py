@@ -11,6 +11,7 @@ from engine.client.client import AsyncClient
 from engine.errors import ConnectError, EngineError, NotFoundError, NotOwnerError
 from engine.model.hashrange import HashRange
 from engine.model.names import TopicName
+from engine.testing.maps import over_maps
 from engine.wire.commands import FEATURES, Command
 from engine.wire.memory import connect_pair
 from engine.wire.stream import FrameHandler, FrameStream
@@ -68,7 +69,7 @@ class FakeBroker:
         if not self.reachable or url in self.down:
             raise ConnectError("nobody is there")
         await self.open_door.wait()
-        return connect_pair(handler, lambda stream: self._accept(stream, url))
+        return connect_pair(handler, over_maps(lambda stream: self._accept(stream, url)))
 
     def _accept(self, stream: FrameStream, url: str) -> FakeConnection:
         self.connections.append(FakeConnection(self, stream, url))

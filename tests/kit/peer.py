@@ -13,6 +13,7 @@ from engine._native.produce.batcher import Batcher
 from engine.broker.server import Broker
 from engine.errors import EngineError
 from engine.model.names import TopicName
+from engine.testing.maps import over_maps
 from engine.wire.commands import FEATURES, MAGIC, PROTOCOL_VERSION, Command
 from engine.wire.memory import MemoryConnector
 from engine.wire.tcp import TcpConnector
@@ -53,7 +54,7 @@ class Peer:
         """Over TCP to `url`, or in memory; with the handshake done unless told otherwise."""
         peer = cls()
         connector: Any = TcpConnector() if url else MemoryConnector(broker.accept)
-        await connector.connect(url or "engine://embedded", peer._made)
+        await connector.connect(url or "engine://embedded", over_maps(peer._made))
         if hello:
             await peer.hello()
         return peer

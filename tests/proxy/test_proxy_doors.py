@@ -14,8 +14,8 @@ import engine
 from engine.errors import AuthenticationError, ConnectError, InvalidConfigurationError, ProtocolError, UnsupportedError
 from engine.proxy.config import ProxyConfig
 from engine.proxy.server import Proxy
+from engine.testing.maps import encode_bytes
 from engine.wire.commands import FEATURES, Command
-from engine.wire.framing import encode_bytes
 from engine.wire.url import parse_url
 from tests.kit.peer import Peer
 from tests.proxy.proxies import Served, free_url, until

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from engine.errors import NotFoundError, ProtocolError
 from engine.limits import FRAME_SIZE_MAX
 from engine.proxy.frames import FrameCutter, Hello, error_frame, field_of
-from engine.wire.commands import Command
-from engine.wire.framing import encode_bytes
+from engine.testing.maps import encode_bytes
+from engine.wire.commands import Command, Ping
 
 WANTED = {Command.SUCCESS, Command.GET_TOPICS_OF_NAMESPACE}
 
@@ -105,7 +105,7 @@ def test_a_greeting_and_what_follows_it() -> None:
         hello = Hello()
         whole = [hello.feed(said[at : at + step]) for at in range(0, len(said), step)]
         assert whole[-1]
-        assert hello.take() == (Command.PING, {"x": 1}, b"more")
+        assert hello.take() == (Ping(), {"x": 1}, b"more")
 
 
 @pytest.mark.parametrize("first", [encode_bytes(Command.SEND, {"producer_id": 1, "entries": 1}, bytes(70_000))])

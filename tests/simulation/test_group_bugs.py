@@ -28,6 +28,7 @@ from engine.client.topic.topic_list import TopicListSession
 from engine.testing.cluster import SimCluster, simulate
 from engine.testing.members import NamespaceMember
 from engine.testing.workload import Sender, read_all
+from engine.wire.commands import Ack
 from tests.simulation.broker_scenario import judge
 from tests.simulation.queue_scenario import QueuePlan
 from tests.simulation.queue_scenario import run as run_queue
@@ -107,7 +108,7 @@ def test_save_nothing_of_what_is_acknowledged_by_bucket(monkeypatch: pytest.Monk
 
 
 def test_acknowledge_by_position_what_is_said_of_buckets(monkeypatch: pytest.MonkeyPatch) -> None:
-    def everywhere(header: dict[str, Any], hosted: Any) -> list[tuple[int, int]]:
+    def everywhere(header: Ack, hosted: Any) -> list[tuple[int, int]]:
         positions = bucket_acks.positions_of(header, hosted)
         furthest = max(position for _, position in positions)
         return [(bucket, furthest) for bucket in range(len(hosted.spec.bucket_ends))]

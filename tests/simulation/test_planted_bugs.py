@@ -159,9 +159,9 @@ def test_a_consumer_hears_of_a_split_that_it_missed(seed):
 def test_drop_a_watch_event_on_reconnect(monkeypatch):
     receive = TopicSession.frame_received
 
-    def drop(session, command, header, payload):
+    def drop(session, header, payload):
         if not session._reopening:
-            receive(session, command, header, payload)
+            receive(session, header, payload)
 
     monkeypatch.setattr(TopicSession, "frame_received", drop)
     assert simulate(0, missed_split) == {"C2"}

@@ -10,6 +10,7 @@ import pytest
 from engine.errors import ConnectError, ProtocolError
 from engine.limits import CONNECTION_WRITE_HIGH
 from engine.testing.loop import run_virtual
+from engine.testing.maps import over_maps
 from engine.testing.network import SimNetwork
 from engine.wire.commands import Command
 
@@ -45,8 +46,8 @@ class Owner:
 async def joined(seed=0, **options):
     network = SimNetwork(random.Random(seed), **options)
     server, client = Owner(), Owner()
-    network.listen("server", URL, server)
-    await network.connector("client").connect(URL, client)
+    network.listen("server", URL, over_maps(server))
+    await network.connector("client").connect(URL, over_maps(client))
     return network, server, client
 
 

@@ -9,6 +9,7 @@ import pytest
 
 from engine.errors import ConnectError, InvalidArgumentError, ProtocolError
 from engine.limits import CONNECTION_WRITE_HIGH, MIB
+from engine.testing.maps import over_maps
 from engine.wire.chunks import ChunkPool
 from engine.wire.commands import Command
 from engine.wire.memory import connect_pair
@@ -57,7 +58,7 @@ async def tcp_pair():
         ends.append(End(stream))
         return ends[-1]
 
-    server = await listen("127.0.0.1", 0, accept, pool=ChunkPool())
+    server = await listen("127.0.0.1", 0, over_maps(accept), pool=ChunkPool())
     port = server.sockets[0].getsockname()[1]
     client: list[End] = []
 
@@ -65,7 +66,7 @@ async def tcp_pair():
         client.append(End(stream))
         return client[-1]
 
-    await TcpConnector().connect(f"engine://127.0.0.1:{port}", handler)
+    await TcpConnector().connect(f"engine://127.0.0.1:{port}", over_maps(handler))
     while not ends:  # noqa: ASYNC110 - nothing tells
         await asyncio.sleep(0)
     server.close()
@@ -79,7 +80,7 @@ async def memory_pair():
         ends.append(End(stream))
         return ends[-1]
 
-    connect_pair(accept, accept)
+    connect_pair(over_maps(accept), over_maps(accept))
     return ends[1], ends[0]
 
 
@@ -90,6 +91,11 @@ async def pair(request):
     left.stream.abort()
     right.stream.abort()
     await asyncio.wait_for(asyncio.gather(left.lost, right.lost), 10)
+
+
+def number(n: int):
+    """A frame that carries it."""
+    return Command.REACHED_END, {"consumer_id": n, "end": 0}
 
 
 def send(end: End, number: int, payload=b"") -> None:
@@ -109,12 +115,12 @@ async def test_frames_arrive_in_order_with_their_payloads(pair):
 
 async def test_what_is_gathered_comes_whole_and_in_order(pair):
     left, right = pair
-    for number in range(3):
+    for n in range(3):
         left.stream.gather()
-        left.stream.send(Command.PING, {"number": number})
+        left.stream.send(*number(n))
     left.stream.send(Command.PONG, {}, b"x" * MIB)
     await right.until(lambda: len(right.frames) == 4)
-    assert [header.get("number") for _, header, _ in right.frames] == [0, 1, 2, None]
+    assert [header.get("consumer_id") for _, header, _ in right.frames] == [0, 1, 2, None]
 
 
 @pytest.mark.parametrize("pair", [tcp_pair], ids=["tcp"], indirect=True)
@@ -144,40 +150,40 @@ async def test_what_was_gathered_goes_at_once_where_it_is_told_to(pair, monkeypa
     written, write = [], TcpStream._write
     monkeypatch.setattr(TcpStream, "_write", lambda stream, buffers: (written.append(stream), write(stream, buffers)))
     left.stream.gather()
-    for number in range(3):
-        left.stream.send(Command.PING, {"number": number})
+    for n in range(3):
+        left.stream.send(*number(n))
     assert written == []
     left.stream.flush()
     left.stream.flush()
     assert len(written) == 1
-    left.stream.send(Command.PING, {"number": 3})
+    left.stream.send(*number(3))
     assert len(written) == 1  # the turn is not over
     await right.until(lambda: len(right.frames) == 4)
     assert len(written) == 2
-    assert [header["number"] for _, header, _ in right.frames] == [0, 1, 2, 3]
+    assert [header["consumer_id"] for _, header, _ in right.frames] == [0, 1, 2, 3]
 
 
 async def test_a_flush_keeps_the_order(pair):
     left, right = pair
-    for number in range(6):
-        left.stream.send(Command.PING, {"number": number}, b"x" * (20_000 if number == 3 else 0))
-        if number % 2:
+    for n in range(6):
+        left.stream.send(*number(n), b"x" * (20_000 if n == 3 else 0))
+        if n % 2:
             left.stream.flush()
     await right.until(lambda: len(right.frames) == 6)
-    assert [header["number"] for _, header, _ in right.frames] == list(range(6))
+    assert [header["consumer_id"] for _, header, _ in right.frames] == list(range(6))
 
 
 @pytest.mark.parametrize("end", ["close", "abort"])
 async def test_a_flush_of_what_has_ended_is_nothing(pair, end):
     left, right = pair
-    left.stream.send(Command.PING, {"number": 1})
+    left.stream.send(*number(1))
     getattr(left.stream, end)()
-    left.stream.send(Command.PING, {"number": 2})
+    left.stream.send(*number(2))
     left.stream.flush()
     await left.lost
     left.stream.flush()
     await right.lost
-    assert all(header["number"] == 1 for _, header, _ in right.frames)
+    assert all(header["consumer_id"] == 1 for _, header, _ in right.frames)
 
 
 async def test_what_is_gathered_is_gone_with_the_connection(pair):

@@ -7,8 +7,9 @@ import socket
 from typing import Any
 
 from engine.testing.loop import run_virtual
+from engine.testing.maps import over_maps
 from engine.wire.chunks import ChunkPool
-from engine.wire.commands import Command
+from engine.wire.commands import Command, Ping
 from engine.wire.memory import connect_pair
 from engine.wire.taken import Taken
 from engine.wire.tcp import TcpConnector, listen
@@ -54,11 +55,11 @@ async def test_over_tcp_it_is_when_the_system_has_it_and_when_the_connection_end
         accepted.set_result(End(stream))
         return accepted.result()
 
-    server = await listen("127.0.0.1", 0, accept, pool=ChunkPool())
+    server = await listen("127.0.0.1", 0, over_maps(accept), pool=ChunkPool())
     host, port = server.sockets[0].getsockname()[:2]
-    near = await TcpConnector().connect(f"engine://{host}:{port}", End)
+    near = await TcpConnector().connect(f"engine://{host}:{port}", over_maps(End))
     taken = asyncio.Event()
-    near.send(Command.PING, {})
+    near.send(Ping())
     near.when_taken(taken.set)
     await asyncio.wait_for(taken.wait(), 20)
     far, told = await accepted, asyncio.Event()
@@ -87,10 +88,10 @@ async def test_in_memory_it_is_when_the_other_end_was_given_it():
         far.append(End(stream))
         return far[-1]
 
-    near = connect_pair(End, make)
+    near = connect_pair(over_maps(End), over_maps(make))
     far[0].stream.pause_reading()
     taken = asyncio.Event()
-    near.send(Command.PING, {})
+    near.send(Ping())
     near.when_taken(taken.set)
     await asyncio.sleep(0.005)
     assert not taken.is_set()

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgpack
 
 from engine.errors import EngineError, ProtocolError
 from engine.limits import FRAME_HEADER_SIZE_MAX, FRAME_PREFIX_SIZE, FRAME_SIZE_MAX
-from engine.wire.commands import Command, check_header
+from engine.wire.commands import Command, Error, Header, decode
 from engine.wire.framing import encode_bytes
 
 _PREFIX = struct.Struct("<IBI")
@@ -121,6 +121,18 @@ class FrameCutter:
         return kind, total + (-total & 7)
 
 
+class Said(NamedTuple):
+    """A frame that begins a connection.
+
+    `fields`: of its header, also those that are not known here: what is said to the other side has them, too. `rest`:
+    the bytes that came behind it.
+    """
+
+    header: Header
+    fields: dict[str, Any]
+    rest: bytes
+
+
 class Hello:
     """The first frame of a connection, received in parts; the bytes after it stay unparsed."""
 
@@ -145,34 +157,33 @@ class Hello:
                 break
         return self._frame is not None
 
-    def take(self) -> tuple[Command, dict[str, Any], bytes]:
-        """Its command and header, and the bytes received after it. Raises ProtocolError."""
+    def take(self) -> Said:
+        """The frame, and the bytes received after it. Raises ProtocolError."""
         assert self._frame is not None
         kind, frame = self._frame
         command = Command(kind) if kind in Command._value2member_map_ else None
         if command is None:
             raise ProtocolError(f"the first frame is of the unknown type {kind}")
-        return command, check_header(command, header_of(kind, frame)), bytes(self._data[len(frame) :])
+        packed = _header(frame)
+        header = decode(command, packed)
+        try:
+            fields = msgpack.unpackb(packed)
+        except Exception as e:  # in what is not looked at here
+            raise ProtocolError(f"{command.name}: the header is not msgpack: {type(e).__name__} {e}") from e
+        return Said(header, fields, bytes(self._data[len(frame) :]))
 
 
-def header_of(kind: int, frame: Piece) -> dict[str, Any]:
-    """The header of a whole frame; only that it is a map is checked. Raises ProtocolError."""
-    _, _, size = _PREFIX.unpack_from(frame, 0)
-    try:
-        header = msgpack.unpackb(memoryview(frame)[FRAME_PREFIX_SIZE : FRAME_PREFIX_SIZE + size])
-    except Exception as e:  # msgpack raises many kinds for bytes that are not msgpack
-        raise ProtocolError(f"a frame of type {kind}: the header is not msgpack: {type(e).__name__} {e}") from e
-    if type(header) is not dict:
-        raise ProtocolError(f"a frame of type {kind}: the header is {type(header).__name__}, not a map")
-    return header
+def _header(frame: Piece) -> memoryview:
+    size = _PREFIX.unpack_from(frame, 0)[2]
+    return memoryview(frame)[FRAME_PREFIX_SIZE : FRAME_PREFIX_SIZE + size]
 
 
 def field_of(frame: Piece, name: str) -> Any:
     """One field of a whole frame's header, without decoding the others. None: missing. Raises ProtocolError."""
-    kind, size = frame[4], _PREFIX.unpack_from(frame, 0)[2]
+    kind = frame[4]
     unpacker = msgpack.Unpacker(max_buffer_size=FRAME_HEADER_SIZE_MAX)
     try:
-        unpacker.feed(memoryview(frame)[FRAME_PREFIX_SIZE : FRAME_PREFIX_SIZE + size])
+        unpacker.feed(_header(frame))
         for _ in range(unpacker.read_map_header()):
             if unpacker.unpack() == name:
                 return unpacker.unpack()
@@ -184,4 +195,4 @@ def field_of(frame: Piece, name: str) -> Any:
 
 def error_frame(request_id: int, error: EngineError) -> bytes:
     """An ERROR frame that answers a request."""
-    return encode_bytes(Command.ERROR, {"request_id": request_id, "code": error.code, "message": str(error)})
+    return encode_bytes(Error(request_id=request_id, code=error.code, message=str(error)))

@@ -8,11 +8,10 @@ from typing import Any
 
 from engine.errors import ConnectError, EngineError, ProtocolError, UnsupportedError, WrongPeerError
 from engine.proxy.config import ProxyConfig
-from engine.proxy.frames import Hello
+from engine.proxy.frames import Hello, Said
 from engine.proxy.side import Side
-from engine.wire.commands import MAGIC, Command
-
-Header = dict[str, Any]
+from engine.wire.commands import MAGIC, Command, Connect, Connected, Error, Header
+from engine.wire.packing import PackedHeader, pack
 
 
 class Greeting:
@@ -34,8 +33,8 @@ class Greeting:
             self._said.set_exception(error)
             self._said.exception()  # retrieved: it may not be awaited yet
 
-    async def said(self, timeout: float, who: str) -> tuple[Command, Header, bytes]:
-        """Command, header, and the bytes after the frame. Raises ConnectError, ProtocolError."""
+    async def said(self, timeout: float, who: str) -> Said:
+        """The frame. Raises ConnectError, ProtocolError."""
         try:
             async with asyncio.timeout(timeout):
                 await self._said
@@ -44,31 +43,33 @@ class Greeting:
         return self._hello.take()
 
 
-def check_client(command: Command, header: Header) -> None:
-    """Raises ProtocolError or UnsupportedError for a client that cannot be served."""
-    if command is not Command.CONNECT or header["magic"] != MAGIC:
-        raise ProtocolError(f"the first frame must be CONNECT with the magic {MAGIC!r}, got {command.name}")
-    if header.get("forwarded") is not None:
+def check_client(header: Header) -> Connect:
+    """A client's CONNECT. Raises ProtocolError or UnsupportedError for a client that cannot be served."""
+    if not isinstance(header, Connect) or header.magic != MAGIC:
+        first = header.command.name
+        raise ProtocolError(f"the first frame must be CONNECT with the magic {MAGIC!r}, got {first}")
+    if header.forwarded is not None:
         raise UnsupportedError("the client is a proxy; the setting brokers of a proxy must name brokers, not proxies")
-    if "proxy" not in header["features"]:
+    if "proxy" not in header.features:
         raise UnsupportedError("the client lacks the feature proxy, without which it cannot reach brokers behind one")
-
-
-def to_broker(config: ProxyConfig, header: Header, peer: str) -> Header:
-    """The client's CONNECT, adapted for a broker."""
-    token = header.get("token") if config.broker_token is None else config.broker_token
-    return {**header, "token": token, "target": None, "forwarded": peer}
-
-
-def check_broker(url: str, command: Command, header: Header) -> Header:
-    """The broker's CONNECTED. Raises the error that it answered instead; WrongPeerError."""
-    if command is Command.ERROR:
-        raise EngineError.from_code(header["code"], header["message"])
-    if command is not Command.CONNECTED:
-        raise WrongPeerError(f"{url} must answer CONNECTED, got {command.name}")
     return header
 
 
-def to_client(header: Header, admin_url: str | None) -> Header:
+def to_broker(config: ProxyConfig, fields: dict[str, Any], peer: str) -> PackedHeader:
+    """The client's CONNECT, adapted for a broker."""
+    token = fields.get("token") if config.broker_token is None else config.broker_token
+    return PackedHeader(Command.CONNECT, pack({**fields, "token": token, "target": None, "forwarded": peer}))
+
+
+def check_broker(url: str, header: Header) -> Connected:
+    """The broker's CONNECTED. Raises the error that it answered instead; WrongPeerError."""
+    if isinstance(header, Error):
+        raise EngineError.from_code(header.code, header.message)
+    if not isinstance(header, Connected):
+        raise WrongPeerError(f"{url} must answer CONNECTED, got {header.command.name}")
+    return header
+
+
+def to_client(fields: dict[str, Any], admin_url: str | None) -> PackedHeader:
     """A broker's CONNECTED, adapted for the client. `admin_url`: the proxy's, if it has one."""
-    return {**header, "admin": admin_url or header.get("admin"), "proxied": True}
+    return PackedHeader(Command.CONNECTED, pack({**fields, "admin": admin_url or fields.get("admin"), "proxied": True}))

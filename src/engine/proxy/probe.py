@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Any
 
 from engine.errors import AuthenticationError, ConnectError, EngineError
 from engine.proxy.config import ProxyConfig
-from engine.wire.commands import FEATURES, MAGIC, PROTOCOL_VERSION, Command
+from engine.wire.commands import FEATURES, MAGIC, PROTOCOL_VERSION, Connect, Connected, Error, Header
 from engine.wire.stream import Connector, FrameStream
 
 
@@ -16,15 +15,15 @@ class _Caller:
 
     def __init__(self, stream: FrameStream) -> None:
         self.stream = stream
-        self.answer: asyncio.Future[dict[str, Any]] = asyncio.get_running_loop().create_future()
+        self.answer: asyncio.Future[Connected] = asyncio.get_running_loop().create_future()
 
-    def frame_received(self, command: Command, header: dict[str, Any], payload: memoryview) -> None:
+    def frame_received(self, header: Header, payload: memoryview) -> None:
         if self.answer.done():
             return
-        if command is Command.CONNECTED:
+        if isinstance(header, Connected):
             self.answer.set_result(header)
-        elif command is Command.ERROR:
-            self.answer.set_exception(EngineError.from_code(header["code"], header["message"]))
+        elif isinstance(header, Error):
+            self.answer.set_exception(EngineError.from_code(header.code, header.message))
 
     def pause_writing(self) -> None:
         """Nothing to pause: one small frame is sent."""
@@ -38,8 +37,8 @@ class _Caller:
         self.answer.exception()  # retrieved: its waiter may be cancelled
 
 
-async def probe(connector: Connector, url: str, config: ProxyConfig) -> dict[str, Any]:
-    """The broker's CONNECTED; {} when it is alive and refuses the proxy's credentials. Raises ConnectError."""
+async def probe(connector: Connector, url: str, config: ProxyConfig) -> Connected | None:
+    """The broker's CONNECTED; None when it is alive and refuses the proxy's credentials. Raises ConnectError."""
     made: list[_Caller] = []
 
     def handler(stream: FrameStream) -> _Caller:
@@ -47,19 +46,19 @@ async def probe(connector: Connector, url: str, config: ProxyConfig) -> dict[str
         return made[0]
 
     await connector.connect(url, handler)
-    hello = {
-        "magic": MAGIC,
-        "protocol": PROTOCOL_VERSION,
-        "features": list(FEATURES),
-        "client": "engine-proxy",
-        "token": config.broker_token,
-    }
-    made[0].stream.send(Command.CONNECT, hello)
+    hello = Connect(
+        magic=MAGIC,
+        protocol=PROTOCOL_VERSION,
+        features=list(FEATURES),
+        client="engine-proxy",
+        token=config.broker_token,
+    )
+    made[0].stream.send(hello)
     try:
         async with asyncio.timeout(config.handshake_timeout):
             return await made[0].answer
     except AuthenticationError:
-        return {}
+        return None
     except EngineError as e:
         raise ConnectError(f"{url}: {e}") from e
     except TimeoutError as e:

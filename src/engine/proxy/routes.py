@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import re
 from collections import OrderedDict
-from collections.abc import Mapping
 from typing import Any
 
 from engine.errors import ConnectError, InvalidArgumentError
 from engine.limits import PROXY_BROKERS_MAX
 from engine.proxy.config import ProxyConfig
+from engine.wire.commands import Connected
 from engine.wire.url import format_url, parse_url
 
 SHUNNED_S = 5.0  # a broker that could not be reached is tried after the others for this long
@@ -51,12 +51,14 @@ class Routes:
         if url in self._brokers:
             self._failed[url] = now
 
-    def reached(self, url: str, greeting: Mapping[str, Any]) -> None:
-        """Note a reached broker and its CONNECTED."""
+    def reached(self, url: str, greeting: Connected | None) -> None:
+        """Note a reached broker and its CONNECTED; None: it refuses the proxy's credentials."""
         self._failed.pop(url, None)
-        self._name(greeting.get("broker"))
-        admin = greeting.get("admin")
-        if isinstance(admin, str) and (url in self._admins or len(self._admins) < PROXY_BROKERS_MAX):
+        if greeting is None:
+            return
+        self._name(greeting.broker)
+        admin = greeting.admin
+        if admin is not None and (url in self._admins or len(self._admins) < PROXY_BROKERS_MAX):
             self._admins[url] = admin
 
     def named_in(self, dag: Any) -> None:

@@ -14,12 +14,12 @@ from engine.limits import (
     PROXY_STALL_S_MAX,
     TOPIC_LIST_TAKEN_RATE_MIN,
 )
-from engine.proxy.frames import Piece, field_of
-from engine.proxy.greeting import Greeting, Header, check_broker, check_client, to_broker, to_client
+from engine.proxy.frames import Piece, Said, error_frame, field_of
+from engine.proxy.greeting import Greeting, check_broker, check_client, to_broker, to_client
 from engine.proxy.lane import Lane
 from engine.proxy.lists import TopicLists
 from engine.proxy.side import Side
-from engine.wire.commands import Command
+from engine.wire.commands import Command, Connect
 from engine.wire.framing import encode_bytes
 
 if TYPE_CHECKING:
@@ -120,60 +120,61 @@ class Session:
     async def _open(self) -> None:
         try:
             config, client = self._proxy.config, self.client
-            command, header, behind = await self._greetings[client].said(config.handshake_timeout, "the client")
-            check_client(command, header)
-            refusal = self._proxy.doors.attempts.refusal(config, header.get("token"), client.peer)
+            said = await self._greetings[client].said(config.handshake_timeout, "the client")
+            connect = check_client(said.header)
+            refusal = self._proxy.doors.attempts.refusal(config, connect.token, client.peer)
             if refusal is not None:
                 await asyncio.sleep(refusal.delay)
                 raise refusal.error
-            broker, greeting, rest = await self._find(header)
-            self._join(broker, greeting, behind, rest)
+            broker, answer = await self._find(connect, said.fields)
+            self._join(broker, answer, said.rest)
         except EngineError as e:
             self._fail(e)
         finally:
             self._opening = None
 
-    async def _find(self, header: Header) -> tuple[Side, Header, bytes]:
+    async def _find(self, connect: Connect, fields: dict[str, Any]) -> tuple[Side, Said]:
         """A broker that accepted the client. Raises the last one's error, ConnectError, AuthenticationError."""
         routes, loop = self._proxy.routes, asyncio.get_running_loop()
         error: EngineError = ConnectError("this proxy has no known broker")
-        for url in routes.candidates(header.get("target"), loop.time()):
+        for url in routes.candidates(connect.target, loop.time()):
             side = Side(self)
             try:
-                greeting, rest = await self._greet(side, url, header)
+                answer = await self._greet(side, url, fields)
             except ConnectError as e:  # try the next one
                 side.abort()
                 routes.failed(url, loop.time())
                 error = e
             except BaseException as e:
                 if isinstance(e, AuthenticationError):  # delayed by the broker
-                    self._proxy.doors.attempts.failed(self.client.peer, e, guess=header.get("token") is not None)
+                    self._proxy.doors.attempts.failed(self.client.peer, e, guess=connect.token is not None)
                 side.abort()
                 raise
             else:
-                routes.reached(url, greeting)
-                return side, greeting, rest
+                routes.reached(url, check_broker(url, answer.header))
+                return side, answer
         raise error
 
-    async def _greet(self, side: Side, url: str, header: Header) -> tuple[Header, bytes]:
+    async def _greet(self, side: Side, url: str, fields: dict[str, Any]) -> Said:
+        """What a broker answers, which is CONNECTED."""
         proxy = self._proxy
         self._greetings = {self.client: self._greetings[self.client], side: Greeting()}
         await proxy.dial(url, side)
-        side.write(encode_bytes(Command.CONNECT, to_broker(proxy.config, header, self.client.peer)))
-        command, answer, rest = await self._greetings[side].said(proxy.config.handshake_timeout, f"the broker {url}")
-        return check_broker(url, command, answer), rest
+        side.write(encode_bytes(to_broker(proxy.config, fields, self.client.peer)))
+        answer = await self._greetings[side].said(proxy.config.handshake_timeout, f"the broker {url}")
+        check_broker(url, answer.header)
+        return answer
 
-    def _join(self, broker: Side, greeting: Header, behind: bytes, rest: bytes) -> None:
+    def _join(self, broker: Side, greeting: Said, behind: bytes) -> None:
         if broker.lost:
             raise ConnectError(f"{broker.peer} has closed the connection")
         self._broker, proxy, client = broker, self._proxy, self.client
-        size_max = max(FRAME_SIZE_MAX, greeting["frame_size_max"])
+        size_max = max(FRAME_SIZE_MAX, greeting.fields["frame_size_max"])
         inwards = self._inwards = Lane(broker, self._wants_of_client, self._take_of_client, size_max)
         outwards = self._outwards = Lane(client, self._wants_of_broker, self._take_of_broker, size_max)
         self._lists = TopicLists(proxy.limiter, proxy.tasks, inwards, outwards, broker, self._stalled)
-        answer = to_client(greeting, proxy.admin_url_for(client))
-        client.write(encode_bytes(Command.CONNECTED, answer))
-        for side, early in ((client, behind), (broker, rest)):
+        client.write(encode_bytes(to_client(greeting.fields, proxy.admin_url_for(client))))
+        for side, early in ((client, behind), (broker, greeting.rest)):
             if early:
                 self.received(side, early)
             side.release(_GREETING)
@@ -222,8 +223,7 @@ class Session:
         """Log the error, send it to the client, and end the session."""
         log.warning("connection from %s is closed: %s", self.client.peer, error)
         if self._outwards is None or self._outwards.between:
-            said: dict[str, Any] = {"request_id": 0, "code": error.code, "message": str(error)}
-            self.client.write(encode_bytes(Command.ERROR, said))
+            self.client.write(error_frame(0, error))
         self._end(orderly=True)
 
     def _stalled(self, error: EngineError) -> None:

@@ -17,9 +17,9 @@ from typing import Any
 from engine.errors import ConnectError, ProtocolError
 from engine.limits import CONNECTION_WRITE_HIGH, CONNECTION_WRITE_LOW
 from engine.wire.chunks import ChunkPool
-from engine.wire.commands import Command
+from engine.wire.commands import Header
 from engine.wire.framing import FrameReader, encode_bytes
-from engine.wire.stream import FrameHandler, FrameStream, Header, Payload
+from engine.wire.stream import FrameHandler, FrameStream, Payload, Sent
 from engine.wire.taken import Taken
 
 Accept = Callable[[FrameStream], FrameHandler]
@@ -164,10 +164,10 @@ class SimStream:
 
     # -- FrameStream -------------------------------------------------------------------------------------------------
 
-    def send(self, command: Command, header: Header, payload: Payload = b"") -> None:
+    def send(self, header: Sent, payload: Payload = b"") -> None:
         if self._closing:
             return
-        data = encode_bytes(command, header, payload)
+        data = encode_bytes(header, payload)
         self.bytes_sent += len(data)
         rng = self._network.rng
         cut = rng.randrange(1, len(data)) if rng.random() < _SPLIT_RATE else len(data)
@@ -331,9 +331,9 @@ class SimStream:
             return False
         return True
 
-    def _deliver(self, command: Command, header: dict[str, Any], payload: memoryview) -> None:
+    def _deliver(self, header: Header, payload: memoryview) -> None:
         if self._handler is not None and not self._closing:
-            self._handler.frame_received(command, header, payload)
+            self._handler.frame_received(header, payload)
 
     def _room(self) -> None:
         if self._writing_paused and self.other._inbox_bytes < CONNECTION_WRITE_LOW:

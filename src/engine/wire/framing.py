@@ -16,15 +16,15 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable
-from typing import Any
-
-import msgpack
+from typing import cast
 
 from engine.errors import InvalidArgumentError, ProtocolError
 from engine.limits import FRAME_HEADER_SIZE_MAX, FRAME_PREFIX_SIZE, FRAME_SIZE_MAX
 from engine.wire.chunks import Chunk, ChunkPool
-from engine.wire.commands import Command, check_header
-from engine.wire.stream import Buffer, Header, Payload
+from engine.wire.commands import Command, Header, decode
+from engine.wire.commands import encode as encode_header
+from engine.wire.packing import PackedHeader
+from engine.wire.stream import Buffer, Payload, Sent
 
 _PREFIX = struct.Struct("<IBI")
 _LENGTH_SIZE = 4
@@ -39,9 +39,8 @@ _COMMANDS: tuple[Command | None, ...] = tuple(
     Command(n) if n in Command._value2member_map_ else None for n in range(256)
 )
 _EMPTY = memoryview(b"")
-_pack = msgpack.Packer(use_bin_type=True, autoreset=True).pack
 
-Deliver = Callable[[Command, dict[str, Any], memoryview], None]
+Deliver = Callable[[Header, memoryview], None]
 
 
 def payload_size(payload: Payload) -> int:
@@ -51,12 +50,12 @@ def payload_size(payload: Payload) -> int:
     return sum(map(len, payload))
 
 
-def encode(command: Command, header: Header, payload: Payload = b"") -> tuple[list[Buffer], int]:
+def encode(header: Sent, payload: Payload = b"") -> tuple[list[Buffer], int]:
     """The frame as buffers to write one after the other, and their total size; the payload is not copied.
 
     Raises InvalidArgumentError when it would be over the limits.
     """
-    packed: bytes = header if isinstance(header, bytes) else _pack(header)
+    command, packed = header if type(header) is PackedHeader else _pack(cast(Header, header))
     head_size = FRAME_PREFIX_SIZE + len(packed)
     head_padding = -head_size & 7
     body_size = payload_size(payload)
@@ -79,9 +78,13 @@ def encode(command: Command, header: Header, payload: Payload = b"") -> tuple[li
     return buffers, total
 
 
-def encode_bytes(command: Command, header: Header, payload: Payload = b"") -> bytes:
+def _pack(header: Header) -> tuple[Command, bytes]:
+    return header.command, encode_header(header)
+
+
+def encode_bytes(header: Sent, payload: Payload = b"") -> bytes:
     """The frame in one piece; for tests and tools."""
-    return b"".join(encode(command, header, payload)[0])
+    return b"".join(encode(header, payload)[0])
 
 
 class FrameReader:
@@ -190,10 +193,10 @@ class FrameReader:
         self._start = start + padded
         assert chunk.view is not None
         header_at, self.header_size = start + FRAME_PREFIX_SIZE, header_size
-        header = _unpack_header(command, chunk.view[header_at : header_at + header_size])
+        header = decode(command, chunk.view[header_at : header_at + header_size])
         payload_at = header_at + header_size + (-(FRAME_PREFIX_SIZE + header_size) & 7)
         payload = chunk.view[payload_at : start + total] if payload_at < start + total else _EMPTY
-        self._deliver(command, header, payload)
+        self._deliver(header, payload)
         return True
 
     def _check_prefix(self, total: int, kind: int, header_size: int) -> Command:
@@ -206,11 +209,3 @@ class FrameReader:
         if header_size > FRAME_HEADER_SIZE_MAX or header_size + FRAME_PREFIX_SIZE > total:
             raise ProtocolError(f"{command.name}: a header of {header_size} bytes in a frame of {total}")
         return command
-
-
-def _unpack_header(command: Command, packed: memoryview) -> dict[str, Any]:
-    try:
-        header = msgpack.unpackb(packed)
-    except Exception as e:  # msgpack raises many kinds for bytes that are not msgpack
-        raise ProtocolError(f"{command.name}: the header is not msgpack: {type(e).__name__} {e}") from e
-    return check_header(command, header)

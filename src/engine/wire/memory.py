@@ -1,7 +1,8 @@
 """Streams of frames inside one process: what joins an embedded broker and its client.
 
 Frames are handed over as they are, by the event loop: nothing is encoded and no payload is copied (several buffers
-are joined into one). Order, type checks, back-pressure and the ways to end are those of a connection over TCP.
+are joined into one). A header is of its type and is not changed any more; one that was packed before is decoded, and
+checked, as over TCP. Order, back-pressure and the ways to end are those of a connection over TCP.
 """
 
 from __future__ import annotations
@@ -9,20 +10,20 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable
-from typing import Any
+from typing import cast
 
 from engine.errors import ConnectError, ProtocolError
 from engine.limits import CONNECTION_WRITE_HIGH, CONNECTION_WRITE_LOW
-from engine.wire.commands import Command, check_header
-from engine.wire.packing import unpack
-from engine.wire.stream import FrameHandler, FrameStream, Header, Payload
+from engine.wire.commands import Header, decode
+from engine.wire.packing import PackedHeader
+from engine.wire.stream import FrameHandler, FrameStream, Payload, Sent
 from engine.wire.taken import Taken
 
 _FRAME_OVERHEAD = 64  # what a frame without payload counts for the marks
 _FRAMES_PER_TURN = 64  # delivered before other callbacks of the loop get their turn
 
 Accept = Callable[[FrameStream], FrameHandler]
-Frame = tuple[Command, dict[str, Any], memoryview]
+Frame = tuple[Sent, memoryview]
 
 
 class MemoryStream:
@@ -52,13 +53,13 @@ class MemoryStream:
         self._lost = False
         self._taken: Taken | None = None  # made when somebody asks
 
-    def send(self, command: Command, header: Header, payload: Payload = b"") -> None:
+    def send(self, header: Sent, payload: Payload = b"") -> None:
         """Queue one frame for the other end's handler."""
         if self._closing:
             return
         other, view = self._other, _as_view(payload)
         self.bytes_sent += len(view) + _FRAME_OVERHEAD
-        other._inbox.append((command, unpack(header) if isinstance(header, bytes) else header, view))
+        other._inbox.append((header, view))
         other._inbox_bytes += len(view) + _FRAME_OVERHEAD
         other._schedule()
         if not self._writing_paused and other._inbox_bytes > CONNECTION_WRITE_HIGH:
@@ -139,19 +140,19 @@ class MemoryStream:
             self._end(None)
             other._end(None)
 
-    def _deliver_one(self, command: Command, header: dict[str, Any], payload: memoryview) -> bool:
+    def _deliver_one(self, header: Sent, payload: memoryview) -> bool:
         size = len(payload) + _FRAME_OVERHEAD
         self._inbox_bytes -= size
         self.bytes_received += size
         if self._closing or self._handler is None:
             return True  # this end has closed: as over TCP, what still arrives is dropped
         try:
-            check_header(command, header)
+            received = _received(header)
         except ProtocolError as e:
             self._end(e)
             self._other._end(ConnectError(f"the connection was reset by {self._other.peer}"))
             return False
-        self._handler.frame_received(command, header, payload)
+        self._handler.frame_received(received, payload)
         return True
 
     def _end(self, error: Exception | None) -> None:
@@ -188,6 +189,10 @@ class MemoryConnector:
     async def connect(self, url: str, handler: Accept) -> FrameStream:
         """A connected stream."""
         return connect_pair(handler, self._accept, names=("embedded client", url))
+
+
+def _received(header: Sent) -> Header:
+    return decode(*header) if type(header) is PackedHeader else cast(Header, header)
 
 
 def _as_view(payload: Payload) -> memoryview:

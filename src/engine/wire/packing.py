@@ -3,15 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgpack
+
+from engine.wire.commands import Command
 
 
 class Packed(bytes):
     """One msgpack value."""
 
     __slots__ = ()
+
+
+class PackedHeader(NamedTuple):
+    """The header of a command, encoded."""
+
+    command: Command
+    packed: bytes
 
 
 _packer = msgpack.Packer(use_bin_type=True, autoreset=True)

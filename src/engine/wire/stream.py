@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol
+from typing import Protocol
 
-from engine.wire.commands import Command
+from engine.wire.commands import Header
+from engine.wire.packing import PackedHeader
 
 Buffer = bytes | bytearray | memoryview
 Payload = Buffer | Sequence[Buffer]
-Header = dict[str, Any] | bytes  # bytes: packed already, see packing.py
+Sent = Header | PackedHeader
 
 
 class FrameHandler(Protocol):
@@ -18,8 +19,8 @@ class FrameHandler(Protocol):
     `payload` stays valid for as long as somebody holds the memoryview (it is never overwritten).
     """
 
-    def frame_received(self, command: Command, header: dict[str, Any], payload: memoryview) -> None:
-        """One whole, type-checked frame."""
+    def frame_received(self, header: Header, payload: memoryview) -> None:
+        """One whole, checked frame."""
 
     def pause_writing(self) -> None:
         """The stream holds more unsent bytes than its high mark."""
@@ -56,7 +57,7 @@ class FrameStream(Protocol):
     def bytes_sent(self) -> int:
         """Bytes of all frames sent so far, those still queued included."""
 
-    def send(self, command: Command, header: Header, payload: Payload = b"") -> None:
+    def send(self, header: Sent, payload: Payload = b"") -> None:
         """Queue one frame; never blocks. After close() or loss: nothing. The caller gives up header and payload."""
 
     def gather(self) -> None:

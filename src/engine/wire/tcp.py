@@ -12,9 +12,9 @@ from typing import Any, cast
 from engine.errors import ConnectError, ProtocolError
 from engine.limits import CONNECTION_WRITE_HIGH, CONNECTION_WRITE_LOW, FRAME_SIZE_MAX, HANDSHAKE_S_MAX
 from engine.wire.chunks import ChunkPool
-from engine.wire.commands import Command
+from engine.wire.commands import Header
 from engine.wire.framing import FrameReader, encode
-from engine.wire.stream import Buffer, FrameHandler, FrameStream, Header, Payload
+from engine.wire.stream import Buffer, FrameHandler, FrameStream, Payload, Sent
 from engine.wire.taken import Taken
 from engine.wire.url import format_url, parse_url
 
@@ -124,11 +124,11 @@ class TcpStream(asyncio.BufferedProtocol):
 
     # -- FrameStream -----------------------------------------------------------------------------------------------
 
-    def send(self, command: Command, header: Header, payload: Payload = b"") -> None:
+    def send(self, header: Sent, payload: Payload = b"") -> None:
         """Queue one frame."""
         if self._closing:
             return
-        buffers, size = encode(command, header, payload)
+        buffers, size = encode(header, payload)
         self.bytes_sent += size
         if size > _SMALL:
             self._gathered.extend(buffers)
@@ -240,9 +240,9 @@ class TcpStream(asyncio.BufferedProtocol):
 
     # -- inside ----------------------------------------------------------------------------------------------------
 
-    def _frame_received(self, command: Command, header: dict[str, Any], payload: memoryview) -> None:
+    def _frame_received(self, header: Header, payload: memoryview) -> None:
         if self._handler is not None:
-            self._handler.frame_received(command, header, payload)
+            self._handler.frame_received(header, payload)
 
     def _fail(self, error: ProtocolError) -> None:
         self._error = self._error or error

@@ -1,6 +1,6 @@
 """The queue between a connection that delivers entries and a user who receives messages."""
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from engine._native.consume.batch import MessageBatch
 from engine._native.consume.bucket_marks import BucketMarks
@@ -30,7 +30,7 @@ class EntryQueue:
     def push(
         self,
         entries: Iterable[Entry],
-        skip: Iterable[tuple[int, int]] | None = None,
+        skip: Iterable[Sequence[int]] | None = None,
         redelivered: Iterable[tuple[int, int, int]] | None = None,
         start_offset: int = 0,
         marks: BucketMarks | None = None,

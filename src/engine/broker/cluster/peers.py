@@ -10,7 +10,8 @@ from typing import Any
 from engine.broker.cluster.segment_calls import pack, unpack
 from engine.errors import AlreadyClosedError, ConnectError, EngineError, TimeoutError
 from engine.limits import HANDSHAKE_S_MAX
-from engine.wire.commands import FEATURES, MAGIC, PROTOCOL_VERSION, Command
+from engine.wire import commands
+from engine.wire.commands import FEATURES, MAGIC, PROTOCOL_VERSION, Header
 from engine.wire.stream import Connector, FrameStream
 
 log = logging.getLogger(__name__)
@@ -31,14 +32,10 @@ class _Peer:
 
     async def handshake(self, token: str | None) -> None:
         """Send CONNECT, await CONNECTED. Raises the error that the peer answers, or ConnectError."""
-        hello = {
-            "magic": MAGIC,
-            "protocol": PROTOCOL_VERSION,
-            "features": list(FEATURES),
-            "client": "engine-broker",
-            "token": token,
-        }
-        await self._ask(0, Command.CONNECT, hello, HANDSHAKE_S_MAX)
+        hello = commands.Connect(
+            magic=MAGIC, protocol=PROTOCOL_VERSION, features=list(FEATURES), client="engine-broker", token=token
+        )
+        await self._ask(0, hello, HANDSHAKE_S_MAX)
 
     async def call(self, target: str, method: str, args: dict[str, Any], timeout: float) -> Any:
         """The peer's answer. Raises the error it answers; ConnectError and TimeoutError leave the outcome open.
@@ -46,30 +43,28 @@ class _Peer:
         A call that times out does not end the connection; an unanswered PING does.
         """
         self._last_id += 1
-        request = {"request_id": self._last_id, "target": target, "method": method}
-        return unpack(await self._ask(self._last_id, Command.BROKER_CALL, request, timeout, pack(args)))
+        request = commands.BrokerCall(request_id=self._last_id, target=target, method=method)
+        return unpack(await self._ask(self._last_id, request, timeout, pack(args)))
 
-    async def _ask(
-        self, ident: int, command: Command, header: dict[str, Any], timeout: float, payload: bytes = b""
-    ) -> memoryview:
+    async def _ask(self, ident: int, header: Header, timeout: float, payload: bytes = b"") -> memoryview:
         if self.lost is not None:
             raise self.lost
         future: asyncio.Future[memoryview] = asyncio.get_running_loop().create_future()
         self._answers[ident] = future
         try:
-            self.stream.send(command, header, payload)
+            self.stream.send(header, payload)
             await asyncio.wait([future], timeout=timeout)
         finally:
             self._answers.pop(ident, None)
         if not future.done():
             self._probe()
-            silence = f"the broker {self.url} did not answer {command.name} within {timeout:g} s"
+            silence = f"the broker {self.url} did not answer {header.command.name} within {timeout:g} s"
             raise TimeoutError(f"{silence}; the call may be repeated")
         return future.result()
 
     def _probe(self) -> None:
         if self._doubt is None and self.lost is None:
-            self.stream.send(Command.PING, {})
+            self.stream.send(commands.Ping())
             self._doubt = asyncio.get_running_loop().call_later(PONG_S_MAX, self._give_up)
 
     def _give_up(self) -> None:
@@ -82,17 +77,17 @@ class _Peer:
             self._doubt.cancel()
             self._doubt = None
 
-    def frame_received(self, command: Command, header: dict[str, Any], payload: memoryview) -> None:
+    def frame_received(self, header: Header, payload: memoryview) -> None:
         """Complete the call that this frame answers."""
         self._trust()
-        if command is Command.PING:
-            self.stream.send(Command.PONG, {})
+        if isinstance(header, commands.Ping):
+            self.stream.send(commands.Pong())
             return
-        future = self._answers.get(header.get("request_id") or 0)
+        future = self._answers.get(getattr(header, "request_id", None) or 0)
         if future is None or future.done():
             return
-        if command is Command.ERROR:
-            future.set_exception(EngineError.from_code(header["code"], header["message"]))
+        if isinstance(header, commands.Error):
+            future.set_exception(EngineError.from_code(header.code, header.message))
             future.exception()  # retrieved: the caller may be cancelled in this very turn
         else:
             future.set_result(payload)

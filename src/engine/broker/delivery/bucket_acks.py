@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from engine._native.serve.dispatch import BucketLedger
 from engine.errors import InvalidArgumentError, NotOwnerError
 from engine.storage.file.logfile import Block
+from engine.wire import commands
 
 if TYPE_CHECKING:
     from engine.broker.delivery.consumer import Consumer
@@ -24,10 +25,10 @@ Position = tuple[int, int]  # (bucket, the first offset not acknowledged)
 BucketRun = tuple[int, int, int]  # (bucket, start, stop)
 
 
-def positions_of(header: dict[str, Any], hosted: HostedSegment) -> list[Position]:
+def positions_of(header: commands.Ack, hosted: HostedSegment) -> list[Position]:
     """The positions of a cumulative ACK: `buckets`, or `position` for all of them. Raises InvalidArgumentError."""
-    said, position, count = header.get("buckets"), header.get("position"), len(hosted.spec.bucket_ends)
-    if header["ack_type"] != "cumulative" or (said is None) == (position is None):
+    said, position, count = header.buckets, header.position, len(hosted.spec.bucket_ends)
+    if header.ack_type != "cumulative" or (said is None) == (position is None):
         raise InvalidArgumentError(
             "a stream consumer's ack_type must be cumulative, with either `position` or `buckets`"
         )

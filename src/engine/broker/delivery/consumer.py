@@ -23,7 +23,7 @@ from engine.errors import EngineError, InvalidArgumentError, UnsupportedError
 from engine.limits import READ_BLOCK_SIZE
 from engine.model.subscriptions import DeliveryMode
 from engine.storage.file.logfile import Block
-from engine.wire.commands import Command
+from engine.wire import commands
 from engine.wire.framing import payload_size
 from engine.wire.stream import Payload
 
@@ -83,8 +83,8 @@ class Consumer(ABC):
         data: Payload,
         salt: int,
         messages: int,
-        skip: list[list[int]] | None = None,
-        redelivered: list[list[int]] | None = None,
+        skip: list[commands.Range] | None = None,
+        redelivered: list[tuple[int, int, int]] | None = None,
     ) -> None:
         """Send whole entries. `messages`: those not skipped. `skip`, `redelivered`: ranges [first, last(, count)]."""
         size = payload_size(data)
@@ -96,21 +96,19 @@ class Consumer(ABC):
         self.hosted.sent_bytes += size
         if not redelivered:
             self.hosted.environment.latency.delivered(self.hosted.segment, data)
-        header: dict[str, Any] = {
-            "consumer_id": self.ident,
-            "segment_id": self.hosted.name.segment_id,
-            "salt": salt,
-            "messages": messages,
-        }
-        if skip:
-            header["skip"] = skip
-        if redelivered:
-            header["redelivered"] = redelivered
-        self.connection.send(Command.MESSAGE, header, data)
+        header = commands.Message(
+            consumer_id=self.ident,
+            segment_id=self.hosted.name.segment_id,
+            salt=salt,
+            messages=messages,
+            skip=skip or None,
+            redelivered=redelivered or None,
+        )
+        self.connection.send(header, data)
 
     def send_end(self, end: int) -> None:
         """Report that the segment ends at `end`, and that the consumer has all of it."""
-        self.connection.send(Command.REACHED_END, {"consumer_id": self.ident, "end": end})
+        self.connection.send(commands.ReachedEnd(consumer_id=self.ident, end=end))
 
     def close(self, error: EngineError | None = None) -> None:
         """End the attachment; an error is sent to the client."""
@@ -120,8 +118,8 @@ class Consumer(ABC):
         self.detach()
         self.connection.forget(self)
         if error is not None:
-            closing = {"consumer_id": self.ident, "code": error.code, "message": str(error)}
-            self.connection.send(Command.CLOSE_CONSUMER, closing)
+            closing = commands.CloseConsumer(consumer_id=self.ident, code=error.code, message=str(error))
+            self.connection.send(closing)
 
     def connection_lost(self) -> None:
         """The connection is closed: end the attachment."""
@@ -143,13 +141,13 @@ class Consumer(ABC):
         """Stop reading the segment."""
 
     @abstractmethod
-    def acknowledge(self, header: dict[str, Any]) -> Awaitable[Any]:
+    def acknowledge(self, header: commands.Ack) -> Awaitable[Any]:
         """Done when the acknowledgement is durable. Raises EngineError."""
 
-    def leaving(self, header: dict[str, Any]) -> None:  # noqa: B027 - most kinds need nothing of it
+    def leaving(self, header: commands.CloseConsumer) -> None:  # noqa: B027 - most kinds need nothing of it
         """The client closes it, with CLOSE_CONSUMER's header."""
 
-    def redeliver(self, header: dict[str, Any]) -> None:
+    def redeliver(self, header: commands.Redeliver) -> None:
         """Deliver `ranges` again. Raises UnsupportedError for all but queue consumers."""
         raise UnsupportedError("REDELIVER requires a queue consumer; a stream consumer attaches again instead")
 
@@ -293,17 +291,17 @@ class LoneReader(Consumer):
         if self._subscription is not None:
             self._subscription.lone_left(self)
 
-    def acknowledge(self, header: dict[str, Any]) -> Awaitable[Any]:
+    def acknowledge(self, header: commands.Ack) -> Awaitable[Any]:
         """Move the cursor to `position`, or acknowledge each of `buckets` up to its position."""
         if self._subscription is None:
             raise UnsupportedError("a reader has no cursor: it cannot acknowledge")
         inside = transaction_of(header)
         if inside is not None or self._subscription.pending:
             return transactional_acks.acknowledge_alone(self, self._subscription, header, inside)
-        position = header.get("position")
-        if position is None or header.get("buckets") is not None:
+        position = header.position
+        if position is None or header.buckets is not None:
             return acknowledge_alone(self, self._subscription, positions_of(header, self.hosted))
-        if header["ack_type"] != "cumulative":
+        if header.ack_type != "cumulative":
             raise InvalidArgumentError("an exclusive consumer's ack_type must be cumulative, with `position`")
         check_position(position, self.hosted.segment.durable_offset)
         return self._subscription.ack_cumulative(position)

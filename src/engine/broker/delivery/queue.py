@@ -43,6 +43,7 @@ from engine.limits import KIB
 from engine.model.redelivery import Backoff
 from engine.model.subscriptions import DeliveryMode
 from engine.storage.file.logfile import Block
+from engine.wire import commands
 
 if TYPE_CHECKING:
     from engine.broker.delivery.subscription import HostedSubscription
@@ -83,30 +84,30 @@ class QueueConsumer(Consumer):
         self.window = max(self.window, min(self.messages_credit + messages, CREDIT_MAX))
         super().add_credit(messages, size)
 
-    def leaving(self, header: dict[str, Any]) -> None:
+    def leaving(self, header: commands.CloseConsumer) -> None:
         """Its user has seen only the ranges `seen`: the rest is due again, and not counted as redelivered."""
-        if header.get("seen") is not None:
-            seen = offset_set(header["seen"], self.hosted.segment.durable_offset)
+        if header.seen is not None:
+            seen = offset_set(header.seen, self.hosted.segment.durable_offset)
             self._dispatcher.put_back(self, self.unacknowledged - seen)
 
     def detach(self) -> None:
         """Its messages are due again, to the others at once."""
         self._dispatcher.detach(self)
 
-    def acknowledge(self, header: dict[str, Any]) -> Awaitable[Any]:
+    def acknowledge(self, header: commands.Ack) -> Awaitable[Any]:
         """Individual: `ranges`, inclusive."""
-        if header["ack_type"] != "individual" or header.get("ranges") is None:
+        if header.ack_type != "individual" or header.ranges is None:
             raise InvalidArgumentError("a queue consumer's ack_type must be individual, with `ranges`")
-        offsets = offset_set(header["ranges"], self.hosted.segment.durable_offset)
+        offsets = offset_set(header.ranges, self.hosted.segment.durable_offset)
         inside = transaction_of(header)
         if inside is not None or self._dispatcher.subscription.pending:
             return acknowledge_some(self._dispatcher, self, offsets, inside)
         return self._dispatcher.acknowledge(self, offsets)
 
-    def redeliver(self, header: dict[str, Any]) -> None:
+    def redeliver(self, header: commands.Redeliver) -> None:
         """Take `ranges` back, to be delivered again after `backoff`."""
-        offsets = offset_set(header["ranges"], self.hosted.segment.durable_offset)
-        self._dispatcher.redeliver(self, offsets, backoff_of(header.get("backoff")))
+        offsets = offset_set(header.ranges, self.hosted.segment.durable_offset)
+        self._dispatcher.redeliver(self, offsets, backoff_of(header.backoff))
 
 
 class QueueDispatcher:

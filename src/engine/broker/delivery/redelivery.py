@@ -65,12 +65,12 @@ class RedeliveryCounts:
             groups = [(count, group) for count, group in split if group]
         return groups
 
-    def ranges(self, first: int, last: int) -> list[list[int]]:
-        """[first, last, count] for the offsets of first..last whose count is not 0, in order."""
+    def ranges(self, first: int, last: int) -> list[tuple[int, int, int]]:
+        """(first, last, count) for the offsets of first..last whose count is not 0, in order."""
         if not self._planes:
             return []
         groups = self.groups(range_set(first, last))
-        return sorted([*run, count] for count, group in groups if count for run in runs(group))
+        return sorted((run[0], run[1], count) for count, group in groups if count for run in runs(group))
 
 
 def backoff_of(parts: Any) -> Backoff | None:

@@ -41,6 +41,7 @@ from engine.errors import EngineError, FencedError
 from engine.limits import CONNECTION_WRITE_HIGH, READ_BLOCK_SIZE
 from engine.model.subscriptions import DeliveryMode
 from engine.storage.file.logfile import Block
+from engine.wire import commands
 from engine.wire.stream import Payload
 
 if TYPE_CHECKING:
@@ -115,7 +116,7 @@ class SharedConsumer(Consumer):
         """Messages that it holds are due to the next owners of their buckets, in order."""
         self._dispatcher.detach(self)
 
-    def acknowledge(self, header: dict[str, Any]) -> Awaitable[Any]:
+    def acknowledge(self, header: commands.Ack) -> Awaitable[Any]:
         """Cumulative, by `buckets` or one `position` for all of them (semantics 19)."""
         positions, inside = positions_of(header, self.hosted), transaction_of(header)
         if inside is not None or self._dispatcher.subscription.pending:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import AsyncIterator, Iterable
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from pyroaring import BitMap64
 
@@ -16,6 +16,7 @@ from engine._native.format.offsets import offset_set, range_set
 from engine.broker.delivery.bucket_acks import BucketRun, Position, check_attached, check_position, find, positions_of
 from engine.errors import FencedError, InvalidArgumentError, TransactionConflictError
 from engine.model.transactions import attempt_number, id_text, parse_id
+from engine.wire import commands
 
 if TYPE_CHECKING:
     from engine.broker.delivery.consumer import LoneReader
@@ -24,8 +25,6 @@ if TYPE_CHECKING:
     from engine.broker.delivery.queue import QueueConsumer, QueueDispatcher
     from engine.broker.delivery.shared import SharedConsumer, SharedDispatcher
     from engine.broker.delivery.subscription import HostedSubscription
-
-Header = dict[str, Any]
 
 
 class Inside(NamedTuple):
@@ -42,9 +41,9 @@ class BucketAcks(NamedTuple):
     offsets: BitMap64
 
 
-def transaction_of(header: Header) -> Inside | None:
+def transaction_of(header: commands.Ack) -> Inside | None:
     """The transaction of an ACK or SEND; None: it is in none. Raises InvalidArgumentError."""
-    ident, attempt = header.get("transaction"), header.get("attempt")
+    ident, attempt = header.transaction, header.attempt
     if ident is None:
         if attempt is not None:
             raise InvalidArgumentError("an attempt requires a transaction")
@@ -143,7 +142,7 @@ async def acknowledge_some(
 
 
 async def acknowledge_alone(
-    consumer: LoneReader, subscription: HostedSubscription, header: Header, inside: Inside | None
+    consumer: LoneReader, subscription: HostedSubscription, header: commands.Ack, inside: Inside | None
 ) -> None:
     """Acknowledge up to a position, or up to one in each bucket: all of it, or nothing in case of a conflict.
 
@@ -163,11 +162,11 @@ async def acknowledge_alone(
             await request.record(said - request.own)
 
 
-async def _said(subscription: HostedSubscription, header: Header) -> BitMap64:
+async def _said(subscription: HostedSubscription, header: commands.Ack) -> BitMap64:
     """The offsets of a cumulative ACK that are not acknowledged."""
-    hosted, position = subscription.hosted, header.get("position")
-    if position is not None and header.get("buckets") is None:
-        if header["ack_type"] != "cumulative":
+    hosted, position = subscription.hosted, header.position
+    if position is not None and header.buckets is None:
+        if header.ack_type != "cumulative":
             raise InvalidArgumentError("an exclusive consumer's ack_type must be cumulative, with `position`")
         check_position(position, hosted.segment.durable_offset)
         return subscription.unacked(0, position)

@@ -27,6 +27,7 @@ from engine.limits import PROPERTIES_SIZE_MAX
 from engine.model.access import AccessMode
 from engine.model.names import check_new_name, check_property_names
 from engine.storage.dedup.dedup import producer_id
+from engine.wire import commands
 
 if TYPE_CHECKING:
     from engine.broker.segment.hosted import HostedSegment
@@ -55,21 +56,21 @@ class Applicant:
     properties: Mapping[str, str] | None = None
 
 
-def applicant(connection: Peer, header: dict[str, Any]) -> Applicant:
+def applicant(connection: Peer, header: commands.Producer) -> Applicant:
     """The producer of a PRODUCER frame. Raises InvalidArgumentError."""
-    name, claim = check_new_name(header["producer_name"], "producer", pattern=False), header.get("claim")
+    name, claim = check_new_name(header.producer_name, "producer", pattern=False), header.claim
     if claim is not None and not (len(claim) == 3 and all(type(part) is int for part in claim)):
         raise InvalidArgumentError(f"claim must be the three numbers of the first segment's answer, got {claim!r:.80}")
-    waited = max(header.get("waited_ms") or 0, 0) / 1000
+    waited = max(header.waited_ms or 0, 0) / 1000
     return Applicant(
         connection,
-        header["producer_id"],
+        header.producer_id,
         name,
-        AccessMode.parse(header["access_mode"]),
+        AccessMode.parse(header.access_mode),
         None if claim is None else (claim[0], claim[1], claim[2]),
-        bool(header.get("renewal")),
+        bool(header.renewal),
         waited,
-        _checked_properties(header.get("properties")),
+        _checked_properties(header.properties),
     )
 
 

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from engine.broker.pools.ports import Held
 from engine.errors import EngineError
-from engine.wire.commands import Command
-from engine.wire.stream import Header, Payload
+from engine.wire.commands import SendReceipt
+from engine.wire.stream import Payload, Sent
 
 if TYPE_CHECKING:
     from pyroaring import BitMap64
@@ -48,10 +48,10 @@ class Peer(Protocol):
     def has_room(self, unsent_max: int) -> bool:
         """Whether a block may be queued although it is not writable, with less than so many bytes unsent."""
 
-    def send(self, command: Command, header: Header, payload: Payload = b"") -> None:
+    def send(self, header: Sent, payload: Payload = b"") -> None:
         """Queue one frame; nothing happens when the connection is closed."""
 
-    def receipt(self, receipt: dict[str, Any]) -> None:
+    def receipt(self, receipt: SendReceipt) -> None:
         """Queue a SEND_RECEIPT, perhaps in one frame with others."""
 
     def wants(self, ident: int) -> bool:

@@ -19,7 +19,7 @@ from engine._native.format.heads import apparent_heads
 from engine.errors import CorruptionError, EngineError, InvalidArgumentError, MessageTooLargeError, PartlyStoredError
 from engine.limits import ENTRY_SIZE_MAX
 from engine.model.transactions import attempt_number, parse_id
-from engine.wire.commands import Command
+from engine.wire import commands
 
 if TYPE_CHECKING:
     from engine.broker.segment.hosted import HostedSegment
@@ -245,12 +245,12 @@ class Producer:
         if self._sequences and not self.closed:
             sequences, self._sequences = self._sequences, []
             offsets, self._offsets = self._offsets, []
-            receipt = {
-                "producer_id": self.ident,
-                "sequences": sequences,
-                "offsets": offsets,
-                "durability": self.hosted.segment.durability,
-            }
+            receipt = commands.SendReceipt(
+                producer_id=self.ident,
+                sequences=sequences,
+                offsets=offsets,
+                durability=self.hosted.segment.durability,
+            )
             self.connection.receipt(receipt)
 
     def _refuse(self, payload: memoryview, error: BaseException) -> None:
@@ -268,8 +268,9 @@ class Producer:
         if isinstance(error, PartlyStoredError) and error.sequence is not None:
             sequences = [error.sequence]
         for sequence in sequences if _is_about_one(error) else sequences[:1]:
-            refusal = {"producer_id": self.ident, "sequence": sequence, "code": error.code, "message": str(error)}
-            self.connection.send(Command.SEND_ERROR, refusal)
+            self.connection.send(
+                commands.SendError(producer_id=self.ident, sequence=sequence, code=error.code, message=str(error))
+            )
         if not _is_about_one(error):
             self.close(error)
 
@@ -281,8 +282,8 @@ class Producer:
         self._leave()
         self.connection.forget(self, refused=error is not None)
         if error is not None:
-            closing = {"producer_id": self.ident, "code": error.code, "message": str(error)}
-            self.connection.send(Command.CLOSE_PRODUCER, closing)
+            closing = commands.CloseProducer(producer_id=self.ident, code=error.code, message=str(error))
+            self.connection.send(closing)
 
     def connection_lost(self) -> None:
         """The connection is closed: end the attachment."""
@@ -296,17 +297,18 @@ class Producer:
         """Its entry in the segment's statistics."""
         return {"producerName": self.name, "accessMode": str(self.access), "properties": self.properties}
 
-    def receipt_fields(self) -> dict[str, Any]:
-        """Its fields of PRODUCER_SUCCESS."""
+    def success(self, request_id: int) -> commands.ProducerSuccess:
+        """The answer to the request that has attached it."""
         segment = self.hosted.segment
-        return {
-            "producer_id": self.ident,
-            "producer_name": self.name,
-            "last_sequence": segment.last_sequence(self.name),
-            "floor": segment.floor(self.name),
-            "durability": segment.durability,
-            "claim": None if self.claim is None else list(self.claim),
-        }
+        return commands.ProducerSuccess(
+            request_id=request_id,
+            producer_id=self.ident,
+            producer_name=self.name,
+            last_sequence=segment.last_sequence(self.name),
+            floor=segment.floor(self.name),
+            durability=segment.durability,
+            claim=None if self.claim is None else list(self.claim),
+        )
 
 
 def _largest(payload: memoryview) -> int:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Literal, cast
 
 from engine.errors import EngineError
 from engine.model.subscriptions import AssignedSegment, ConsumerAssignment
-from engine.wire.commands import Command
+from engine.wire import commands
 
 if TYPE_CHECKING:
     from engine.broker.session.connection import Connection
@@ -21,14 +21,14 @@ class Registration:
     __slots__ = ("_answered", "_connection", "_created_ms", "_ident", "_instance", "_name", "_registered",
                  "_subscription", "_topic", "_unsent", "closed")  # fmt: skip
 
-    def __init__(self, connection: Connection, header: dict[str, Any]) -> None:
+    def __init__(self, connection: Connection, header: commands.ScalableTopicSubscribe) -> None:
         self._connection = connection
-        self._ident: int = header["consumer_id"]
-        self._topic: str = header["topic"]
-        self._subscription: str = header["subscription"]
-        self._name: str = header["consumer_name"]
-        self._instance: str = header["instance"]
-        self._created_ms: int | None = header.get("created_ms")  # of the subscription as the client knows it
+        self._ident: int = header.consumer_id
+        self._topic: str = header.topic
+        self._subscription: str = header.subscription
+        self._name: str = header.consumer_name
+        self._instance: str = header.instance
+        self._created_ms: int | None = header.created_ms  # of the subscription as the client knows it
         self._registered = False
         self._answered = False
         self._unsent: ConsumerAssignment | None = None  # the newest assignment, if the client does not have it
@@ -80,8 +80,8 @@ class Registration:
     def close(self, error: EngineError) -> None:
         """The controller ends the registration."""
         if not self.closed:
-            closing = {"consumer_id": self._ident, "code": error.code, "message": str(error)}
-            self._connection.send(Command.CLOSE_CONSUMER, closing)
+            closing = commands.CloseConsumer(consumer_id=self._ident, code=error.code, message=str(error))
+            self._connection.send(closing)
         self._forget()
 
     def connection_lost(self) -> None:
@@ -100,16 +100,20 @@ class Registration:
             del self._connection.registrations[self._ident]
 
     def _send(self, assignment: ConsumerAssignment, request_id: int | None, created_ms: int | None = None) -> None:
-        header: dict[str, Any] = {
-            "consumer_id": self._ident,
-            "layout_epoch": assignment.layout_epoch,
-            "segments": [_assigned(segment) for segment in assignment.segments],
-        }
-        if request_id is not None:
-            header |= {"request_id": request_id, "created_ms": created_ms}
-        self._connection.send(Command.SCALABLE_TOPIC_ASSIGNMENT, header)
+        share = commands.ScalableTopicAssignment(
+            request_id=request_id,
+            consumer_id=self._ident,
+            layout_epoch=assignment.layout_epoch,
+            segments=[_assigned(segment) for segment in assignment.segments],
+            created_ms=created_ms,
+        )
+        self._connection.send(share)
 
 
-def _assigned(segment: AssignedSegment) -> dict[str, Any]:
-    fields = {"segment_id": segment.segment_id, "topic": str(segment.name), "mode": str(segment.mode)}
-    return {**fields, "bucketBoundaries": list(segment.bucket_ends)} if segment.bucket_ends else fields
+def _assigned(segment: AssignedSegment) -> commands.AssignedSegment:
+    return commands.AssignedSegment(
+        segment_id=segment.segment_id,
+        topic=str(segment.name),
+        mode=cast(Literal["exclusive", "shared"], str(segment.mode)),
+        bucketBoundaries=list(segment.bucket_ends) or None,
+    )

@@ -5,19 +5,17 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from engine.broker.cluster.segment_calls import pack, unpack_args
-from engine.wire.commands import Command
+from engine.wire import commands
 
 if TYPE_CHECKING:
     from engine.broker.session.connection import Connection
 
-Header = dict[str, Any]
 
-
-def broker_call(connection: Connection, header: Header, payload: memoryview) -> None:
+def broker_call(connection: Connection, header: commands.BrokerCall, payload: memoryview) -> None:
     """BROKER_CALL."""
-    connection.start(header["request_id"], _answer(connection, header, unpack_args(payload)))
+    connection.start(header.request_id, _answer(connection, header, unpack_args(payload)))
 
 
-async def _answer(connection: Connection, header: Header, args: dict[str, Any]) -> None:
-    value = await connection.host.calls.answer(header["target"], header["method"], args)
-    connection.send(Command.SUCCESS, {"request_id": header["request_id"], "result": None}, pack(value))
+async def _answer(connection: Connection, header: commands.BrokerCall, args: dict[str, Any]) -> None:
+    value = await connection.host.calls.answer(header.target, header.method, args)
+    connection.send(commands.Success(request_id=header.request_id), pack(value))

@@ -24,8 +24,9 @@ from engine.broker.session.openings import Openings, in_use
 from engine.broker.session.receipts import Receipts
 from engine.broker.transactions.sends import ConnectionSends
 from engine.errors import EngineError, ProtocolError
-from engine.wire.commands import Command
-from engine.wire.stream import FrameStream, Header, Payload
+from engine.wire import commands
+from engine.wire.commands import Header, Part
+from engine.wire.stream import FrameStream, Payload, Sent
 
 if TYPE_CHECKING:
     from engine.broker.delivery.consumer import Consumer
@@ -79,7 +80,7 @@ class Connection:
 
     # -- FrameHandler ----------------------------------------------------------------------------------------------
 
-    def frame_received(self, command: Command, header: dict[str, Any], payload: memoryview) -> None:
+    def frame_received(self, header: Header, payload: memoryview) -> None:
         """Run the handler of the frame's command."""
         pressure, pulse = self.pressure, self.pulse
         pulse.frames += 1
@@ -87,19 +88,19 @@ class Connection:
         if pulse.listener is not None:
             pulse.wake()
         if not self.ready:
-            shake_hands(self, command, header)
+            shake_hands(self, header)
             return
-        handle = self._handlers.get(command)
+        handle = self._handlers.get(type(header))
         if handle is None:
-            self.fail(ProtocolError(f"a broker does not accept {command.name} after the handshake"))
+            self.fail(ProtocolError(f"a broker does not accept {header.command.name} after the handshake"))
             return
         try:
             handle(self, header, payload)
         except EngineError as e:
-            self.error(header.get("request_id") or 0, e)
+            self.error(getattr(header, "request_id", None) or 0, e)
         except Exception as e:
-            log.exception("%s from %s failed", command.name, self.stream.peer)
-            self.fail(EngineError(f"the broker failed at {command.name}: {type(e).__name__}: {e}"))
+            log.exception("%s from %s failed", header.command.name, self.stream.peer)
+            self.fail(EngineError(f"the broker failed at {header.command.name}: {type(e).__name__}: {e}"))
         if not pulse.frames % _FRAMES_PER_NOTE:
             self.host.memory.outbound.note(pressure)
         if not pressure.writable:
@@ -145,20 +146,20 @@ class Connection:
 
     # -- sending ---------------------------------------------------------------------------------------------------
 
-    def send(self, command: Command, header: Header, payload: Payload = b"") -> None:
+    def send(self, header: Sent, payload: Payload = b"") -> None:
         """Queue one frame; nothing happens when the connection is closed."""
         if not self.closed:
-            self.stream.send(command, header, payload)
+            self.stream.send(header, payload)
             if payload:
                 self.host.memory.outbound.sent(self.pressure, payload)
 
-    def succeed(self, request_id: int, result: dict[str, Any] | None = None) -> None:
+    def succeed(self, request_id: int, result: Part | dict[str, Any] | None = None) -> None:
         """Answer a request with SUCCESS."""
-        self.send(Command.SUCCESS, {"request_id": request_id, "result": result})
+        self.send(commands.Success(request_id=request_id, result=result))
 
-    def error(self, request_id: int, error: EngineError, **fields: Any) -> None:
-        """Answer a request with an error."""
-        self.send(Command.ERROR, {"request_id": request_id, "code": error.code, "message": str(error), **fields})
+    def error(self, request_id: int, error: EngineError, *, session_id: int = 0) -> None:
+        """Answer a request with an error. 0: the connection ends with it, or the session that is named."""
+        self.send(commands.Error(request_id=request_id, code=error.code, message=str(error), session_id=session_id))
 
     def fail(self, error: EngineError) -> None:
         """Send an error, and close the connection."""
@@ -168,7 +169,7 @@ class Connection:
         self.error(0, error)
         self.stream.close()
 
-    def receipt(self, receipt: dict[str, Any]) -> None:
+    def receipt(self, receipt: commands.SendReceipt) -> None:
         """Queue a SEND_RECEIPT, perhaps in one frame with others."""
         self.receipts.add(receipt)
 
@@ -209,7 +210,7 @@ class Connection:
         """
         if self.closed or self.held:
             return not self.closed
-        self.send(Command.PING, {})
+        self.send(commands.Ping())
         if not await self.pulse.frame_within(PROBE_S) and not self.held:
             log.warning("connection from %s is dropped: no answer within %g s", self.stream.peer, PROBE_S)
             self.stream.abort()

@@ -4,58 +4,59 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from engine.broker.pools.ports import Pause
 from engine.errors import EngineError, ProtocolError, UnsupportedError
-from engine.wire.commands import FEATURES, MAGIC, PROTOCOL_VERSION, SHORT_CIRCUIT_READS, Command
+from engine.wire.commands import FEATURES, MAGIC, PROTOCOL_VERSION, SHORT_CIRCUIT_READS, Connect, Connected, Header
 
 if TYPE_CHECKING:
     from engine.broker.session.connection import Connection
 
 
-def shake_hands(connection: Connection, command: Command, header: dict[str, Any]) -> None:
+def shake_hands(connection: Connection, header: Header) -> None:
     """Handle the first frame. The connection is ready, or closed: after a delay where the token was wrong."""
-    if command is not Command.CONNECT or header["magic"] != MAGIC:
-        connection.fail(ProtocolError(f"the first frame must be CONNECT with the magic {MAGIC!r}, got {command.name}"))
+    if not isinstance(header, Connect) or header.magic != MAGIC:
+        first = header.command.name
+        connection.fail(ProtocolError(f"the first frame must be CONNECT with the magic {MAGIC!r}, got {first}"))
         return
     host, stream = connection.host, connection.stream
     if (error := host.refusal(connection) or _refusal(header)) is not None:
         connection.fail(error)
         return
     config, attempts = host.config, host.doors.attempts
-    if not connection.trusted and (refusal := attempts.refusal(config, header.get("token"), connection.caller)):
+    if not connection.trusted and (refusal := attempts.refusal(config, header.token, connection.caller)):
         connection.hold(Pause.REFUSED)
         delay = min(refusal.delay, config.handshake_timeout / 2)
         asyncio.get_running_loop().call_later(delay, connection.fail, refusal.error)
         return
     connection.ready = True
-    connection.features = frozenset(header["features"]) & frozenset(_features(connection, header))
-    if forwarded := header.get("forwarded"):
+    connection.features = frozenset(header.features) & frozenset(_features(connection, header))
+    if forwarded := header.forwarded:
         stream.peer = f"{forwarded!r:.100} over the proxy {stream.peer}"
-    answer = {
-        "protocol": min(PROTOCOL_VERSION, header["protocol"]),
-        "features": [f for f in FEATURES if f in connection.features],
-        "broker": host.addresses.url_for(stream),
-        "admin": host.addresses.admin_url_for(stream),
-        "keep_alive": config.keep_alive,
-        "frame_size_max": config.frame_size_max,
-    }
-    connection.send(Command.CONNECTED, answer)
+    answer = Connected(
+        protocol=min(PROTOCOL_VERSION, header.protocol),
+        features=[f for f in FEATURES if f in connection.features],
+        broker=host.addresses.url_for(stream),
+        admin=host.addresses.admin_url_for(stream),
+        keep_alive=config.keep_alive,
+        frame_size_max=config.frame_size_max,
+    )
+    connection.send(answer)
 
 
-def _features(connection: Connection, header: dict[str, Any]) -> Iterator[str]:
+def _features(connection: Connection, header: Connect) -> Iterator[str]:
     """The features of this end for this peer."""
-    near = connection.stream.is_near and not header.get("forwarded")
+    near = connection.stream.is_near and not header.forwarded
     for feature in FEATURES:
         if feature != SHORT_CIRCUIT_READS or (near and connection.host.config.short_circuit_reads):
             yield feature
 
 
-def _refusal(header: dict[str, Any]) -> EngineError | None:
+def _refusal(header: Connect) -> EngineError | None:
     """Why this broker cannot serve the peer."""
-    if header["protocol"] < 1:
-        return UnsupportedError(f"protocol must be 1 to {PROTOCOL_VERSION}, got {header['protocol']}")
-    if "scalable-topics" not in header["features"]:
+    if header.protocol < 1:
+        return UnsupportedError(f"protocol must be 1 to {PROTOCOL_VERSION}, got {header.protocol}")
+    if "scalable-topics" not in header.features:
         return UnsupportedError("the client must have the feature scalable-topics")
     return None

@@ -7,7 +7,7 @@ import logging
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
 
-from engine.wire.commands import Command
+from engine.wire.commands import Ping
 
 if TYPE_CHECKING:
     from engine.broker.session.connection import Connection
@@ -144,5 +144,5 @@ class KeepAlive:
             return f"it was silent for {now - pulse.heard_at:.0f} s"
         if now - pulse.heard_at >= self._period and not pulse.pinged:
             pulse.pinged = True
-            connection.send(Command.PING, {})
+            connection.send(Ping())
         return ""

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from engine.control.base.ports import TopicView, TopicWatch
 from engine.errors import NotFoundError
-from engine.wire.commands import Command
+from engine.model.segment import SegmentInfo
+from engine.wire import commands
 
 if TYPE_CHECKING:
     from engine.broker.session.connection import Connection
@@ -108,32 +109,46 @@ class DagWatchSession:
         self.close()
 
     def _send(self, view: TopicView, request_id: int | None) -> None:
-        header: dict[str, Any] = {
-            "session_id": self._ident,
-            "topic": str(view.topic),
-            "epoch": view.layout.epoch,
-            "dag": self._dag(view),
-        }
-        if request_id is not None:
-            header["request_id"] = request_id
-        self._connection.send(Command.SCALABLE_TOPIC_UPDATE, header)
+        update = commands.ScalableTopicUpdate(
+            request_id=request_id,
+            session_id=self._ident,
+            topic=str(view.topic),
+            epoch=view.layout.epoch,
+            dag=self._dag(view),
+        )
+        self._connection.send(update)
 
-    def _dag(self, view: TopicView) -> dict[str, Any]:
+    def _dag(self, view: TopicView) -> commands.Dag:
         host, stream = self._connection.host, self._connection.stream
         layout = view.layout
         self._urls = self._owners(view)
-        return {
-            "epoch": layout.epoch,
-            "keyHash": layout.key_hash,
-            "durability": layout.durability,
-            "createdAtMs": layout.created_at_ms,
-            "segments": [s.to_json() for s in layout.segments.values()],
-            "segmentBrokers": self._urls,
-            "controllerBrokerUrl": host.addresses.dial(view.controller_url, stream),
-        }
+        return commands.Dag(
+            epoch=layout.epoch,
+            keyHash=layout.key_hash,
+            durability=layout.durability,
+            createdAtMs=layout.created_at_ms,
+            segments=[_segment(s) for s in layout.segments.values()],
+            segmentBrokers=self._urls,
+            controllerBrokerUrl=host.addresses.dial(view.controller_url, stream),
+        )
 
     def _owners(self, view: TopicView) -> dict[str, str]:
         """The address of each segment's owner for this client, by the segment's id."""
         host, stream = self._connection.host, self._connection.stream
         names = [view.topic.segment(s.hash_range, s.segment_id) for s in view.layout.segments.values()]
         return {str(name.segment_id): host.addresses.dial(host.hosting.segment_url(name), stream) for name in names}
+
+
+def _segment(info: SegmentInfo) -> commands.Segment:
+    return commands.Segment(
+        segmentId=info.segment_id,
+        hashRange=commands.Ring(start=info.hash_range.start, end=info.hash_range.end),
+        state=str(info.state),
+        createdAtEpoch=info.created_at_epoch,
+        sealedAtEpoch=info.sealed_at_epoch,
+        createdAtMs=info.created_at_ms,
+        sealedAtMs=info.sealed_at_ms,
+        parentIds=list(info.parent_ids),
+        childIds=list(info.child_ids),
+        bucketBoundaries=list(info.bucket_ends),
+    )

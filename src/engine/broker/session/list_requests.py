@@ -9,11 +9,12 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from engine.broker.pools.list_parts import HEADER_OVERHEAD
-from engine.broker.session.topic_lists import Header, Made, TopicListSession, tell
+from engine.broker.session.topic_lists import Made, TopicListSession, tell
 from engine.control.topic.topic_lists import TopicList
 from engine.errors import InvalidArgumentError, TooManyRequestsError
 from engine.limits import TOPIC_LISTS_PER_CONNECTION_MAX, TOPICS_PER_FRAME_MAX
 from engine.model.topic_filter import TopicFilter
+from engine.wire import commands
 from engine.wire.commands import Command
 from engine.wire.packing import Packed, pack_map
 
@@ -59,15 +60,15 @@ class ListRequests:
             self._task.cancel()
 
 
-def watch(connection: Connection, header: Header, payload: memoryview) -> None:
+def watch(connection: Connection, header: commands.WatchTopicList, payload: memoryview) -> None:
     """WATCH_TOPIC_LIST."""
-    topics, ident = _filter(header), header["session_id"]
+    topics, ident = _filter(header), header.session_id
     if len(connection.topic_lists) >= TOPIC_LISTS_PER_CONNECTION_MAX:
         raise TooManyRequestsError(f"limit of topic lists of a connection reached ({TOPIC_LISTS_PER_CONNECTION_MAX})")
     connection.check_unused(ident)
-    session = connection.topic_lists[ident] = TopicListSession(connection, ident, header["namespace"])
-    request_id = header["request_id"]
-    connection.lists.add(request_id, partial(_watch, session, request_id, topics, header.get("hash")))
+    session = connection.topic_lists[ident] = TopicListSession(connection, ident, header.namespace)
+    request_id = header.request_id
+    connection.lists.add(request_id, partial(_watch, session, request_id, topics, header.hash))
 
 
 async def _watch(session: TopicListSession, request_id: int, topics: TopicFilter, known: str | None) -> None:
@@ -79,17 +80,17 @@ async def _watch(session: TopicListSession, request_id: int, topics: TopicFilter
             raise
 
 
-def close(connection: Connection, header: Header, payload: memoryview) -> None:
+def close(connection: Connection, header: commands.WatchTopicListClose, payload: memoryview) -> None:
     """WATCH_TOPIC_LIST_CLOSE."""
-    session = connection.topic_lists.get(header["session_id"])
+    session = connection.topic_lists.get(header.session_id)
     if session is not None:
         session.close()
 
 
-def get(connection: Connection, header: Header, payload: memoryview) -> None:
+def get(connection: Connection, header: commands.GetTopicsOfNamespace, payload: memoryview) -> None:
     """GET_TOPICS_OF_NAMESPACE."""
-    request_id = header["request_id"]
-    work = partial(_get, connection, request_id, header["namespace"], _filter(header), header.get("after") or "")
+    request_id = header.request_id
+    work = partial(_get, connection, request_id, header.namespace, _filter(header), header.after or "")
     connection.lists.add(request_id, work)
 
 
@@ -107,8 +108,8 @@ async def _get(connection: Connection, request_id: int, namespace: str, topics: 
     await tell(connection, Command.SUCCESS, partial(lists.open, namespace, topics), page)
 
 
-def _filter(header: Header) -> TopicFilter:
-    properties, pattern = header.get("properties"), header.get("pattern")
+def _filter(header: commands.WatchTopicList | commands.GetTopicsOfNamespace) -> TopicFilter:
+    properties, pattern = header.properties, header.pattern
     if not properties and pattern is None:
         return _EVERYTHING
     if not all(isinstance(k, str) and isinstance(v, str) for k, v in (properties or {}).items()):

@@ -20,12 +20,12 @@ if TYPE_CHECKING:
     from engine.broker.upkeep.transaction_sweep import TransactionSweep
     from engine.control.service import ScalableTopicService
     from engine.errors import EngineError
-    from engine.wire.commands import Command
+    from engine.wire.commands import Header
     from engine.wire.stream import FrameStream
 
     # Runs one request: the connection, the header, the payload.
-    Handler = Callable[[Connection, dict[str, Any], memoryview], None]
-    Handlers = Mapping[Command, Handler]
+    Handler = Callable[[Connection, Any, memoryview], None]  # of one type of header
+    Handlers = Mapping[type[Header], Handler]
 
 
 class Dialled(Protocol):

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from engine.wire.commands import Command
+from msgspec.structs import replace
+
+from engine.wire.commands import SendReceipt
 
 if TYPE_CHECKING:
     from engine.broker.segment.ports import Peer
 
-Receipt = dict[str, Any]
 ENTRIES_MAX = 4096  # of one frame; a single receipt may have more
 
 
@@ -22,13 +23,13 @@ class Receipts:
 
     def __init__(self, connection: Peer) -> None:
         self._connection = connection
-        self._kept: list[Receipt] | None = None  # to be sent together; None: each is sent at once
+        self._kept: list[SendReceipt] | None = None  # to be sent together; None: each is sent at once
         self._more = False  # callbacks of the next turn will add some
 
-    def add(self, receipt: Receipt) -> None:
+    def add(self, receipt: SendReceipt) -> None:
         """Send it now, or with others at the end of the turn."""
         if self._kept is None:
-            self._connection.send(Command.SEND_RECEIPT, receipt)
+            self._connection.send(receipt)
         else:
             self._kept.append(receipt)
 
@@ -47,18 +48,18 @@ class Receipts:
             return
         kept, self._kept = self._kept or [], None
         for first, *more in _frames(kept):
-            self._connection.send(Command.SEND_RECEIPT, {**first, "more": more})
+            self._connection.send(replace(first, more=[*more]))
 
 
-def _frames(receipts: list[Receipt]) -> Iterator[list[Receipt]]:
+def _frames(receipts: list[SendReceipt]) -> Iterator[list[SendReceipt]]:
     """Receipts by frame, each with as many as ENTRIES_MAX allows."""
-    frame: list[Receipt] = []
+    frame: list[SendReceipt] = []
     entries = 0
     for receipt in receipts:
-        entries += len(receipt["sequences"])
+        entries += len(receipt.sequences)
         if frame and entries > ENTRIES_MAX:
             yield frame
-            frame, entries = [], len(receipt["sequences"])
+            frame, entries = [], len(receipt.sequences)
         frame.append(receipt)
     if frame:
         yield frame

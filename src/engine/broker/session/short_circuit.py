@@ -7,11 +7,12 @@ decide whether the client can open them.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from engine._native.format.offsets import runs
 from engine.broker.session.attaching import open_segment
 from engine.errors import UnsupportedError
+from engine.wire import commands
 from engine.wire.commands import SHORT_CIRCUIT_READS
 
 if TYPE_CHECKING:
@@ -21,21 +22,21 @@ if TYPE_CHECKING:
 HIDDEN_MAX = 4096  # ranges that no reader gets; with more of them the client reads through the broker
 
 
-def segment_files(connection: Connection, header: dict[str, Any], payload: memoryview) -> None:
+def segment_files(connection: Connection, header: commands.SegmentFiles, payload: memoryview) -> None:
     """SEGMENT_FILES."""
     if SHORT_CIRCUIT_READS not in connection.features:
         raise UnsupportedError(f"{SHORT_CIRCUIT_READS} requires a client on the broker's machine, and to be enabled")
-    connection.start(header["request_id"], _segment_files(connection, header))
+    connection.start(header.request_id, _segment_files(connection, header))
 
 
-async def _segment_files(connection: Connection, header: dict[str, Any]) -> dict[str, Any]:
-    hosted = await open_segment(connection, header["topic"])
+async def _segment_files(connection: Connection, header: commands.SegmentFiles) -> commands.Files:
+    hosted = await open_segment(connection, header.topic)
     hosted.check_open()
-    return await _files(hosted, header["start"], header["stop"])
+    return await _files(hosted, header.start, header.stop)
 
 
-async def _files(hosted: HostedSegment, start: int, stop: int) -> dict[str, Any]:
-    nothing = {"files": [], "upto": start, "hidden": []}
+async def _files(hosted: HostedSegment, start: int, stop: int) -> commands.Files:
+    nothing = commands.Files(files=[], upto=start, hidden=[])
     found = await hosted.segment.stretches(start, min(stop, hosted.readable))
     upto = min(stop, hosted.readable, found[-1].next_offset) if found else start
     if upto <= start:
@@ -45,4 +46,4 @@ async def _files(hosted: HostedSegment, start: int, stop: int) -> dict[str, Any]
     if len(ranges) > HIDDEN_MAX:
         return nothing
     hosted.near_messages += upto - start - (0 if hidden is None else len(hidden))
-    return {"files": [list(one) for one in found], "upto": upto, "hidden": ranges}
+    return commands.Files(files=[*found], upto=upto, hidden=ranges)

@@ -29,7 +29,7 @@ from engine.limits import (
 )
 from engine.model.topic_filter import TopicFilter
 from engine.wire.commands import Command
-from engine.wire.packing import Packed, pack, pack_map, unpack
+from engine.wire.packing import Packed, PackedHeader, pack, pack_map, unpack
 
 if TYPE_CHECKING:
     from engine.broker.session.connection import Connection
@@ -39,7 +39,6 @@ _TOPICS_LOOKED_AT = 1_000
 _AGAIN_S = 1.0  # until a change is sent for which there was no memory
 _START = ""  # before every name
 
-Header = dict[str, Any]
 Made = tuple[int, Callable[[], Packed]]  # the largest size of a header, and its encoder
 Make = Callable[[TopicList], Made | None]
 
@@ -70,7 +69,7 @@ async def tell(
             await limiter.update(heap, size)
             direct = await limiter.acquire(size, LimitType.DIRECT_MEMORY)
             try:
-                connection.send(command, encode())
+                connection.send(PackedHeader(command, encode()))
             finally:  # a closed stream calls back as well
                 connection.stream.when_taken(lambda: limiter.release(direct))
         finally:
@@ -207,7 +206,8 @@ class TopicListSession:
         more = self._seen != topics.changes or self._upto is not None
         if snapshot is None and not (removed or added or more or self._under_way or self._request_id is not None):
             return None
-        part: Header = {"session_id": self._ident, "hash": "", "removed": removed, "added": list(added), "more": more}
+        part: dict[str, Any] = {"session_id": self._ident, "hash": "", "removed": removed, "added": list(added)}
+        part["more"] = more
         part |= {"restart": True} if restart else {}
         self._under_way = more
         if not more:
@@ -249,7 +249,7 @@ def _net(changes: list[Change], upto: str | None) -> tuple[list[str], dict[str, 
     return list(removed), added
 
 
-def _encode(part: Header, snapshot: ListPart | None, born: list[int]) -> Packed:
+def _encode(part: dict[str, Any], snapshot: ListPart | None, born: list[int]) -> Packed:
     """A header of WATCH_TOPIC_LIST_UPDATE. `born`: creation times of `added`."""
     names, births = (None, pack(born)) if snapshot is None else snapshot.packed
     if snapshot is not None and born:

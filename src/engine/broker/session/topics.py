@@ -9,24 +9,23 @@ from engine.broker.session.attaching import attach
 from engine.broker.session.layout_watch import DagWatchSession
 from engine.model.names import TopicName
 from engine.model.schema import TopicSchema
+from engine.wire import commands
 
 if TYPE_CHECKING:
     from engine.broker.session.connection import Connection
 
-Header = dict[str, Any]
 
-
-def lookup(connection: Connection, header: Header, payload: memoryview) -> None:
+def lookup(connection: Connection, header: commands.ScalableTopicLookup, payload: memoryview) -> None:
     """SCALABLE_TOPIC_LOOKUP."""
-    session = DagWatchSession(connection, header["session_id"], header["topic"])
-    attach(connection, header["session_id"], header["request_id"], _lookup(connection, session, header))
+    session = DagWatchSession(connection, header.session_id, header.topic)
+    attach(connection, header.session_id, header.request_id, _lookup(connection, session, header))
 
 
-async def _lookup(connection: Connection, session: DagWatchSession, header: Header) -> None:
-    ident = header["session_id"]
+async def _lookup(connection: Connection, session: DagWatchSession, header: commands.ScalableTopicLookup) -> None:
+    ident = header.session_id
     connection.watches[ident] = session
     try:
-        await session.open(header["request_id"], header["create"])
+        await session.open(header.request_id, header.create)
     except BaseException:
         session.close()
         raise
@@ -34,24 +33,26 @@ async def _lookup(connection: Connection, session: DagWatchSession, header: Head
         session.close()
 
 
-def close_lookup(connection: Connection, header: Header, payload: memoryview) -> None:
+def close_lookup(connection: Connection, header: commands.ScalableTopicClose, payload: memoryview) -> None:
     """SCALABLE_TOPIC_CLOSE."""
-    session = connection.watches.get(header["session_id"])
+    session = connection.watches.get(header.session_id)
     if session is not None:
         session.close()
 
 
-def register(connection: Connection, header: Header, payload: memoryview) -> None:
+def register(connection: Connection, header: commands.ScalableTopicSubscribe, payload: memoryview) -> None:
     """SCALABLE_TOPIC_SUBSCRIBE."""
     registration = Registration(connection, header)
-    attach(connection, header["consumer_id"], header["request_id"], _register(connection, registration, header))
+    attach(connection, header.consumer_id, header.request_id, _register(connection, registration, header))
 
 
-async def _register(connection: Connection, registration: Registration, header: Header) -> None:
-    ident = header["consumer_id"]
+async def _register(
+    connection: Connection, registration: Registration, header: commands.ScalableTopicSubscribe
+) -> None:
+    ident = header.consumer_id
     connection.registrations[ident] = registration
     try:
-        await registration.open(header["request_id"], header["kind"], header["initial_position"])
+        await registration.open(header.request_id, header.kind, header.initial_position)
     except BaseException:
         registration.closed = True
         if connection.registrations.get(ident) is registration:
@@ -59,15 +60,16 @@ async def _register(connection: Connection, registration: Registration, header: 
         raise
 
 
-def unregister(connection: Connection, header: Header, payload: memoryview) -> None:
+def unregister(connection: Connection, header: commands.ScalableTopicUnsubscribe, payload: memoryview) -> None:
     """SCALABLE_TOPIC_UNSUBSCRIBE."""
-    registration = connection.registrations.get(header["consumer_id"])
+    registration = connection.registrations.get(header.consumer_id)
     if registration is not None:
-        connection.start(header["request_id"], _unregister(registration, header["instance"]))
-    elif all(header.get(field) is not None for field in ("topic", "subscription", "consumer_name")):
-        connection.start(header["request_id"], _leave(connection, header))
+        connection.start(header.request_id, _unregister(registration, header.instance))
+    elif header.topic is not None and header.subscription is not None and header.consumer_name is not None:
+        named = (header.topic, header.subscription, header.consumer_name)
+        connection.start(header.request_id, _leave(connection, named, header.instance))
     else:
-        connection.succeed(header["request_id"])  # it is closed already
+        connection.succeed(header.request_id)  # it is closed already
 
 
 async def _unregister(registration: Registration, instance: str) -> dict[str, Any]:
@@ -75,28 +77,27 @@ async def _unregister(registration: Registration, instance: str) -> dict[str, An
     return {}
 
 
-async def _leave(connection: Connection, header: Header) -> dict[str, Any]:
+async def _leave(connection: Connection, named: tuple[str, str, str], instance: str) -> dict[str, Any]:
     """End the registration of a consumer that registered over another connection, or at another broker."""
-    service = connection.host.service
-    named = (header["topic"], header["subscription"], header["consumer_name"])
-    await service.unregister_consumer(*named, instance=header["instance"])
+    await connection.host.service.unregister_consumer(*named, instance=instance)
     return {}
 
 
-def topic_schema(connection: Connection, header: Header, payload: memoryview) -> None:
+def topic_schema(connection: Connection, header: commands.TopicSchema, payload: memoryview) -> None:
     """TOPIC_SCHEMA."""
-    declared = None if header["schema"] is None else TopicSchema.of(header["schema"], checked=False)
-    work = _topic_schema(connection, TopicName.parse(header["topic"]), declared, header["producer"])
-    connection.start(header["request_id"], work)
+    declared = None if header.schema is None else TopicSchema.of(header.schema, checked=False)
+    work = _topic_schema(connection, TopicName.parse(header.topic), declared, header.producer)
+    connection.start(header.request_id, work)
 
 
 async def _topic_schema(
     connection: Connection, topic: TopicName, declared: TopicSchema | None, producer: bool
-) -> dict[str, Any]:
+) -> commands.Schemas:
     schemas = connection.host.service.schemas
     with connection.host.memory.lookups:
         if declared is None:
             history = await schemas.history(topic)
         else:
             history = await schemas.declare(topic, declared, producer=producer)
-    return {"versions": [version.to_mapping() for version in history.versions]}
+    said = [version.to_mapping() for version in history.versions]
+    return commands.Schemas(versions=[commands.SchemaVersion(**version) for version in said])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, TypedDict, cast
 
 from engine.broker.session.commit_behind import CommitBehind
 from engine.control.transactions.headers import TransactionView
@@ -14,6 +14,7 @@ from engine.model.transactions import (
     TransactionState,
     parse_id,
 )
+from engine.wire import commands
 
 if TYPE_CHECKING:
     from engine.broker.session.connection import Connection
@@ -21,32 +22,31 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-Header = dict[str, Any]
 _ACTIONS = {"commit": TransactionState.COMMITTED, "abort": TransactionState.ABORTED}
 
 
-def begin(connection: Connection, header: Header, payload: memoryview) -> None:
+def begin(connection: Connection, header: commands.NewTxn, payload: memoryview) -> None:
     """NEW_TXN."""
-    connection.start(header["request_id"], _begin(connection, header))
+    connection.start(header.request_id, _begin(connection, header))
 
 
-async def _begin(connection: Connection, header: Header) -> dict[str, Any]:
-    coordinator, timeout_s, name = connection.host.transactions.coordinator, header["timeout"], header.get("name")
-    if (count := header.get("count")) is None:
+async def _begin(connection: Connection, header: commands.NewTxn) -> commands.Begun:
+    coordinator, timeout_s, name = connection.host.transactions.coordinator, header.timeout, header.name
+    if (count := header.count) is None:
         view = await coordinator.begin(timeout_s, name)
         left_s = timeout_s if name is None else coordinator.open.left_s(view)
-        return {"id": view.id, **_standing(view, left_s)}
+        return commands.Begun(id=view.id, **_standing(view, left_s))
     if name is not None:
         raise InvalidArgumentError(f"count must be absent for a transaction of one name, got {count}")
     view, *more = await coordinator.begin_some(timeout_s, count)
-    return {"id": view.id, **_standing(view, timeout_s), "more": [one.id for one in more]}
+    return commands.Begun(id=view.id, more=[one.id for one in more], **_standing(view, timeout_s))
 
 
-def end(connection: Connection, header: Header, payload: memoryview) -> None:
+def end(connection: Connection, header: commands.EndTxn, payload: memoryview) -> None:
     """END_TXN."""
-    number, request_id = parse_id(header["id"]), header["request_id"]
+    number, request_id = parse_id(header.id), header.request_id
     held = None
-    if header.get("sent") is not None:
+    if header.sent is not None:
         held = connection.host.segments.operations.hold(number)  # records are written at the end of this turn
     if held is None:
         connection.start(request_id, _end(connection, number, header, None))
@@ -54,54 +54,68 @@ def end(connection: Connection, header: Header, payload: memoryview) -> None:
         connection.start(request_id, _end(connection, number, header, held), held.release)
 
 
-async def _end(connection: Connection, number: int, header: Header, held: Held | None) -> dict[str, Any]:
+async def _end(connection: Connection, number: int, header: commands.EndTxn, held: Held | None) -> commands.Ended:
     state, accepted = _wanted(header)
     coordinator = connection.host.transactions.coordinator
     try:
-        if (sent := header.get("sent")) is None:
+        if (sent := header.sent) is None:
             view: TransactionView | None = await coordinator.end(number, state, accepted)
         elif held is None:  # by another request
             view = None
         else:
-            view = await CommitBehind(connection, number, held, sent).commit(accepted, header.get("mark"))
+            view = await CommitBehind(connection, number, held, sent).commit(accepted, header.mark)
     except TRANSACTION_OVER:
         connection.sends.forget(number)
         raise
     if view is None:
-        return {"state": str(TransactionState.OPEN)}
+        return commands.Ended(state="OPEN")
     connection.sends.forget(number)
-    return {"state": str(view.header.state)}
+    return commands.Ended(state=_state_of(view))
 
 
-def _wanted(header: Header) -> tuple[TransactionState, list[str] | None]:
+def _wanted(header: commands.EndTxn) -> tuple[TransactionState, list[str] | None]:
     """The state to end in, and the attempts that a commit accepts. Raises InvalidArgumentError."""
-    state, accepted = _ACTIONS.get(header["action"]), header.get("accepted")
+    state, accepted = _ACTIONS.get(header.action), header.accepted
     if state is None:
-        raise InvalidArgumentError(f"action must be one of {', '.join(_ACTIONS)}, got {header['action']!r:.80}")
-    if state is not TransactionState.COMMITTED and (accepted is not None or header.get("sent") is not None):
+        raise InvalidArgumentError(f"action must be one of {', '.join(_ACTIONS)}, got {header.action!r:.80}")
+    if state is not TransactionState.COMMITTED and (accepted is not None or header.sent is not None):
         raise InvalidArgumentError("an abort must have neither accepted attempts nor a count of sends")
-    if (mark := header.get("mark")) is not None and not 0 <= mark < 1 << MARK_BITS:
+    if (mark := header.mark) is not None and not 0 <= mark < 1 << MARK_BITS:
         raise InvalidArgumentError(f"mark must be an integer of {MARK_BITS} bits, got {mark}")
     return state, accepted
 
 
-def state(connection: Connection, header: Header, payload: memoryview) -> None:
+def state(connection: Connection, header: commands.TxnState, payload: memoryview) -> None:
     """TXN_STATE."""
-    connection.start(header["request_id"], _state(connection, header))
+    connection.start(header.request_id, _state(connection, header))
 
 
-async def _state(connection: Connection, header: Header) -> dict[str, Any]:
+async def _state(connection: Connection, header: commands.TxnState) -> commands.Standing:
     coordinator = connection.host.transactions.coordinator
-    view = await coordinator.get(parse_id(header["id"]))
-    return _standing(view, coordinator.open.left_s(view))
+    view = await coordinator.get(parse_id(header.id))
+    return commands.Standing(**_standing(view, coordinator.open.left_s(view)))
 
 
-def _standing(view: TransactionView, left_s: float | None) -> dict[str, Any]:
+class _Standing(TypedDict):
+    """The fields of a Standing."""
+
+    state: commands.State
+    left: float | None
+    deadline_ms: int
+    accepted: list[int] | None
+    mark: int | None
+
+
+def _standing(view: TransactionView, left_s: float | None) -> _Standing:
     accepted = view.header.accepted
     return {
-        "state": str(view.header.state),
+        "state": _state_of(view),
         "left": left_s,
         "deadline_ms": view.header.timeout_ms,
         "accepted": None if accepted is None else list(accepted),
         "mark": view.header.mark,
     }
+
+
+def _state_of(view: TransactionView) -> commands.State:
+    return cast(commands.State, str(view.header.state))

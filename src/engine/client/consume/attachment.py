@@ -52,7 +52,8 @@ from engine.errors import (
     TimeoutError,
 )
 from engine.model.subscriptions import DeliveryMode
-from engine.wire.commands import Command
+from engine.wire import commands
+from engine.wire.commands import Header
 
 log = logging.getLogger(__name__)
 
@@ -70,7 +71,7 @@ class AttachmentOwner(Protocol):
     options: ConsumerOptions
     subscription_ms: int | None
 
-    def blocks_came(self, attachment: Attachment, header: dict[str, Any], payload: memoryview) -> None:
+    def blocks_came(self, attachment: Attachment, header: commands.Message, payload: memoryview) -> None:
         """A MESSAGE frame."""
 
     def attached(self, attachment: Attachment) -> None:
@@ -154,15 +155,15 @@ class Attachment:
 
     # -- Attached --------------------------------------------------------------------------------------------
 
-    def frame_received(self, command: Command, header: dict[str, Any], payload: memoryview) -> None:
+    def frame_received(self, header: Header, payload: memoryview) -> None:
         """Messages, and where a sealed segment ends."""
         if self.closed:
             return  # there may be another attachment to the segment by now
-        if command is Command.MESSAGE:
+        if isinstance(header, commands.Message):
             if not self.broken:
                 self._owner.blocks_came(self, header, payload)
-        elif command is Command.REACHED_END:
-            self.end = header["end"]
+        elif isinstance(header, commands.ReachedEnd):
+            self.end = header.end
             self._owner.end_reached(self)
 
     def resume_writing(self) -> None:
@@ -270,21 +271,21 @@ class Attachment:
         self._owner.fail(error)
         return False
 
-    def _subscribe(self, consumer_id: int) -> dict[str, Any]:
+    def _subscribe(self, consumer_id: int) -> commands.Subscribe:
         options = self._owner.options
-        header: dict[str, Any] = {
-            "consumer_id": consumer_id,
-            "topic": self.name,
-            "subscription": options.subscription,
-            "consumer_name": options.name,
-            "mode": self.mode,
-            "start": self.progress.expected if self.mode is DeliveryMode.READER else None,
-            "initial_position": options.initial_position if options.subscription is not None else None,
-            "created_ms": self._owner.subscription_ms,
-            "priority": options.priority or None,
-            "transactions": (sorted(self.transactions) or None) if self.mode is DeliveryMode.EXCLUSIVE else None,
-        }
-        return {**header, "bucketBoundaries": list(self.bucket_ends)} if self.mode is DeliveryMode.SHARED else header
+        return commands.Subscribe(
+            consumer_id=consumer_id,
+            topic=self.name,
+            subscription=options.subscription,
+            consumer_name=options.name,
+            mode=self.mode,
+            start=self.progress.expected if self.mode is DeliveryMode.READER else None,
+            initial_position=options.initial_position if options.subscription is not None else None,
+            created_ms=self._owner.subscription_ms,
+            priority=options.priority or None,
+            transactions=(sorted(self.transactions) or None) if self.mode is DeliveryMode.EXCLUSIVE else None,
+            bucketBoundaries=list(self.bucket_ends) if self.mode is DeliveryMode.SHARED else None,
+        )
 
     async def _attach(self, url: str | None) -> None:
         owner = self._owner
@@ -295,16 +296,16 @@ class Attachment:
             self._opening = None
         if answer is None:
             return
-        owner.subscription_ms = owner.subscription_ms or answer.get("created_ms")
+        owner.subscription_ms = owner.subscription_ms or answer.created_ms
         self._link, self.looks = link, None
         self._url = url or link.connection.broker_url  # any broker was asked, and it was the owner
-        before, self._seeks = self._seeks, (url, answer.get("seeks") or 0)
+        before, self._seeks = self._seeks, (url, answer.seeks or 0)
         moved = before is not None and before[0] == url and before != self._seeks
-        self.rewound = moved or answer["position"] < self.progress.confirmed
+        self.rewound = moved or answer.position < self.progress.confirmed
         if self.rewound and self.mode is not DeliveryMode.QUEUE:
             self.progress.moved_back()
-        owner.gaps_told(self.gaps.told(answer.get("gaps") or (), self.name, owner.options.subscription))
-        position = answer["position"]
+        owner.gaps_told(self.gaps.told(answer.gaps or (), self.name, owner.options.subscription))
+        position = answer.position
         marks = BucketMarks(self.segment_id, self.bucket_ends, True) if self.mode is DeliveryMode.SHARED else None
         self.progress.begin(position, self.gaps.skip(position), marks)
         self._attached_again.set()
@@ -330,13 +331,16 @@ class Attachment:
         link = self._link
         if link is None:
             return None
-        header = {"consumer_id": link.ident, "ack_type": ack_type, "position": position}
-        header["ranges"] = None if ranges is None else pack(ranges)
-        if buckets is not None:
-            header["buckets"] = [list(pair) for pair in buckets]
-        if scope is not None:
-            header |= scope.fields
-        sent = link.connection.start_request(Command.ACK, header)
+        ack = commands.Ack(
+            consumer_id=link.ident,
+            ack_type=ack_type,
+            position=position,
+            ranges=None if ranges is None else pack(ranges),
+            buckets=None if buckets is None else [list(pair) for pair in buckets],
+            transaction=None if scope is None else scope.id,
+            attempt=None if scope is None else scope.attempt,
+        )
+        sent = link.connection.start_request(ack)
         sent.add_done_callback(ignore_outcome)  # the caller may be cancelled by then
         return sent
 
@@ -425,14 +429,15 @@ class Attachment:
         """Grant credit for more messages and bytes."""
         link = self._link
         if link is not None and not self.broken and (messages > 0 or size > 0):
-            flow = {"consumer_id": link.ident, "messages": messages, "bytes": size}
-            link.connection.stream.send(Command.FLOW, flow)
+            flow = commands.Flow(consumer_id=link.ident, messages=messages, bytes=size)
+            link.connection.stream.send(flow)
 
-    def send(self, command: Command, header: dict[str, Any]) -> None:
-        """Send a command without an answer; nothing while it is not attached."""
+    def redeliver(self, ranges: commands.Ranges, backoff: list[float] | None) -> None:
+        """Send REDELIVER; nothing while it is not attached."""
         link = self._link
         if link is not None:
-            link.connection.stream.send(command, {"consumer_id": link.ident, **header})
+            back = commands.Redeliver(consumer_id=link.ident, ranges=ranges, backoff=backoff)
+            link.connection.stream.send(back)
 
     # -- ending ----------------------------------------------------------------------------------------------
 

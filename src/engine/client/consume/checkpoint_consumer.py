@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 from datetime import UTC, datetime
-from typing import Any
 
 from engine._native.format.entry import Entry
 from engine.client.base.options import ConsumerOptions
@@ -23,7 +22,7 @@ from engine.errors import InvalidArgumentError, NotFoundError
 from engine.model.names import TopicName
 from engine.model.positions import Checkpoint
 from engine.model.subscriptions import DeliveryMode
-from engine.wire.commands import Command
+from engine.wire import commands
 
 
 class AsyncCheckpointConsumer(Receiver):
@@ -118,7 +117,7 @@ class AsyncCheckpointConsumer(Receiver):
             return dict(start.positions)
         if start.form == "earliest":
             return {}
-        at = "latest" if start.form == "latest" else start.timestamp_ms
+        at = "latest" if start.timestamp_ms is None else start.timestamp_ms
         segments = list(self.session.layout.segments.values())
         offsets = await asyncio.gather(*(self._offset(segment, at) for segment in segments))
         return {s.segment_id: offset for s, offset in zip(segments, offsets, strict=True)}
@@ -143,16 +142,15 @@ class AsyncCheckpointConsumer(Receiver):
                 f"is there now was created at {_instant(here)}. Checkpoint.earliest() begins with its first message"
             )
 
-    async def _offset(self, segment: SegmentView, at: str | int | None) -> int:
+    async def _offset(self, segment: SegmentView, at: str | int) -> int:
         try:
-            answer = await self.session.ask(segment.segment_id, Command.SEGMENT_OFFSET, {"at": at})
+            return (await self.session.place(segment.segment_id, at)).offset
         except NotFoundError:
             await self.session.look()
             view = self.session.layout.segments.get(segment.segment_id)
             if view is not None and view.active:
                 raise
             return 0  # deleted by retention; attaching will find that out
-        return int(answer["result"]["offset"])
 
     # -- segments --------------------------------------------------------------------------------------------
 
@@ -228,13 +226,13 @@ class AsyncCheckpointConsumer(Receiver):
         self._passed.pop(segment_id, None)
         return standing
 
-    def _push(self, attachment: Attachment, entries: list[Entry], header: dict[str, Any], begin: int) -> int:
+    def _push(self, attachment: Attachment, entries: list[Entry], header: commands.Message, begin: int) -> int:
         """Note where the last message of the block is, and where the block ends."""
         pushed = super()._push(attachment, entries, header, begin)
         if entries:
             last, behind = self._passed.get(attachment.segment_id, (0, 0))[0], _behind(entries)
             if pushed:
-                last = _without_tail(behind, header.get("skip") or ())
+                last = _without_tail(behind, header.skip or ())
             self._passed[attachment.segment_id] = (last, behind)
         return pushed
 

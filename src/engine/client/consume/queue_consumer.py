@@ -10,6 +10,7 @@ from collections.abc import Coroutine, Iterable
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from msgspec.structs import replace
 from pyroaring import BitMap64
 
 from engine._native.consume.batch import MessageBatch
@@ -31,7 +32,7 @@ from engine.model.names import TopicName
 from engine.model.positions import MessageId
 from engine.model.redelivery import Backoff
 from engine.model.subscriptions import DeliveryMode
-from engine.wire.commands import Command
+from engine.wire import commands
 
 RANGES_MAX = 20_000  # of one frame, so that it fits its header
 OFFSET_MAX = 1 << 63
@@ -143,11 +144,11 @@ class AsyncQueueConsumer(Receiver):
 
     # -- what the user has -----------------------------------------------------------------------------------
 
-    def _push(self, attachment: Attachment, entries: list[Entry], header: dict[str, Any], begin: int) -> int:
+    def _push(self, attachment: Attachment, entries: list[Entry], header: commands.Message, begin: int) -> int:
         """Queue a block; messages that were redelivered too often become dead letters."""
         if not entries or self._closed:
             return 0
-        skip, redelivered = header.get("skip"), header.get("redelivered")
+        skip, redelivered = header.skip, header.redelivered
         first, last = entries[0].first_offset, entries[-1].first_offset + entries[-1].count - 1
         offsets = range_set(first, last)
         if skip:
@@ -158,7 +159,7 @@ class AsyncQueueConsumer(Receiver):
             and (dead := (self._dead_letters.select(redelivered) & offsets) - _unreadable(entries))
         ):
             offsets -= dead
-            header = {**header, "skip": runs(range_set(first, last) - offsets)}
+            header = replace(header, skip=runs(range_set(first, last) - offsets))
             self._put_aside(attachment, self._dead_letters, entries, dead, redelivered)
         self._settle()
         self._unacked.arrived(attachment.segment_id, offsets)
@@ -211,7 +212,7 @@ class AsyncQueueConsumer(Receiver):
         found = runs(offsets)
         for start in range(0, len(found) if attachment is not None else 0, RANGES_MAX):
             assert attachment is not None
-            attachment.send(Command.REDELIVER, {"ranges": pack(found[start : start + RANGES_MAX]), "backoff": delays})
+            attachment.redeliver(pack(found[start : start + RANGES_MAX]), delays)
 
     # -- bad entries -----------------------------------------------------------------------------------------
 

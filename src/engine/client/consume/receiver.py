@@ -37,6 +37,7 @@ from engine.limits import RECEIVE_QUEUE_BYTES
 from engine.model.names import TopicName
 from engine.model.positions import MessageId, split_position
 from engine.model.subscriptions import DeliveryMode
+from engine.wire import commands
 
 
 class Receiver(Receiving):
@@ -215,37 +216,37 @@ class Receiver(Receiving):
 
     # -- arriving --------------------------------------------------------------------------------------------
 
-    def blocks_came(self, attachment: Attachment, header: dict[str, Any], payload: memoryview) -> None:
+    def blocks_came(self, attachment: Attachment, header: commands.Message, payload: memoryview) -> None:
         """Verify a block and queue it."""
         ordered = attachment.mode not in (DeliveryMode.QUEUE, DeliveryMode.SHARED)
         progress = attachment.progress
         start = progress.expected if ordered else 0
-        entries, lost = take_block(payload, header["salt"], attachment.segment_id, start if ordered else -1)
+        entries, lost = take_block(payload, header.salt, attachment.segment_id, start if ordered else -1)
         if self.options.schema.evolves:
             self._writers.look(entries)
-        self._pushed_messages += header["messages"]
+        self._pushed_messages += header.messages
         self._pushed_bytes += len(payload)
         begin = 0 if attachment.mode is DeliveryMode.QUEUE else max(start, progress.confirmed)
         pushed = self._push(attachment, entries, header, begin)
         if attachment.parked is None:
             attachment.pushed += pushed
         else:
-            self._credited_messages += header["messages"]  # counted as credited, until it is delivered after all
+            self._credited_messages += header.messages  # counted as credited, until it is delivered after all
             self._credited_bytes += len(payload)
         if entries:
             progress.arrive(attachment.gaps.skip(entries[-1].first_offset + entries[-1].count))
         if lost is not None:  # its messages are lost with it, and only counted
-            self._credited_messages += max(header["messages"] - sum(e.count for e in entries), 0)
+            self._credited_messages += max(header.messages - sum(e.count for e in entries), 0)
             self._credited_bytes += len(payload) - sum(e.size for e in entries)
             self._break_off(attachment, lost)
         self._recount()
         self._popped()  # messages for no receive are credited at once: nothing may ever be popped
         self._wake()
 
-    def _push(self, attachment: Attachment, entries: list[Entry], header: dict[str, Any], begin: int) -> int:
+    def _push(self, attachment: Attachment, entries: list[Entry], header: commands.Message, begin: int) -> int:
         """Queue the messages of a block that are for this consumer; how many."""
         queue = self._queue if attachment.parked is None else attachment.parked
-        return queue.push(entries, header.get("skip"), header.get("redelivered"), begin, attachment.progress.marks)
+        return queue.push(entries, header.skip, header.redelivered, begin, attachment.progress.marks)
 
     def schemas_came(self) -> None:
         """The schemas of everything queued are known."""

@@ -11,7 +11,6 @@ import contextlib
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 from engine.client.base.options import ConsumerOptions
 from engine.client.net.link import REGISTRATION, Link, LinkState
@@ -30,7 +29,8 @@ from engine.errors import (
 )
 from engine.model.names import SegmentName
 from engine.model.subscriptions import DeliveryMode
-from engine.wire.commands import Command
+from engine.wire import commands
+from engine.wire.commands import Header
 
 log = logging.getLogger(__name__)
 
@@ -103,32 +103,32 @@ class Registration:
         link = self._opening = Link(self._pool, REGISTRATION, self)
         self._url = url
         try:
-            if await link.open(url, self._header, self._pool.options.operation_timeout) is not None:
+            if await link.open(url, self._subscribe, self._pool.options.operation_timeout) is not None:
                 self._link = link
         finally:
             self._opening = None
 
-    def _header(self, ident: int) -> dict[str, Any]:
-        return {
-            "consumer_id": ident,
-            "topic": str(self._session.topic),
-            "subscription": self._options.subscription or self._options.group,
-            "consumer_name": self._options.name,
-            "instance": self._options.instance,
-            "kind": self._kind,
-            "initial_position": self._options.initial_position,
-            "created_ms": self.created_ms,
-        }
+    def _subscribe(self, ident: int) -> commands.ScalableTopicSubscribe:
+        return commands.ScalableTopicSubscribe(
+            consumer_id=ident,
+            topic=str(self._session.topic),
+            subscription=self._options.subscription or self._options.group or "",
+            consumer_name=self._options.name,
+            instance=self._options.instance,
+            kind=self._kind,
+            initial_position=self._options.initial_position,
+            created_ms=self.created_ms,
+        )
 
     # -- Attached --------------------------------------------------------------------------------------------
 
-    def frame_received(self, command: Command, header: dict[str, Any], payload: memoryview) -> None:
+    def frame_received(self, header: Header, payload: memoryview) -> None:
         """An assignment."""
         if self._closed:
             return
-        if command is Command.SCALABLE_TOPIC_ASSIGNMENT:
-            self.created_ms = self.created_ms or header.get("created_ms")
-            self._on_assignment(header["layout_epoch"], _assigned(header["segments"]))
+        if isinstance(header, commands.ScalableTopicAssignment):
+            self.created_ms = self.created_ms or header.created_ms
+            self._on_assignment(header.layout_epoch, _assigned(header.segments))
 
     def resume_writing(self) -> None:
         """Nothing is held back."""
@@ -209,26 +209,25 @@ class Registration:
         if known is not None and known.state is not LinkState.NEW and known.connection.lost is None:
             ident = known.ident if url == self._url else None
         connection = await self._pool.get(url) if known is None or ident is None else known.connection
-        header = {
-            "consumer_id": connection.next_id() if ident is None else ident,
-            "instance": self._options.instance,
-            "topic": str(self._session.topic),
-            "subscription": self._options.subscription or self._options.group,
-            "consumer_name": self._options.name,
-        }
-        await connection.request(Command.SCALABLE_TOPIC_UNSUBSCRIBE, header, self._pool.options.operation_timeout)
+        request = commands.ScalableTopicUnsubscribe(
+            consumer_id=connection.next_id() if ident is None else ident,
+            instance=self._options.instance,
+            topic=str(self._session.topic),
+            subscription=self._options.subscription or self._options.group,
+            consumer_name=self._options.name,
+        )
+        await connection.request(request, self._pool.options.operation_timeout)
 
 
 def _controller_url(layout: TopicLayout) -> str | None:
     return layout.controller_url
 
 
-def _assigned(segments: list[Any]) -> list[Assigned]:
+def _assigned(segments: list[commands.AssignedSegment]) -> list[Assigned]:
     """Raises ProtocolError, InvalidArgumentError, where a name is not that of its segment."""
     for s in segments:
-        if SegmentName.parse(s["topic"]).segment_id != s["segment_id"]:
-            raise ProtocolError(f"SCALABLE_TOPIC_ASSIGNMENT: segment {s['segment_id']} is not {s['topic']!r:.200}")
+        if SegmentName.parse(s.topic).segment_id != s.segment_id:
+            raise ProtocolError(f"SCALABLE_TOPIC_ASSIGNMENT: segment {s.segment_id} is not {s.topic!r:.200}")
     return [
-        Assigned(s["segment_id"], s["topic"], DeliveryMode.parse(s["mode"]), tuple(s.get("bucketBoundaries") or ()))
-        for s in segments
+        Assigned(s.segment_id, s.topic, DeliveryMode.parse(s.mode), tuple(s.bucketBoundaries or ())) for s in segments
     ]

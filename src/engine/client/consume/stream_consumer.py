@@ -8,6 +8,8 @@ from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from msgspec import UNSET
+
 from engine._native.consume.batch import MessageBatch
 from engine._native.consume.entry_queue import EntryQueue
 from engine._native.consume.message import Message
@@ -24,7 +26,7 @@ from engine.errors import EngineError, FencedError, NotFoundError, TransactionCo
 from engine.model.names import TopicName
 from engine.model.positions import MessageId, split_position
 from engine.model.subscriptions import DeliveryMode
-from engine.wire.commands import Command
+from engine.wire import commands
 
 log = logging.getLogger(__name__)
 
@@ -371,21 +373,20 @@ class AsyncStreamConsumer(Receiver):
         if self.session.layout.has_lost(segment_id):
             return True
         buckets = [[bucket, position] for bucket, position in asked.items() if bucket is not None]
-        fields = {"at": "latest", "subscription": self.options.subscription, "buckets": buckets or None}
         try:
-            answer = await self.session.ask(segment_id, Command.SEGMENT_OFFSET, fields)
+            place = await self.session.place(segment_id, "latest", self.options.subscription, buckets or None)
         except NotFoundError:
             await self.session.look()  # raises when the topic is gone
             if segment_id in self.session.layout.segments:  # a segment leaves the layout before its store goes
                 raise
             return True
-        return self._learn(segment_id, asked, answer["result"])
+        return self._learn(segment_id, asked, place)
 
-    def _learn(self, segment_id: int, asked: Asked, found: Mapping[str, Any]) -> bool:
+    def _learn(self, segment_id: int, asked: Asked, found: commands.Place) -> bool:
         """Note the cursor's position; whether it covers everything that was asked."""
-        known, confirmed = self._confirmed_there, int(found.get("acknowledged", 0))
+        known, confirmed = self._confirmed_there, found.acknowledged or 0
         known[segment_id] = max(known.get(segment_id, 0), confirmed)
-        open_buckets = frozenset(found.get("open_buckets", asked))
+        open_buckets = frozenset(asked if found.open_buckets is UNSET else found.open_buckets)
         durable = True
         for bucket, position in asked.items():
             if bucket is not None and bucket not in open_buckets:

@@ -9,7 +9,11 @@ from __future__ import annotations
 import asyncio
 import builtins
 import logging
+from collections.abc import Callable
+from operator import attrgetter
 from typing import Any, Protocol
+
+from msgspec.structs import replace
 
 from engine.client.net.deadlines import Deadlines
 from engine.errors import (
@@ -23,32 +27,33 @@ from engine.errors import (
     WrongPeerError,
 )
 from engine.limits import HANDSHAKE_S_MAX, KEEP_ALIVE_S
-from engine.wire.answers import check_answer, check_frame
-from engine.wire.commands import FEATURES, MAGIC, PROTOCOL_VERSION, Command
+from engine.wire import commands
+from engine.wire.commands import FEATURES, HEADERS, MAGIC, PROTOCOL_VERSION, Answer, Answerable, Header, answer_to
 from engine.wire.stream import FrameStream, Payload
 
 log = logging.getLogger(__name__)
 
 _NOTHING = memoryview(b"")
 
-# The header field that names the addressee of frames the broker sends on its own account.
-_ADDRESSEE = {
-    Command.SEND_RECEIPT: "producer_id",
-    Command.SEND_ERROR: "producer_id",
-    Command.CLOSE_PRODUCER: "producer_id",
-    Command.MESSAGE: "consumer_id",
-    Command.REACHED_END: "consumer_id",
-    Command.CLOSE_CONSUMER: "consumer_id",
-    Command.SCALABLE_TOPIC_ASSIGNMENT: "consumer_id",
-    Command.SCALABLE_TOPIC_UPDATE: "session_id",
-    Command.WATCH_TOPIC_LIST_UPDATE: "session_id",
+# The field that names the addressee of what the broker says on its own account.
+_ADDRESSEE: dict[type[Header], Callable[[Any], int]] = {
+    commands.SendReceipt: attrgetter("producer_id"),
+    commands.SendError: attrgetter("producer_id"),
+    commands.CloseProducer: attrgetter("producer_id"),
+    commands.Message: attrgetter("consumer_id"),
+    commands.ReachedEnd: attrgetter("consumer_id"),
+    commands.CloseConsumer: attrgetter("consumer_id"),
+    commands.ScalableTopicAssignment: attrgetter("consumer_id"),
+    commands.ScalableTopicUpdate: attrgetter("session_id"),
+    commands.WatchTopicListUpdate: attrgetter("session_id"),
 }
+_ANSWERS = frozenset(kind for kind in HEADERS.values() if "request_id" in kind.__struct_fields__)
 
 
 class Attached(Protocol):
     """A session on a connection. All methods run on the loop and must neither block nor raise."""
 
-    def frame_received(self, command: Command, header: dict[str, Any], payload: memoryview) -> None:
+    def frame_received(self, header: Header, payload: memoryview) -> None:
         """A frame with its id. Answers to its own requests arrive here as well when they carry the id."""
 
     def resume_writing(self) -> None:
@@ -74,8 +79,8 @@ class Connection:
 
         self._loop = asyncio.get_running_loop()
         self.ended: asyncio.Future[None] = self._loop.create_future()  # done when it is lost
-        self._handshake: asyncio.Future[dict[str, Any]] = self._loop.create_future()
-        self._requests: dict[int, tuple[Command, asyncio.Future[dict[str, Any]]]] = {}
+        self._handshake: asyncio.Future[commands.Connected] = self._loop.create_future()
+        self._requests: dict[int, tuple[Answerable[Any], asyncio.Future[Any]]] = {}
         self._fault: ProtocolError | None = None  # why this end has dropped the connection
         self._deadlines = Deadlines[int](self._missed)  # of requests that have one
         self._attached: dict[int, Attached] = {}
@@ -94,15 +99,15 @@ class Connection:
 
         Raises ConnectError, AuthenticationError, UnsupportedError, ProtocolError.
         """
-        hello = {
-            "magic": MAGIC,
-            "protocol": PROTOCOL_VERSION,
-            "features": list(FEATURES),
-            "client": "engine-python",
-            "token": token,
-            "target": target,
-        }
-        self.stream.send(Command.CONNECT, hello)
+        hello = commands.Connect(
+            magic=MAGIC,
+            protocol=PROTOCOL_VERSION,
+            features=list(FEATURES),
+            client="engine-python",
+            token=token,
+            target=target,
+        )
+        self.stream.send(hello)
         try:
             async with asyncio.timeout(HANDSHAKE_S_MAX):
                 answer = await self._handshake
@@ -111,15 +116,15 @@ class Connection:
             raise ConnectError(f"{self.url} did not answer the handshake within {HANDSHAKE_S_MAX:g} s") from e
         self._connected(answer)
 
-    def _connected(self, answer: dict[str, Any]) -> None:
-        self.features = frozenset(answer["features"]) & frozenset(FEATURES)
+    def _connected(self, answer: commands.Connected) -> None:
+        self.features = frozenset(answer.features) & frozenset(FEATURES)
         if "scalable-topics" not in self.features:
             self.stream.close()
             raise UnsupportedError(f"the broker at {self.url} lacks the feature scalable-topics")
-        self.broker_url = answer["broker"] or self.url
-        self.admin_url = answer.get("admin")
-        self.proxied = bool(answer.get("proxied"))
-        self._keep_alive_s = float(answer["keep_alive"])
+        self.broker_url = answer.broker or self.url
+        self.admin_url = answer.admin
+        self.proxied = bool(answer.proxied)
+        self._keep_alive_s = float(answer.keep_alive)
         if self._keep_alive_s > 0:
             self._look_again()
 
@@ -155,23 +160,28 @@ class Connection:
         self._attached.pop(ident, None)
 
     def start_request(
-        self, command: Command, header: dict[str, Any], payload: Payload = b"", *, timeout_s: float | None = None
-    ) -> asyncio.Future[dict[str, Any]]:
-        """Send a request; the future ends with the answer's header, the broker's error, or ConnectError.
+        self, request: Answerable[Answer], payload: Payload = b"", *, timeout_s: float | None = None
+    ) -> asyncio.Future[Answer]:
+        """Send a request; the future ends with its answer, the broker's error, or ConnectError.
 
         `timeout_s`: without an answer by then it ends with TimeoutError, also when it is not awaited any more.
         """
-        future: asyncio.Future[dict[str, Any]] = self._loop.create_future()
+        return self._start_request(request, payload, timeout_s)[1]
+
+    def _start_request(
+        self, request: Answerable[Answer], payload: Payload, timeout_s: float | None
+    ) -> tuple[int, asyncio.Future[Answer]]:
+        future: asyncio.Future[Answer] = self._loop.create_future()
         if self.lost is not None:
             future.set_exception(self.lost)
-            return future
+            return 0, future
         request_id = self.next_id()
-        header["request_id"] = request_id
-        self._requests[request_id] = command, future
+        request = replace(request, request_id=request_id)
+        self._requests[request_id] = request, future
         if timeout_s is not None:
             self._deadlines.add(request_id, self._loop.time() + timeout_s)
-        self.stream.send(command, header, payload)
-        return future
+        self.stream.send(request, payload)
+        return request_id, future
 
     def _missed(self, request_id: int) -> None:
         """The deadline of a request has passed."""
@@ -179,81 +189,78 @@ class Connection:
         if future is not None and not future.done():
             future.set_exception(TimeoutError(f"{self.url} did not answer in time"))
 
-    async def request(self, command: Command, header: dict[str, Any], timeout: float | None) -> dict[str, Any]:
-        """The answer's header. Raises the broker's error, ConnectError, TimeoutError after `timeout` seconds."""
-        future = self.start_request(command, header)
+    async def request(self, request: Answerable[Answer], timeout: float | None) -> Answer:
+        """Its answer. Raises the broker's error, ConnectError, TimeoutError after `timeout` seconds."""
+        request_id, future = self._start_request(request, b"", None)
         try:
             async with asyncio.timeout(timeout):
                 return await future
         except builtins.TimeoutError as e:
             if isinstance(e, TimeoutError):
                 raise  # the broker's own
-            raise TimeoutError(f"{self.url} did not answer {command.name} within {timeout:g} s") from e
+            raise TimeoutError(f"{self.url} did not answer {request.command.name} within {timeout:g} s") from e
         finally:
-            self._requests.pop(header.get("request_id", 0), None)
+            self._requests.pop(request_id, None)
 
     # -- FrameHandler ----------------------------------------------------------------------------------------
 
-    def frame_received(self, command: Command, header: dict[str, Any], payload: memoryview) -> None:
+    def frame_received(self, header: Header, payload: memoryview) -> None:
         """Pass the frame to its session, or its answer to the request. A malformed frame is the last one."""
         self._heard = True
         if self._fault is not None:
             return  # dropped; these frames were under way
         try:
-            check_frame(command, header)
-            self._received(command, header, payload)
+            self._received(header, payload)
         except ProtocolError as e:
             self.fail(e)
         except InvalidArgumentError as e:  # raised by a parser of one of its parts
-            self.fail(ProtocolError(f"{command.name} is malformed: {e}"))
+            self.fail(ProtocolError(f"{header.command.name} is malformed: {e}"))
 
-    def _received(self, command: Command, header: dict[str, Any], payload: memoryview) -> None:
-        request_id = header.get("request_id")
-        asked, future = self._requests.get(request_id or 0, (None, None))
-        if asked is not None:
-            check_answer(asked, command, header)
-        addressee = _ADDRESSEE.get(command)
+    def _received(self, header: Header, payload: memoryview) -> None:
+        kind = type(header)
+        request_id: int | None = header.request_id if kind in _ANSWERS else None  # type: ignore[attr-defined]
+        request, future = self._requests.get(request_id or 0, (None, None))
+        answer = None if request is None or kind is commands.Error else answer_to(request, header)
+        addressee = _ADDRESSEE.get(kind)
         if addressee is not None:
-            self._hand_on(header[addressee], command, header, payload)
-            if command is Command.SEND_RECEIPT:
-                for receipt in header.get("more") or ():  # of other producers
-                    self._hand_on(receipt["producer_id"], command, receipt, _NOTHING)
+            self._hand_on(addressee(header), header, payload)
+            if isinstance(header, commands.SendReceipt):
+                for receipt in header.more or ():  # of other producers
+                    self._hand_on(receipt.producer_id, receipt, _NOTHING)
         if request_id:
-            self._answered(command, header, request_id, future)
+            self._answered(header, answer, request_id, future)
         elif addressee is None:
-            self._special(command, header)
+            self._special(header)
 
-    def _hand_on(self, ident: int, command: Command, header: dict[str, Any], payload: memoryview) -> None:
+    def _hand_on(self, ident: int, header: Header, payload: memoryview) -> None:
         if (attached := self._attached.get(ident)) is not None:
-            attached.frame_received(command, header, payload)
+            attached.frame_received(header, payload)
 
-    def _answered(
-        self, command: Command, header: dict[str, Any], request_id: int, future: asyncio.Future[dict[str, Any]] | None
-    ) -> None:
+    def _answered(self, header: Header, answer: Any, request_id: int, future: asyncio.Future[Any] | None) -> None:
         self._requests.pop(request_id, None)
         self._deadlines.discard(request_id)
         if future is None or future.done():
             return
-        if command is Command.ERROR:
-            future.set_exception(EngineError.from_code(header["code"], header["message"]))
+        if isinstance(header, commands.Error):
+            future.set_exception(EngineError.from_code(header.code, header.message))
         else:
-            future.set_result(header)
+            future.set_result(answer)
 
-    def _special(self, command: Command, header: dict[str, Any]) -> None:
-        if command is Command.PING:
-            self.stream.send(Command.PONG, {})
-        elif command is Command.CONNECTED:
+    def _special(self, header: Header) -> None:
+        if isinstance(header, commands.Ping):
+            self.stream.send(commands.Pong())
+        elif isinstance(header, commands.Connected):
             if not self._handshake.done():
                 self._handshake.set_result(header)
-        elif command is Command.ERROR:
+        elif isinstance(header, commands.Error):
             self._error_received(header)
 
-    def _error_received(self, header: dict[str, Any]) -> None:
+    def _error_received(self, header: commands.Error) -> None:
         """An error that answers no request: a refused handshake, or the end of a layout session."""
-        error = EngineError.from_code(header["code"], header["message"])
-        attached = self._attached.get(header.get("session_id", 0))
+        error = EngineError.from_code(header.code, header.message)
+        attached = self._attached.get(header.session_id)
         if attached is not None:
-            attached.frame_received(Command.ERROR, header, memoryview(b""))
+            attached.frame_received(header, _NOTHING)
         elif not self._handshake.done():
             self._handshake.set_exception(error)
         else:
@@ -315,7 +322,7 @@ class Connection:
             self.stream.abort()
             return
         if self._silent:
-            self.stream.send(Command.PING, {})
+            self.stream.send(commands.Ping())
         self._look_again()
 
     def _look_again(self) -> None:

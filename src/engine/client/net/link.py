@@ -29,7 +29,8 @@ from typing import Any, Protocol
 from engine.client.net.connection import Connection, ignore_outcome
 from engine.client.net.pool import Pool
 from engine.errors import ConnectError, EngineError, NotOwnerError, TimeoutError
-from engine.wire.commands import Command
+from engine.wire import commands
+from engine.wire.commands import Answer, Closing, Header, Request
 
 log = logging.getLogger(__name__)
 
@@ -39,22 +40,21 @@ class LinkKind:
     """The commands of one kind of session.
 
     `opens`: the request. `id_field`: the header field with the link's id. `closes`: how the client ends it, None where
-    it just stops listening. `ended_by`: how the broker does. `confirmed`: `closes` is a request with an answer.
+    it just stops listening. `ended_by`: how the broker does.
     """
 
-    opens: Command
+    opens: type[Request[Any]]
     id_field: str
-    closes: Command | None
-    ended_by: Command | None = None
-    confirmed: bool = False
+    closes: type[Closing | commands.ScalableTopicClose | commands.WatchTopicListClose] | None
+    ended_by: type[Closing] | None = None
 
 
-PRODUCER = LinkKind(Command.PRODUCER, "producer_id", Command.CLOSE_PRODUCER, Command.CLOSE_PRODUCER, True)
-CONSUMER = LinkKind(Command.SUBSCRIBE, "consumer_id", Command.CLOSE_CONSUMER, Command.CLOSE_CONSUMER, True)
+PRODUCER = LinkKind(commands.Producer, "producer_id", commands.CloseProducer, commands.CloseProducer)
+CONSUMER = LinkKind(commands.Subscribe, "consumer_id", commands.CloseConsumer, commands.CloseConsumer)
 # Not closed: to the controller, the end of a registration would be a leave, and the share would go to others at once.
-REGISTRATION = LinkKind(Command.SCALABLE_TOPIC_SUBSCRIBE, "consumer_id", None, Command.CLOSE_CONSUMER)
-LOOKUP = LinkKind(Command.SCALABLE_TOPIC_LOOKUP, "session_id", Command.SCALABLE_TOPIC_CLOSE)
-TOPIC_LIST = LinkKind(Command.WATCH_TOPIC_LIST, "session_id", Command.WATCH_TOPIC_LIST_CLOSE)
+REGISTRATION = LinkKind(commands.ScalableTopicSubscribe, "consumer_id", None, commands.CloseConsumer)
+LOOKUP = LinkKind(commands.ScalableTopicLookup, "session_id", commands.ScalableTopicClose)
+TOPIC_LIST = LinkKind(commands.WatchTopicList, "session_id", commands.WatchTopicListClose)
 
 
 class LinkState(enum.Enum):
@@ -79,7 +79,7 @@ _MOVES = {
 class LinkSession(Protocol):
     """What a link belongs to. All methods run on the loop and must neither block nor raise."""
 
-    def frame_received(self, command: Command, header: dict[str, Any], payload: memoryview) -> None:
+    def frame_received(self, header: Header, payload: memoryview) -> None:
         """A frame with the link's id, but for the one that ends it."""
 
     def resume_writing(self) -> None:
@@ -110,9 +110,9 @@ class Link:
         self.state = state
 
     async def open(
-        self, url: str | None, header_of: Callable[[int], dict[str, Any]], timeout: float | None
-    ) -> dict[str, Any] | None:
-        """The answer's header; None when close() was called first. `header_of(id)` makes the request's header.
+        self, url: str | None, request_of: Callable[[int], Request[Answer]], timeout: float | None
+    ) -> Answer | None:
+        """The answer; None when close() was called first. `request_of(id)` makes the request.
 
         Raises what the pool and the broker raise, ConnectError, TimeoutError after `timeout` seconds, NotOwnerError.
         """
@@ -123,7 +123,7 @@ class Link:
         self._move_to(LinkState.OPENING)
         connection.attach(self.ident, self)
         try:
-            answer = await connection.request(self._kind.opens, header_of(self.ident), timeout)
+            answer = await connection.request(request_of(self.ident), timeout)
         except EngineError as e:
             if self._is_closed():
                 return None  # whatever the answer is, it is not wanted any more
@@ -147,7 +147,7 @@ class Link:
         if self.connection.lost is not None:
             raise self.connection.lost
         if self.state is LinkState.ENDED:
-            raise NotOwnerError(f"{self._kind.opens.name}: the broker ended the session as it began")
+            raise NotOwnerError(f"{self._kind.opens.command.name}: the broker ended the session as it began")
         self._move_to(LinkState.OPEN)
         return True
 
@@ -164,38 +164,39 @@ class Link:
 
     def close(self) -> None:
         """End it and tell the broker, without waiting for its answer. Idempotent."""
-        command = self._kind.closes
-        if not self.drop() or command is None:
+        if not self.drop() or (closing := self._closing({})) is None:
             return
-        header = {self._kind.id_field: self.ident}
-        if self._kind.confirmed:
-            self.connection.start_request(command, header).add_done_callback(ignore_outcome)
+        if isinstance(closing, Closing):
+            self.connection.start_request(closing).add_done_callback(ignore_outcome)
         else:
-            self.connection.stream.send(command, header)
+            self.connection.stream.send(closing)
+
+    def _closing(self, fields: dict[str, Any]) -> Header | None:
+        """What tells the broker of the end; None: nothing does."""
+        named = {self._kind.id_field: self.ident, **fields}
+        return None if self._kind.closes is None else self._kind.closes(**named)
 
     async def close_and_wait(self, fields: dict[str, Any] | None = None) -> None:
         """End it, tell the broker (with `fields`, too) and wait until it has confirmed that. Idempotent."""
-        command = self._kind.closes
         if self.state is not LinkState.OPEN:
             self.close()
-        elif self.drop() and command is not None:
-            header = {self._kind.id_field: self.ident, **(fields or {})}
+        elif self.drop() and isinstance(closing := self._closing(fields or {}), Closing):
             try:
-                await self.connection.request(command, header, self._pool.options.operation_timeout)
+                await self.connection.request(closing, self._pool.options.operation_timeout)
             except EngineError as e:
-                log.debug("%s: %s was not confirmed: %s", self.connection.url, command.name, e)
+                log.debug("%s: %s was not confirmed: %s", self.connection.url, closing.command.name, e)
 
     # -- Attached --------------------------------------------------------------------------------------------
 
-    def frame_received(self, command: Command, header: dict[str, Any], payload: memoryview) -> None:
+    def frame_received(self, header: Header, payload: memoryview) -> None:
         """See Attached."""
-        if command is self._kind.ended_by and header.get("request_id") is None:
+        if type(header) is self._kind.ended_by and isinstance(header, Closing) and header.request_id is None:
             self.connection.detach(self.ident)
             self._move_to(LinkState.ENDED)
-            code, message = header.get("code") or ConnectError.code, header.get("message") or "closed"
+            code, message = header.code or ConnectError.code, header.message or "closed"
             self._session.link_ended(EngineError.from_code(code, message))
         else:
-            self._session.frame_received(command, header, payload)
+            self._session.frame_received(header, payload)
 
     def resume_writing(self) -> None:
         """See Attached."""

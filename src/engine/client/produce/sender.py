@@ -28,7 +28,7 @@ import asyncio
 import enum
 import logging
 from collections.abc import Iterable, Mapping
-from typing import Any, Protocol
+from typing import Protocol
 
 from engine._native.produce.sealed import SealedEntry
 from engine.aio.backoff import RetryDelay
@@ -58,7 +58,8 @@ from engine.errors import (
 )
 from engine.model.access import AccessMode
 from engine.model.transactions import TRANSACTION_OVER
-from engine.wire.commands import Command
+from engine.wire import commands
+from engine.wire.commands import Header
 
 log = logging.getLogger(__name__)
 
@@ -167,12 +168,15 @@ class Sender:
         while backlog.queue and connection.writable:
             entries = backlog.next_frame()
             if entries:
-                header = {"producer_id": link.ident, "entries": len(entries)}
+                transaction = attempt = None
                 if (scope := entries[0].scope) is not None:
-                    header.update(scope.fields)
+                    transaction, attempt = scope.id, scope.attempt
                     connection.stream.gather()  # the commit may follow at once
                     scope.frame_sent(connection, len(entries))
-                connection.stream.send(Command.SEND, header, [e.data for e in entries])
+                header = commands.Send(
+                    producer_id=link.ident, entries=len(entries), transaction=transaction, attempt=attempt
+                )
+                connection.stream.send(header, [e.data for e in entries])
                 backlog.sent.extend(entries)
 
     def fail_queued(self, error: Exception) -> None:
@@ -232,12 +236,12 @@ class Sender:
 
     # -- what the segment's owner answers --------------------------------------------------------------------
 
-    def frame_received(self, command: Command, header: dict[str, Any], payload: memoryview) -> None:
+    def frame_received(self, header: Header, payload: memoryview) -> None:
         """Receipts and refusals."""
-        if command is Command.SEND_RECEIPT:
-            self._receipt(header["sequences"], header["offsets"])
-        elif command is Command.SEND_ERROR:
-            self._refused(header["sequence"], EngineError.from_code(header["code"], header["message"]))
+        if isinstance(header, commands.Receipt):
+            self._receipt(header.sequences, header.offsets)
+        elif isinstance(header, commands.SendError):
+            self._refused(header.sequence, EngineError.from_code(header.code, header.message))
 
     def resume_writing(self) -> None:
         """See LinkSession."""
@@ -454,32 +458,32 @@ class Sender:
         link = self._opening = Link(owner.pool, PRODUCER, self)
         claim: list[int] | None = None  # that the request carried
 
-        def header_of(ident: int) -> dict[str, Any]:
+        def request_of(ident: int) -> commands.Producer:
             nonlocal claim
             claim = None if self._is_first else owner.claim
-            return {
-                "producer_id": ident,
-                "topic": self.segment.name,
-                "producer_name": owner.name,
-                "access_mode": self._access,
-                "claim": claim,
-                "renewal": owner.started,
-                "waited_ms": owner.waited_ms(),
-                "properties": owner.properties,
-            }
+            return commands.Producer(
+                producer_id=ident,
+                topic=self.segment.name,
+                producer_name=owner.name,
+                access_mode=self._access,
+                claim=claim,
+                renewal=owner.started,
+                waited_ms=owner.waited_ms(),
+                properties=dict(owner.properties),
+            )
 
         try:
-            answer = await link.open(url, header_of, timeout)
+            answer = await link.open(url, request_of, timeout)
         finally:
             self._opening = None
         if answer is None:
             return
         self._link = link
         self.used, self.eager, self._claims_left = True, False, 0
-        self.last_sequence = answer["last_sequence"]
+        self.last_sequence = answer.last_sequence
         if claim is None:
-            owner.claim = answer.get("claim")
-        owner.acknowledged_below = max(owner.acknowledged_below, answer.get("floor") or 0)
+            owner.claim = answer.claim
+        owner.acknowledged_below = max(owner.acknowledged_below, answer.floor or 0)
         self.transmit()
 
     @property

@@ -16,12 +16,13 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from engine._native.serve import log
 from engine.aio.files import ReadFile
 from engine.errors import CorruptionError, NotFoundError, ProtocolError
 from engine.limits import LOG_INDEX_BYTES_STEP, READ_BLOCK_SIZE
+from engine.wire import commands
 from engine.wire.chunks import ChunkPool
 
 _WANTED = READ_BLOCK_SIZE + LOG_INDEX_BYTES_STEP  # enough for a whole block behind an index entry
@@ -63,7 +64,7 @@ class LocalFiles:
         "_chunks", "_file", "_hidden", "_left", "_open_file", "_position", "_segment_id", "_wanted", "offset", "upto"
     )  # fmt: skip
 
-    def __init__(self, segment_id: int, start: int, answer: dict[str, Any], open_file: OpenFile) -> None:
+    def __init__(self, segment_id: int, start: int, answer: commands.Files, open_file: OpenFile) -> None:
         """`answer`: to SEGMENT_FILES. Raises ProtocolError for a malformed one."""
         self.offset = start  # the next one to be read
         self._segment_id = segment_id
@@ -152,14 +153,12 @@ class LocalFiles:
         self._file = None
 
 
-def _parsed(answer: dict[str, Any]) -> tuple[list[_Stretch], list[list[int]], int]:
+def _parsed(answer: commands.Files) -> tuple[list[_Stretch], list[list[int]], int]:
     """(Files, hidden ranges, both with the first one last; upto)."""
-    try:
-        stretches = [_Stretch(*one) for one in answer["files"]]
-        hidden = [[int(first), int(last)] for first, last in answer["hidden"]]
-        upto = min(int(answer["upto"]), stretches[-1].next_offset if stretches else 0)
-    except (KeyError, TypeError, ValueError) as e:
-        raise ProtocolError(f"SEGMENT_FILES: the answer {answer!r:.200} is malformed") from e
+    if answer.files is None or answer.hidden is None:
+        raise ProtocolError(f"SEGMENT_FILES: the answer {answer!r:.200} is malformed")
+    stretches = [_Stretch(*one) for one in answer.files]
+    upto = min(answer.upto, stretches[-1].next_offset if stretches else 0)
     for stretch in stretches:
         stretch.check()
-    return stretches[::-1], hidden[::-1], upto
+    return stretches[::-1], answer.hidden[::-1], upto

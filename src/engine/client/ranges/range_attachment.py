@@ -11,7 +11,8 @@ from engine.client.net.link import Link
 from engine.client.ranges.local_files import LocalFiles
 from engine.errors import EngineError
 from engine.model.subscriptions import DeliveryMode
-from engine.wire.commands import SHORT_CIRCUIT_READS, Command
+from engine.wire import commands
+from engine.wire.commands import SHORT_CIRCUIT_READS
 
 log = logging.getLogger(__name__)
 
@@ -68,11 +69,11 @@ class RangeAttachment(Attachment):
         if SHORT_CIRCUIT_READS not in connection.features or not connection.is_near:
             return None
         expected = self.progress.expected
-        wanted = {"topic": self.name, "start": expected, "stop": self.stop}
+        wanted = commands.SegmentFiles(topic=self.name, start=expected, stop=self.stop)
         try:
-            answer = await connection.request(Command.SEGMENT_FILES, wanted, pool.options.operation_timeout)
+            answer = await connection.request(wanted, pool.options.operation_timeout)
             self._asked = True
-            files = LocalFiles(self.segment_id, expected, answer.get("result") or {}, pool.options.open_file)
+            files = LocalFiles(self.segment_id, expected, answer, pool.options.open_file)
             if files.upto <= expected:
                 return None
             await files.open()
@@ -154,7 +155,13 @@ class RangeAttachment(Attachment):
         if self._files is files:
             self._messages -= block.messages
             self._bytes -= len(block.data)
-            header = {"salt": block.salt, "messages": block.messages, "skip": block.skip or None}
+            header = commands.Message(
+                consumer_id=0,  # no broker sends it
+                segment_id=self.segment_id,
+                salt=block.salt,
+                messages=block.messages,
+                skip=block.skip or None,
+            )
             self._owner.blocks_came(self, header, block.data)
 
     def _leave_files(self, why: str) -> None:

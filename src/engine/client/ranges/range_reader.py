@@ -29,7 +29,7 @@ from engine.errors import AlreadyClosedError, CorruptionError, InvalidArgumentEr
 from engine.limits import READ_BLOCK_SIZE
 from engine.model.names import TopicName
 from engine.model.positions import Checkpoint
-from engine.wire.commands import Command
+from engine.wire import commands
 
 BATCH_MESSAGES = 65_536
 # Reading ahead from files saves no waiting; and what was just read is copied from the processor's cache.
@@ -95,10 +95,10 @@ class AsyncRangeReader(Receiver):
     async def _check(self, segment_id: int) -> None:
         """Raise InvalidArgumentError for a range beyond the segment's end, which could be waited for for ever."""
         try:
-            answer = await self.session.ask(segment_id, Command.SEGMENT_OFFSET, {"at": "latest"})
+            place = await self.session.place(segment_id, "latest")
         except NotFoundError:
             return  # deleted: _advance() handles it
-        end, stop = int(answer["result"]["offset"]), self._plan.ranges[segment_id][1]
+        end, stop = place.offset, self._plan.ranges[segment_id][1]
         if stop > end:
             raise InvalidArgumentError(
                 f"segment {segment_id} of {self._topic} ends at {end}, before {stop}, the end of the range"
@@ -262,17 +262,17 @@ class AsyncRangeReader(Receiver):
         super().detached(attachment)
         attachment.progress.expected = self._standing(attachment.segment_id)
 
-    def blocks_came(self, attachment: Attachment, header: dict[str, Any], payload: memoryview) -> None:
+    def blocks_came(self, attachment: Attachment, header: commands.Message, payload: memoryview) -> None:
         """Queue what belongs to the range, which may end with this block."""
         assert isinstance(attachment, RangeAttachment)
         super().blocks_came(attachment, header, payload)
         if self._failure is None and attachment.progress.expected >= attachment.stop and not attachment.broken:
             self._finish(attachment)
 
-    def _push(self, attachment: Attachment, entries: list[Entry], header: dict[str, Any], begin: int) -> int:
+    def _push(self, attachment: Attachment, entries: list[Entry], header: commands.Message, begin: int) -> int:
         """Queue what is wanted; what is not, or lies before the start, is credited at once."""
         assert isinstance(attachment, RangeAttachment)
-        stop, skip = attachment.stop, header.get("skip") or []
+        stop, skip = attachment.stop, header.skip or []
         if entries and (first := entries[0].first_offset) < begin:
             lead = begin - first - overlap(skip, first, begin)
             attachment.ungranted += lead

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 
 from engine.client.net.link import CONSUMER, Link
 from engine.client.topic.layout import SegmentView
 from engine.client.topic.session import TopicSession
 from engine.errors import EngineError
 from engine.model.subscriptions import DeliveryMode
-from engine.wire.commands import Command
+from engine.wire import commands
+from engine.wire.commands import Header
 
 
 class Tails:
@@ -35,30 +35,22 @@ class Tails:
     async def _read(self, view: SegmentView, end: int) -> None:
         pool = self._session.pool
 
-        def header_of(ident: int) -> dict[str, Any]:
-            return {
-                "consumer_id": ident,
-                "topic": view.name,
-                "consumer_name": self._name,
-                "mode": DeliveryMode.READER,
-                "start": end,
-                "subscription": None,
-                "initial_position": None,
-                "priority": None,
-                "transactions": None,
-            }
+        def request_of(ident: int) -> commands.Subscribe:
+            return commands.Subscribe(
+                consumer_id=ident, topic=view.name, consumer_name=self._name, mode=DeliveryMode.READER, start=end
+            )
 
         if self._over:
             return
         link = Link(pool, CONSUMER, self)
         self._readers.append(link)
         try:
-            answer = await link.open(view.url, header_of, pool.options.operation_timeout)
+            answer = await link.open(view.url, request_of, pool.options.operation_timeout)
         except EngineError:
             self.close()
             return
         if answer is not None:
-            link.connection.stream.send(Command.FLOW, {"consumer_id": link.ident, "messages": 1, "bytes": 1})
+            link.connection.stream.send(commands.Flow(consumer_id=link.ident, messages=1, bytes=1))
             self._missing -= 1
 
     @property
@@ -75,7 +67,7 @@ class Tails:
 
     # -- Attached --------------------------------------------------------------------------------------------
 
-    def frame_received(self, command: Command, header: dict[str, Any], payload: memoryview) -> None:
+    def frame_received(self, header: Header, payload: memoryview) -> None:
         """A message, the end of a segment, or of the reader."""
         self.close()
 

@@ -15,9 +15,10 @@ from engine.client.topic.session import TopicSession
 from engine.errors import AlreadyClosedError, EngineError, InvalidArgumentError, NotFoundError
 from engine.model.names import TopicName
 from engine.model.positions import Checkpoint
-from engine.wire.commands import Command
+from engine.wire import commands
 
 LISTEN_S_MIN = 0.2  # between two attempts, so that owners that refuse get few requests
+Asked = dict[int, commands.Place | None]  # by segment; None for those that need not be asked
 AT_ONCE_S = 1.0  # a connected owner that takes longer may have lost the segment: then it is asked with retries
 
 
@@ -71,9 +72,9 @@ class TopicSegments:
         return Checkpoint(positions, epoch=self.epoch, topic=self.topic, topic_created_ms=self.created_ms)
 
 
-def _segment(view: SegmentView, said: Mapping[str, Any]) -> Segment:
+def _segment(view: SegmentView, said: commands.Place) -> Segment:
     """A segment as its owner has answered."""
-    hashes, end = view.hash_range, int(said["offset"])
+    hashes, end = view.hash_range, said.offset
     return Segment(
         segment_id=view.segment_id,
         hash_start=hashes.start,
@@ -82,9 +83,9 @@ def _segment(view: SegmentView, said: Mapping[str, Any]) -> Segment:
         parents=view.parents,
         children=view.children,
         bucket_ends=view.bucket_ends,
-        first=int(said["first"]),
+        first=said.first,
         end=end,
-        settled=not view.active and end >= int(said["end"]),
+        settled=not view.active and end >= said.end,
     )
 
 
@@ -133,16 +134,19 @@ class AsyncTopicView:
             await self._session.look()
             self._settled.clear()
         layout, asked = await self._ask_all()
-        if any(view.active and asked[i].get("sealed") for i, view in layout.segments.items() if i in asked):
+        if any(view.active and (place := asked.get(i)) and place.sealed for i, view in layout.segments.items()):
             await self._session.look()  # it has children that are not known yet
             layout, asked = await self._ask_all()
-        told = {i: view for i, view in layout.segments.items() if i in asked}
-        found = {i: self._settled.get(i) or _segment(view, asked[i]) for i, view in told.items()}
+        told = [view for i, view in layout.segments.items() if i in asked]
+        found = {view.segment_id: self._known_or(view, asked[view.segment_id]) for view in told}
         self._settled = {i: s for i, s in found.items() if s.settled}
         snapshot = TopicSegments(self._topic, layout.epoch, layout.created_ms, layout.key_hash, found)
         if self._known is None or snapshot != self._known:
             self._known = snapshot
         return self._known
+
+    def _known_or(self, view: SegmentView, place: commands.Place | None) -> Segment:
+        return self._settled[view.segment_id] if place is None else _segment(view, place)
 
     def listen(self) -> None:
         """Follow changes from the last result of segments() on, instead of requesting it again; see `unchanged`.
@@ -169,11 +173,11 @@ class AsyncTopicView:
         """
         return self._tails is not None and self._tails.quiet and not self._closed and self._failure is None
 
-    async def _ask_all(self) -> tuple[TopicLayout, dict[int, Mapping[str, Any]]]:
+    async def _ask_all(self) -> tuple[TopicLayout, Asked]:
         """The layout, and the owners' answers for segments that may change. Without deleted ones."""
         layout = self._session.layout
         unsettled = [view for i, view in layout.segments.items() if i not in self._settled]
-        asked: dict[int, Mapping[str, Any]] = {i: {} for i in layout.segments if i in self._settled}
+        asked: Asked = dict.fromkeys(i for i in layout.segments if i in self._settled)
         asked.update(await self._ask_connected(unsettled))
         late = [view for view in unsettled if view.segment_id not in asked]
         for view, result in zip(late, await asyncio.gather(*(self._ask(v, "latest") for v in late)), strict=True):
@@ -181,25 +185,25 @@ class AsyncTopicView:
                 asked[view.segment_id] = result
         return layout, asked
 
-    async def _ask_connected(self, views: Iterable[SegmentView]) -> dict[int, Mapping[str, Any]]:
+    async def _ask_connected(self, views: Iterable[SegmentView]) -> dict[int, commands.Place]:
         """The answers of connected owners that answer soon, without a task for each: this is called often."""
         pool, layout = self._session.pool, self._session.layout
-        asked: dict[int, asyncio.Future[dict[str, Any]]] = {}
+        asked: dict[int, asyncio.Future[commands.Place]] = {}
         for view in views:
             url = layout.url_of(view.segment_id) or pool.url
             if pool.is_connected(url):
-                connection, header = await pool.get(url), {"topic": view.name, "at": "latest"}
-                asked[view.segment_id] = connection.start_request(Command.SEGMENT_OFFSET, header)
+                connection = await pool.get(url)
+                asked[view.segment_id] = connection.start_request(commands.SegmentOffset(topic=view.name, at="latest"))
         if asked:
             await asyncio.wait(asked.values(), timeout=AT_ONCE_S)
         for future in asked.values():
             future.cancel()  # no effect on those that have ended
         answered = {i: f for i, f in asked.items() if not f.cancelled() and f.exception() is None}
-        return {i: f.result()["result"] for i, f in answered.items()}
+        return {i: f.result() for i, f in answered.items()}
 
-    async def _ask(self, view: SegmentView, at: str | int) -> Mapping[str, Any] | None:
+    async def _ask(self, view: SegmentView, at: str | int) -> commands.Place | None:
         try:
-            answer = await self._session.ask(view.segment_id, Command.SEGMENT_OFFSET, {"at": at})
+            return await self._session.place(view.segment_id, at)
         except NotFoundError:
             if self._failure is not None:
                 raise
@@ -208,8 +212,6 @@ class AsyncTopicView:
             if now is not None and now.active:
                 raise
             return None
-        result: Mapping[str, Any] = answer["result"]
-        return result
 
     async def resolve(self, place: Checkpoint) -> Checkpoint:
         """A place (earliest, latest, a time) as a position in every segment; positions unchanged.
@@ -229,7 +231,7 @@ class AsyncTopicView:
         await self._session.look()
         layout, at = self._session.layout, place.timestamp_ms
         results = await asyncio.gather(*(self._ask(view, at) for view in layout.segments.values()))
-        offsets = {i: int(r["offset"]) for i, r in zip(layout.segments, results, strict=True) if r is not None}
+        offsets = {i: r.offset for i, r in zip(layout.segments, results, strict=True) if r is not None}
         return Checkpoint(offsets, epoch=layout.epoch, topic=self._topic, topic_created_ms=layout.created_ms)
 
     def _check_same(self, place: Checkpoint) -> None:

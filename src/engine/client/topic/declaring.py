@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 
+from msgspec.structs import asdict
+
 from engine.client.base.schema import Schema
 from engine.client.net.pool import persist
 from engine.client.topic.session import TopicSession
 from engine.errors import ConnectError, TimeoutError
 from engine.model.schema import TopicSchema
-from engine.wire.commands import Command
+from engine.wire import commands
 
 
 async def declare(session: TopicSession, schema: Schema, *, producer: bool) -> None:
@@ -33,10 +35,10 @@ async def learn(session: TopicSession, schema: Schema) -> None:
 
 async def _ask(session: TopicSession, schema: Schema, declared: dict[str, str] | None, producer: bool) -> None:
     pool, timeout = session.pool, session.pool.options.operation_timeout
-    header = {"topic": str(session.topic), "schema": declared, "producer": producer}
+    request = commands.TopicSchema(topic=str(session.topic), schema=declared, producer=producer)
 
     async def once() -> None:
-        answer = await (await pool.get()).request(Command.TOPIC_SCHEMA, header, timeout)
-        schema.learn(TopicSchema.of(version, checked=False) for version in answer["result"]["versions"])
+        answer = await (await pool.get()).request(request, timeout)
+        schema.learn(TopicSchema.of(asdict(version), checked=False) for version in answer.versions)
 
     await persist(pool, once, timeout, f"declaring the schema of {session.topic}")

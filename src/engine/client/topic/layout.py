@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any
 
 from engine.errors import ProtocolError
 from engine.model.hashrange import HashRange
 from engine.model.names import TopicName
+from engine.wire import commands
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,23 +37,23 @@ class TopicLayout:
     created_ms: int | None = None  # of the topic's creation: a later one of its name has another
 
     @classmethod
-    def from_dag(cls, topic: TopicName, dag: dict[str, Any]) -> TopicLayout:
+    def from_dag(cls, topic: TopicName, dag: commands.Dag) -> TopicLayout:
         """The layout in a SCALABLE_TOPIC_UPDATE. Raises ProtocolError when it is not one."""
+        brokers = dag.segmentBrokers or {}
         try:
-            brokers = dag.get("segmentBrokers") or {}
-            views = [_segment_view(topic, s, brokers) for s in dag["segments"]]
-            active = sorted((v for v in views if v.active), key=lambda v: v.hash_range.start)
-            return cls(
-                epoch=int(dag["epoch"]),
-                key_hash=str(dag.get("keyHash", "xxh64")),
-                durability=str(dag.get("durability", "fsync")),
-                segments={v.segment_id: v for v in views},
-                active=tuple(active),
-                controller_url=dag.get("controllerBrokerUrl"),
-                created_ms=int(dag.get("createdAtMs") or 0) or None,
-            )
-        except (KeyError, TypeError, ValueError, AttributeError) as e:
+            views = [_segment_view(topic, s, brokers) for s in dag.segments]
+        except ValueError as e:
             raise ProtocolError(f"SCALABLE_TOPIC_UPDATE of {topic}: the layout is malformed: {e!r}") from e
+        active = sorted((v for v in views if v.active), key=lambda v: v.hash_range.start)
+        return cls(
+            epoch=dag.epoch,
+            key_hash=dag.keyHash,
+            durability=dag.durability,
+            segments={v.segment_id: v for v in views},
+            active=tuple(active),
+            controller_url=dag.controllerBrokerUrl,
+            created_ms=dag.createdAtMs or None,
+        )
 
     def url_of(self, segment_id: int) -> str | None:
         """The owner's address, None when it is not known."""
@@ -74,16 +74,15 @@ class TopicLayout:
         return replace(self, segments=segments, active=active, controller_url=newer.controller_url)
 
 
-def _segment_view(topic: TopicName, segment: dict[str, Any], brokers: dict[Any, str]) -> SegmentView:
-    segment_id = int(segment["segmentId"])
-    hash_range = HashRange(int(segment["hashRange"]["start"]), int(segment["hashRange"]["end"]))
+def _segment_view(topic: TopicName, segment: commands.Segment, brokers: dict[str, str]) -> SegmentView:
+    hash_range = HashRange(segment.hashRange.start, segment.hashRange.end)
     return SegmentView(
-        segment_id=segment_id,
-        name=str(topic.segment(hash_range, segment_id)),
+        segment_id=segment.segmentId,
+        name=str(topic.segment(hash_range, segment.segmentId)),
         hash_range=hash_range,
-        active=str(segment["state"]).upper() == "ACTIVE",
-        parents=tuple(segment.get("parentIds") or ()),
-        children=tuple(segment.get("childIds") or ()),
-        bucket_ends=tuple(segment["bucketBoundaries"]),
-        url=brokers.get(str(segment_id)),
+        active=segment.state.upper() == "ACTIVE",
+        parents=tuple(segment.parentIds or ()),
+        children=tuple(segment.childIds or ()),
+        bucket_ends=tuple(segment.bucketBoundaries),
+        url=brokers.get(str(segment.segmentId)),
     )

@@ -22,7 +22,8 @@ from engine.errors import (
     TimeoutError,
 )
 from engine.model.names import TopicName
-from engine.wire.commands import Command
+from engine.wire import commands
+from engine.wire.commands import Header
 
 LOOKUP_S_MAX = 5.0  # a broker has this long to answer before another one is asked
 REFUSALS_MAX = 4  # in a row, after which the layout is looked up again: the known one may be out of date
@@ -98,8 +99,12 @@ class TopicSession:
 
     async def _lookup(self, url: str | None, create: bool, timeout: float) -> None:
         """Move the session to the broker at `url`, once that has answered."""
+
+        def request_of(ident: int) -> commands.ScalableTopicLookup:
+            return commands.ScalableTopicLookup(session_id=ident, topic=str(self.topic), create=create)
+
         link = Link(self.pool, LOOKUP, self)
-        await link.open(url, lambda ident: {"session_id": ident, "topic": str(self.topic), "create": create}, timeout)
+        await link.open(url, request_of, timeout)
         self._drop_session()
         self._link, self._url = link, url or self.pool.url
         self.looks += 1
@@ -109,14 +114,16 @@ class TopicSession:
 
     # -- Attached --------------------------------------------------------------------------------------------
 
-    def frame_received(self, command: Command, header: dict[str, Any], payload: memoryview) -> None:
+    def frame_received(self, header: Header, payload: memoryview) -> None:
         """A layout, or an error: the topic was deleted."""
         if self._closed:
             return
-        if command is Command.ERROR:
-            self._fail(EngineError.from_code(header["code"], header["message"]))
+        if isinstance(header, commands.Error):
+            self._fail(EngineError.from_code(header.code, header.message))
             return
-        layout, known = TopicLayout.from_dag(self.topic, header["dag"]), self._layout
+        if not isinstance(header, commands.ScalableTopicUpdate):
+            return
+        layout, known = TopicLayout.from_dag(self.topic, header.dag), self._layout
         if known is None or layout.epoch > known.epoch:
             self._apply(layout, self._on_layout)
         elif layout.epoch == known.epoch and (same := known.readdressed(layout)) is not known:
@@ -239,22 +246,25 @@ class TopicSession:
             if not task.cancelled():
                 task.exception()  # retrieved: it may have failed in this very turn
 
-    async def ask(self, segment_id: int, command: Command, fields: dict[str, Any]) -> dict[str, Any]:
-        """Ask the owner of a segment, with retries after errors that pass; the answer.
+    async def place(
+        self, segment_id: int, at: str | int, subscription: str | None = None, buckets: list[list[int]] | None = None
+    ) -> commands.Place:
+        """Ask the owner of a segment for a place in it (SEGMENT_OFFSET), with retries after errors that pass.
 
         Raises NotFoundError when the segment is not (or no longer) there, ConnectError, TimeoutError.
         """
         timeout = self.pool.options.operation_timeout
         refusals = 0
 
-        async def send(url: str | None) -> dict[str, Any]:
+        async def send(url: str | None) -> commands.Place:
             view = self.layout.segments.get(segment_id)
             if view is None:
                 raise NotFoundError(f"segment {segment_id} of {self.topic} is not (or no longer) there")
             connection = await self.pool.get(url)
-            return await connection.request(command, {"topic": view.name, **fields}, timeout)
+            request = commands.SegmentOffset(topic=view.name, at=at, subscription=subscription, buckets=buckets)
+            return await connection.request(request, timeout)
 
-        async def once() -> dict[str, Any]:
+        async def once() -> commands.Place:
             nonlocal refusals
             try:
                 return await self.at(lambda layout: layout.url_of(segment_id), send)

@@ -9,14 +9,15 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Self
+from typing import Any, Self, TypedDict
 
 from engine.client.base.options import check_timeout
 from engine.client.net.link import TOPIC_LIST, Link
 from engine.client.net.pool import Pool, persist
 from engine.errors import AlreadyClosedError, EngineError, InvalidArgumentError, ProtocolError
 from engine.model.names import TopicName, parse_namespace
-from engine.wire.commands import Command
+from engine.wire import commands
+from engine.wire.commands import Header
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +29,14 @@ class TopicsChanged:
 
     removed: tuple[str, ...]
     added: tuple[str, ...]
+
+
+class QueryFields(TypedDict):
+    """A TopicQuery, in the header of a request."""
+
+    namespace: str
+    properties: dict[str, str] | None
+    pattern: str | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +58,7 @@ class TopicQuery:
         if self.properties is not None and not all(isinstance(k, str) and isinstance(v, str) for k, v in pairs):
             raise InvalidArgumentError(f"properties must be a mapping of text to text, got {self.properties!r:.80}")
 
-    def fields(self) -> dict[str, Any]:
+    def fields(self) -> QueryFields:
         """For the header of a request."""
         properties = None if self.properties is None else dict(self.properties)
         return {"namespace": self.namespace, "properties": properties, "pattern": self.pattern}
@@ -88,16 +97,15 @@ async def list_topics(pool: Pool, query: TopicQuery) -> list[str]:
     found: list[str] = []
     timeout = pool.options.operation_timeout
 
-    async def page() -> dict[str, Any]:
-        header = {**query.fields(), "after": found[-1] if found else None}
-        answer = await (await pool.get()).request(Command.GET_TOPICS_OF_NAMESPACE, header, timeout)
-        return dict(answer["result"])
+    async def page() -> commands.TopicNames:
+        request = commands.GetTopicsOfNamespace(**query.fields(), after=found[-1] if found else None)
+        return await (await pool.get()).request(request, timeout)
 
     more = True
     while more:
         result = await persist(pool, page, timeout, f"listing the topics of {query.namespace}")
-        found.extend(result["topics"])
-        more = bool(result["more"] and result["topics"])
+        found.extend(result.topics)
+        more = bool(result.more and result.topics)
     return found
 
 
@@ -114,7 +122,7 @@ class TopicListSession:
         self._pool = pool
         self._on_changed = on_changed
         self._hash: str | None = None  # of `born`, as the broker has sent it
-        self._parts: list[dict[str, Any]] = []  # of an update that is not complete
+        self._parts: list[commands.WatchTopicListUpdate] = []  # of an update that is not complete
         self._link: Link | None = None  # while it is open
         self._opened = False
         self._reopening = False
@@ -128,38 +136,38 @@ class TopicListSession:
 
     async def _watch(self, url: str | None = None) -> None:
         link = Link(self._pool, TOPIC_LIST, self)
-        await link.open(url, self._header, self._pool.options.operation_timeout)
+        await link.open(url, self._request, self._pool.options.operation_timeout)
         self._link = link
         if self._closed:
             self._drop_session()
 
-    def _header(self, ident: int) -> dict[str, Any]:
+    def _request(self, ident: int) -> commands.WatchTopicList:
         self._parts = []  # of an attempt before this one
-        return {**self.query.fields(), "session_id": ident, "hash": self._hash}
+        return commands.WatchTopicList(**self.query.fields(), session_id=ident, hash=self._hash)
 
     # -- Attached --------------------------------------------------------------------------------------------
 
-    def frame_received(self, command: Command, header: dict[str, Any], payload: memoryview) -> None:
+    def frame_received(self, header: Header, payload: memoryview) -> None:
         """A part of an update, which is applied with its last part."""
-        if self._closed or command is not Command.WATCH_TOPIC_LIST_UPDATE:
+        if self._closed or not isinstance(header, commands.WatchTopicListUpdate):
             return
-        if header.get("restart"):
+        if header.restart:
             self._parts.clear()  # a snapshot begins again
         self._parts.append(header)
-        if not header["more"]:
+        if not header.more:
             parts, self._parts = self._parts, []
-            self._hash = header["hash"]
+            self._hash = header.hash
             self._apply(parts)
 
-    def _apply(self, parts: list[dict[str, Any]]) -> None:
+    def _apply(self, parts: list[commands.WatchTopicListUpdate]) -> None:
         """Apply the parts of an update in order, as one change."""
-        now: dict[str, int | None] = {} if parts[0]["snapshot"] is None else dict.fromkeys(self.born)
+        now: dict[str, int | None] = {} if parts[0].snapshot is None else dict.fromkeys(self.born)
         for part in parts:
-            now.update(dict.fromkeys(part["removed"]))
-            names = [*(part["snapshot"] or ()), *part["added"]]
-            if len(names) != len(part["born"]):
+            now.update(dict.fromkeys(part.removed))
+            names = [*(part.snapshot or ()), *part.added]
+            if len(names) != len(part.born):
                 raise ProtocolError("WATCH_TOPIC_LIST_UPDATE: `born` is not as long as the lists it goes with")
-            now.update(zip(names, part["born"], strict=True))
+            now.update(zip(names, part.born, strict=True))
         changed = {name: born for name, born in now.items() if self.born.get(name) != born}
         removed = [name for name in changed if name in self.born]
         added = {name: born for name, born in changed.items() if born is not None}

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple, TypeVar
+
+from msgspec.structs import replace
 
 from engine.client.net.connection import Connection
 from engine.client.net.pool import Pool, persist
@@ -17,9 +19,12 @@ from engine.errors import (
     UnsupportedError,
 )
 from engine.model.transactions import TransactionState, accepted_numbers
-from engine.wire.commands import Command
+from engine.wire import commands
+from engine.wire.commands import Request
 
-Answer = asyncio.Future[dict[str, Any]]
+Answer = asyncio.Future[commands.Ended]
+
+_Answered = TypeVar("_Answered")
 
 _ACTIONS = {TransactionState.COMMITTED: "commit", TransactionState.ABORTED: "abort"}
 
@@ -40,19 +45,20 @@ class Standing(NamedTuple):
 
 async def begin(pool: Pool, timeout_s: float, name: str | None) -> Standing:
     """A new transaction, or the one of that name. Raises ConnectError, TimeoutError, InvalidArgumentError."""
-    header = {"timeout": timeout_s, "name": name}
+    request = commands.NewTxn(timeout=timeout_s, name=name)
 
     async def once() -> Standing:
-        return _standing(await _ask(pool, Command.NEW_TXN, header))
+        begun = await _ask(pool, request)
+        return _standing(begun.id, begun)
 
     return await persist(pool, once, pool.options.operation_timeout, "beginning a transaction")
 
 
 async def begin_some(pool: Pool, timeout_s: float, count: int) -> list[Standing]:
     """At most `count` new transactions, with one request and no retry. Raises EngineError."""
-    found = await _ask(pool, Command.NEW_TXN, {"timeout": timeout_s, "name": None, "count": count})
-    first = _standing(found)
-    return [first, *(first._replace(id=ident) for ident in found.get("more") or ())]
+    found = await _ask(pool, commands.NewTxn(timeout=timeout_s, count=count))
+    first = _standing(found.id, found)
+    return [first, *(first._replace(id=ident) for ident in found.more or ())]
 
 
 async def look(pool: Pool, ident: str) -> Standing:
@@ -62,7 +68,7 @@ async def look(pool: Pool, ident: str) -> Standing:
 
 
 async def _look(pool: Pool, ident: str) -> Standing:
-    return _standing({"id": ident, **await _ask(pool, Command.TXN_STATE, {"id": ident})})
+    return _standing(ident, await _ask(pool, commands.TxnState(id=ident)))
 
 
 async def is_committed(pool: Pool, ident: str, mark: int | None) -> bool:
@@ -86,26 +92,21 @@ def send_commit(
     The future ends within `timeout_s`, also when it is not awaited any more.
     """
     connection, frames = sends
-    header = _request(ident, TransactionState.COMMITTED, accepted)
-    header["sent"], header["mark"] = frames, mark
-    answer = connection.start_request(Command.END_TXN, header, timeout_s=timeout_s)
+    request = replace(_request(ident, TransactionState.COMMITTED, accepted), sent=frames, mark=mark)
+    answer = connection.start_request(request, timeout_s=timeout_s)
     connection.stream.flush()
     return answer
 
 
-def _request(ident: str, state: TransactionState, accepted: Sequence[str] | None) -> dict[str, Any]:
-    """The header of END_TXN."""
-    header: dict[str, Any] = {"id": ident, "action": _ACTIONS[state]}
-    if accepted is not None:
-        header["accepted"] = accepted
-    return header
+def _request(ident: str, state: TransactionState, accepted: Sequence[str] | None) -> commands.EndTxn:
+    return commands.EndTxn(id=ident, action=_ACTIONS[state], accepted=None if accepted is None else list(accepted))
 
 
 def is_committed_by(answer: Answer) -> bool:
     """Whether the answer to send_commit() is that it is committed."""
     if not answer.done() or answer.cancelled() or answer.exception() is not None:
         return False
-    return bool(answer.result()["result"]["state"] == TransactionState.COMMITTED)
+    return answer.result().state == TransactionState.COMMITTED
 
 
 async def committed_behind(answer: Answer) -> TransactionState | None:
@@ -115,7 +116,7 @@ async def committed_behind(answer: Answer) -> TransactionState | None:
     TransactionNotFoundError.
     """
     try:
-        return TransactionState((await answer)["result"]["state"])
+        return TransactionState((await answer).state)
     except (ConnectError, TimeoutError, UnknownOutcomeError):
         return None
     except EngineError as e:
@@ -137,7 +138,7 @@ async def end(
     `unsure`: an answer was lost before. Raises TransactionConflictError, TransactionNotFoundError; UnknownOutcomeError
     when no broker has answered.
     """
-    header = _request(ident, state, accepted)
+    request = _request(ident, state, accepted)
     numbers = accepted_numbers(accepted)
     loop, backoff = asyncio.get_running_loop(), pool.retry_delays()
     deadline = loop.time() + pool.options.operation_timeout
@@ -145,7 +146,7 @@ async def end(
         try:
             if unsure and (found := await _look(pool, ident)).state.final and found.accepted == numbers:
                 return found.state  # else END_TXN is answered with the error
-            return TransactionState((await _ask(pool, Command.END_TXN, header))["state"])
+            return TransactionState((await _ask(pool, request)).state)
         except (ConnectError, TimeoutError, UnknownOutcomeError) as e:
             unsure, why = True, str(e)
         except TransactionNotFoundError as e:
@@ -169,22 +170,19 @@ def _forgotten(ident: str, error: TransactionNotFoundError) -> UnknownOutcomeErr
     return UnknownOutcomeError(f"the transaction {ident} has ended, and its outcome is not recorded any more: {error}")
 
 
-async def _ask(pool: Pool, command: Command, header: dict[str, Any]) -> dict[str, Any]:
+async def _ask(pool: Pool, request: Request[_Answered]) -> _Answered:
     connection = await pool.get()
     if "transactions" not in connection.features:
         raise UnsupportedError(f"the broker at {connection.url} lacks the feature transactions")
-    answer = await connection.request(command, dict(header), pool.options.operation_timeout)
-    result: dict[str, Any] = answer["result"]
-    return result
+    return await connection.request(request, pool.options.operation_timeout)
 
 
-def _standing(found: dict[str, Any]) -> Standing:
-    accepted = found.get("accepted")
+def _standing(ident: str, found: commands.Standing) -> Standing:
     return Standing(
-        id=found["id"],
-        state=TransactionState(found["state"]),
-        deadline_ms=found["deadline_ms"],
-        left_s=found.get("left"),
-        accepted=None if accepted is None else tuple(accepted),
-        mark=found.get("mark"),
+        id=ident,
+        state=TransactionState(found.state),
+        deadline_ms=found.deadline_ms,
+        left_s=found.left,
+        accepted=None if found.accepted is None else tuple(found.accepted),
+        mark=found.mark,
     )

@@ -38,7 +38,7 @@ class Acknowledger(Protocol):
 class Scope(TransactionScope):
     """Loop thread only, but for join(), and `refusal`, which any thread may read. Raises InvalidArgumentError.
 
-    `fields`: for the headers of SEND and ACK. `error`: the first failure. `abandoned`: it is being aborted, and
+    `error`: the first failure. `abandoned`: it is being aborted, and
     failures are ignored. `closed`: set when the client closes, which aborts it.
     """
 
@@ -62,7 +62,6 @@ class Scope(TransactionScope):
         self.pool = pool
         self.id = ident
         self.attempt = attempt
-        self.fields = {"transaction": ident} if attempt is None else {"transaction": ident, "attempt": attempt}
         self._publishers: dict[Publisher, None] = {}  # in order, so that a simulation repeats
         self._acknowledgers: dict[Acknowledger, None] = {}
         self._waiting: list[asyncio.Future[None]] = []
