@@ -59,7 +59,8 @@ class Bench:
     async def asked(self, timeout: float | None = 60.0) -> asyncio.Task[Any]:
         """The request has gone out; the answer is the test's."""
         opening = self.start(timeout)
-        while self.sent[-1:] == [] or self.sent[-1][0] is not self.kind.opens.command:  # noqa: ASYNC110 - steps of the loop
+        opens = self.kind.opens.command
+        while self.sent[-1:] == [] or self.sent[-1][0] is not opens:  # noqa: ASYNC110 - steps of the loop
             await asyncio.sleep(0)
         return opening
 
