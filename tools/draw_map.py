@@ -14,9 +14,9 @@ ROOT = Path(__file__).resolve().parents[1]
 PAGE = ROOT / "docs" / "map.md"
 ENGINE = ROOT / "src" / "engine"
 BEGIN, END = "<!-- {} -->", "<!-- end of {} -->"
-sys.path.insert(0, str(ROOT / "tests" / "tidy"))
+sys.path.insert(0, str(ROOT))
 
-from test_layers import FLOORS, MAY_IMPORT  # noqa: E402 - the tests are no package of the product
+from tests.tidy.test_layers import FLOORS, MAY_IMPORT  # noqa: E402 - the tests are no package of the product
 
 LEAVES = ("errors", "limits", "clock", "checks")
 HIDDEN = {*LEAVES, "control.policy", "__init__", "__main__"}

@@ -6,12 +6,12 @@ import types
 from typing import Any
 
 import pytest
-from hostile_entries import Form
 
 import engine
 from engine._native.serve import log
 from engine.model.names import TopicName
 from engine.storage import segment as storage_segment
+from tests.reference.hostile_entries import Form
 
 GOOD = 3  # messages before and behind a bad entry
 

@@ -1,4 +1,7 @@
-"""`burst_program.py DIR DURABILITY`: writes, reads and acknowledges with every kind of reader, and is killed."""
+"""Writes, reads and acknowledges with every kind of reader, and is killed.
+
+usage: python -m tests.api.burst_program DIR DURABILITY
+"""
 
 from __future__ import annotations
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import sys
 from collections.abc import AsyncIterator, Iterator
 from contextlib import AsyncExitStack, ExitStack
 from pathlib import Path
@@ -13,8 +12,6 @@ import pytest
 import engine
 from engine.broker import server
 from engine.limits import KIB
-
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "reference"))
 
 KINDS = ["embedded", "tcp"]
 

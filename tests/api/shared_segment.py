@@ -6,11 +6,10 @@ import asyncio
 from collections.abc import Sequence
 from typing import Any
 
-from reshaping import KEYS, until
-
 import engine
 from engine.client.consume.stream_consumer import AsyncStreamConsumer
 from engine.client.local import LocalClient
+from tests.api.reshaping import KEYS, until
 
 Sharer = AsyncStreamConsumer
 

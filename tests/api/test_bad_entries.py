@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from bad_entries import hosted, older_broker, send, store_bad
-from hostile_entries import COUNT, DAMAGING, FORMS, READABLE
 
 import engine
+from tests.api.bad_entries import hosted, older_broker, send, store_bad
+from tests.reference.hostile_entries import COUNT, DAMAGING, FORMS, READABLE
 
 __all__ = ["older_broker"]  # a fixture
 

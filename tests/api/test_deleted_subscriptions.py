@@ -6,9 +6,9 @@ import asyncio
 from typing import Any
 
 import pytest
-import shared_segment
 
 import engine
+from tests.api import shared_segment
 
 WAIT_S = 30.0
 NAMES = ("one", "two")

@@ -7,7 +7,6 @@ import logging
 import shutil
 import struct
 import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -17,8 +16,8 @@ import pytest
 
 import engine
 from engine.limits import LOG_FILE_MESSAGES_MAX
+from tests.kit.programs import environment, program
 
-PROGRAM = Path(__file__).with_name("burst_program.py")
 MESSAGES = 2000
 NEW = [b"new-%d" % i for i in range(100)]
 
@@ -27,7 +26,8 @@ NEW = [b"new-%d" % i for i in range(100)]
 def lost(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A data directory of which a power cut has left the metadata, and of the log its first entries."""
     root = tmp_path_factory.mktemp(request.param) / "data"
-    done = subprocess.run([sys.executable, PROGRAM, root, request.param], timeout=120, check=False)
+    command = program("tests.api.burst_program", root, request.param)
+    done = subprocess.run(command, env=environment(), timeout=120, check=False)
     assert done.returncode == -9
     (path,) = root.glob("segments/*/*/orders/*/*.log")
     image = bytearray(path.read_bytes()[:2000])

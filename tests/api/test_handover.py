@@ -11,7 +11,6 @@ from typing import Any
 
 import pytest
 from msgspec.structs import replace
-from near_reading import Place, client_of, counted, nothing_opens, ranges_of, read, write
 
 import engine
 from engine._native.consume.opening import damaged_entry
@@ -20,6 +19,7 @@ from engine.broker.session import short_circuit
 from engine.client.ranges import caller_reads as handover
 from engine.client.ranges.range_attachment import RangeAttachment
 from engine.wire.commands import Files
+from tests.api.near_reading import Place, client_of, counted, nothing_opens, ranges_of, read, write
 
 pytestmark = pytest.mark.usefixtures("small_files")
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections import Counter
 
 import pytest
-from namespaces import NS, full, left_over, make, send, stream, take
 
 import engine
+from tests.api.namespaces import NS, full, left_over, make, send, stream, take
 
 
 async def test_semantics_11_one_acknowledgement_covers_what_was_delivered_before_it_in_all_topics(

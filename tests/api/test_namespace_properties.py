@@ -6,7 +6,6 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
-from reshaping import until
 
 from engine.broker.server import Broker
 from engine.broker.settings.config import BrokerConfig
@@ -16,6 +15,7 @@ from engine.metadata.memory import MemoryMetadataStore
 from engine.model.layout import SegmentLayout
 from engine.model.names import TopicName
 from engine.wire.memory import MemoryConnector
+from tests.api.reshaping import until
 
 X = {"team": "x"}
 

@@ -8,11 +8,11 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
-from namespaces import NS, full, left_over, make, send, stream, take
-from reshaping import until
 
 import engine
 import engine.broker.session.topic_lists
+from tests.api.namespaces import NS, full, left_over, make, send, stream, take
+from tests.api.reshaping import until
 
 # -- receiving -------------------------------------------------------------------------------------------------------
 

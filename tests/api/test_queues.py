@@ -7,9 +7,9 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
-from queues import everything, publish, received
 
 import engine
+from tests.api.queues import everything, publish, received
 
 M = 3
 

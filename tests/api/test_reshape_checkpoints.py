@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from reshaping import KEYS, Publisher, Reader, active, assert_in_order, reshape, until
 
 import engine
+from tests.api.reshaping import KEYS, Publisher, Reader, active, assert_in_order, reshape, until
 
 
 @pytest.fixture

@@ -8,10 +8,10 @@ from collections import defaultdict
 from collections.abc import Awaitable, Callable
 
 import pytest
-from reshaping import KEYS, Publisher, Reader, active, assert_in_order, reshape, until
 
 import engine
 from engine.errors import FencedError
+from tests.api.reshaping import KEYS, Publisher, Reader, active, assert_in_order, reshape, until
 
 
 @pytest.fixture

@@ -9,8 +9,12 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
-from reshaping import KEYS, Publisher, assert_in_order, until
-from shared_segment import (
+
+import engine
+from engine.model.positions import split_position
+from engine.model.subscriptions import DeliveryMode
+from tests.api.reshaping import KEYS, Publisher, assert_in_order, until
+from tests.api.shared_segment import (
     Worker,
     clients_of,
     crash,
@@ -25,10 +29,6 @@ from shared_segment import (
     tear,
     values_of,
 )
-
-import engine
-from engine.model.positions import split_position
-from engine.model.subscriptions import DeliveryMode
 
 EXCLUSIVE, SHARED = DeliveryMode.EXCLUSIVE, DeliveryMode.SHARED
 

@@ -10,8 +10,6 @@ from typing import Any
 
 import pytest
 from msgspec.structs import replace
-from near_reading import client_of, counted, nothing_opens, ranges_of, read, write
-from reshaping import until
 
 import engine
 from engine.aio.files import ReadFile
@@ -20,6 +18,8 @@ from engine.client.ranges import local_files
 from engine.client.ranges.range_reader import LOCAL_WINDOW_BYTES
 from engine.limits import ENTRY_SIZE_MAX, KIB, MIB, READ_BLOCK_SIZE
 from engine.wire.commands import Files
+from tests.api.near_reading import client_of, counted, nothing_opens, ranges_of, read, write
+from tests.api.reshaping import until
 
 WAIT_S = 60.0
 

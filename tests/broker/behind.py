@@ -7,14 +7,14 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
-from peer import Peer
-from transacting import begin, coordinator, end, entry, send, write
 
 from engine.broker.server import Broker
 from engine.errors import EngineError
 from engine.metadata.store import Put
 from engine.model.transactions import TransactionState, parse_id
 from engine.wire.commands import Command
+from tests.broker.transacting import begin, coordinator, end, entry, send, write
+from tests.kit.peer import Peer
 
 WRITES = ("put", "put_sequence", "put_with_sequence", "delete", "delete_range")
 

@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 import contextlib
-import sys
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
 
 import aiohttp
 import pytest
-from peer import Peer
 
 from engine.broker.server import Broker
 from engine.broker.settings.config import BrokerConfig
-
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "reference"))
+from tests.kit.peer import Peer
 
 
 @pytest.fixture(autouse=True)
@@ -66,3 +63,27 @@ async def connect(broker: Broker, request: pytest.FixtureRequest) -> Callable[..
         return await Peer.connect(broker, url, **options)
 
     return make
+
+
+@pytest.fixture
+async def peer(connect: Callable[..., Any]) -> Peer:
+    """One connection, over each kind of stream in turn."""
+    return await connect()
+
+
+@pytest.fixture
+async def segment(peer: Peer) -> str:
+    """The name of the only segment of the topic "orders", which the peer's lookup has made."""
+    return await peer.segment("orders")
+
+
+@pytest.fixture
+async def producer(peer: Peer, segment: str) -> int:
+    """The peer's producer on it."""
+    return await peer.producer(segment)
+
+
+@pytest.fixture
+async def consumer(peer: Peer, segment: str) -> int:
+    """The peer's exclusive consumer of subscription "s" on it, from its beginning, with credit for everything."""
+    return await peer.consumer(segment, "stream")

@@ -5,13 +5,12 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-from peer import Peer, make_entries
-
 from engine.broker.server import Broker
 from engine.metadata import keys
 from engine.metadata.store import EventKind
 from engine.model.names import SegmentName
 from engine.wire.commands import Command
+from tests.kit.peer import Peer, make_entries
 
 COUNT = 20
 

@@ -7,12 +7,11 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 from unittest.mock import patch
 
-from peer import Peer, delivered
-
 from engine._native.produce.batcher import Batcher
 from engine._native.produce.hashing import XXH64, hash_keys
 from engine.model import layout
 from engine.wire.commands import Command
+from tests.kit.peer import Peer, delivered
 
 FOUR = (0x3FFF, 0x7FFF, 0xBFFF, 0xFFFF)
 _KEYS: dict[int, str] = {}

@@ -13,8 +13,6 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from environments import hosted_segment
-from test_queue_model import NAME, FakeSegment
 
 from engine.aio.tasks import Supervisor
 from engine.broker.delivery.pending_acks import Participation
@@ -30,6 +28,8 @@ from engine.model.transactions import PARTITIONS, TransactionOperation, Transact
 from engine.storage.cursor.store import CursorStore
 from engine.testing.clock import FakeClock
 from engine.testing.metadata import FaultyMetadataStore
+from tests.broker.environments import hosted_segment
+from tests.broker.test_queue_model import NAME, FakeSegment
 
 COMMITTED, ABORTED = TransactionState.COMMITTED, TransactionState.ABORTED
 COUNT = 20

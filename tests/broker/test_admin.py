@@ -6,11 +6,11 @@ import re
 from datetime import UTC, datetime
 
 import pytest
-from over_http import BASE, call
-from peer import Peer, make_entries
 
 from engine.errors import AlreadyExistsError, InvalidArgumentError, NotFoundError, SubscriptionNotFoundError
 from engine.wire.commands import Command
+from tests.broker.over_http import BASE, call
+from tests.kit.peer import Peer, make_entries
 
 
 async def test_topics_over_http(http):

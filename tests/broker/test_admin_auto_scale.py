@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import pytest
-from peer import Peer, make_entries
 
 from engine.client import AsyncClient
 from engine.errors import InvalidArgumentError, NotFoundError
+from tests.kit.peer import Peer, make_entries
 
 TOPIC = "/admin/v2/scalable/public/default/orders/autoScalePolicy"
 NAMESPACE = "/admin/v2/namespaces/public/default/scalableTopicAutoScalePolicy"

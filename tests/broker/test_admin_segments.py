@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import pytest
-from over_http import BASE, call
-from peer import Peer, make_entries
 
 from engine.broker.admin.leader import LeaderAdmin
 from engine.broker.admin.service import AdminService
 from engine.broker.settings.config import BrokerConfig
 from engine.errors import InvalidArgumentError, NotFoundError, NotOwnerError
 from engine.model.names import TopicName
+from tests.broker.over_http import BASE, call
+from tests.kit.peer import Peer, make_entries
 
 SEGMENTS = "/admin/v2/segments/public/default"
 WHOLE, LOW, HIGH = "0000-ffff-0", "0000-7fff-1", "8000-ffff-2"

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import pytest
-from over_http import call
-from peer import Peer, make_entries, until
-from transacting import begin, hosted, write
 
 from engine.broker.metrics.transactions import statistics
 from engine.broker.server import Broker
 from engine.client.client import AsyncClient
 from engine.errors import InvalidArgumentError, TransactionConflictError, TransactionNotFoundError
 from engine.wire.commands import Command
+from tests.broker.over_http import call
+from tests.broker.transacting import begin, hosted, write
+from tests.kit.peer import Peer, make_entries, until
 
 BASE = "/admin/v2/transactions"
 UNKNOWN = "00000000000000ff"

@@ -5,10 +5,10 @@ from __future__ import annotations
 import itertools
 
 import pytest
-from peer import Peer, make_entries
 
 from engine.errors import TooManyRequestsError
 from engine.wire.commands import Command
+from tests.kit.peer import Peer, make_entries
 
 _numbers = itertools.count()
 

@@ -6,7 +6,6 @@ import asyncio
 
 import aiohttp
 import pytest
-from peer import Peer
 
 from engine.broker.admin import http as http_door
 from engine.broker.metrics.catalogue import metrics_text
@@ -14,6 +13,7 @@ from engine.broker.settings import attempts
 from engine.broker.settings.attempts import DELAY_S_MAX, DELAY_S_MIN, FORGET_S, Attempts, source_of
 from engine.broker.settings.config import BrokerConfig
 from engine.errors import AuthenticationError, TooManyRequestsError
+from tests.kit.peer import Peer
 
 TOKEN = "correct horse battery staple"
 GUARDED = BrokerConfig(auth_token=TOKEN)

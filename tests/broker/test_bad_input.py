@@ -6,8 +6,6 @@ import random
 import struct
 
 import pytest
-from over_http import BASE, call
-from peer import Peer, make_entries
 
 from engine._native.format.crc32c import crc32c
 from engine.aio.workers import ThreadWorkers
@@ -25,6 +23,8 @@ from engine.limits import ENTRY_SIZE_MAX, KIB, MIB
 from engine.metadata.memory import MemoryMetadataStore
 from engine.testing.disk import SimDisk
 from engine.wire.commands import Command
+from tests.broker.over_http import BASE, call
+from tests.kit.peer import Peer, make_entries
 
 BAD_TOPICS = [
     "",
@@ -52,8 +52,7 @@ def grown(image: bytes, size: int) -> bytes:
     return bytes(image)
 
 
-async def test_an_oversized_entry_is_refused_alone(connect):
-    peer = await connect()
+async def test_an_oversized_entry_is_refused_alone(peer: Peer):
     producer = await peer.producer(await peer.segment("orders"))
     first, second, third = make_entries([b"a", b"b", b"c"])
     peer.publish(producer, [first])
@@ -113,10 +112,7 @@ async def test_with_auto_create_off_nothing_appears_by_itself(start_broker):
         assert (await peer.lookup("orders"))["epoch"] == 0
 
 
-async def test_numbers_out_of_any_range_are_refused_or_clamped(connect):
-    peer = await connect()
-    segment = await peer.segment("orders")
-    producer = await peer.producer(segment)
+async def test_numbers_out_of_any_range_are_refused_or_clamped(peer: Peer, segment: str, producer: int):
     peer.publish(producer, make_entries([b"x"] * 3))
     await peer.receipts(producer, 3)
     for at, offset in ((2 * HUGE - 1, 3), (HUGE, 3), (-HUGE, 0)):

@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 
 import pytest
-from peer import Peer, leader_term, make_entries
 
 from engine.broker.upkeep.orphans import Orphans
 from engine.broker.upkeep.sealed_segments import Rule
@@ -16,6 +15,7 @@ from engine.metadata import keys
 from engine.model.hashrange import HashRange
 from engine.model.names import SegmentName, TopicName
 from engine.wire.commands import Command
+from tests.kit.peer import Peer, leader_term, make_entries
 
 ORDERS = TopicName.parse("orders")
 HOUR_MS = 3_600_000
@@ -283,8 +283,7 @@ async def test_42_stores_that_nobody_names_are_swept_at_the_start(start_broker):
         assert len(await peer.messages(reader, 5)) == 5
 
 
-async def test_a_topic_whose_record_cannot_be_read_keeps_what_it_has(broker, connect):
-    peer = await connect()
+async def test_a_topic_whose_record_cannot_be_read_keeps_what_it_has(broker, peer: Peer):
     await split_topic(broker, peer)
     await make_store(broker, orphan("gone", 4))
     record = await broker._own_metadata.get(keys.topic(ORDERS))
@@ -294,9 +293,9 @@ async def test_a_topic_whose_record_cannot_be_read_keeps_what_it_has(broker, con
     await broker._own_metadata.put(keys.topic(ORDERS), record.value, indexes={"topics": "public/default/orders"})
 
 
-async def test_42_while_a_change_is_pending_nothing_of_the_topic_is_swept(broker, connect, monkeypatch):
-    peer = await connect()
-    segment = await peer.segment("orders")
+async def test_42_while_a_change_is_pending_nothing_of_the_topic_is_swept(
+    broker, monkeypatch, peer: Peer, segment: str
+):
     await publish(peer, segment)
     terminate, seen = broker.hosting.terminate_segment, []
 
@@ -313,9 +312,8 @@ async def test_42_while_a_change_is_pending_nothing_of_the_topic_is_swept(broker
     assert await ids(broker) == sorted(n.segment_id for n in (await broker.segments.on_disk())[ORDERS])
 
 
-async def test_42_a_reshape_that_begins_while_an_old_list_is_swept_keeps_its_children(broker, connect, monkeypatch):
+async def test_42_a_reshape_that_begins_while_an_old_list_is_swept_keeps_its_children(broker, monkeypatch, peer: Peer):
     """The store was nobody's when it was listed, and is a child's by the time it is looked at."""
-    peer = await connect()
     await publish(peer, await peer.segment("orders"))
     child = orphan("orders", 1)
     await make_store(broker, child)
@@ -351,8 +349,7 @@ async def test_42_a_segment_that_is_wanted_while_it_is_swept_comes_into_being_be
     await publish(peer, await peer.segment("orders"))
 
 
-async def test_42_a_topic_made_anew_keeps_its_segments_and_loses_what_the_old_one_left(broker, connect):
-    peer = await connect()
+async def test_42_a_topic_made_anew_keeps_its_segments_and_loses_what_the_old_one_left(broker, peer: Peer):
     await split_topic(broker, peer, subscription=None)
     await broker.service.delete_topic("orders")
     left = [orphan("orders", 0, 0, 0x7FFF), orphan("orders", 3), orphan("orders", 1, 0x8000, 0xFFFF)]

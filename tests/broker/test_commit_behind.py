@@ -6,9 +6,6 @@ import asyncio
 from typing import Any
 
 import pytest
-from behind import Sender, Writes, records, state
-from peer import until
-from transacting import begin, decide, end, hosted, latest
 
 from engine.broker.server import Broker
 from engine.broker.transactions.append import TransactionalAppend
@@ -22,6 +19,9 @@ from engine.errors import (
 from engine.metadata.store import ConflictError, OutcomeUnknownError
 from engine.model.transactions import TransactionState
 from engine.wire.commands import Command
+from tests.broker.behind import Sender, Writes, records, state
+from tests.broker.transacting import begin, decide, end, hosted, latest
+from tests.kit.peer import until
 
 COMMITTED, ABORTED, OPEN = TransactionState.COMMITTED, TransactionState.ABORTED, TransactionState.OPEN
 

@@ -6,14 +6,14 @@ import asyncio
 from typing import Any
 
 import pytest
-from behind import Sender, state
-from transacting import hosted
 
 from engine.broker.segment.hosted import HostedSegment
 from engine.broker.server import Broker
 from engine.broker.transactions.buffer import TransactionBuffer
 from engine.errors import SegmentSealedError, StorageError
 from engine.model.transactions import TransactionState
+from tests.broker.behind import Sender, state
+from tests.broker.transacting import hosted
 
 FOREVER_S = 20.0
 

@@ -7,14 +7,14 @@ from functools import partial
 from typing import Any
 
 import pytest
-from behind import Sender, Writes, records, state
-from peer import Peer, until
-from transacting import hosted
 
 from engine.broker.server import Broker
 from engine.broker.transactions.headers import TransactionHeaders
 from engine.errors import EngineError, InvalidArgumentError
 from engine.model.transactions import TransactionState, parse_id
+from tests.broker.behind import Sender, Writes, records, state
+from tests.broker.transacting import hosted
+from tests.kit.peer import Peer, until
 
 COMMITTED, OPEN = TransactionState.COMMITTED, TransactionState.OPEN
 

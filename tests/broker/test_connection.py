@@ -7,11 +7,11 @@ import random
 import time
 
 import pytest
-from peer import Peer, make_entries
 
 from engine.errors import ConnectError, ProtocolError, UnsupportedError
 from engine.limits import CONNECTION_WRITE_HIGH, FRAME_SIZE_MAX, MIB
 from engine.wire.commands import Command
+from tests.kit.peer import Peer, make_entries
 
 
 async def test_handshake_tells_versions_features_and_addresses(connect, broker):
@@ -47,8 +47,7 @@ async def test_anything_before_connect_is_refused(connect):
     await asyncio.wait_for(peer.lost, 10)
 
 
-async def test_commands_that_are_not_for_brokers_are_refused(connect):
-    peer = await connect()
+async def test_commands_that_are_not_for_brokers_are_refused(peer: Peer):
     peer.send(Command.SEND_RECEIPT, {"producer_id": 1, "sequences": [], "offsets": [], "durability": "os"})
     _, answer, _ = await peer.take(Command.ERROR)
     assert answer["code"] == ProtocolError.code
@@ -104,8 +103,7 @@ async def test_a_broker_that_stood_still_does_not_blame_its_peers(start_broker):
             await peer.close()
 
 
-async def test_pings_are_answered(connect):
-    peer = await connect()
+async def test_pings_are_answered(peer: Peer):
     peer.send(Command.PING, {})
     await peer.take(Command.PONG)
 
@@ -222,9 +220,7 @@ async def test_publishing_above_the_limit_is_held_up_and_goes_on(start_broker):
         await peer.close()
 
 
-async def test_losing_the_connection_detaches_everything(connect, broker):
-    peer = await connect()
-    segment = await peer.segment("orders")
+async def test_losing_the_connection_detaches_everything(broker, peer: Peer, segment: str):
     await peer.producer(segment)
     await peer.consumer(segment, "exclusive")
     await peer.consumer(segment, "queue", "q")

@@ -6,7 +6,6 @@ import asyncio
 from typing import Any
 
 import pytest
-from peer import Peer
 
 from engine.broker.server import Broker
 from engine.errors import (
@@ -18,6 +17,7 @@ from engine.errors import (
 from engine.limits import TRANSACTION_TIMEOUT_S_MAX
 from engine.model.transactions import BEGUN_MAX, PARTITIONS, attempt_number
 from engine.wire.commands import Command
+from tests.kit.peer import Peer
 
 UNKNOWN = "00000000000000ff"
 
@@ -48,8 +48,7 @@ async def test_ending_twice_the_same_way_succeeds_and_the_other_way_conflicts(co
     assert await state(peer, begun["id"]) == ended
 
 
-async def test_ids_that_nobody_knows(connect):
-    peer = await connect()
+async def test_ids_that_nobody_knows(peer: Peer):
     for ask in (state(peer, UNKNOWN), end(peer, UNKNOWN, "commit"), end(peer, UNKNOWN, "abort")):
         with pytest.raises(TransactionNotFoundError, match=UNKNOWN):
             await ask
@@ -59,15 +58,13 @@ async def test_ids_that_nobody_knows(connect):
 
 
 @pytest.mark.parametrize("timeout", [0, 0.0, -1.0, float("nan"), float("inf"), TRANSACTION_TIMEOUT_S_MAX * 1.01])
-async def test_timeouts_out_of_range_are_refused(connect, timeout):
-    peer = await connect()
+async def test_timeouts_out_of_range_are_refused(timeout, peer: Peer):
     with pytest.raises(InvalidArgumentError, match="timeout"):
         await begin(peer, timeout)
     assert (await begin(peer, TRANSACTION_TIMEOUT_S_MAX))["state"] == "OPEN"
 
 
-async def test_what_else_is_malformed(connect):
-    peer = await connect()
+async def test_what_else_is_malformed(peer: Peer):
     ident = (await begin(peer))["id"]
     for action, accepted in (
         ("finish", None),
@@ -84,8 +81,7 @@ async def test_what_else_is_malformed(connect):
 
 
 @pytest.mark.parametrize("count", [1, 2, BEGUN_MAX])
-async def test_several_are_begun_at_once(broker: Broker, connect, count: int):
-    peer = await connect()
+async def test_several_are_begun_at_once(broker: Broker, count: int, peer: Peer):
     found = (await peer.ask(Command.NEW_TXN, timeout=30.0, name=None, count=count))["result"]
     idents = [found["id"], *found["more"]]
     assert len(set(idents)) == count == broker.transactions.coordinator.counters.begun
@@ -104,15 +100,13 @@ async def test_several_are_begun_at_once(broker: Broker, connect, count: int):
         ({"count": 2, "timeout": 0.0}, "timeout"),
     ],
 )
-async def test_so_many_are_not_begun_at_once(broker: Broker, connect, wrong, why: str):
-    peer = await connect()
+async def test_so_many_are_not_begun_at_once(broker: Broker, wrong, why: str, peer: Peer):
     with pytest.raises(InvalidArgumentError, match=why):
         await peer.ask(Command.NEW_TXN, **{"timeout": 30.0, "name": None, **wrong})
     assert await broker.transactions.coordinator.list_open() == []
 
 
-async def test_a_timeout_of_the_wrong_type_ends_the_connection(connect):
-    peer = await connect()
+async def test_a_timeout_of_the_wrong_type_ends_the_connection(peer: Peer):
     with pytest.raises((ProtocolError, ConnectionError)):
         await peer.ask(Command.NEW_TXN, timeout="1", name=None)
 

@@ -25,6 +25,7 @@ from engine.testing.clock import LoopClock
 from engine.testing.cluster import SimCluster, simulate
 from engine.testing.loop import run_virtual
 from engine.wire.commands import Command
+from tests.kit.peer import Peer
 
 Scenario = Callable[[SimCluster], Coroutine[Any, Any, None]]
 LATE_S = TICK_MS / 1000 + 0.5  # a tick, and the way from client to client
@@ -312,9 +313,8 @@ async def test_acknowledged_and_sought_messages_are_not_withheld_any_more(cluste
     assert await values(consumer, 20) == [b"later"]
 
 
-async def test_a_compressed_entry_with_delays_is_refused(connect):
+async def test_a_compressed_entry_with_delays_is_refused(peer: Peer):
     """The broker could not read its times, and would deliver all of it at once."""
-    peer = await connect()
     producer = await peer.producer(await peer.segment("t"))
     entry = bytearray(entry_of(0, [2**40]))
     entry[18] = 1  # lz4

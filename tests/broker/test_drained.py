@@ -5,13 +5,13 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-from peer import Peer, leader_term, make_entries
 
 from engine.broker.delivery import subscription as subscriptions
 from engine.broker.hosting import segment_host
 from engine.errors import NotFoundError, NotOwnerError, StorageError
 from engine.model.subscriptions import InitialPosition
 from engine.wire.commands import Command
+from tests.kit.peer import Peer, leader_term, make_entries
 
 
 @pytest.fixture(autouse=True)
@@ -57,8 +57,7 @@ async def quiet(peer: Peer, segment: str) -> None:
         await peer.ask(Command.SEGMENT_OFFSET, topic=segment, at="latest")
 
 
-async def test_07_acknowledged_and_not_merely_delivered(broker, connect):
-    peer = await connect()
+async def test_07_acknowledged_and_not_merely_delivered(broker, peer: Peer):
     segment, spec = await sealed_topic(broker, peer)
     watches = [Watch(broker, spec) for _ in range(3)]
     consumer = await peer.consumer(segment, "exclusive")
@@ -156,9 +155,8 @@ async def test_07_trouble_with_the_segment_delays_the_watch_and_does_not_end_it(
     assert not failures
 
 
-async def test_12_an_acknowledgement_that_could_not_be_saved_does_not_drain(broker, connect, monkeypatch):
+async def test_12_an_acknowledgement_that_could_not_be_saved_does_not_drain(broker, monkeypatch, peer: Peer):
     """Nobody acknowledges again: it is saved as soon as that is possible, and only then the segment is drained."""
-    peer = await connect()
     segment, spec = await sealed_topic(broker, peer)
     exclusive = await peer.consumer(segment, "exclusive")
     await broker.service.ensure_subscription("orders", "q", initial_position="earliest")
@@ -191,10 +189,9 @@ async def test_12_an_acknowledgement_that_could_not_be_saved_does_not_drain(brok
     await peer.take(Command.REACHED_END, consumer_id=queue, end=5)
 
 
-async def test_07_an_acknowledgement_on_its_way_while_the_segment_is_sealed_drains_it(broker, connect, monkeypatch):
-    peer = await connect()
-    segment = await peer.segment("orders")
-    producer = await peer.producer(segment)
+async def test_07_an_acknowledgement_on_its_way_while_the_segment_is_sealed_drains_it(
+    broker, monkeypatch, peer: Peer, segment: str, producer: int
+):
     peer.publish(producer, make_entries([b"%d" % i for i in range(5)]))
     await peer.receipts(producer, 5)
     queue = await peer.consumer(segment, "queue", "q")
@@ -222,9 +219,8 @@ async def test_07_an_acknowledgement_on_its_way_while_the_segment_is_sealed_drai
     await peer.take(Command.REACHED_END, consumer_id=queue, end=5)
 
 
-async def test_the_backlog_counts_only_what_is_there_and_not_acknowledged(broker, connect, monkeypatch):
+async def test_the_backlog_counts_only_what_is_there_and_not_acknowledged(broker, monkeypatch, peer: Peer):
     """Retention took the front, where the subscription had a hole and acknowledgements above it."""
-    peer = await connect()
     segment, spec = await sealed_topic(broker, peer, 20)
     consumer = await peer.consumer(segment, "queue")
     await peer.messages(consumer, 20)
@@ -239,9 +235,8 @@ async def test_the_backlog_counts_only_what_is_there_and_not_acknowledged(broker
     await peer.take(Command.REACHED_END, consumer_id=consumer, end=20)
 
 
-async def test_how_far_a_subscription_is_that_does_not_exist_is_not_found(broker, connect):
+async def test_how_far_a_subscription_is_that_does_not_exist_is_not_found(broker, peer: Peer):
     """Else whoever asks takes all of it for acknowledged."""
-    peer = await connect()
     segment, _ = await sealed_topic(broker, peer)
     asked = {"topic": segment, "at": "latest"}
     assert (await peer.ask(Command.SEGMENT_OFFSET, subscription="s", **asked))["result"]["acknowledged"] == 0

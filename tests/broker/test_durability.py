@@ -5,11 +5,11 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-from peer import Peer, leader_term, make_entries
 
 from engine.errors import DataDirectoryBusyError
 from engine.model.policies import NamespacePolicies
 from engine.wire.commands import Command
+from tests.kit.peer import Peer, leader_term, make_entries
 
 
 def values(n: int) -> list[bytes]:

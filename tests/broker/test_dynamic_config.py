@@ -9,14 +9,14 @@ import re
 from pathlib import Path
 
 import pytest
-from over_http import call
-from peer import Peer
 
 from engine.broker.admin.dynamic import DYNAMIC
 from engine.broker.settings.config import BrokerConfig
 from engine.errors import ConnectError, InvalidArgumentError, InvalidConfigurationError
 from engine.limits import MIB
 from engine.metadata import keys
+from tests.broker.over_http import call
+from tests.kit.peer import Peer
 
 BASE = "/admin/v2/brokers/configuration"
 

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from peer import Peer
-from test_collection import ORDERS, drain, ids, publish, split_topic
-
 from engine.errors import StorageError
+from tests.broker.test_collection import ORDERS, drain, ids, publish, split_topic
+from tests.kit.peer import Peer
 
 
 async def test_a_pruned_segment_whose_deletion_failed_goes_at_the_next_look(start_broker, monkeypatch):

@@ -6,14 +6,13 @@ import asyncio
 import itertools
 from typing import Any
 
-from environments import environment
-
 from engine.aio.pace import REST_S
 from engine.broker.pools.file_reads import READING_BYTES, FileReads
 from engine.broker.segment.reader import COLD_BLOCKS, SegmentReader
 from engine.clock import SystemClock
 from engine.storage.file.logfile import Block
 from engine.testing.loop import run_virtual
+from tests.broker.environments import environment
 
 
 def begin(reads: FileReads, size: int) -> asyncio.Future[None]:

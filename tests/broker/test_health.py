@@ -9,14 +9,14 @@ from typing import Any
 
 import aiohttp
 import pytest
-from over_http import call
-from peer import Peer, make_entries
 
 from engine.broker.metrics.health import DISK_S, LAG_S_MAX, unready
 from engine.broker.server import Broker
 from engine.broker.settings.config import BrokerConfig
 from engine.errors import InvalidArgumentError
 from engine.testing.disk import Fault, SimDisk
+from tests.broker.over_http import call
+from tests.kit.peer import Peer, make_entries
 
 
 async def reasons(http: aiohttp.ClientSession, status: int = 503) -> list[str]:

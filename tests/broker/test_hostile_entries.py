@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 import pytest
-from hostile_entries import COUNT, FORMS, good
-from peer import make_entries
-from transacting import begin, entry, send
 
 from engine.errors import CorruptionError, InvalidArgumentError, MessageTooLargeError
 from engine.limits import FRAME_SIZE_MAX
 from engine.model.names import SegmentName
 from engine.wire.commands import Command
+from tests.broker.transacting import begin, entry, send
+from tests.kit.peer import Peer, make_entries
+from tests.reference.hostile_entries import COUNT, FORMS, good
 
 
-async def test_each_is_refused_alone_with_a_typed_error(connect, broker):
-    peer = await connect()
-    segment = await peer.segment("orders")
+async def test_each_is_refused_alone_with_a_typed_error(broker, peer: Peer, segment: str):
     producer, other = await peer.producer(segment, "producer"), await peer.producer(segment, "p")
     others = make_entries([b"from another producer"] * len(FORMS))
     sequence = taken = 0
@@ -38,8 +36,7 @@ async def test_each_is_refused_alone_with_a_typed_error(connect, broker):
     assert broker.segments.get(SegmentName.parse(segment)).refused_entries == sum(not form.taken for form in FORMS)
 
 
-async def test_what_came_in_one_frame_is_refused_as_one(connect):
-    peer = await connect()
+async def test_what_came_in_one_frame_is_refused_as_one(peer: Peer):
     producer = await peer.producer(await peer.segment("orders"), "producer")
     [form] = [form for form in FORMS if form.name == "value offsets that fall"]
     peer.publish(producer, [good(0), form.make(COUNT), good(2 * COUNT)])
@@ -52,10 +49,8 @@ async def test_what_came_in_one_frame_is_refused_as_one(connect):
 
 
 @pytest.mark.parametrize("inside", [False, True])
-async def test_a_producer_writes_under_its_own_name_alone(connect, inside: bool):
+async def test_a_producer_writes_under_its_own_name_alone(inside: bool, peer: Peer, segment: str):
     """What another would send next would be taken for a duplicate."""
-    peer = await connect()
-    segment = await peer.segment("orders")
     forger, other = await peer.producer(segment, "forger"), await peer.producer(segment, "p")
     transaction = await begin(peer) if inside else None
     send(peer, forger, [entry(0, [b"forged"], transaction, producer="p")], transaction)

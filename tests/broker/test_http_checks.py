@@ -5,11 +5,11 @@ from __future__ import annotations
 import logging
 
 import pytest
-from raw_http import Raw, asked
 
 from engine.broker.admin.http_checks import hosts_of
 from engine.broker.settings.config import BrokerConfig
 from engine.errors import InvalidConfigurationError
+from tests.kit.raw_http import Raw, asked
 
 BASE = "/admin/v2/scalable/public/default"
 SEEK = f"{BASE}/orders/subscriptions/s/seek"

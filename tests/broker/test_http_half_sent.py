@@ -7,12 +7,12 @@ import logging
 from contextlib import AsyncExitStack
 
 import pytest
-from raw_http import WAIT_S, Raw, asked
 
 from engine.broker.admin import http as http_door
 from engine.broker.admin import rest
 from engine.broker.admin.http import HttpDoor
 from engine.broker.server import Broker
+from tests.kit.raw_http import WAIT_S, Raw, asked
 
 BASE = "/admin/v2/scalable/public/default"
 HOST = {"Host": "localhost"}

@@ -6,7 +6,6 @@ import asyncio
 import random
 
 import pytest
-from peer import Peer, make_entries
 
 from engine.broker.segment.access import Applicant
 from engine.broker.upkeep.idle import IdleLoop
@@ -16,6 +15,7 @@ from engine.model.access import AccessMode
 from engine.testing.clock import FakeClock
 from engine.testing.metadata import FaultyMetadataStore
 from engine.wire.commands import Command
+from tests.kit.peer import Peer, make_entries
 
 
 def values(n: int) -> list[bytes]:
@@ -28,10 +28,9 @@ async def unload_idle(broker) -> int:
     return await loop.look() + await loop.look()
 
 
-async def test_an_idle_segment_is_closed_and_comes_back_with_everything(broker, connect):
-    peer = await connect()
-    segment = await peer.segment("orders")
-    producer = await peer.producer(segment)
+async def test_an_idle_segment_is_closed_and_comes_back_with_everything(
+    broker, peer: Peer, segment: str, producer: int
+):
     peer.publish(producer, make_entries(values(10)))
     await peer.receipts(producer, 10)
     consumer = await peer.consumer(segment, "exclusive")
@@ -99,8 +98,7 @@ async def test_the_loop_closes_what_is_idle(start_broker):
                 await asyncio.sleep(0.01)
 
 
-async def test_redelivery_counts_outlive_the_last_consumer(broker, connect):
-    peer = await connect()
+async def test_redelivery_counts_outlive_the_last_consumer(broker, peer: Peer):
     segment = await peer.segment("work")
     producer = await peer.producer(segment)
     peer.publish(producer, make_entries(values(3), per_entry=3))

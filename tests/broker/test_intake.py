@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import asyncio
 
-from peer import WAIT_S, Peer, listening, make_entries, until
-
 from engine.broker.pools.admission import FRAMES_PER_TURN, REQUEST_FRAMES, Intake
 from engine.limits import MIB
 from engine.storage.waiting import WOKEN_PER_TURN
 from engine.testing.loop import run_virtual
 from engine.testing.maps import encode_bytes
 from engine.wire.commands import Command
+from tests.kit.peer import WAIT_S, Peer, listening, make_entries, until
 
 ASKED = 10_000
 

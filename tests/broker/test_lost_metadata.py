@@ -8,7 +8,6 @@ import shutil
 from pathlib import Path
 
 import pytest
-from peer import Peer, make_entries
 
 from engine.broker.server import METADATA_FILE, Broker
 from engine.broker.settings.config import BrokerConfig
@@ -21,6 +20,7 @@ from engine.model.hashrange import HashRange
 from engine.model.layout import SegmentLayout
 from engine.model.names import TopicName
 from engine.model.reshape import commit, plan_split, reserve
+from tests.kit.peer import Peer, make_entries
 
 ORDERS = TopicName.parse("orders")
 METADATA = [METADATA_FILE, "metadata.mark"]

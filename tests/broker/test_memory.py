@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from peer import Peer, listening, make_entries, until
 
 from engine.broker.pools.pools import BrokerMemory
 from engine.broker.server import Broker
@@ -18,6 +17,7 @@ from engine.limits import CONNECTION_WRITE_HIGH, KIB, MIB, READ_BLOCK_SIZE, SCAR
 from engine.testing.maps import encode_bytes
 from engine.wire.chunks import ChunkPool
 from engine.wire.commands import Command, Ping
+from tests.kit.peer import Peer, listening, make_entries, until
 
 # -- readers -----------------------------------------------------------------------------------------------------------
 

@@ -9,8 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from over_http import call
-from peer import Peer, make_entries
 from prometheus_client.parser import text_string_to_metric_families
 
 from engine.broker.metrics.catalogue import metrics_page, metrics_text
@@ -20,6 +18,8 @@ from engine.errors import ConnectError
 from engine.proxy.config import ProxyConfig
 from engine.proxy.metrics import proxy_metrics_text
 from engine.proxy.server import Proxy
+from tests.broker.over_http import call
+from tests.kit.peer import Peer, make_entries
 
 DOCS = Path(__file__).parents[2] / "docs"
 SPECIFIED = {

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import pytest
-from peer import Peer
 
 from engine.broker.metrics.catalogue import metrics_text
+from tests.kit.peer import Peer
 
 TOPIC = 'namespace="public/default",topic="topic://public/default/orders"'
 AUTO = (

@@ -9,9 +9,6 @@ from typing import Any
 
 import msgspec
 import pytest
-from over_http import BASE, call
-from peer import Peer, make_entries
-from transacting import begin
 
 from engine.broker.admin.leader import LeaderAdmin
 from engine.broker.admin.local import LocalAdmin
@@ -20,6 +17,9 @@ from engine.broker.admin.statuses import STATUSES
 from engine.model.admin_operations import OPERATIONS
 from engine.model.admin_requests import Leader, Operation
 from engine.model.autoscale import JSON_NAMES
+from tests.broker.over_http import BASE, call
+from tests.broker.transacting import begin
+from tests.kit.peer import Peer, make_entries
 
 SEGMENT = "/admin/v2/segments/public/default"
 NAMESPACE = "/admin/v2/namespaces/public/default"

@@ -5,8 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from held import COUNT, applied, begin, end, offsets, published, subscription
-from peer import Peer
 
 from engine.errors import (
     InvalidArgumentError,
@@ -18,6 +16,8 @@ from engine.errors import (
 from engine.model.names import SegmentName
 from engine.model.transactions import parse_id
 from engine.wire.commands import Command
+from tests.broker.held import COUNT, applied, begin, end, offsets, published, subscription
+from tests.kit.peer import Peer
 
 # -- queues ------------------------------------------------------------------------------------------------------------
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from held import COUNT, applied, begin, came, end, offsets, published, subscription
-from peer import Peer, make_entries
-from sharing import FOUR, Publisher, boundaries, round_trip
 
 from engine.errors import NotOwnerError, TransactionConflictError
 from engine.model.transactions import TransactionState, parse_id
 from engine.wire.commands import Command
+from tests.broker.held import COUNT, applied, begin, came, end, offsets, published, subscription
+from tests.broker.sharing import FOUR, Publisher, boundaries, round_trip
+from tests.kit.peer import Peer, make_entries
 
 
 async def sharer_of_sixteen(broker) -> tuple[Peer, str, int]:

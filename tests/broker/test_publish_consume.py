@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-from peer import delivered, make_entries
 
 from engine.errors import (
     ConsumerBusyError,
@@ -17,16 +16,14 @@ from engine.errors import (
     UnsupportedError,
 )
 from engine.wire.commands import Command
+from tests.kit.peer import Peer, delivered, make_entries
 
 
 def values(n: int, size: int = 20) -> list[bytes]:
     return [f"{i:08d}".encode().ljust(size, b".") for i in range(n)]
 
 
-async def test_published_is_acknowledged_in_order_and_delivered(connect):
-    peer = await connect()
-    segment = await peer.segment("orders")
-    producer = await peer.producer(segment)
+async def test_published_is_acknowledged_in_order_and_delivered(peer: Peer, segment: str, producer: int):
     sent = values(1000)
     entries = make_entries(sent, per_entry=10)
     for start in range(0, len(entries), 7):
@@ -38,9 +35,7 @@ async def test_published_is_acknowledged_in_order_and_delivered(connect):
     assert got == list(enumerate(sent))
 
 
-async def test_delivery_follows_publishing_without_asking_again(connect):
-    peer = await connect()
-    segment = await peer.segment("orders")
+async def test_delivery_follows_publishing_without_asking_again(peer: Peer, segment: str):
     consumer = await peer.consumer(segment, "exclusive")
     producer = await peer.producer(segment)
     for i, entry in enumerate(make_entries(values(20))):
@@ -48,8 +43,7 @@ async def test_delivery_follows_publishing_without_asking_again(connect):
         assert [o for o, _ in await peer.messages(consumer, 1)] == [i]
 
 
-async def test_large_entries_go_through(connect):
-    peer = await connect()
+async def test_large_entries_go_through(peer: Peer):
     segment = await peer.segment("big")
     producer = await peer.producer(segment)
     sent = [bytes([i]) * 5_000_000 for i in range(6)]
@@ -60,10 +54,7 @@ async def test_large_entries_go_through(connect):
     assert [v for _, v in await peer.messages(consumer, 6)] == sent
 
 
-async def test_duplicates_are_acknowledged_once_stored(connect):
-    peer = await connect()
-    segment = await peer.segment("orders")
-    producer = await peer.producer(segment)
+async def test_duplicates_are_acknowledged_once_stored(peer: Peer, segment: str, producer: int):
     entries = make_entries(values(3))
     peer.publish(producer, entries)
     peer.publish(producer, entries)
@@ -73,10 +64,7 @@ async def test_duplicates_are_acknowledged_once_stored(connect):
     assert answer["result"] == {"offset": 3, "first": 0, "end": 3, "sealed": False}
 
 
-async def test_a_damaged_entry_is_refused_alone(connect):
-    peer = await connect()
-    segment = await peer.segment("orders")
-    producer = await peer.producer(segment)
+async def test_a_damaged_entry_is_refused_alone(peer: Peer, producer: int):
     good, bad, after = make_entries(values(3))
     broken = bytearray(bad)
     broken[-10] ^= 1
@@ -89,8 +77,7 @@ async def test_a_damaged_entry_is_refused_alone(connect):
     assert await peer.receipts(producer, 2) == ([1, 2], [1, 2])
 
 
-async def test_garbage_as_entries_is_refused(connect):
-    peer = await connect()
+async def test_garbage_as_entries_is_refused(peer: Peer):
     producer = await peer.producer(await peer.segment("orders"))
     for payload in (b"", b"garbage!", bytes(256), b"ENTR" + bytes(252)):
         peer.send(Command.SEND, {"producer_id": producer, "entries": 1}, payload)
@@ -98,10 +85,7 @@ async def test_garbage_as_entries_is_refused(connect):
         assert refusal["code"] in (CorruptionError.code, InvalidArgumentError.code)
 
 
-async def test_reader_starts_where_it_is_told(connect):
-    peer = await connect()
-    segment = await peer.segment("orders")
-    producer = await peer.producer(segment)
+async def test_reader_starts_where_it_is_told(peer: Peer, segment: str, producer: int):
     peer.publish(producer, make_entries(values(30), per_entry=10))
     await peer.receipts(producer, 3)
     ident = peer.next_id()
@@ -117,10 +101,7 @@ async def test_reader_starts_where_it_is_told(connect):
     assert far["position"] == 30
 
 
-async def test_nothing_is_sent_without_credit(connect):
-    peer = await connect()
-    segment = await peer.segment("orders")
-    producer = await peer.producer(segment)
+async def test_nothing_is_sent_without_credit(peer: Peer, segment: str, producer: int):
     peer.publish(producer, make_entries(values(100)))
     await peer.receipts(producer, 100)
     consumer = await peer.consumer(segment, "exclusive", credit=0)
@@ -135,10 +116,7 @@ async def test_nothing_is_sent_without_credit(connect):
     assert len(got) + sum(f[1]["messages"] for f in peer.frames if f[0] is Command.MESSAGE) <= 11
 
 
-async def test_latest_and_time_offsets(connect):
-    peer = await connect()
-    segment = await peer.segment("orders")
-    producer = await peer.producer(segment)
+async def test_latest_and_time_offsets(peer: Peer, segment: str, producer: int):
     peer.publish(producer, make_entries(values(5)))
     await peer.receipts(producer, 5)
     for at, offset in (("earliest", 0), ("latest", 5), (0, 0), (2**53, 5)):
@@ -147,8 +125,7 @@ async def test_latest_and_time_offsets(connect):
         await peer.ask(Command.SEGMENT_OFFSET, topic=segment, at="yesterday")
 
 
-async def test_unknown_segments_and_topics_are_not_found(connect):
-    peer = await connect()
+async def test_unknown_segments_and_topics_are_not_found(peer: Peer):
     with pytest.raises(NotFoundError):
         await peer.lookup("nothing", create=False)
     segment = await peer.segment("orders")
@@ -159,9 +136,7 @@ async def test_unknown_segments_and_topics_are_not_found(connect):
         await peer.producer("no name of a segment")
 
 
-async def test_modes_that_do_not_exist_are_refused_by_name(connect):
-    peer = await connect()
-    segment = await peer.segment("orders")
+async def test_modes_that_do_not_exist_are_refused_by_name(peer: Peer, segment: str):
     with pytest.raises(InvalidArgumentError, match="exclusive, shared, queue, reader"):
         await peer.consumer(segment, "loud")
     with pytest.raises(InvalidArgumentError, match="shared, exclusive"):
@@ -236,9 +211,7 @@ async def test_fenced_consumers_acks_are_refused(connect):
     assert [o for o, _ in await second.messages(new, 3)] == [0, 1, 2]
 
 
-async def test_acks_out_of_range_are_refused(connect):
-    peer = await connect()
-    segment = await peer.segment("orders")
+async def test_acks_out_of_range_are_refused(peer: Peer, segment: str):
     consumer = await peer.consumer(segment, "exclusive")
     for fields in ({"position": 1}, {"position": -1}, {"ranges": [[0, 0]]}):
         with pytest.raises(InvalidArgumentError):
@@ -248,9 +221,7 @@ async def test_acks_out_of_range_are_refused(connect):
         await peer.ack(reader, position=0)
 
 
-async def test_closed_consumers_get_nothing_more(connect):
-    peer = await connect()
-    segment = await peer.segment("orders")
+async def test_closed_consumers_get_nothing_more(peer: Peer, segment: str):
     consumer = await peer.consumer(segment, "exclusive")
     await peer.ask(Command.CLOSE_CONSUMER, consumer_id=consumer)
     producer = await peer.producer(segment)
@@ -261,25 +232,19 @@ async def test_closed_consumers_get_nothing_more(connect):
     assert not [f for f in peer.frames if f[0] is Command.MESSAGE]
 
 
-async def test_ids_in_use_are_refused(connect):
-    peer = await connect()
-    segment = await peer.segment("orders")
+async def test_ids_in_use_are_refused(peer: Peer, segment: str):
     ident = await peer.producer(segment)
     with pytest.raises(InvalidArgumentError, match="in use"):
         await peer.ask(Command.PRODUCER, producer_id=ident, topic=segment, producer_name="q", access_mode="shared")
 
 
-async def test_sends_of_unknown_producers_are_refused(connect):
-    peer = await connect()
+async def test_sends_of_unknown_producers_are_refused(peer: Peer):
     peer.publish(99, make_entries(values(1)))
     _, refusal, _ = await peer.take(Command.SEND_ERROR, producer_id=99)
     assert refusal["code"] == NotFoundError.code
 
 
-async def test_a_block_is_one_run_of_bytes_for_many_entries(connect):
-    peer = await connect()
-    segment = await peer.segment("orders")
-    producer = await peer.producer(segment)
+async def test_a_block_is_one_run_of_bytes_for_many_entries(peer: Peer, segment: str, producer: int):
     peer.publish(producer, make_entries(values(2000), per_entry=2))
     await peer.receipts(producer, 1000)
     consumer = await peer.consumer(segment, "exclusive")

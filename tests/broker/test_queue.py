@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from peer import Peer, delivered, make_entries
-
 from engine._native.format.offsets import range_set, runs
 from engine.broker.delivery.redelivery import RedeliveryCounts
 from engine.wire.commands import Command
+from tests.kit.peer import Peer, delivered, make_entries
 
 
 def values(n: int) -> list[bytes]:
@@ -37,8 +36,7 @@ def taken(peer: Peer, consumer: int) -> list[int]:
     return found
 
 
-async def test_entries_are_dealt_in_turn(connect):
-    peer = await connect()
+async def test_entries_are_dealt_in_turn(peer: Peer):
     segment = await peer.segment("work")
     consumers = [await peer.consumer(segment, "queue", name=f"c{i}") for i in range(3)]
     await published(peer, 90)
@@ -67,8 +65,7 @@ async def test_closing_a_consumer_returns_its_messages_to_the_others_at_once(con
     assert got == dict.fromkeys([5, 6, *range(8, 20)], 1)
 
 
-async def test_redeliver_raises_the_count_each_time(connect):
-    peer = await connect()
+async def test_redeliver_raises_the_count_each_time(peer: Peer):
     segment = await published(peer, 3, per_entry=3)
     consumer = await peer.consumer(segment, "queue")
     await peer.messages(consumer, 3)
@@ -115,8 +112,7 @@ async def test_an_id_from_a_first_delivery_stays_valid(connect):
     assert sorted(o for o, _ in await first.messages(again, 3)) == [0, 1, 3]
 
 
-async def test_priority_decides_who_is_served_first(connect):
-    peer = await connect()
+async def test_priority_decides_who_is_served_first(peer: Peer):
     segment = await published(peer, 30)
     low = await peer.consumer(segment, "queue", name="low", credit=0, priority=1)
     high = await peer.consumer(segment, "queue", name="high", credit=0, priority=0)
@@ -142,9 +138,8 @@ async def test_a_stuck_queue_consumer_does_not_hold_up_the_others(connect):
     assert held
 
 
-async def test_redelivery_waits_for_nobody_new(connect):
+async def test_redelivery_waits_for_nobody_new(peer: Peer):
     """Handed-back messages are dealt although the queue waits at the end of the segment."""
-    peer = await connect()
     segment = await published(peer, 5)
     consumer = await peer.consumer(segment, "queue")
     await peer.messages(consumer, 5)

@@ -11,7 +11,6 @@ import struct
 from types import SimpleNamespace
 from typing import Any
 
-from environments import hosted_segment
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
@@ -36,6 +35,7 @@ from engine.storage.file.logfile import Block
 from engine.testing.clock import LoopClock
 from engine.testing.loop import VirtualLoop
 from engine.wire import commands
+from tests.broker.environments import hosted_segment
 
 NAME = SegmentName(TopicName.parse("t"), HashRange(0, 0xFFFF), 0)
 SETTLE_S = 0.05

@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-from peer import make_entries
-
 from engine.errors import PartlyStoredError
 from engine.wire.commands import Command
+from tests.kit.peer import Peer, make_entries
 
 
 def numbers(first: int, last: int) -> list[bytes]:
     return [b"%d" % n for n in range(first, last + 1)]
 
 
-async def test_nothing_overtakes_an_entry_that_is_stored_in_part(connect):
+async def test_nothing_overtakes_an_entry_that_is_stored_in_part(peer: Peer, segment: str, producer: int):
     """What was sent behind it would count as everything before it: its other messages would be taken for duplicates."""
-    peer = await connect()
-    segment = await peer.segment("orders")
-    producer = await peer.producer(segment)
     peer.publish(producer, make_entries(numbers(0, 5), per_entry=6, key="k"))
     await peer.receipts(producer, 1)
     peer.publish(producer, make_entries(numbers(4, 9), per_entry=6, first=4, key="k"))

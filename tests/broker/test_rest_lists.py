@@ -6,13 +6,13 @@ import asyncio
 
 import aiohttp
 import pytest
-from peer import WAIT_S
-from test_topic_list_memory import DIRECT, HEAP, until_returned
 
 from engine.broker.admin import rest_lists
 from engine.broker.server import Broker
 from engine.errors import PermitTimeoutError
 from engine.limits import TOPICS_PER_FRAME_MAX
+from tests.broker.test_topic_list_memory import DIRECT, HEAP, until_returned
+from tests.kit.peer import WAIT_S
 
 PATH = "/admin/v2/scalable/public/default"
 NAMES = [f"topic://public/default/t{n:05}" for n in range(2 * TOPICS_PER_FRAME_MAX + 1)]

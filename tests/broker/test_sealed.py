@@ -6,12 +6,12 @@ import asyncio
 import contextlib
 
 import pytest
-from peer import Frame, Peer, delivered, leader_term, make_entries
 
 from engine.control.base.ports import SegmentEnd
 from engine.errors import EngineError, SegmentSealedError, StorageError
 from engine.model.names import SegmentName
 from engine.wire.commands import Command
+from tests.kit.peer import Frame, Peer, delivered, leader_term, make_entries
 
 SEALED = SegmentSealedError.code
 
@@ -120,8 +120,7 @@ async def test_25_a_producer_that_waits_for_exclusive_access_hears_that_the_segm
     assert not hosted.producers
 
 
-async def test_a_failed_seal_lets_appends_in_again_and_is_repeated(broker, connect, monkeypatch):
-    peer = await connect()
+async def test_a_failed_seal_lets_appends_in_again_and_is_repeated(broker, monkeypatch, peer: Peer):
     segment = await published(peer, 2)
     (hosted,) = broker.segments
     finish = hosted.segment._commit.finish
@@ -145,8 +144,7 @@ async def test_a_failed_seal_lets_appends_in_again_and_is_repeated(broker, conne
 
 @pytest.mark.parametrize("count", [0, 5])
 @pytest.mark.parametrize("mode", ["exclusive", "reader"])
-async def test_10_caught_up_then_sealed_is_told_without_another_message(broker, connect, mode: str, count: int):
-    peer = await connect()
+async def test_10_caught_up_then_sealed_is_told_without_another_message(broker, mode: str, count: int, peer: Peer):
     segment = await published(peer, count) if count else await peer.segment("orders")
     consumer = await peer.consumer(segment, mode, None if mode == "reader" else "s")
     if count:
@@ -164,8 +162,7 @@ async def test_10_caught_up_then_sealed_is_told_without_another_message(broker, 
     assert ends(peer, consumer) == ends(peer, later) == [], "once"
 
 
-async def test_10_a_consumer_without_credit_hears_of_the_end_once_it_has_everything(broker, connect):
-    peer = await connect()
+async def test_10_a_consumer_without_credit_hears_of_the_end_once_it_has_everything(broker, peer: Peer):
     segment = await published(peer, 4)
     consumer = await peer.consumer(segment, "exclusive", credit=0)
     peer.flow(consumer, 1, 1)  # room for one entry
@@ -178,8 +175,7 @@ async def test_10_a_consumer_without_credit_hears_of_the_end_once_it_has_everyth
     await peer.take(Command.REACHED_END, consumer_id=consumer, end=4)
 
 
-async def test_10_a_queue_that_acknowledged_everything_hears_of_the_end_at_once(broker, connect):
-    peer = await connect()
+async def test_10_a_queue_that_acknowledged_everything_hears_of_the_end_at_once(broker, peer: Peer):
     segment = await published(peer, 5)
     consumers = [await peer.consumer(segment, "queue", name=name) for name in "ab"]
     while sum(f[1]["messages"] for f in peer.frames if f[0] is Command.MESSAGE) < 5:
@@ -223,8 +219,7 @@ async def test_22_a_sealed_segment_delivers_again_what_was_handed_back(start_bro
         await peer.take(Command.REACHED_END, consumer_id=other, end=6)
 
 
-async def test_10_queue_consumers_attach_to_sealed_segments_where_their_subscription_began(broker, connect):
-    peer = await connect()
+async def test_10_queue_consumers_attach_to_sealed_segments_where_their_subscription_began(broker, peer: Peer):
     segment = await published(peer, 4)
     await seal(broker)
     await broker.service.create_subscription("orders", "new", initial_position="latest")
@@ -260,8 +255,7 @@ async def test_16_exclusive_consumers_attach_to_sealed_segments_before_and_after
         await peer.ack(consumer, position=5)
 
 
-async def test_everybody_hears_of_the_end_also_when_whoever_asked_for_it_has_gone(broker, connect):
-    peer = await connect()
+async def test_everybody_hears_of_the_end_also_when_whoever_asked_for_it_has_gone(broker, peer: Peer):
     segment = await published(peer, 3)
     producer = await peer.producer(segment)
     queue, alone = await peer.consumer(segment, "queue", "q"), await peer.consumer(segment, "exclusive", "s")
@@ -311,8 +305,7 @@ async def test_g3_neither_unloading_nor_closing_the_broker_undoes_a_seal(start_b
                 await peer.producer(segment)
 
 
-async def test_statistics_of_active_and_sealed_segments_name_their_consumers(broker, connect):
-    peer = await connect()
+async def test_statistics_of_active_and_sealed_segments_name_their_consumers(broker, peer: Peer):
     segment = await published(peer, 6)
     spec = await broker.service.segment_spec("orders", 0)
     queue = await peer.consumer(segment, "queue", "q", name="worker")

@@ -9,12 +9,12 @@ from pathlib import Path
 
 import aiohttp
 import pytest
-from peer import Peer
 
 import engine
 from engine.broker.settings.config import BrokerConfig
 from engine.errors import AuthenticationError, ConnectError, InvalidConfigurationError
 from engine.wire.tcp import TcpConnector
+from tests.kit.peer import Peer
 
 TOKEN = "correct horse battery staple"
 TLS = Path(__file__).parent / "tls"  # self-signed, for 127.0.0.1

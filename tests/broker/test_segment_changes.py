@@ -5,13 +5,13 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-from peer import Peer, leader_term, make_entries
 
 from engine.control.base.ports import segment_spec
 from engine.errors import FencedError, NotFoundError, StorageError
 from engine.metadata import keys
 from engine.model.names import TopicName
 from engine.wire.commands import Command
+from tests.kit.peer import Peer, leader_term, make_entries
 
 
 async def published(peer: Peer, count: int) -> str:
@@ -59,16 +59,14 @@ async def test_d2_a_child_is_never_made_of_what_an_earlier_topic_left(broker):
     assert not broker.segments.get(specs[0].name).segment.sealed
 
 
-async def test_creating_a_live_segment_once_more_changes_nothing(broker, connect):
-    peer = await connect()
+async def test_creating_a_live_segment_once_more_changes_nothing(broker, peer: Peer):
     await published(peer, 3)
     spec, term = await broker.service.segment_spec("orders", 0), await leader_term(broker, "orders")
     await broker.hosting.create_segment(spec, [], term=term)
     assert broker.segments.get(spec.name).segment.next_offset == 3
 
 
-async def test_a_deleted_segment_leaves_nothing_and_everybody_is_told(broker, connect):
-    peer = await connect()
+async def test_a_deleted_segment_leaves_nothing_and_everybody_is_told(broker, peer: Peer):
     segment = await published(peer, 3)
     consumer = await peer.consumer(segment, "queue")
     reader = await peer.consumer(segment, "reader", None)
@@ -93,8 +91,7 @@ async def test_a_deleted_segment_leaves_nothing_and_everybody_is_told(broker, co
 # -- leaders -------------------------------------------------------------------------------------------------------
 
 
-async def test_l1_only_the_present_leader_is_obeyed(broker, connect):
-    peer = await connect()
+async def test_l1_only_the_present_leader_is_obeyed(broker, peer: Peer):
     await published(peer, 3)
     hosting, spec = broker.hosting, await broker.service.segment_spec("orders", 0)
     term = await leader_term(broker, "orders")

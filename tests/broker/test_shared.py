@@ -6,8 +6,6 @@ import asyncio
 import logging
 
 import pytest
-from peer import Peer, leader_term
-from sharing import ack, even, hosted, opened, round_trip, share, taken, taken_until
 
 from engine.broker.delivery import shared
 from engine.errors import (
@@ -19,12 +17,13 @@ from engine.errors import (
 )
 from engine.model.subscriptions import InitialPosition
 from engine.wire.commands import Command
+from tests.broker.sharing import ack, even, hosted, opened, round_trip, share, taken, taken_until
+from tests.kit.peer import Peer, leader_term
 
 # -- attaching ---------------------------------------------------------------------------------------------------------
 
 
-async def test_semantics_16_who_shares_a_segment_has_its_boundaries_or_its_layout_is_stale(connect):
-    peer = await connect()
+async def test_semantics_16_who_shares_a_segment_has_its_boundaries_or_its_layout_is_stale(peer: Peer):
     segment, _ = await opened(peer)
     stale = r"bucketBoundaries must be \[16383, 32767, 49151, 65535\], .* got \[32767, 65535\]"
     with pytest.raises(NotOwnerError, match=stale):
@@ -34,8 +33,7 @@ async def test_semantics_16_who_shares_a_segment_has_its_boundaries_or_its_layou
     await share(peer, segment, "a")
 
 
-async def test_semantics_16_each_bucket_goes_to_one_sharer_and_stays_in_order(connect, broker):
-    peer = await connect()
+async def test_semantics_16_each_bucket_goes_to_one_sharer_and_stays_in_order(broker, peer: Peer):
     segment, publisher = await opened(peer)
     consumers = [await share(peer, segment, name) for name in "abcd"]
     await publisher.publish([i % 4 for i in range(100)], per_entry=3)
@@ -52,8 +50,7 @@ async def test_semantics_16_each_bucket_goes_to_one_sharer_and_stays_in_order(co
     assert (hosted(broker).mode, sharing.reassignments) == ("shared", 4)
 
 
-async def test_more_sharers_than_buckets_leaves_some_idle(connect, broker):
-    peer = await connect()
+async def test_more_sharers_than_buckets_leaves_some_idle(broker, peer: Peer):
     segment, publisher = await opened(peer, ends=even(2))
     consumers = [await share(peer, segment, name, even(2)) for name in "abc"]
     await publisher.publish([0, 1, 0, 1])
@@ -112,8 +109,7 @@ async def test_a_sharer_that_attaches_again_keeps_its_buckets_and_gets_what_it_h
 # -- moving buckets ----------------------------------------------------------------------------------------------------
 
 
-async def test_semantics_17_a_moving_bucket_is_withheld_until_what_is_in_flight_is_acknowledged(connect, broker):
-    peer = await connect()
+async def test_semantics_17_a_moving_bucket_is_withheld_until_what_is_in_flight_is_acknowledged(broker, peer: Peer):
     segment, publisher = await opened(peer)
     a = await share(peer, segment, "a")
     await publisher.publish([0, 1, 2, 3] * 2)
@@ -157,8 +153,7 @@ async def test_semantics_17_what_a_sharer_that_is_gone_held_goes_first_and_in_or
         assert [o for own, o in before + after if own == bucket] == [bucket, bucket + 4, bucket + 8, bucket + 12]
 
 
-async def test_semantics_13_a_sharer_that_closes_acknowledges_nothing(connect):
-    peer = await connect()
+async def test_semantics_13_a_sharer_that_closes_acknowledges_nothing(peer: Peer):
     segment, publisher = await opened(peer)
     a, b = await share(peer, segment, "a"), await share(peer, segment, "b")
     await publisher.publish([0, 1, 2, 3])
@@ -169,8 +164,7 @@ async def test_semantics_13_a_sharer_that_closes_acknowledges_nothing(connect):
     assert answer["result"]["acknowledged"] == 0
 
 
-async def test_a_stuck_sharer_holds_up_its_own_buckets_only(connect):
-    peer = await connect()
+async def test_a_stuck_sharer_holds_up_its_own_buckets_only(peer: Peer):
     segment, publisher = await opened(peer)
     stuck = await share(peer, segment, "stuck", credit=0)
     others = [await share(peer, segment, name) for name in ("x", "y", "z")]
@@ -245,8 +239,7 @@ async def test_runs_that_nobody_acknowledges_are_bounded(connect, monkeypatch, b
 # -- sealed, moved, and many -------------------------------------------------------------------------------------------
 
 
-async def test_a_sealed_segment_is_drained_by_several_and_they_are_told(connect, broker):
-    peer = await connect()
+async def test_a_sealed_segment_is_drained_by_several_and_they_are_told(broker, peer: Peer):
     segment, publisher = await opened(peer)
     await publisher.publish([0, 1, 2, 3] * 3)
     term = await leader_term(broker, "orders")
@@ -269,8 +262,7 @@ async def test_a_sealed_segment_is_drained_by_several_and_they_are_told(connect,
 
 
 @pytest.mark.parametrize("to", [InitialPosition.EARLIEST, InitialPosition.LATEST, 5])
-async def test_who_moves_the_cursor_restarts_everybody_from_there(connect, broker, to):
-    peer = await connect()
+async def test_who_moves_the_cursor_restarts_everybody_from_there(broker, to, peer: Peer):
     segment, publisher = await opened(peer)
     await publisher.publish([0, 1, 2, 3] * 3)
     sharers = [await share(peer, segment, name) for name in "ab"]
@@ -287,8 +279,7 @@ async def test_who_moves_the_cursor_restarts_everybody_from_there(connect, broke
     assert sorted(o for consumer in again for _, o in taken(peer, consumer)) == list(range(start, 12))
 
 
-async def test_who_attaches_while_a_seek_is_being_saved_starts_at_its_end(connect, broker, monkeypatch):
-    peer = await connect()
+async def test_who_attaches_while_a_seek_is_being_saved_starts_at_its_end(broker, monkeypatch, peer: Peer):
     segment, publisher = await opened(peer)
     await publisher.publish([0, 1, 2, 3])
     first = await share(peer, segment, "a")
@@ -333,8 +324,7 @@ async def test_what_comes_from_the_disk_is_shared_alike(start_broker):
                 ]
 
 
-async def test_1024_buckets_are_shared_evenly(connect, broker):
-    peer = await connect()
+async def test_1024_buckets_are_shared_evenly(broker, peer: Peer):
     segment, publisher = await opened(peer, ends=even(1024))
     sharers = [await share(peer, segment, f"c{i}", even(1024)) for i in range(5)]
     await publisher.publish([i * 389 % 1024 for i in range(2048)])

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import pytest
-from peer import Peer
-from sharing import ack, hosted, opened, round_trip, share, taken, taken_until
 
 from engine.errors import FencedError, InvalidArgumentError
 from engine.wire.commands import Command
+from tests.broker.sharing import ack, hosted, opened, round_trip, share, taken, taken_until
+from tests.kit.peer import Peer
 
 # -- acknowledging -----------------------------------------------------------------------------------------------------
 
@@ -30,8 +30,7 @@ async def test_semantics_19_a_cumulative_ack_is_individual_acks_of_what_lies_at_
         assert [o for _, o in got] == [o for o in range(40) if o not in acknowledged]
 
 
-async def test_c4_acks_in_buckets_of_others_are_fenced_and_those_of_ones_own_saved(connect, broker):
-    peer = await connect()
+async def test_c4_acks_in_buckets_of_others_are_fenced_and_those_of_ones_own_saved(broker, peer: Peer):
     segment, publisher = await opened(peer)
     a, b = await share(peer, segment, "a"), await share(peer, segment, "b")
     await publisher.publish([0, 1, 2, 3])
@@ -47,9 +46,8 @@ async def test_c4_acks_in_buckets_of_others_are_fenced_and_those_of_ones_own_sav
 
 
 async def test_semantics_12_an_id_kept_from_an_earlier_attachment_is_good_although_nothing_was_read_since(
-    connect, broker
+    broker, peer: Peer
 ):
-    peer = await connect()
     segment, publisher = await opened(peer)
     await publisher.publish([0, 1, 2, 3] * 5)
     a = await share(peer, segment, "a")
@@ -65,8 +63,7 @@ async def test_semantics_12_an_id_kept_from_an_earlier_attachment_is_good_althou
     assert hosted(broker).backlog == 0
 
 
-async def test_semantics_12_of_what_was_not_read_yet_others_buckets_are_fenced(connect, broker):
-    peer = await connect()
+async def test_semantics_12_of_what_was_not_read_yet_others_buckets_are_fenced(broker, peer: Peer):
     segment, publisher = await opened(peer)
     await publisher.publish([0, 1, 2, 3] * 2)
     a, _ = await share(peer, segment, "a", credit=0), await share(peer, segment, "b", credit=0)
@@ -88,8 +85,7 @@ async def test_semantics_12_of_what_was_not_read_yet_others_buckets_are_fenced(c
         ({"buckets": [[0, None]]}, r"must have pairs .* got \[0, None\]"),
     ],
 )
-async def test_malformed_acks_are_refused(connect, said, wrong):
-    peer = await connect()
+async def test_malformed_acks_are_refused(said, wrong, peer: Peer):
     segment, publisher = await opened(peer)
     await publisher.publish([0, 1, 2, 3])
     a = await share(peer, segment, "a")
@@ -99,8 +95,7 @@ async def test_malformed_acks_are_refused(connect, said, wrong):
         await peer.ask(Command.ACK, consumer_id=a, ack_type="individual", ranges=[[0, 0]])
 
 
-async def test_which_buckets_are_open_below_a_position_can_be_asked(connect):
-    peer = await connect()
+async def test_which_buckets_are_open_below_a_position_can_be_asked(peer: Peer):
     segment, publisher = await opened(peer)
     await publisher.publish([0, 1, 2, 3] * 2)
     a = await share(peer, segment, "a")
@@ -117,8 +112,7 @@ async def test_which_buckets_are_open_below_a_position_can_be_asked(connect):
 # -- exclusive after shared --------------------------------------------------------------------------------------------
 
 
-async def test_semantics_18_who_reads_alone_after_sharing_is_not_sent_what_is_acknowledged(connect, broker):
-    peer = await connect()
+async def test_semantics_18_who_reads_alone_after_sharing_is_not_sent_what_is_acknowledged(broker, peer: Peer):
     segment, publisher = await opened(peer)
     await publisher.publish([0, 1, 2, 3] * 10, per_entry=3)
     a = await share(peer, segment, "a")
@@ -137,8 +131,7 @@ async def test_semantics_18_who_reads_alone_after_sharing_is_not_sent_what_is_ac
     assert not hosted(broker).cursor.acked_count
 
 
-async def test_who_reads_alone_acknowledges_by_buckets(connect, broker):
-    peer = await connect()
+async def test_who_reads_alone_acknowledges_by_buckets(broker, peer: Peer):
     segment, publisher = await opened(peer)
     await publisher.publish([0, 1, 2, 3] * 5)
     lone = await peer.consumer(segment, "exclusive", name="a")

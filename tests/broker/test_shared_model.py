@@ -9,13 +9,13 @@ from pathlib import Path
 
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from peer import Peer
-from sharing import Publisher, boundaries, round_trip, share, taken
 
 from engine.broker.server import Broker
 from engine.broker.settings.config import BrokerConfig
 from engine.errors import ConsumerBusyError, FencedError
 from engine.wire.commands import Command
+from tests.broker.sharing import Publisher, boundaries, round_trip, share, taken
+from tests.kit.peer import Peer
 
 MUCH = 10**6
 

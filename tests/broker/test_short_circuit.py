@@ -6,7 +6,6 @@ import asyncio
 from pathlib import Path
 
 import pytest
-from peer import Peer, listening, make_entries
 
 from engine._native.consume.batch import decode_block
 from engine.broker.server import Broker
@@ -14,6 +13,7 @@ from engine.broker.session import short_circuit
 from engine.errors import NotFoundError, UnsupportedError
 from engine.testing.maps import encode
 from engine.wire.commands import FEATURES, MAGIC, PROTOCOL_VERSION, SHORT_CIRCUIT_READS, Command
+from tests.kit.peer import Peer, listening, make_entries
 
 ASK = {"start": 0, "stop": 100}
 

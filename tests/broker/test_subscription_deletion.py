@@ -6,13 +6,13 @@ import asyncio
 from functools import partial
 
 import pytest
-from peer import Peer, make_entries
 
 from engine.broker.server import Broker
 from engine.errors import EngineError, NotFoundError, NotOwnerError, SubscriptionNotFoundError
 from engine.metadata import keys
 from engine.model.names import SegmentName, TopicName
 from engine.wire.commands import Command
+from tests.kit.peer import Peer, make_entries
 
 ORDERS = TopicName.parse("orders")
 MODES = ["exclusive", "queue"]

@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
-from peer import Peer, until
 
 import engine.control.topic.topic_lists
 from engine.aio.memory_limiter import LimitType
@@ -29,6 +28,7 @@ from engine.model.topic_filter import TopicFilter
 from engine.testing.loop import run_virtual
 from engine.wire.commands import Command, Header, WatchTopicListUpdate, decode
 from engine.wire.packing import PackedHeader
+from tests.kit.peer import Peer, until
 
 NS = "public/default"
 LIST = {"namespace": NS, "properties": None, "pattern": None}

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from peer import Peer
 
 from engine.broker.server import Broker
 from engine.broker.session import topic_lists
@@ -14,6 +13,7 @@ from engine.limits import TOPIC_PATTERN_SIZE_MAX
 from engine.model.layout import SegmentLayout
 from engine.model.names import TopicName
 from engine.wire.commands import Command
+from tests.kit.peer import Peer
 
 NS = "public/default"
 UPDATE = Command.WATCH_TOPIC_LIST_UPDATE

@@ -8,12 +8,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from peer import until
-from transacted_segment import ABORTED, COMMITTED, HeldWorkers, World, transacted_segment
 
 from engine.errors import EngineError, StorageError, TransactionConflictError, TransactionNotFoundError
 from engine.metadata.store import OutcomeUnknownError
 from engine.model.transactions import TransactionState
+from tests.broker.transacted_segment import ABORTED, COMMITTED, HeldWorkers, World, transacted_segment
+from tests.kit.peer import until
 
 
 @pytest.fixture

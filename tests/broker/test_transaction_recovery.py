@@ -10,13 +10,13 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from peer import until
-from transacted_segment import ABORTED, COMMITTED, SEGMENT, World, transacted_segment
-from transacting import entry
 
 from engine.broker.hosting.transactions import SegmentTransactions
 from engine.errors import NotOwnerError
 from engine.model.transactions import TransactionState, attempt_number
+from tests.broker.transacted_segment import ABORTED, COMMITTED, SEGMENT, World, transacted_segment
+from tests.broker.transacting import entry
+from tests.kit.peer import until
 
 
 @pytest.fixture

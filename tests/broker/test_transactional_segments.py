@@ -6,14 +6,14 @@ import asyncio
 from typing import Any
 
 import pytest
-from peer import Peer, segment_name, until
-from transacting import begin, collect, decide, end, entry, hosted, latest, send, write
 
 from engine.errors import TransactionConflictError
 from engine.metadata import keys
 from engine.model.names import SegmentName
 from engine.model.transactions import TransactionState
 from engine.wire.commands import Command
+from tests.broker.transacting import begin, collect, decide, end, entry, hosted, latest, send, write
+from tests.kit.peer import Peer, segment_name, until
 
 COMMITTED, ABORTED = TransactionState.COMMITTED, TransactionState.ABORTED
 QUICK = {"transaction_retention_time": 0.0, "transaction_named_retention_time": 0.0}
@@ -93,10 +93,9 @@ async def test_headers_stay_until_a_segment_that_is_not_open_has_settled(start_b
         assert await everything(peer, segment, len(wanted)) == wanted
 
 
-async def test_an_unused_segment_is_not_closed_while_something_is_undecided(broker, connect) -> None:
-    peer = await connect()
-    segment = await peer.segment("orders")
-    producer = await peer.producer(segment)
+async def test_an_unused_segment_is_not_closed_while_something_is_undecided(
+    broker, peer: Peer, segment: str, producer: int
+) -> None:
     transaction = await begin(peer)
     await write(peer, producer, 0, [b"a"], transaction)
     await peer.ask(Command.CLOSE_PRODUCER, producer_id=producer)
@@ -113,8 +112,7 @@ async def test_an_unused_segment_is_not_closed_while_something_is_undecided(brok
 
 
 @pytest.mark.parametrize("action", ["commit", "abort"])
-async def test_a_transaction_over_a_split(broker, connect, action: str) -> None:
-    peer = await connect()
+async def test_a_transaction_over_a_split(broker, action: str, peer: Peer) -> None:
     parent = await peer.segment("orders")
     producer = await peer.producer(parent)
     transaction = await begin(peer)
@@ -137,8 +135,7 @@ async def test_a_transaction_over_a_split(broker, connect, action: str) -> None:
         assert await latest(peer, parent) == 1
 
 
-async def test_what_a_parent_has_is_not_taken_again_by_its_children(broker, connect) -> None:
-    peer = await connect()
+async def test_what_a_parent_has_is_not_taken_again_by_its_children(broker, peer: Peer) -> None:
     parent = await peer.segment("orders")
     producer = await peer.producer(parent)
     transaction, aborted = await begin(peer), await begin(peer)
@@ -159,11 +156,10 @@ async def test_what_a_parent_has_is_not_taken_again_by_its_children(broker, conn
     assert await latest(peer, child) == 0
 
 
-async def test_a_segment_is_sealed_when_all_in_it_has_its_record(broker, connect, monkeypatch) -> None:
+async def test_a_segment_is_sealed_when_all_in_it_has_its_record(
+    broker, monkeypatch, peer: Peer, segment: str, producer: int
+) -> None:
     """Its children take what is sent again as stored; so it must be known to count by then."""
-    peer = await connect()
-    segment = await peer.segment("orders")
-    producer = await peer.producer(segment)
     transaction = await begin(peer)
     await write(peer, producer, 0, [b"first"], transaction)
     gate, asked = asyncio.Event(), asyncio.Event()
@@ -211,10 +207,9 @@ async def test_retention_leaves_what_is_undecided(start_broker, action: str) -> 
 # -- deletion ------------------------------------------------------------------------------------------------------
 
 
-async def test_a_topic_of_the_same_name_begins_without_what_transactions_left(broker, connect) -> None:
-    peer = await connect()
-    segment = await peer.segment("orders")
-    producer = await peer.producer(segment)
+async def test_a_topic_of_the_same_name_begins_without_what_transactions_left(
+    broker, peer: Peer, segment: str, producer: int
+) -> None:
     aborted, open_one = await begin(peer), await begin(peer)
     await write(peer, producer, 0, [b"a"], aborted)
     await write(peer, producer, 1, [b"b"], open_one)
@@ -249,9 +244,7 @@ async def test_a_late_record_of_an_earlier_segment_of_the_name_is_forgotten(star
 # -- what costs nothing --------------------------------------------------------------------------------------------
 
 
-async def test_without_transactions_nothing_is_kept_for_them(broker, connect) -> None:
-    peer = await connect()
-    segment = await peer.segment("orders")
+async def test_without_transactions_nothing_is_kept_for_them(broker, peer: Peer, segment: str) -> None:
     for sequence in range(3):
         await write(peer, await peer.producer(segment, f"p{sequence}"), 0, [b"v"], producer=f"p{sequence}")
     assert hosted(broker, segment).transactions is None

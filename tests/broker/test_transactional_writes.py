@@ -6,13 +6,13 @@ import asyncio
 from typing import Any
 
 import pytest
-from peer import Peer, until
-from transacting import begin, end, entry, hosted, latest, send, write
 
 from engine.broker.segment.hosted import HostedSegment
 from engine.broker.server import Broker
 from engine.errors import InvalidArgumentError, TransactionConflictError, TransactionNotFoundError
 from engine.wire.commands import Command
+from tests.broker.transacting import begin, end, entry, hosted, latest, send, write
+from tests.kit.peer import Peer, until
 
 MODES = ["exclusive", "shared", "queue", "reader"]
 
@@ -42,9 +42,7 @@ async def acknowledge(peer: Peer, consumer: int, mode: str, end: int, *ranges: l
 
 
 @pytest.mark.parametrize("mode", MODES)
-async def test_what_a_transaction_wrote_is_read_once_it_is_committed(connect, mode: str) -> None:
-    peer = await connect()
-    segment = await peer.segment("orders")
+async def test_what_a_transaction_wrote_is_read_once_it_is_committed(mode: str, peer: Peer, segment: str) -> None:
     producer, consumer = await peer.producer(segment), await attach(peer, segment, mode)
     transaction = await begin(peer)
     assert await write(peer, producer, 0, [b"before"]) == 0
@@ -59,9 +57,7 @@ async def test_what_a_transaction_wrote_is_read_once_it_is_committed(connect, mo
 
 
 @pytest.mark.parametrize("mode", MODES)
-async def test_what_an_aborted_transaction_wrote_is_left_out(connect, mode: str) -> None:
-    peer = await connect()
-    segment = await peer.segment("orders")
+async def test_what_an_aborted_transaction_wrote_is_left_out(mode: str, peer: Peer, segment: str) -> None:
     producer, consumer = await peer.producer(segment), await attach(peer, segment, mode)
     transaction = await begin(peer)
     await write(peer, producer, 0, [b"before"])
@@ -74,10 +70,9 @@ async def test_what_an_aborted_transaction_wrote_is_left_out(connect, mode: str)
 
 
 @pytest.mark.parametrize("mode", MODES)
-async def test_blocks_from_the_disk_are_cut_and_have_gaps_too(broker, connect, mode: str) -> None:
-    peer = await connect()
-    segment = await peer.segment("orders")
-    producer = await peer.producer(segment)
+async def test_blocks_from_the_disk_are_cut_and_have_gaps_too(
+    broker, mode: str, peer: Peer, segment: str, producer: int
+) -> None:
     kept, gone, open_one = await begin(peer), await begin(peer), await begin(peer)
     for sequence, transaction in enumerate([None, gone, kept, gone, None, open_one, None]):
         await write(peer, producer, sequence, [b"%d" % sequence], transaction)
@@ -100,10 +95,7 @@ def forget_tail(broker: Broker, segment: str) -> None:
     log._context.cache.clear(log._reader.tail)
 
 
-async def test_a_position_in_time_lies_before_what_is_undecided(connect) -> None:
-    peer = await connect()
-    segment = await peer.segment("orders")
-    producer = await peer.producer(segment)
+async def test_a_position_in_time_lies_before_what_is_undecided(peer: Peer, segment: str, producer: int) -> None:
     await write(peer, producer, 0, [b"a"])
     await write(peer, producer, 1, [b"b"], await begin(peer))
     for at, offset in (("earliest", 0), ("latest", 1), (2**53, 1), (0, 0)):
@@ -111,10 +103,9 @@ async def test_a_position_in_time_lies_before_what_is_undecided(connect) -> None
         assert (found["offset"], found["end"]) == (offset, 2)
 
 
-async def test_a_subscription_from_the_latest_on_gets_what_is_committed_later(broker, connect) -> None:
-    peer = await connect()
-    segment = await peer.segment("orders")
-    producer = await peer.producer(segment)
+async def test_a_subscription_from_the_latest_on_gets_what_is_committed_later(
+    broker, peer: Peer, segment: str, producer: int
+) -> None:
     await write(peer, producer, 0, [b"a"])
     transaction = await begin(peer)
     await write(peer, producer, 1, [b"b"], transaction)
@@ -128,9 +119,7 @@ async def test_a_subscription_from_the_latest_on_gets_what_is_committed_later(br
 
 
 @pytest.mark.parametrize("mode", ["exclusive", "shared", "queue"])
-async def test_what_nobody_gets_counts_as_acknowledged(broker, connect, mode: str) -> None:
-    peer = await connect()
-    segment = await peer.segment("orders")
+async def test_what_nobody_gets_counts_as_acknowledged(broker, mode: str, peer: Peer, segment: str) -> None:
     producer, consumer = await peer.producer(segment), await attach(peer, segment, mode)
     spec = await broker.service.segment_spec("orders", 0)
     inside, tail = await begin(peer), await begin(peer)
@@ -158,10 +147,8 @@ async def test_what_nobody_gets_counts_as_acknowledged(broker, connect, mode: st
 @pytest.mark.parametrize("mode", ["exclusive", "shared", "queue"])
 @pytest.mark.parametrize("action", ["commit", "abort"])
 async def test_a_sealed_segment_is_not_drained_while_something_in_it_is_undecided(
-    broker, connect, mode: str, action: str
+    broker, mode: str, action: str, peer: Peer, segment: str
 ) -> None:
-    peer = await connect()
-    segment = await peer.segment("orders")
     producer, consumer = await peer.producer(segment), await attach(peer, segment, mode)
     transaction = await begin(peer)
     await write(peer, producer, 0, [b"a"])
@@ -206,9 +193,7 @@ async def refusal(peer: Peer, producer: int) -> int:
     return int((await peer.take(Command.SEND_ERROR, producer_id=producer))[1]["code"])
 
 
-async def test_what_is_sent_behind_the_first_of_a_transaction_stays_in_order(connect) -> None:
-    peer = await connect()
-    segment = await peer.segment("orders")
+async def test_what_is_sent_behind_the_first_of_a_transaction_stays_in_order(peer: Peer, segment: str) -> None:
     producer, consumer = await peer.producer(segment), await attach(peer, segment, "exclusive")
     first, second = await begin(peer), await begin(peer)
     sequence = 0
@@ -223,9 +208,7 @@ async def test_what_is_sent_behind_the_first_of_a_transaction_stays_in_order(con
 
 
 @pytest.mark.parametrize("action", ["commit", "abort"])
-async def test_late_use_of_a_transaction_is_refused(connect, action: str) -> None:
-    peer = await connect()
-    segment = await peer.segment("orders")
+async def test_late_use_of_a_transaction_is_refused(action: str, peer: Peer, segment: str) -> None:
     transaction = await begin(peer)
     producer = await peer.producer(segment)
     await write(peer, producer, 0, [b"in time"], transaction)
@@ -251,8 +234,7 @@ async def test_late_use_of_a_transaction_is_refused(connect, action: str) -> Non
         ("00000000000000aa", "", InvalidArgumentError),
     ],
 )
-async def test_transactions_that_there_are_not(connect, transaction: str, attempt: str, error: type) -> None:
-    peer = await connect()
+async def test_transactions_that_there_are_not(transaction: str, attempt: str, error: type, peer: Peer) -> None:
     producer = await peer.producer(await peer.segment("orders"))
     image = entry(0, [b"v"], "00000000000000aa")
     peer.send(
@@ -261,10 +243,7 @@ async def test_transactions_that_there_are_not(connect, transaction: str, attemp
     assert await refusal(peer, producer) == error.code
 
 
-async def test_an_entry_of_another_transaction_than_its_frame_is_refused(connect) -> None:
-    peer = await connect()
-    segment = await peer.segment("orders")
-    producer = await peer.producer(segment)
+async def test_an_entry_of_another_transaction_than_its_frame_is_refused(peer: Peer, producer: int) -> None:
     transaction, other = await begin(peer), await begin(peer)
     for image, said in (
         (entry(0, [b"v"], transaction), None),
@@ -277,11 +256,10 @@ async def test_an_entry_of_another_transaction_than_its_frame_is_refused(connect
     assert await write(peer, producer, 0, [b"right"], transaction) == 0
 
 
-async def test_a_producer_that_leaves_takes_with_it_what_had_not_its_turn(broker, connect, monkeypatch) -> None:
+async def test_a_producer_that_leaves_takes_with_it_what_had_not_its_turn(
+    broker, monkeypatch, peer: Peer, segment: str, producer: int
+) -> None:
     """What it sent is not appended behind what its next session sends."""
-    peer = await connect()
-    segment = await peer.segment("orders")
-    producer = await peer.producer(segment)
     transaction = await begin(peer)
     hold = asyncio.Event()
     found = HostedSegment.begin_transactions
@@ -301,9 +279,7 @@ async def test_a_producer_that_leaves_takes_with_it_what_had_not_its_turn(broker
     await until(lambda: not broker.memory.publish.in_flight)
 
 
-async def test_what_is_sent_again_over_another_connection_is_there_once(connect) -> None:
-    peer = await connect()
-    segment = await peer.segment("orders")
+async def test_what_is_sent_again_over_another_connection_is_there_once(connect, peer: Peer, segment: str) -> None:
     transaction = await begin(peer)
     producer = await peer.producer(segment)
     for sequence in range(40):

@@ -9,8 +9,6 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
-from transacting import entry
-
 from engine.aio.tasks import Supervisor
 from engine.aio.workers import InlineWorkers, call
 from engine.broker.transactions.buffer import TransactionBuffer
@@ -34,6 +32,7 @@ from engine.storage.disk.disk import OsDisk
 from engine.storage.segment import Segment
 from engine.storage.store import SegmentStore
 from engine.testing.clock import FakeClock
+from tests.broker.transacting import entry
 
 SEGMENT = SegmentName.parse("segment://public/default/orders/0000-ffff-0")
 COMMITTED, ABORTED = TransactionState.COMMITTED, TransactionState.ABORTED

@@ -5,8 +5,6 @@ from __future__ import annotations
 import struct
 from typing import Any
 
-from peer import Peer
-
 from engine._native.format.crc32c import crc32c
 from engine._native.produce.hashing import xxh64
 from engine.broker.segment.hosted import HostedSegment
@@ -15,6 +13,7 @@ from engine.control.transactions.coordinator import TransactionCoordinator
 from engine.model.names import SegmentName
 from engine.model.transactions import PARTITIONS, TransactionState, attempt_number, parse_id
 from engine.wire.commands import Command
+from tests.kit.peer import Peer
 
 _HEAD = struct.Struct("<BBBBIIHHHHHHQQQQQ")
 TRANSACTIONAL = 2

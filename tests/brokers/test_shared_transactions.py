@@ -6,11 +6,11 @@ import asyncio
 from typing import Any
 
 import pytest
-from test_shared_store import TOPIC, owners, run, send
 
 from engine.errors import TransactionNotFoundError
 from engine.model.transactions import PARTITIONS, TransactionState, parse_id
 from engine.testing.cluster import SimCluster
+from tests.brokers.test_shared_store import TOPIC, owners, run, send
 
 SUBSCRIPTION = "q"
 

@@ -6,10 +6,10 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
-from server import Server
 
 import engine.client.admin.admin_http
 from engine.client.admin.admin_http import HttpAdmin
+from tests.chaos.server import Server
 
 
 @pytest.fixture(autouse=True)

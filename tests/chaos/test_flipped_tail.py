@@ -8,12 +8,12 @@ import shutil
 from pathlib import Path
 
 import pytest
-from server import Server
 
 import engine
 from engine.client.client import AsyncClient
 from engine.limits import ENTRY_SIZE_MAX
 from engine.storage.file.format import HEADER_SIZE_MAX, Header
+from tests.chaos.server import Server
 
 COUNT = 20_000
 QUIET_S_MAX = 60.0

@@ -7,13 +7,13 @@ import random
 from pathlib import Path
 
 import pytest
-from progress import Progress, acknowledged
-from server import Server
 
 from engine.client.client import AsyncClient
 from engine.testing.checker import check, describe
 from engine.testing.history import History
 from engine.testing.workload import QueueReader, Reader, Sender, StreamReader, read_all
+from tests.chaos.progress import Progress, acknowledged
+from tests.chaos.server import Server
 
 TOPIC = "orders"
 IDLE_S = 1.0

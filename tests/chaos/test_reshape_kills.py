@@ -9,9 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from progress import PROGRESS_S_MAX, Progress, acknowledged
-from server import Server
-from test_kill_loop import ACKNOWLEDGED_MIN, ENDING_S_MAX, IDLE_S, judge
 
 from engine.client.client import AsyncClient
 from engine.errors import EngineError
@@ -26,6 +23,9 @@ from engine.testing.workload import (
     read_all,
     write_layout,
 )
+from tests.chaos.progress import PROGRESS_S_MAX, Progress, acknowledged
+from tests.chaos.server import Server
+from tests.chaos.test_kill_loop import ACKNOWLEDGED_MIN, ENDING_S_MAX, IDLE_S, judge
 
 TOPIC = "orders"
 MOMENT_S = 0.05  # a change takes about as long

@@ -4,26 +4,27 @@ from __future__ import annotations
 
 import asyncio
 import random
-import sys
 from pathlib import Path
 
 import pytest
-from resume_program import key_of
-from server import Server
 
 from engine.client.client import AsyncClient
 from engine.client.consume.checkpoint_consumer import AsyncCheckpointConsumer
 from engine.model.positions import Checkpoint
+from tests.chaos.resume_program import key_of
+from tests.chaos.server import Server
+from tests.kit.programs import environment, program
 
 TOPIC = "topic://public/default/orders"
 COUNT = 12_000
-PROGRAM = Path(__file__).with_name("resume_program.py")
 
 
 async def started(server: Server) -> asyncio.subprocess.Process:
     """The program, running."""
     return await asyncio.create_subprocess_exec(
-        *(sys.executable, str(PROGRAM), server.url, TOPIC, str(COUNT)), stdout=asyncio.subprocess.PIPE
+        *program("tests.chaos.resume_program", server.url, TOPIC, COUNT),
+        env=environment(),
+        stdout=asyncio.subprocess.PIPE,
     )
 
 

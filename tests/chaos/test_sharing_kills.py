@@ -8,14 +8,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from progress import Progress, acknowledged
-from server import Server
-from test_kill_loop import ACKNOWLEDGED_MIN, ENDING_S_MAX, IDLE_S, judge
 
 from engine.client.client import AsyncClient
 from engine.testing.history import History
 from engine.testing.members import StreamMember
 from engine.testing.workload import Sender, read_all
+from tests.chaos.progress import Progress, acknowledged
+from tests.chaos.server import Server
+from tests.chaos.test_kill_loop import ACKNOWLEDGED_MIN, ENDING_S_MAX, IDLE_S, judge
 
 TOPIC = "orders"
 BUCKETS = 8

@@ -7,15 +7,15 @@ import random
 from pathlib import Path
 
 import pytest
-from progress import Progress, committed
-from server import Server
-from test_kill_loop import ENDING_S_MAX, IDLE_S
 
 from engine.client.client import AsyncClient
 from engine.testing.checker import check, describe
 from engine.testing.history import History
 from engine.testing.transacting import Transactor, Transformer
 from engine.testing.workload import Reader, StreamReader, read_all
+from tests.chaos.progress import Progress, committed
+from tests.chaos.server import Server
+from tests.chaos.test_kill_loop import ENDING_S_MAX, IDLE_S
 
 ORDERS, COPIES = "orders", "copies"
 TIMEOUTS_S = (2.0, 4.0)

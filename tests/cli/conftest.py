@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from cli_server import Server, start_server, stop_server
 
 from engine.cli.main import main
+from tests.cli.cli_server import Server, start_server, stop_server
 
 
 @pytest.fixture

@@ -6,9 +6,8 @@ import json
 from collections.abc import Callable
 from typing import Any
 
-from cli_server import Server, start_server, stop_server
-
 from engine.broker.settings.config import BrokerConfig
+from tests.cli.cli_server import Server, start_server, stop_server
 
 Run = Callable[..., Any]
 NAME = "maxTopicListInFlightHeapMemSizeMB"

@@ -12,12 +12,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from cli_lines import write_lines
-from cli_server import Server
 
 from engine import Client
 from engine.cli.main import COMMANDS
 from engine.errors import TimeoutError as EngineTimeoutError
+from tests.cli.cli_lines import write_lines
+from tests.cli.cli_server import Server
 
 Run = Callable[..., Any]
 

@@ -13,7 +13,8 @@ from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
-from cli_server import Server, start_server, stop_server
+
+from tests.cli.cli_server import Server, start_server, stop_server
 
 Run = Callable[..., Any]
 TLS = Path(__file__).parents[1] / "broker" / "tls"

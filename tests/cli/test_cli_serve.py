@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from cli_server import Server, start_server, stop_server
 
 from engine.sync import Client
+from tests.cli.cli_server import Server, start_server, stop_server
 
 Run = Callable[..., Any]
 

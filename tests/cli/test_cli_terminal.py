@@ -15,7 +15,6 @@ from typing import Any
 
 import click
 import pytest
-from cli_server import start_server, stop_server
 from rich.console import Console
 
 import engine as product
@@ -25,6 +24,7 @@ from engine.cli.main import main
 from engine.cli.top_view import TopicRow, View, rendered
 from engine.errors import EngineError
 from engine.model.names import TopicName
+from tests.cli.cli_server import start_server, stop_server
 
 Run = Callable[..., Any]
 OLD = "-rf *\u202ecafe\u0301 [red]"

@@ -17,7 +17,6 @@ from math import inf
 from typing import Any
 
 import pytest
-from cli_server import Server, start_server, stop_server
 from prometheus_client.parser import text_string_to_metric_families
 from rich.console import Console
 
@@ -25,6 +24,7 @@ from engine.cli.exposition import Metrics, quantile
 from engine.cli.top_view import SORTS, look, rendered
 from engine.errors import UnsupportedError
 from engine.sync import Client
+from tests.cli.cli_server import Server, start_server, stop_server
 
 Run = Callable[..., Any]
 PATIENCE_S = 60.0

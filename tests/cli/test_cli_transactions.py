@@ -8,9 +8,9 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from cli_server import Server
 
 from engine import Client
+from tests.cli.cli_server import Server
 
 Run = Callable[..., Any]
 UNKNOWN = "00000000000000ff"

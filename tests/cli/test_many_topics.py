@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from cli_server import Server
+
+from tests.cli.cli_server import Server
 
 Run = Callable[..., Any]
 

@@ -7,11 +7,10 @@ import contextlib
 from collections.abc import AsyncIterator
 from typing import Any
 
-from fake_broker import FakeBroker
-
 from engine.client.transact.transaction import AsyncTransaction
 from engine.errors import EngineError, TransactionConflictError
 from engine.wire.commands import Command
+from tests.kit.fake_broker import FakeBroker
 
 
 class Program:

@@ -1,18 +1,23 @@
-"""A scripted broker for each test, and its module on the path."""
+"""A scripted broker for each test, and a client of it."""
 
 from __future__ import annotations
 
-import sys
-from pathlib import Path
+from collections.abc import AsyncIterator
 
 import pytest
 
-sys.path.insert(0, str(Path(__file__).resolve().parent))
-
-from fake_broker import FakeBroker
+from engine.client.client import AsyncClient
+from tests.kit.fake_broker import FakeBroker
 
 
 @pytest.fixture
 def broker() -> FakeBroker:
     """One segment, one bucket."""
     return FakeBroker()
+
+
+@pytest.fixture
+async def client(broker: FakeBroker) -> AsyncIterator[AsyncClient]:
+    """A client of it, closed behind the test."""
+    async with broker.client() as client:
+        yield client

@@ -8,13 +8,13 @@ from collections.abc import Awaitable, Callable, Iterator
 from typing import Any
 
 import msgspec
-from fake_broker import TOPIC, URL, FakeBroker, FakeConnection
 
 from engine.client.client import AsyncClient
 from engine.errors import EngineError, InvalidArgumentError, NotFoundError, NotOwnerError
 from engine.model.positions import Checkpoint
 from engine.wire.commands import Command
 from engine.wire.stream import FrameStream
+from tests.kit.fake_broker import TOPIC, URL, FakeBroker, FakeConnection
 
 MISSING = object()
 WRONG: tuple[Any, ...] = (MISSING, None, "?", b"?", -2, 2**63, 1.5, float("nan"), True, [], [None], {}, {"?": 0})

@@ -6,12 +6,11 @@ import random
 import struct
 from typing import Any
 
-from fake_broker import DURABLE, TOPIC, URL, FakeBroker, FakeConnection
-from reshaped_topic import Piece, ReshapedTopic
-
 from engine.errors import EngineError, InvalidArgumentError, ProducerBusyError, SegmentSealedError, StorageError
 from engine.wire.commands import Command
 from engine.wire.stream import FrameStream
+from tests.client.reshaped_topic import Piece, ReshapedTopic
+from tests.kit.fake_broker import DURABLE, TOPIC, URL, FakeBroker, FakeConnection
 
 
 class ReshapingBroker(FakeBroker):

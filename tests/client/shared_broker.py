@@ -5,14 +5,13 @@ from __future__ import annotations
 import struct
 from typing import Any
 
-from fake_broker import SALT, TOPIC, FakeBroker, FakeConnection
-
 from engine._native.produce.batcher import Batcher
 from engine._native.produce.hashing import XXH64, hash_keys
 from engine._native.serve.log import stamp
 from engine.errors import EngineError
 from engine.wire.commands import Command
 from engine.wire.stream import FrameStream
+from tests.kit.fake_broker import SALT, TOPIC, FakeBroker, FakeConnection
 
 BUCKETS = 4
 ENDS = [(b + 1) * (65536 // BUCKETS) - 1 for b in range(BUCKETS)]

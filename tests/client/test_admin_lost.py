@@ -6,11 +6,11 @@ import asyncio
 from typing import Any
 
 import pytest
-from fake_broker import FakeBroker
 
 import engine.client.admin.admin_http
 from engine.client.admin.admin_http import HttpAdmin
 from engine.errors import ConnectError, UnknownOutcomeError
+from tests.kit.fake_broker import FakeBroker
 
 NOWHERE = "http://127.0.0.1:1"  # nothing listens there
 

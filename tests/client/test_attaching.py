@@ -6,13 +6,14 @@ import asyncio
 from collections.abc import Callable
 
 import pytest
-from fake_broker import FakeBroker, FakeConnection
 
 from engine.client import MessageId
+from engine.client.client import AsyncClient
 from engine.client.net.link import LinkState
 from engine.errors import AlreadyClosedError, FencedError, NotOwnerError
 from engine.testing.loop import run_virtual
 from engine.wire.commands import Command
+from tests.kit.fake_broker import FakeBroker, FakeConnection
 
 
 def end_consumers(broker: FakeBroker) -> None:
@@ -42,8 +43,8 @@ async def test_an_id_that_ended_on_an_earlier_connection_means_nothing_on_the_ne
             assert len(broker.of(command)) == 1
 
 
-async def test_a_registration_that_ends_with_its_connection_is_made_again_once(broker: FakeBroker):
-    async with broker.client() as client, await client.stream_consumer("t", "s"):
+async def test_a_registration_that_ends_with_its_connection_is_made_again_once(broker: FakeBroker, client: AsyncClient):
+    async with await client.stream_consumer("t", "s"):
         for _ in range(3):
             broker.seen.clear()
             end_consumers(broker)  # and the answer to the next attempt is lost
@@ -54,18 +55,17 @@ async def test_a_registration_that_ends_with_its_connection_is_made_again_once(b
             assert len({id(c) for c in broker.connections if not c.lost}) == 1
 
 
-async def test_closing_while_it_attaches_tells_the_broker(broker: FakeBroker):
+async def test_closing_while_it_attaches_tells_the_broker(broker: FakeBroker, client: AsyncClient):
     """Or the broker would hold the segment for nobody."""
-    async with broker.client() as client:
-        consumer = await client.stream_consumer("t", "s")
-        end_consumers(broker)
-        attachment = consumer.attachments[0]
-        await broker.until(lambda: attachment._opening is not None and attachment._opening.state is LinkState.OPENING)
-        ident = attachment._opening.ident  # type: ignore[union-attr]
-        await consumer.close()
-        await broker.settle()
-        assert ident in [h["consumer_id"] for h in broker.of(Command.CLOSE_CONSUMER)]
-        assert not broker.last.consumers
+    consumer = await client.stream_consumer("t", "s")
+    end_consumers(broker)
+    attachment = consumer.attachments[0]
+    await broker.until(lambda: attachment._opening is not None and attachment._opening.state is LinkState.OPENING)
+    ident = attachment._opening.ident  # type: ignore[union-attr]
+    await consumer.close()
+    await broker.settle()
+    assert ident in [h["consumer_id"] for h in broker.of(Command.CLOSE_CONSUMER)]
+    assert not broker.last.consumers
 
 
 async def eventually(condition: Callable[[], bool]) -> None:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import pytest
-from fake_broker import FakeBroker
 
 from engine.client.base.options import Batching
 from engine.client.produce.batching_quality import bucket_statistics
 from engine.limits import KIB
+from tests.kit.fake_broker import FakeBroker
 
 LIMITS = Batching(max_bytes=KIB, max_messages=10)
 

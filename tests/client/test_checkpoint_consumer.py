@@ -6,11 +6,12 @@ import asyncio
 from datetime import UTC, datetime
 
 import pytest
-from fake_broker import FakeBroker
 
 from engine.client import Checkpoint
+from engine.client.client import AsyncClient
 from engine.errors import InvalidArgumentError, NotFoundError
 from engine.wire.commands import Command
+from tests.kit.fake_broker import FakeBroker
 
 
 async def test_latest_is_resolved_at_creation_for_every_segment():
@@ -90,22 +91,21 @@ async def test_a_segment_deleted_by_retention_is_skipped():
         assert (await consumer.receive()).value == b"child"  # type: ignore[union-attr]
 
 
-async def test_a_deleted_topic_ends_its_consumers_and_producers(broker: FakeBroker):
-    async with broker.client() as client:
-        consumer = await client.checkpoint_consumer("t")
-        producer = await client.producer("t")
-        waiting = asyncio.ensure_future(consumer.receive())
-        await broker.settle()
-        for session in broker.last.sessions:
-            broker.last.stream.send(
-                Command.ERROR, {"request_id": 0, "session_id": session, "code": 2, "message": "the topic was deleted"}
-            )
-        with pytest.raises(NotFoundError):
-            await waiting
-        with pytest.raises(NotFoundError):
-            await producer.send(b"x")
-        with pytest.raises(NotFoundError):
-            producer.send_nowait(b"x")
+async def test_a_deleted_topic_ends_its_consumers_and_producers(broker: FakeBroker, client: AsyncClient):
+    consumer = await client.checkpoint_consumer("t")
+    producer = await client.producer("t")
+    waiting = asyncio.ensure_future(consumer.receive())
+    await broker.settle()
+    for session in broker.last.sessions:
+        broker.last.stream.send(
+            Command.ERROR, {"request_id": 0, "session_id": session, "code": 2, "message": "the topic was deleted"}
+        )
+    with pytest.raises(NotFoundError):
+        await waiting
+    with pytest.raises(NotFoundError):
+        await producer.send(b"x")
+    with pytest.raises(NotFoundError):
+        producer.send_nowait(b"x")
 
 
 # -- layout changes ----------------------------------------------------------------------------------------------
@@ -120,12 +120,9 @@ async def take(consumer, count: int) -> list[bytes]:
     return values
 
 
-async def test_children_are_read_when_their_parents_are_delivered(broker: FakeBroker):
+async def test_children_are_read_when_their_parents_are_delivered(broker: FakeBroker, client: AsyncClient):
     """Semantics 10: for a merge both, through generations, and when the parent was caught up before it was sealed."""
-    async with (
-        broker.client() as client,
-        await client.checkpoint_consumer("t", start=Checkpoint.earliest()) as consumer,
-    ):
+    async with await client.checkpoint_consumer("t", start=Checkpoint.earliest()) as consumer:
         broker.publish(0, [b"a"])
         assert await take(consumer, 1) == [b"a"]
         left, right = broker.reshape([0], 2)
@@ -203,9 +200,9 @@ async def test_a_seek_that_fails_changes_nothing(broker: FakeBroker):
         assert await take(consumer, 1) == [b"b"]
 
 
-async def test_a_layout_that_a_checkpoint_is_of_is_waited_for(broker: FakeBroker):
+async def test_a_layout_that_a_checkpoint_is_of_is_waited_for(broker: FakeBroker, client: AsyncClient):
     """A broker whose watch is held up would send the reader back to segments that are done with."""
-    async with broker.client() as client, await client.checkpoint_consumer("t") as consumer:
+    async with await client.checkpoint_consumer("t") as consumer:
         connections, broker.connections = broker.connections, []
         left, right = broker.reshape([0], 2)
         broker.connections = connections
@@ -281,11 +278,8 @@ async def test_an_idle_member_waits_for_its_share_and_latest_is_of_its_creation(
         assert await take(consumer, 1) == [b"new"]
 
 
-async def test_a_share_names_segments_that_this_member_has_not_heard_of_yet(broker: FakeBroker):
-    async with (
-        broker.client() as client,
-        await client.checkpoint_consumer("t", start=Checkpoint.earliest(), group="g") as consumer,
-    ):
+async def test_a_share_names_segments_that_this_member_has_not_heard_of_yet(broker: FakeBroker, client: AsyncClient):
+    async with await client.checkpoint_consumer("t", start=Checkpoint.earliest(), group="g") as consumer:
         connections, broker.connections = broker.connections, []
         left, right = broker.reshape([0], 2)
         broker.connections = connections
@@ -303,9 +297,9 @@ async def test_a_share_names_segments_that_this_member_has_not_heard_of_yet(brok
 
 
 @pytest.mark.parametrize("place", [Checkpoint.latest(), Checkpoint.at_timestamp(datetime.now(UTC))])
-async def test_a_seek_to_a_place_goes_by_the_layout_of_now(broker: FakeBroker, place: Checkpoint):
+async def test_a_seek_to_a_place_goes_by_the_layout_of_now(broker: FakeBroker, place: Checkpoint, client: AsyncClient):
     """A change that nobody has told of yet does not bring back what is in its children."""
-    async with broker.client() as client, await client.checkpoint_consumer("t") as consumer:
+    async with await client.checkpoint_consumer("t") as consumer:
         connections, broker.connections = broker.connections, []
         left, right = broker.reshape([0], 2)  # and the news of it are held up
         broker.publish(left, [b"before"])

@@ -9,7 +9,6 @@ import time
 from typing import Any
 
 import pytest
-from fake_broker import URL, FakeBroker
 
 from engine.client import AsyncClient
 from engine.client.base.options import ClientOptions
@@ -26,6 +25,7 @@ from engine.errors import (
     UnsupportedError,
 )
 from engine.wire.commands import Ack, Command
+from tests.kit.fake_broker import URL, FakeBroker
 
 
 def pool_of(broker: FakeBroker, seed: int = 1) -> Pool:
@@ -54,12 +54,11 @@ async def test_a_broker_that_lacks_a_feature_is_named(broker: FakeBroker):
             pass
 
 
-async def test_everything_shares_one_connection(broker: FakeBroker):
-    async with broker.client() as client:
-        producers = await asyncio.gather(*(client.producer("t") for _ in range(5)))
-        await client.stream_consumer("t", "s")
-        await asyncio.gather(*(p.send(b"x") for p in producers))
-        assert len(broker.connections) == 1
+async def test_everything_shares_one_connection(broker: FakeBroker, client: AsyncClient):
+    producers = await asyncio.gather(*(client.producer("t") for _ in range(5)))
+    await client.stream_consumer("t", "s")
+    await asyncio.gather(*(p.send(b"x") for p in producers))
+    assert len(broker.connections) == 1
 
 
 async def test_those_who_wait_for_a_connection_share_the_attempt_and_its_outcome(broker: FakeBroker):
@@ -167,44 +166,41 @@ async def test_a_ping_is_answered(broker: FakeBroker):
     assert broker.of(Command.PONG)
 
 
-async def test_garbage_from_the_broker_drops_the_connection_and_nothing_else(broker: FakeBroker):
-    async with broker.client() as client:
-        producer = await client.producer("t")
-        session = broker.last.sessions[0]
-        broker.last.stream.send(
-            Command.SCALABLE_TOPIC_UPDATE, {"session_id": session, "topic": "t", "epoch": 9, "dag": {"segments": 3}}
-        )
+async def test_garbage_from_the_broker_drops_the_connection_and_nothing_else(broker: FakeBroker, client: AsyncClient):
+    producer = await client.producer("t")
+    session = broker.last.sessions[0]
+    broker.last.stream.send(
+        Command.SCALABLE_TOPIC_UPDATE, {"session_id": session, "topic": "t", "epoch": 9, "dag": {"segments": 3}}
+    )
+    await broker.settle()
+    await producer.send(b"x")
+    assert len(broker.connections) == 2
+
+
+async def test_a_topic_that_is_gone_after_a_reconnect_is_not_created_again(broker: FakeBroker, client: AsyncClient):
+    producer = await client.producer("t")
+    created = []
+
+    def gone(self: Any, header: dict[str, Any], payload: memoryview) -> None:
+        created.append(header["create"])
+        self.error(header, NotFoundError("no such topic"))
+
+    type(broker.last).scalable_topic_lookup, kept = gone, type(broker.last).scalable_topic_lookup
+    try:
+        broker.cut()
+        while not created:  # noqa: ASYNC110 - the fake broker has no events
+            await asyncio.sleep(0.005)
         await broker.settle()
+    finally:
+        type(broker.last).scalable_topic_lookup = kept
+    assert created == [False]
+    with pytest.raises(NotFoundError):
         await producer.send(b"x")
-        assert len(broker.connections) == 2
 
 
-async def test_a_topic_that_is_gone_after_a_reconnect_is_not_created_again(broker: FakeBroker):
-    async with broker.client() as client:
-        producer = await client.producer("t")
-        created = []
-
-        def gone(self: Any, header: dict[str, Any], payload: memoryview) -> None:
-            created.append(header["create"])
-            self.error(header, NotFoundError("no such topic"))
-
-        type(broker.last).scalable_topic_lookup, kept = gone, type(broker.last).scalable_topic_lookup
-        try:
-            broker.cut()
-            while not created:  # noqa: ASYNC110 - the fake broker has no events
-                await asyncio.sleep(0.005)
-            await broker.settle()
-        finally:
-            type(broker.last).scalable_topic_lookup = kept
-        assert created == [False]
-        with pytest.raises(NotFoundError):
-            await producer.send(b"x")
-
-
-async def test_no_admin_api(broker: FakeBroker):
-    async with broker.client() as client:
-        with pytest.raises(UnsupportedError, match="admin"):
-            await client.admin.list_topics()
+async def test_no_admin_api(client: AsyncClient):
+    with pytest.raises(UnsupportedError, match="admin"):
+        await client.admin.list_topics()
 
 
 def test_a_malformed_url_is_refused_at_once():

@@ -7,12 +7,12 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
-from fake_broker import FakeBroker
 
 from engine.client.client import AsyncClient
 from engine.errors import AlreadyClosedError, ConnectError, NotFoundError
 from engine.model.positions import Checkpoint
 from engine.wire.commands import Command
+from tests.kit.fake_broker import FakeBroker
 
 WAIT_S = 30.0
 MOMENTS = 40  # more frames than any of these calls has

@@ -6,9 +6,8 @@ import asyncio
 from collections.abc import AsyncIterator
 
 import pytest
-from committing import Program, running
-from fake_broker import FakeBroker
 
+from engine.client.client import AsyncClient
 from engine.errors import (
     EngineError,
     NotOwnerError,
@@ -17,6 +16,8 @@ from engine.errors import (
     UnknownOutcomeError,
 )
 from engine.wire.commands import Command
+from tests.client.committing import Program, running
+from tests.kit.fake_broker import FakeBroker
 
 
 @pytest.fixture
@@ -217,8 +218,8 @@ async def test_what_went_out_again_does_not_stand_for_what_did_not(program: Prog
     assert program.ends == [("commit", None)]
 
 
-async def test_receipts_that_come_in_one_frame_reach_everybody(broker: FakeBroker):
-    async with broker.client() as client, await client.producer("t") as one, await client.producer("t") as other:
+async def test_receipts_that_come_in_one_frame_reach_everybody(broker: FakeBroker, client: AsyncClient):
+    async with await client.producer("t") as one, await client.producer("t") as other:
         for producer in (one, other):
             await producer.send(b"attached")
         broker.holding = True
@@ -231,8 +232,8 @@ async def test_receipts_that_come_in_one_frame_reach_everybody(broker: FakeBroke
 
 
 @pytest.mark.parametrize("wrong", ["no map", {"producer_id": 1}])
-async def test_receipts_that_are_none_end_the_connection(broker: FakeBroker, wrong: object):
-    async with broker.client() as client, await client.producer("t") as producer:
+async def test_receipts_that_are_none_end_the_connection(broker: FakeBroker, wrong: object, client: AsyncClient):
+    async with await client.producer("t") as producer:
         await producer.send(b"attached")
         broker.holding = True
         sent = asyncio.ensure_future(producer.send(b"x"))

@@ -8,8 +8,6 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
-from committing import Program, running
-from fake_broker import FakeBroker
 
 from engine.client.produce.producer import AsyncProducer
 from engine.client.transact import transaction as module
@@ -17,6 +15,8 @@ from engine.client.transact.transaction import AsyncTransaction
 from engine.errors import ConnectError, FencedError
 from engine.model.positions import MessageId
 from engine.wire.commands import Command
+from tests.client.committing import Program, running
+from tests.kit.fake_broker import FakeBroker
 
 
 @pytest.fixture

@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-from fake_broker import FakeBroker
 
 from engine.client import Checkpoint, MessageId
+from engine.client.client import AsyncClient
 from engine.client.topic.session import TopicSession
 from engine.errors import (
     AlreadyClosedError,
@@ -17,6 +17,7 @@ from engine.errors import (
     TimeoutError,
 )
 from engine.wire.commands import Command
+from tests.kit.fake_broker import FakeBroker
 
 # -- receiving ---------------------------------------------------------------------------------------------------
 
@@ -34,9 +35,9 @@ async def test_receive_and_receive_batch(broker: FakeBroker):
         assert len(await consumer.receive_batch(timeout=0.01)) == 0
 
 
-async def test_receive_order_is_first_come_first_served(broker: FakeBroker):
+async def test_receive_order_is_first_come_first_served(broker: FakeBroker, client: AsyncClient):
     """Semantics 41."""
-    async with broker.client() as client, await client.stream_consumer("t", "s") as consumer:
+    async with await client.stream_consumer("t", "s") as consumer:
         receives = [asyncio.ensure_future(consumer.receive()) for _ in range(3)]
         await broker.settle()
         broker.publish(0, [b"0", b"1", b"2"])
@@ -45,23 +46,22 @@ async def test_receive_order_is_first_come_first_served(broker: FakeBroker):
 
 
 @pytest.mark.parametrize("kind", ["queue", "checkpoint"])
-async def test_a_consumer_that_closes_attaches_to_nothing_new(broker: FakeBroker, kind: str):
+async def test_a_consumer_that_closes_attaches_to_nothing_new(broker: FakeBroker, kind: str, client: AsyncClient):
     """A layout that comes while it says goodbye."""
-    async with broker.client() as client:
-        consumer = await (client.queue_consumer("t", "s") if kind == "queue" else client.checkpoint_consumer("t"))
-        closing = asyncio.ensure_future(consumer.close())
-        with pytest.raises(AlreadyClosedError):
-            await consumer.receive()
-        broker.reshape([0], 2)
-        consumer.layout_changed(await TopicSession(consumer.pool, consumer.session.topic).open(create=False))
-        await closing
-        await broker.settle()
-        assert all(attachment.closed for attachment in consumer.attachments.values())
+    consumer = await (client.queue_consumer("t", "s") if kind == "queue" else client.checkpoint_consumer("t"))
+    closing = asyncio.ensure_future(consumer.close())
+    with pytest.raises(AlreadyClosedError):
+        await consumer.receive()
+    broker.reshape([0], 2)
+    consumer.layout_changed(await TopicSession(consumer.pool, consumer.session.topic).open(create=False))
+    await closing
+    await broker.settle()
+    assert all(attachment.closed for attachment in consumer.attachments.values())
 
 
-async def test_a_cancelled_receive_consumes_nothing(broker: FakeBroker):
+async def test_a_cancelled_receive_consumes_nothing(broker: FakeBroker, client: AsyncClient):
     """Semantics 41, also when the message is there and the receive has been woken but has not run."""
-    async with broker.client() as client, await client.stream_consumer("t", "s") as consumer:
+    async with await client.stream_consumer("t", "s") as consumer:
         receives = [asyncio.ensure_future(consumer.receive()) for _ in range(3)]
         await broker.settle()
         receives[1].cancel()
@@ -76,8 +76,8 @@ async def test_a_cancelled_receive_consumes_nothing(broker: FakeBroker):
         assert following.value == b"1"
 
 
-async def test_a_receive_that_comes_later_does_not_overtake(broker: FakeBroker):
-    async with broker.client() as client, await client.stream_consumer("t", "s") as consumer:
+async def test_a_receive_that_comes_later_does_not_overtake(broker: FakeBroker, client: AsyncClient):
+    async with await client.stream_consumer("t", "s") as consumer:
         first = asyncio.ensure_future(consumer.receive())
         await broker.settle()
         broker.publish(0, [b"0", b"1"])
@@ -88,22 +88,21 @@ async def test_a_receive_that_comes_later_does_not_overtake(broker: FakeBroker):
         assert (await first).value == b"0"  # type: ignore[union-attr]
 
 
-async def test_close_fails_receives_that_wait(broker: FakeBroker):
+async def test_close_fails_receives_that_wait(broker: FakeBroker, client: AsyncClient):
     """Semantics 41; and everything after it, iteration ends."""
-    async with broker.client() as client:
-        consumer = await client.stream_consumer("t", "s")
-        waiting = asyncio.ensure_future(consumer.receive())
-        iterating = asyncio.ensure_future(_collect(consumer))
-        await broker.settle()
-        await consumer.close()
-        await consumer.close()
-        with pytest.raises(AlreadyClosedError):
-            await waiting
-        assert await iterating == []
-        with pytest.raises(AlreadyClosedError):
-            await consumer.receive()
-        with pytest.raises(AlreadyClosedError):
-            await consumer.receive_batch(timeout=0)
+    consumer = await client.stream_consumer("t", "s")
+    waiting = asyncio.ensure_future(consumer.receive())
+    iterating = asyncio.ensure_future(_collect(consumer))
+    await broker.settle()
+    await consumer.close()
+    await consumer.close()
+    with pytest.raises(AlreadyClosedError):
+        await waiting
+    assert await iterating == []
+    with pytest.raises(AlreadyClosedError):
+        await consumer.receive()
+    with pytest.raises(AlreadyClosedError):
+        await consumer.receive_batch(timeout=0)
 
 
 async def _collect(consumer) -> list[bytes]:
@@ -352,14 +351,13 @@ async def test_a_queue_consumer_lets_a_sealed_segment_go_when_it_is_drained():
             await consumer.acknowledge(MessageId(77, 0))
 
 
-async def test_options_of_later_versions_are_refused_by_name(broker: FakeBroker):
-    async with broker.client() as client:
-        for name, value in {"ack_timeout": 0, "nack_backoff": "1", "dead_letter": 1, "priority": -1}.items():
-            with pytest.raises(InvalidArgumentError, match=name):
-                await client.queue_consumer("t", "s", **{name: value})  # type: ignore[arg-type]
-        with pytest.raises(InvalidArgumentError, match="namespace"):
-            await client.stream_consumer("t", "s", namespace="a/b")
-        with pytest.raises(InvalidArgumentError, match="initial_position"):
-            await client.stream_consumer("t", "s", initial_position="middle")
-        with pytest.raises(InvalidArgumentError):
-            await client.checkpoint_consumer("t", start=3)  # type: ignore[arg-type]
+async def test_options_of_later_versions_are_refused_by_name(client: AsyncClient):
+    for name, value in {"ack_timeout": 0, "nack_backoff": "1", "dead_letter": 1, "priority": -1}.items():
+        with pytest.raises(InvalidArgumentError, match=name):
+            await client.queue_consumer("t", "s", **{name: value})  # type: ignore[arg-type]
+    with pytest.raises(InvalidArgumentError, match="namespace"):
+        await client.stream_consumer("t", "s", namespace="a/b")
+    with pytest.raises(InvalidArgumentError, match="initial_position"):
+        await client.stream_consumer("t", "s", initial_position="middle")
+    with pytest.raises(InvalidArgumentError):
+        await client.checkpoint_consumer("t", start=3)  # type: ignore[arg-type]

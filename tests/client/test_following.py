@@ -6,13 +6,14 @@ import asyncio
 from collections.abc import AsyncIterator
 
 import pytest
-from fake_broker import TOPIC, URL, FakeBroker
 from msgspec import convert
 
 from engine.client import MessageId
+from engine.client.client import AsyncClient
 from engine.client.topic.layout import TopicLayout
 from engine.errors import FencedError, NotFoundError, NotOwnerError
 from engine.wire.commands import Command, Dag
+from tests.kit.fake_broker import TOPIC, URL, FakeBroker
 
 A, B = "engine://a", "engine://b"
 
@@ -247,8 +248,8 @@ async def test_an_id_from_segments_that_are_gone_since_is_no_error(broker: FakeB
                 await queue.acknowledge(MessageId(9, 0))
 
 
-async def test_an_id_of_a_segment_that_is_not_known_here_yet_is_looked_up(broker: FakeBroker):
-    async with broker.client() as client, await client.stream_consumer("t", "s") as consumer:
+async def test_an_id_of_a_segment_that_is_not_known_here_yet_is_looked_up(broker: FakeBroker, client: AsyncClient):
+    async with await client.stream_consumer("t", "s") as consumer:
         connections, broker.connections = broker.connections, []
         left, _ = broker.reshape([0], 2)  # and the news of it are held up
         broker.connections = connections

@@ -6,11 +6,11 @@ import asyncio
 from collections.abc import Callable
 
 import pytest
-from sending_kit import Entry, Flying, Scope
 
 from engine.client.produce.in_flight import Report, report_of
 from engine.errors import StorageError, TimeoutError, TransactionConflictError
 from engine.testing.loop import run_virtual
+from tests.client.sending_kit import Entry, Flying, Scope
 
 LOST = StorageError("the disk is gone")
 OVER = TransactionConflictError("aborted")

@@ -8,12 +8,12 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
-from fake_broker import FakeBroker
 
 from engine.client.transact import transaction as module
 from engine.client.transact.transaction import AsyncTransaction
 from engine.errors import AlreadyClosedError, TransactionConflictError
 from engine.wire.commands import Command
+from tests.kit.fake_broker import FakeBroker
 
 FOREVER_S = 20.0  # a hang
 

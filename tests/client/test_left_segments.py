@@ -5,11 +5,12 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-from fake_broker import FakeBroker
 
 from engine.client import Checkpoint, MessageId
+from engine.client.client import AsyncClient
 from engine.errors import FencedError, NotFoundError, NotOwnerError
 from engine.wire.commands import Command
+from tests.kit.fake_broker import FakeBroker
 
 CHANGES = 20
 
@@ -80,32 +81,31 @@ async def test_semantics_11_what_was_left_unacknowledged_is_named_until_it_is_ac
 
 
 @pytest.mark.parametrize("kind", ["stream", "queue", "checkpoint"])
-async def test_pruned_segments_are_in_no_id_and_no_checkpoint(broker: FakeBroker, kind: str):
-    async with broker.client() as client:
-        if kind == "checkpoint":
-            consumer = await client.checkpoint_consumer("t", start=Checkpoint.earliest())
-        else:
-            consumer = await (client.stream_consumer if kind == "stream" else client.queue_consumer)("t", "s")
-        broker.publish(0, [b"a", b"b"])
-        batch = await consumer.receive_batch(2)
-        if kind == "stream":
-            await consumer.acknowledge_cumulative(batch)
-        elif kind == "queue":
-            await consumer.acknowledge(batch)
-        left, right = broker.reshape([0], 2)
-        await share(broker, [left, right])
-        broker.publish(left, [b"c"])
-        message = await consumer.receive()
-        if kind == "checkpoint":  # semantics 27: what is sealed is kept
-            assert dict(message.id.positions) == {0: 2, left: 1}
-            assert dict((await consumer.checkpoint()).positions) == {0: 2, left: 1, right: 0}
-        broker.prune(0)
-        broker.publish(right, [b"d"])
-        message = await consumer.receive()
-        assert dict(message.id.positions) == {left: 1, right: 1}
-        if kind == "checkpoint":
-            assert dict((await consumer.checkpoint()).positions) == {left: 1, right: 1}
-            assert not consumer._started.keys() & {0}
+async def test_pruned_segments_are_in_no_id_and_no_checkpoint(broker: FakeBroker, kind: str, client: AsyncClient):
+    if kind == "checkpoint":
+        consumer = await client.checkpoint_consumer("t", start=Checkpoint.earliest())
+    else:
+        consumer = await (client.stream_consumer if kind == "stream" else client.queue_consumer)("t", "s")
+    broker.publish(0, [b"a", b"b"])
+    batch = await consumer.receive_batch(2)
+    if kind == "stream":
+        await consumer.acknowledge_cumulative(batch)
+    elif kind == "queue":
+        await consumer.acknowledge(batch)
+    left, right = broker.reshape([0], 2)
+    await share(broker, [left, right])
+    broker.publish(left, [b"c"])
+    message = await consumer.receive()
+    if kind == "checkpoint":  # semantics 27: what is sealed is kept
+        assert dict(message.id.positions) == {0: 2, left: 1}
+        assert dict((await consumer.checkpoint()).positions) == {0: 2, left: 1, right: 0}
+    broker.prune(0)
+    broker.publish(right, [b"d"])
+    message = await consumer.receive()
+    assert dict(message.id.positions) == {left: 1, right: 1}
+    if kind == "checkpoint":
+        assert dict((await consumer.checkpoint()).positions) == {left: 1, right: 1}
+        assert not consumer._started.keys() & {0}
 
 
 # -- who is asked whether it is acknowledged ---------------------------------------------------------------------

@@ -8,11 +8,11 @@ from typing import Any
 
 import msgspec
 import pytest
-from scripted_pool import ScriptedPool
 
 from engine.client.net.link import CONSUMER, LOOKUP, PRODUCER, REGISTRATION, TOPIC_LIST, Link, LinkKind, LinkState
 from engine.errors import ConnectError, EngineError, FencedError, NotFoundError, NotOwnerError, TimeoutError
 from engine.wire.commands import Command, Header, Request
+from tests.client.scripted_pool import ScriptedPool
 
 SUBSCRIBED = {"position": 0, "first": 0}
 KINDS = [PRODUCER, CONSUMER, REGISTRATION, LOOKUP, TOPIC_LIST]

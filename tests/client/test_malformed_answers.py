@@ -9,16 +9,17 @@ from typing import Any
 
 import msgspec
 import pytest
-from fake_broker import FakeBroker
-from hostile_broker import CASES, MISSING, WRONG, HostileBroker, Path, optional, paths, required, spoilt
 
 from engine.client.admin.admin_http import HttpAdmin
+from engine.client.client import AsyncClient
 from engine.errors import ConnectError, EngineError, ProtocolError
 from engine.errors import TimeoutError as EngineTimeoutError
 from engine.testing.maps import packed
 from engine.wire import commands
 from engine.wire.commands import HEADERS, Answerable, Command, Header, Part, Request, answer_to, decode
 from engine.wire.url import parse_url
+from tests.client.hostile_broker import CASES, MISSING, WRONG, HostileBroker, Path, optional, paths, required, spoilt
+from tests.kit.fake_broker import FakeBroker
 
 GREETING = {"protocol": 1, "features": [], "broker": "", "keep_alive": 1, "frame_size_max": 1}
 OPERATION_S = 0.2
@@ -159,22 +160,21 @@ def test_a_result_that_lacks_what_was_asked_for(request_: Command, result: Any):
     {"sequences": [0], "offsets": [0], "more": [None]},
 ])  # fmt: skip
 async def test_a_send_whose_receipt_is_malformed_is_answered_by_the_next_connection(
-    broker: FakeBroker, receipt: dict[str, Any]
+    broker: FakeBroker, receipt: dict[str, Any], client: AsyncClient
 ):
-    async with broker.client() as client:
-        producer = await client.producer("t")
-        broker.holding = True
-        sending = asyncio.ensure_future(producer.send(b"v"))
-        await broker.until(lambda: bool(broker.log[0]))
-        (ident,) = broker.last.producers
-        broker.last.held.clear()
-        broker.holding = False
-        said = {"producer_id": ident, "durability": "fsync", **receipt}
-        broker.last.stream.send(Command.SEND_RECEIPT, said)
-        async with asyncio.timeout(WAIT_S):
-            assert (await sending).offset in (0, -1)
-        await broker.until(lambda: broker.connections[0].lost)
-        assert broker.log[0] == [(0, 1)], "it is stored once"
+    producer = await client.producer("t")
+    broker.holding = True
+    sending = asyncio.ensure_future(producer.send(b"v"))
+    await broker.until(lambda: bool(broker.log[0]))
+    (ident,) = broker.last.producers
+    broker.last.held.clear()
+    broker.holding = False
+    said = {"producer_id": ident, "durability": "fsync", **receipt}
+    broker.last.stream.send(Command.SEND_RECEIPT, said)
+    async with asyncio.timeout(WAIT_S):
+        assert (await sending).offset in (0, -1)
+    await broker.until(lambda: broker.connections[0].lost)
+    assert broker.log[0] == [(0, 1)], "it is stored once"
 
 
 async def test_a_send_whose_receipts_are_all_malformed_ends_in_its_time():

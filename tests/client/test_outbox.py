@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import asyncio
 
-from fake_broker import FakeBroker
-
 from engine.client.base.options import Batching
+from engine.client.client import AsyncClient
+from tests.kit.fake_broker import FakeBroker
 
 
-async def test_messages_of_one_turn_travel_together(broker: FakeBroker):
-    async with broker.client() as client, await client.producer("t") as producer:
+async def test_messages_of_one_turn_travel_together(broker: FakeBroker, client: AsyncClient):
+    async with await client.producer("t") as producer:
         ids = await asyncio.gather(*(producer.send(b"x", key=b"k") for _ in range(50)))
         assert [i.offset for i in ids] == list(range(50))
         assert broker.log[0] == [(0, 50)]
@@ -44,8 +44,8 @@ async def test_a_flight_of_several_entries_is_one(broker: FakeBroker):
         assert producer._outbox.in_flight.flights == 0
 
 
-async def test_with_something_in_flight_a_batch_waits_at_most_its_delay(broker: FakeBroker):
-    async with broker.client() as client, await client.producer("t", batching=Batching(max_delay=0.005)) as producer:
+async def test_with_something_in_flight_a_batch_waits_at_most_its_delay(broker: FakeBroker, client: AsyncClient):
+    async with await client.producer("t", batching=Batching(max_delay=0.005)) as producer:
         broker.holding = True
         for value in (b"1", b"2"):
             producer.send_nowait(value)

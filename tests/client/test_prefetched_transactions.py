@@ -6,7 +6,6 @@ import asyncio
 from typing import Any
 
 import pytest
-from fake_broker import FakeBroker
 
 from engine.client.client import AsyncClient
 from engine.client.transact import prefetched
@@ -15,6 +14,7 @@ from engine.errors import EngineError
 from engine.limits import TRANSACTION_TIMEOUT_S_MAX
 from engine.model.transactions import BEGUN_MAX
 from engine.wire.commands import Command
+from tests.kit.fake_broker import FakeBroker
 
 TIMEOUT_S = 600.0
 KEPT_S = 9.0
@@ -55,10 +55,9 @@ def all_have_ended(broker: FakeBroker, used: list[str]) -> bool:
     return len(set(used)) == len(used) and ends == broker.transactions
 
 
-async def test_there_is_none_before_several_were_run_in_a_row(broker: FakeBroker):
-    async with broker.client() as client:
-        await in_a_row(client, IN_A_ROW)
-        assert (waited_for(broker), asked(broker)) == (IN_A_ROW, [])
+async def test_there_is_none_before_several_were_run_in_a_row(broker: FakeBroker, client: AsyncClient):
+    await in_a_row(client, IN_A_ROW)
+    assert (waited_for(broker), asked(broker)) == (IN_A_ROW, [])
 
 
 async def test_who_goes_on_waits_for_none(broker: FakeBroker):
@@ -90,14 +89,13 @@ async def test_who_takes_his_time_gets_few(broker: FakeBroker, monkeypatch: pyte
     assert set(asked(broker)) == {2}
 
 
-async def test_who_runs_many_at_a_time_has_as_many_ready(broker: FakeBroker):
-    async with broker.client() as client:
-        await in_a_row(client, 4 * BEGUN_MAX)
-        before = waited_for(broker)
-        found = [one for row in await asyncio.gather(*(in_a_row(client, 40) for _ in range(20))) for one in row]
-        assert waited_for(broker) - before < 40  # until the first of them came
-        assert len(set(found)) == 800
-        assert sum(asked(broker)) <= 4 * BEGUN_MAX + 800 + PREFETCHED_MAX
+async def test_who_runs_many_at_a_time_has_as_many_ready(broker: FakeBroker, client: AsyncClient):
+    await in_a_row(client, 4 * BEGUN_MAX)
+    before = waited_for(broker)
+    found = [one for row in await asyncio.gather(*(in_a_row(client, 40) for _ in range(20))) for one in row]
+    assert waited_for(broker) - before < 40  # until the first of them came
+    assert len(set(found)) == 800
+    assert sum(asked(broker)) <= 4 * BEGUN_MAX + 800 + PREFETCHED_MAX
 
 
 async def test_it_lives_longer_by_what_it_may_be_kept(broker: FakeBroker):
@@ -168,32 +166,31 @@ async def test_one_that_was_long_in_coming_has_no_less_time(broker: FakeBroker, 
 
 
 async def test_who_leaves_them_unused_has_to_go_on_longer_each_time(
-    broker: FakeBroker, monkeypatch: pytest.MonkeyPatch
+    broker: FakeBroker, monkeypatch: pytest.MonkeyPatch, client: AsyncClient
 ):
     """Until he uses one."""
-    async with broker.client() as client:
-        stock, loop = client._transactions._prefetched._stock(TIMEOUT_S), asyncio.get_running_loop()
-        time, passed, rows = loop.time, [0.0], []
-        monkeypatch.setattr(loop, "time", lambda: time() + passed[0])
-        for _ in range(4):
-            before, count = len(asked(broker)), 0
-            while len(asked(broker)) == before:
-                await in_a_row(client, 1)
-                await broker.settle()
-                count += 1
-            rows.append(count)
-            passed[0] += 2 * KEPT_S
-            client._transactions._prefetched._expire(stock)
-        assert rows == [IN_A_ROW * 2**i + 1 for i in range(4)]
-        await in_a_row(client, 16 * IN_A_ROW + 1)
-        await broker.settle()
-        await in_a_row(client, 1)
+    stock, loop = client._transactions._prefetched._stock(TIMEOUT_S), asyncio.get_running_loop()
+    time, passed, rows = loop.time, [0.0], []
+    monkeypatch.setattr(loop, "time", lambda: time() + passed[0])
+    for _ in range(4):
+        before, count = len(asked(broker)), 0
+        while len(asked(broker)) == before:
+            await in_a_row(client, 1)
+            await broker.settle()
+            count += 1
+        rows.append(count)
         passed[0] += 2 * KEPT_S
         client._transactions._prefetched._expire(stock)
-        before = len(asked(broker))
-        await in_a_row(client, 2 * IN_A_ROW + 1)
-        await broker.settle()
-        assert len(asked(broker)) > before
+    assert rows == [IN_A_ROW * 2**i + 1 for i in range(4)]
+    await in_a_row(client, 16 * IN_A_ROW + 1)
+    await broker.settle()
+    await in_a_row(client, 1)
+    passed[0] += 2 * KEPT_S
+    client._transactions._prefetched._expire(stock)
+    before = len(asked(broker))
+    await in_a_row(client, 2 * IN_A_ROW + 1)
+    await broker.settle()
+    assert len(asked(broker)) > before
 
 
 async def test_others_have_other_timeouts(broker: FakeBroker):
@@ -218,14 +215,13 @@ async def test_there_are_spares_of_so_many_timeouts(broker: FakeBroker):
     assert all_have_ended(broker, found)
 
 
-async def test_one_with_a_name_is_never_a_spare(broker: FakeBroker):
-    async with broker.client() as client:
-        await in_a_row(client)
-        before = asked(broker)
-        for _ in range(2):
-            async with client.transaction(TIMEOUT_S, name="n"):
-                assert broker.of(Command.NEW_TXN)[-1]["name"] == "n"
-        assert asked(broker) == before
+async def test_one_with_a_name_is_never_a_spare(broker: FakeBroker, client: AsyncClient):
+    await in_a_row(client)
+    before = asked(broker)
+    for _ in range(2):
+        async with client.transaction(TIMEOUT_S, name="n"):
+            assert broker.of(Command.NEW_TXN)[-1]["name"] == "n"
+    assert asked(broker) == before
 
 
 async def test_what_nobody_needs_is_aborted_and_no_more_are_begun(broker: FakeBroker, monkeypatch: pytest.MonkeyPatch):

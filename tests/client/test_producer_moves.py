@@ -5,12 +5,12 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-from fake_broker import FakeBroker
-from reshaping_broker import ReshapingBroker
 
 from engine.client import Batching
 from engine.errors import NotFoundError, NotOwnerError
 from engine.wire.commands import Command
+from tests.client.reshaping_broker import ReshapingBroker
+from tests.kit.fake_broker import FakeBroker
 
 A, B = "engine://a", "engine://b"
 

@@ -9,14 +9,14 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from reshaped_topic import check
-from reshaping_broker import ReshapingBroker
 
 from engine.client import Batching, MessageId
 from engine.client.produce.producer import AsyncProducer
 from engine.errors import AlreadyClosedError, NotOwnerError, ProducerBusyError, StorageError, TimeoutError
 from engine.testing.loop import run_virtual
 from engine.wire.commands import Command
+from tests.client.reshaped_topic import check
+from tests.client.reshaping_broker import ReshapingBroker
 
 KEYS = [b"k%d" % n for n in range(30)]
 

@@ -10,10 +10,10 @@ import random
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from reshaped_topic import ReshapedTopic, check
 
 from engine._native.produce.batcher import Batcher
 from engine._native.produce.sealed import SealedEntry
+from tests.client.reshaped_topic import ReshapedTopic, check
 
 KEYS = [b"k%d" % n for n in range(40)]
 

@@ -6,8 +6,6 @@ import random
 from typing import Any
 
 import pytest
-from fake_broker import URL
-from fake_entries import SALT, block
 
 from engine.client.base.options import ClientOptions, ConsumerOptions
 from engine.client.consume.attachment import Attachment
@@ -20,6 +18,8 @@ from engine.limits import RECEIVE_QUEUE_BYTES
 from engine.model.names import TopicName
 from engine.model.subscriptions import DeliveryMode
 from engine.wire.commands import Message
+from tests.kit.fake_broker import URL
+from tests.kit.fake_entries import SALT, block
 
 WINDOW = 100  # messages
 

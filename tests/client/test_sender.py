@@ -7,8 +7,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import pytest
-from scripted_pool import ScriptedPool
-from sending_kit import Entry, Owner, Scope
 
 from engine.client.produce.sender import Sender, SenderState
 from engine.client.topic.layout import SegmentView
@@ -30,6 +28,8 @@ from engine.errors import (
 )
 from engine.model.hashrange import HashRange
 from engine.wire.commands import Command, SendError, SendReceipt
+from tests.client.scripted_pool import ScriptedPool
+from tests.client.sending_kit import Entry, Owner, Scope
 
 
 def segment(ident: int = 0, url: str | None = "engine://b") -> SegmentView:

@@ -5,13 +5,13 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-from shared_broker import BUCKETS, ENDS, SharedBroker
 
 from engine.client import Message, MessageId
 from engine.client.consume.stream_consumer import AsyncStreamConsumer
 from engine.errors import FencedError
 from engine.model.positions import bucket_position
 from engine.wire.commands import Command
+from tests.client.shared_broker import BUCKETS, ENDS, SharedBroker
 
 MODES = ["exclusive", "shared"]
 

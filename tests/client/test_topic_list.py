@@ -6,11 +6,11 @@ import asyncio
 from typing import Any
 
 import pytest
-from fake_broker import URL, FakeBroker, FakeConnection
 
 from engine.client import TopicsChanged
 from engine.errors import AlreadyClosedError, InvalidArgumentError
 from engine.wire.commands import Command
+from tests.kit.fake_broker import URL, FakeBroker, FakeConnection
 
 UPDATE = Command.WATCH_TOPIC_LIST_UPDATE
 

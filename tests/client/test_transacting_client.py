@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import asyncio
 
-import fake_coordinator
 import pytest
-from fake_broker import FakeBroker
 
+from engine.client.client import AsyncClient
 from engine.client.consume.stream_consumer import AsyncStreamConsumer
 from engine.client.transact.scope import Scope
 from engine.errors import (
@@ -21,6 +20,8 @@ from engine.errors import (
 )
 from engine.model.transactions import attempt_number
 from engine.wire.commands import Command
+from tests.kit import fake_coordinator
+from tests.kit.fake_broker import FakeBroker
 
 
 class Listener:
@@ -125,15 +126,16 @@ async def test_an_end_that_nobody_tells_is_unknown(broker: FakeBroker):
 
 
 @pytest.mark.parametrize(("lost", "error"), [(True, UnknownOutcomeError), (False, TransactionNotFoundError)])
-async def test_what_is_forgotten_is_not_said_to_be_anything(broker: FakeBroker, lost: bool, error: type[Exception]):
-    async with broker.client() as client:
-        transaction = await client.transaction()
-        broker.transactions.clear()
-        if lost:
-            broker.lose_answers.append(Command.END_TXN)
-        with pytest.raises(error):
-            await transaction.commit()
-        assert transaction.state == "OPEN"
+async def test_what_is_forgotten_is_not_said_to_be_anything(
+    broker: FakeBroker, lost: bool, error: type[Exception], client: AsyncClient
+):
+    transaction = await client.transaction()
+    broker.transactions.clear()
+    if lost:
+        broker.lose_answers.append(Command.END_TXN)
+    with pytest.raises(error):
+        await transaction.commit()
+    assert transaction.state == "OPEN"
 
 
 async def test_a_broker_without_them_is_refused(broker: FakeBroker):
@@ -161,8 +163,8 @@ async def test_one_that_is_forgotten_is_looked_at_when_its_time_is_over(
 # What goes over the wire, and what is waited for.
 
 
-async def test_a_frame_is_of_one_transaction(broker: FakeBroker):
-    async with broker.client() as client, await client.producer("t") as producer:
+async def test_a_frame_is_of_one_transaction(broker: FakeBroker, client: AsyncClient):
+    async with await client.producer("t") as producer:
         await producer.send(b"attached")
         one = await client.transaction()
         part = await client.join_transaction(one.id, "first")
@@ -177,8 +179,8 @@ async def test_a_frame_is_of_one_transaction(broker: FakeBroker):
         assert part.scope.attempt_number == attempt_number("first")
 
 
-async def test_a_commit_waits_for_what_is_sent(broker: FakeBroker):
-    async with broker.client() as client, await client.producer("t") as producer:
+async def test_a_commit_waits_for_what_is_sent(broker: FakeBroker, client: AsyncClient):
+    async with await client.producer("t") as producer:
         transaction = await client.transaction()
         broker.holding = True
         producer.send_nowait(b"x", transaction=transaction)
@@ -194,9 +196,9 @@ async def test_a_commit_waits_for_what_is_sent(broker: FakeBroker):
         assert ends(broker) == ["commit"]
 
 
-async def test_what_failed_inside_aborts_it(broker: FakeBroker):
+async def test_what_failed_inside_aborts_it(broker: FakeBroker, client: AsyncClient):
     """Also what somebody has caught."""
-    async with broker.client() as client, await client.producer("t") as producer:
+    async with await client.producer("t") as producer:
         transaction = await client.transaction()
         broker.refuse = lambda segment, sequence: StorageError("no room") if sequence == 0 else None
         with pytest.raises(StorageError):
@@ -209,8 +211,8 @@ async def test_what_failed_inside_aborts_it(broker: FakeBroker):
         await producer.send(b"z")
 
 
-async def test_a_commit_that_is_cancelled_in_time_aborts(broker: FakeBroker):
-    async with broker.client() as client, await client.producer("t") as producer:
+async def test_a_commit_that_is_cancelled_in_time_aborts(broker: FakeBroker, client: AsyncClient):
+    async with await client.producer("t") as producer:
         transaction = await client.transaction()
         broker.holding = True
         producer.send_nowait(b"x", transaction=transaction)
@@ -336,24 +338,23 @@ async def test_an_acknowledgement_that_is_given_up_is_part_of_it(broker: FakeBro
 # How it is shown.
 
 
-async def test_it_says_which_attempt_it_is(broker: FakeBroker):
-    async with broker.client() as client, client.transaction() as transaction:
+async def test_it_says_which_attempt_it_is(client: AsyncClient):
+    async with client.transaction() as transaction:
         joined = await client.join_transaction(transaction.id, "part-1")
         assert repr(transaction) == f"<AsyncTransaction {transaction.id} OPEN>"
         assert repr(joined) == f"<AsyncTransaction {transaction.id} attempt 'part-1' OPEN>"
 
 
-async def test_one_is_begun_once(broker: FakeBroker):
-    async with broker.client() as client:
-        entering = client.transaction()
-        async with entering as transaction:
-            with pytest.raises(InvalidArgumentError, match="awaited or entered before"):
-                await entering
-        assert transaction.state == "COMMITTED"
-        with pytest.raises(InvalidArgumentError, match="keep the transaction that it gave"):
-            async with entering:
-                raise AssertionError
-        assert len(broker.transactions) == 1
+async def test_one_is_begun_once(broker: FakeBroker, client: AsyncClient):
+    entering = client.transaction()
+    async with entering as transaction:
+        with pytest.raises(InvalidArgumentError, match="awaited or entered before"):
+            await entering
+    assert transaction.state == "COMMITTED"
+    with pytest.raises(InvalidArgumentError, match="keep the transaction that it gave"):
+        async with entering:
+            raise AssertionError
+    assert len(broker.transactions) == 1
 
 
 async def test_what_could_not_be_begun_may_be_tried_again(broker: FakeBroker):

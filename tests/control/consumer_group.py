@@ -5,8 +5,6 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-from control_fakes import TOPIC, Channel, FakeHost, ids
-
 from engine.control.base.topic_records import ScalableTopicResources
 from engine.control.subscription.coordinator import SubscriptionCoordinator
 from engine.metadata.memory import MemoryMetadataStore
@@ -14,6 +12,7 @@ from engine.metadata.store import Stat
 from engine.model.layout import SegmentLayout
 from engine.model.subscriptions import ConsumerAssignment, SubscriptionKind
 from engine.testing.clock import FakeClock
+from tests.kit.control_fakes import TOPIC, Channel, FakeHost, ids
 
 GRACE_S = 60.0
 

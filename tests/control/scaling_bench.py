@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from control_fakes import TOPIC, Brokers
-
 from engine.control.service import ScalableTopicService
 from engine.metadata import keys
 from engine.model.layout import SegmentLayout
 from engine.model.load import SegmentLoadStats
 from engine.model.names import TopicName
+from tests.kit.control_fakes import TOPIC, Brokers
 
 NEVER_S = 50_000.0
 

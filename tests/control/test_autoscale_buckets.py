@@ -6,7 +6,12 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from autoscale_cases import (
+
+from engine.control.policy.autoscale import decide
+from engine.control.policy.decisions import Decision, HeldBack, Merge, Nothing, Rebucket, ScaleReason, Split
+from engine.model.layout import SegmentLayout
+from engine.model.reshape import rebucket_segment, split_segment
+from tests.control.autoscale_cases import (
     HOUR_MS,
     LONG_AGO_MS,
     MINUTE_MS,
@@ -22,11 +27,6 @@ from autoscale_cases import (
     said,
     topic,
 )
-
-from engine.control.policy.autoscale import decide
-from engine.control.policy.decisions import Decision, HeldBack, Merge, Nothing, Rebucket, ScaleReason, Split
-from engine.model.layout import SegmentLayout
-from engine.model.reshape import rebucket_segment, split_segment
 
 CONSUMERS, BUCKETS, COLD = ScaleReason.CONSUMERS, ScaleReason.BUCKETS, ScaleReason.COLD
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-from control_fakes import TOPIC, Brokers, subscribe
-from scaling_bench import NEVER_S, counts, report, shape
 
 from engine.model.autoscale import AutoScalePolicy
 from engine.testing.clock import LoopClock
 from engine.testing.loop import run_virtual
+from tests.control.scaling_bench import NEVER_S, counts, report, shape
+from tests.kit.control_fakes import TOPIC, Brokers, subscribe
 
 DAY_MS = 86_400_000
 STEPS_MS = [-DAY_MS, DAY_MS]

@@ -5,7 +5,14 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from autoscale_cases import (
+
+from engine.control.policy.autoscale import decide
+from engine.control.policy.decisions import Decision, HeldBack, Nothing, ScaleReason, Split
+from engine.limits import MIB
+from engine.model.autoscale import AutoScalePolicyOverride, resolve
+from engine.model.layout import PendingChange
+from engine.model.reshape import merge_segments, prune_segment, rebucket_segment, split_segment
+from tests.control.autoscale_cases import (
     HOUR_MS,
     LONG_AGO_MS,
     NOW_MS,
@@ -19,13 +26,6 @@ from autoscale_cases import (
     said,
     topic,
 )
-
-from engine.control.policy.autoscale import decide
-from engine.control.policy.decisions import Decision, HeldBack, Nothing, ScaleReason, Split
-from engine.limits import MIB
-from engine.model.autoscale import AutoScalePolicyOverride, resolve
-from engine.model.layout import PendingChange
-from engine.model.reshape import merge_segments, prune_segment, rebucket_segment, split_segment
 
 CONSUMERS, LOAD, COLD = ScaleReason.CONSUMERS, ScaleReason.LOAD, ScaleReason.COLD
 

@@ -5,14 +5,15 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-from control_fakes import TOPIC, Brokers, virtual
-from scaling_bench import report, shape
 
 from engine.control.auto_scaler import AutoScaling
+from engine.control.service import ScalableTopicService
 from engine.errors import NotOwnerError
 from engine.metadata import keys
 from engine.model.autoscale import AutoScalePolicy, AutoScalePolicyOverride
 from engine.model.names import TopicName
+from tests.control.scaling_bench import report, shape
+from tests.kit.control_fakes import TOPIC, Brokers, virtual
 
 
 @virtual
@@ -44,8 +45,7 @@ async def test_semantics_34_policies_resolve_and_a_contradiction_is_a_warning(ca
 
 
 @virtual
-async def test_a_namespace_s_other_policies_and_this_one_leave_each_other_alone() -> None:
-    brokers = Brokers()
+async def test_a_namespace_s_other_policies_and_this_one_leave_each_other_alone(brokers: Brokers) -> None:
     service, override = await brokers.start("a"), AutoScalePolicyOverride.of({"enabled": False})
     await service.scaling.set_namespace_policy("t/n", override)
     assert await service.find_namespace_policies("t/n") is None
@@ -61,8 +61,7 @@ async def test_a_namespace_s_other_policies_and_this_one_leave_each_other_alone(
 
 
 @virtual
-async def test_only_the_leader_sets_a_topic_s_policy() -> None:
-    brokers = Brokers()
+async def test_only_the_leader_sets_a_topic_s_policy(brokers: Brokers) -> None:
     first, second = await brokers.start("a"), await brokers.start("b")
     await first.create_topic(TOPIC)
     await first._controllers.lead(TOPIC)
@@ -75,9 +74,9 @@ async def test_only_the_leader_sets_a_topic_s_policy() -> None:
 
 
 @virtual
-async def test_one_topic_that_cannot_be_looked_at_does_not_end_the_tick(caplog: pytest.LogCaptureFixture) -> None:
-    brokers = Brokers()
-    service = await brokers.start("a")
+async def test_one_topic_that_cannot_be_looked_at_does_not_end_the_tick(
+    caplog: pytest.LogCaptureFixture, brokers: Brokers, service: ScalableTopicService
+) -> None:
     broken = TopicName.parse("broken")
     for topic in (broken, TOPIC):
         await service.create_topic(topic)

@@ -5,7 +5,12 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from autoscale_cases import (
+
+from engine.control.policy.decisions import Decision, Merge, Nothing, ScaleReason, Split
+from engine.limits import BUCKETS_PER_SEGMENT_MAX, MIB
+from engine.model.layout import SegmentLayout
+from engine.model.reshape import merge_segments, split_segment
+from tests.control.autoscale_cases import (
     HOUR_MS,
     LONG_AGO_MS,
     NOW_MS,
@@ -19,11 +24,6 @@ from autoscale_cases import (
     said,
     topic,
 )
-
-from engine.control.policy.decisions import Decision, Merge, Nothing, ScaleReason, Split
-from engine.limits import BUCKETS_PER_SEGMENT_MAX, MIB
-from engine.model.layout import SegmentLayout
-from engine.model.reshape import merge_segments, split_segment
 
 COLD, LOAD = ScaleReason.COLD, ScaleReason.LOAD
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from autoscale_cases import LONG_AGO_MS, NOW_MS, act, topic
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -14,6 +13,7 @@ from engine.control.policy.history import merge_depths
 from engine.model.autoscale import AutoScalePolicy
 from engine.model.layout import SegmentLayout
 from engine.model.load import ReportedLoad, SegmentLoadStats
+from tests.control.autoscale_cases import LONG_AGO_MS, NOW_MS, act, topic
 
 RATES_IN = st.sampled_from([0.0, 1.0, 400.0, 700.0, 999.0, 1_000.0, 1_900.0, 5_000.0, 10_001.0, 60_000.0])
 POLICIES = st.builds(

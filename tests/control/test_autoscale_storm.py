@@ -6,13 +6,13 @@ import asyncio
 import random
 
 import pytest
-from control_fakes import TOPIC, Brokers, Channel, virtual
-from scaling_bench import layout_of, report
 
 from engine.control.service import ScalableTopicService
 from engine.errors import EngineError, StorageError
 from engine.model.autoscale import AutoScalePolicy
 from engine.model.layout import SegmentLayout
+from tests.control.scaling_bench import layout_of, report
+from tests.kit.control_fakes import TOPIC, Brokers, Channel, virtual
 
 SEEDS = range(12)
 FUZZ_SEEDS = range(100, 600)

@@ -6,14 +6,14 @@ import asyncio
 from typing import Any
 
 import pytest
-from control_fakes import TOPIC, Brokers, Channel, settle, subscribe, virtual
-from scaling_bench import NEVER_S, calls, counts, report, shape
 
 from engine.control.service import ScalableTopicService
 from engine.control.shape.topic_scaling import Peak
 from engine.errors import TimeoutError
 from engine.model.autoscale import AutoScalePolicy, AutoScalePolicyOverride
 from engine.model.subscriptions import SubscriptionKind
+from tests.control.scaling_bench import NEVER_S, calls, counts, report, shape
+from tests.kit.control_fakes import TOPIC, Brokers, Channel, settle, subscribe, virtual
 
 
 @virtual
@@ -100,8 +100,7 @@ async def test_members_of_checkpoint_groups_count() -> None:
 
 
 @virtual
-async def test_load_is_judged_on_the_tick_and_a_topic_with_only_producers_finds_a_leader() -> None:
-    brokers = Brokers()
+async def test_load_is_judged_on_the_tick_and_a_topic_with_only_producers_finds_a_leader(brokers: Brokers) -> None:
     services = [await brokers.start(name) for name in "ab"]
     await services[0].create_topic(TOPIC)
     await report(brokers, 25_000)
@@ -119,9 +118,9 @@ async def test_load_is_judged_on_the_tick_and_a_topic_with_only_producers_finds_
 
 
 @virtual
-async def test_a_topic_that_grew_cold_is_merged_and_then_left_alone() -> None:
-    brokers = Brokers()
-    service = await brokers.start("a")
+async def test_a_topic_that_grew_cold_is_merged_and_then_left_alone(
+    brokers: Brokers, service: ScalableTopicService
+) -> None:
     await service.create_topic(TOPIC, segments=3)
     await report(brokers, 0, 0, 0)
     service.scaling.loaded(TOPIC)
@@ -141,9 +140,7 @@ async def test_a_topic_that_grew_cold_is_merged_and_then_left_alone() -> None:
 
 
 @virtual
-async def test_idle_topics_cost_nothing() -> None:
-    brokers = Brokers()
-    service = await brokers.start("a")
+async def test_idle_topics_cost_nothing(service: ScalableTopicService) -> None:
     for number in range(300):
         await service.create_topic(f"idle-{number}")
     await asyncio.sleep(1_000)
@@ -168,9 +165,9 @@ async def test_a_loaded_topic_that_is_not_to_scale_is_not_led_for_it() -> None:
 
 
 @virtual
-async def test_semantics_33_a_failed_change_starts_no_cooldown_and_is_tried_again_on_the_tick() -> None:
-    brokers = Brokers()
-    service = await brokers.start("a")
+async def test_semantics_33_a_failed_change_starts_no_cooldown_and_is_tried_again_on_the_tick(
+    brokers: Brokers, service: ScalableTopicService
+) -> None:
     await service.create_topic(TOPIC)
     await report(brokers, 25_000)
     brokers.host.failures["create_segment"] = TimeoutError("no disk today")
@@ -305,9 +302,9 @@ async def test_the_guards_are_counted() -> None:
 
 
 @virtual
-async def test_pip_486_buckets_are_lowered_when_the_consumers_have_long_been_gone() -> None:
-    brokers = Brokers()
-    service = await brokers.start("a")
+async def test_pip_486_buckets_are_lowered_when_the_consumers_have_long_been_gone(
+    brokers: Brokers, service: ScalableTopicService
+) -> None:
     await service.create_topic(TOPIC)
     for number in range(20):
         await subscribe(service, f"c{number}")
@@ -336,9 +333,9 @@ def test_a_peak_is_known_when_all_of_the_window_is() -> None:
 
 
 @virtual
-async def test_a_rebucket_that_fails_halfway_goes_on_where_it_stopped() -> None:
-    brokers = Brokers()
-    service = await brokers.start("a")
+async def test_a_rebucket_that_fails_halfway_goes_on_where_it_stopped(
+    brokers: Brokers, service: ScalableTopicService
+) -> None:
     await service.create_topic(TOPIC, segments=4)
 
     async def third() -> None:
@@ -358,8 +355,7 @@ async def test_a_rebucket_that_fails_halfway_goes_on_where_it_stopped() -> None:
 
 
 @virtual
-async def test_when_its_leader_dies_a_loaded_topic_finds_another() -> None:
-    brokers = Brokers()
+async def test_when_its_leader_dies_a_loaded_topic_finds_another(brokers: Brokers) -> None:
     services = {name: await brokers.start(name) for name in "ab"}
     await services["a"].create_topic(TOPIC)
     await report(brokers, 25_000)

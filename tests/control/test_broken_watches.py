@@ -5,11 +5,11 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-from control_fakes import Brokers, Channel, Listener, settle, subscribe, virtual
 
 from engine.control.service import ScalableTopicService
 from engine.errors import NotOwnerError
 from engine.model.names import TopicName
+from tests.kit.control_fakes import Brokers, Channel, Listener, settle, subscribe, virtual
 
 TOPIC = TopicName.parse("orders")
 

@@ -6,10 +6,10 @@ import asyncio
 import logging
 
 import pytest
-from control_fakes import virtual
-from reshape_bench import Bench
 
 from engine.errors import StorageError
+from tests.kit.control_fakes import virtual
+from tests.kit.reshape_bench import Bench
 
 
 @virtual

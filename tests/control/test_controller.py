@@ -9,7 +9,6 @@ from functools import partial
 from typing import Any
 
 import pytest
-from control_fakes import TOPIC, Channel, FakeHost, ids, virtual
 
 from engine.aio.tasks import Supervisor
 from engine.control.base.config import ControlConfig
@@ -34,6 +33,7 @@ from engine.model.layout import SegmentLayout
 from engine.model.reshape import plan_split
 from engine.model.subscriptions import InitialPosition, SubscriptionKind
 from engine.testing.clock import LoopClock
+from tests.kit.control_fakes import TOPIC, Channel, FakeHost, ids, virtual
 
 FOLLOWING, LEADING, CLOSED = LeaderState
 STREAM, CHECKPOINT, EARLIEST = SubscriptionKind.STREAM, SubscriptionKind.CHECKPOINT, InitialPosition.EARLIEST

@@ -6,13 +6,13 @@ import asyncio
 import random
 
 import pytest
-from consumer_group import GRACE_S, Group
-from control_fakes import TOPIC, settle, virtual
 
 from engine.control.base.topic_records import ScalableTopicResources
 from engine.errors import ConsumerBusyError, EngineError, NotOwnerError, StorageError
 from engine.metadata import keys
 from engine.model.subscriptions import ConsumerAssignment, DeliveryMode, Share
+from tests.control.consumer_group import GRACE_S, Group
+from tests.kit.control_fakes import TOPIC, settle, virtual
 
 
 @virtual

@@ -6,7 +6,6 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
-from control_fakes import virtual
 
 from engine.control.base.topic_records import ScalableTopicResources
 from engine.control.shape.erasure import erase_children, erase_subscription
@@ -15,6 +14,7 @@ from engine.metadata import keys
 from engine.metadata.memory import MemoryMetadataStore
 from engine.model.names import TopicName
 from engine.testing.clock import FakeClock
+from tests.kit.control_fakes import virtual
 
 TOPIC = TopicName.parse("orders")
 BELOW = [keys.subscription(TOPIC, "s"), f"{keys.subscription(TOPIC, 's')}/cursors/0", f"{keys.topic(TOPIC)}/segments/0"]

@@ -6,7 +6,6 @@ import asyncio
 import random
 
 import pytest
-from control_fakes import TOPIC, Brokers, Channel, FakeHost, Listener, settle, subscribe, virtual
 
 from engine.control.base.leadership import Leadership
 from engine.control.base.topic_records import ScalableTopicResources
@@ -14,6 +13,7 @@ from engine.control.service import ScalableTopicService
 from engine.errors import AlreadyExistsError, EngineError, FencedError, NotFoundError, NotOwnerError, StorageError
 from engine.metadata import keys
 from engine.testing.metadata import FaultyMetadataStore
+from tests.kit.control_fakes import TOPIC, Brokers, Channel, FakeHost, Listener, settle, subscribe, virtual
 
 
 async def create(service: ScalableTopicService) -> None:
@@ -29,8 +29,7 @@ async def create(service: ScalableTopicService) -> None:
 
 
 @virtual
-async def test_one_broker_leads_and_the_others_say_who() -> None:
-    brokers = Brokers()
+async def test_one_broker_leads_and_the_others_say_who(brokers: Brokers) -> None:
     first, second = await brokers.start("a"), await brokers.start("b")
     await second.create_topic("orders", segments=2)
     assert await subscribe(first, "one") == [0, 1]
@@ -52,8 +51,7 @@ async def test_one_broker_leads_and_the_others_say_who() -> None:
 
 
 @virtual
-async def test_elections_give_rising_terms_and_one_leader() -> None:
-    brokers = Brokers()
+async def test_elections_give_rising_terms_and_one_leader(brokers: Brokers) -> None:
     services = [await brokers.start(name) for name in "abc"]
     await services[0].create_topic("orders")
     terms = []
@@ -71,8 +69,7 @@ async def test_elections_give_rising_terms_and_one_leader() -> None:
 
 
 @virtual
-async def test_semantics_14_a_dead_leaders_sessions_survive_with_a_full_grace_period() -> None:
-    brokers = Brokers()
+async def test_semantics_14_a_dead_leaders_sessions_survive_with_a_full_grace_period(brokers: Brokers) -> None:
     first, second = await brokers.start("a"), await brokers.start("b")
     await first.create_topic("orders", segments=4)
     await subscribe(first, "one")
@@ -105,8 +102,7 @@ async def test_a_broker_with_a_controller_takes_over_by_itself_and_ends_what_doe
 
 
 @virtual
-async def test_watchers_learn_where_the_controller_is() -> None:
-    brokers = Brokers()
+async def test_watchers_learn_where_the_controller_is(brokers: Brokers) -> None:
     first, second = await brokers.start("a"), await brokers.start("b")
     listener = Listener()
     watch = await second.watch_topic("orders", listener, create=True)
@@ -122,8 +118,7 @@ async def test_watchers_learn_where_the_controller_is() -> None:
 
 
 @virtual
-async def test_a_leader_that_lost_its_record_steps_down_and_tells_its_consumers() -> None:
-    brokers = Brokers()
+async def test_a_leader_that_lost_its_record_steps_down_and_tells_its_consumers(brokers: Brokers) -> None:
     first, second = await brokers.start("a"), await brokers.start("b")
     await first.create_topic("orders", segments=2)
     channel = Channel()
@@ -140,9 +135,9 @@ async def test_a_leader_that_lost_its_record_steps_down_and_tells_its_consumers(
 
 
 @virtual
-async def test_a_leader_whose_session_expired_is_elected_anew_with_a_larger_term() -> None:
-    brokers = Brokers()
-    service = await brokers.start("a")
+async def test_a_leader_whose_session_expired_is_elected_anew_with_a_larger_term(
+    brokers: Brokers, service: ScalableTopicService
+) -> None:
     await service.create_topic("orders", segments=2)
     channel = Channel()
     await subscribe(service, "one", channel)
@@ -159,8 +154,7 @@ async def test_a_leader_whose_session_expired_is_elected_anew_with_a_larger_term
 
 
 @virtual
-async def test_effects_of_an_older_term_are_refused() -> None:
-    brokers = Brokers()
+async def test_effects_of_an_older_term_are_refused(brokers: Brokers) -> None:
     first, second = await brokers.start("a"), await brokers.start("b")
     await first.create_topic("orders")
     controller = await first._controllers.lead(TOPIC)
@@ -175,8 +169,7 @@ async def test_effects_of_an_older_term_are_refused() -> None:
 
 
 @virtual
-async def test_a_deletion_is_finished_by_another_broker_when_the_leader_dies() -> None:
-    brokers = Brokers()
+async def test_a_deletion_is_finished_by_another_broker_when_the_leader_dies(brokers: Brokers) -> None:
     first, second = await brokers.start("a"), await brokers.start("b")
     await first.create_topic("orders", segments=2)
     await first.create_subscription("orders", "sub")
@@ -221,9 +214,8 @@ async def test_an_election_whose_outcome_is_unknown_is_resolved_by_reading_back(
 
 @pytest.mark.parametrize("seed", range(10))
 @virtual
-async def test_unknown_outcomes_leave_a_consistent_topic(seed: int) -> None:
+async def test_unknown_outcomes_leave_a_consistent_topic(seed: int, brokers: Brokers) -> None:
     """Every step is tried until it is sure; what the store then holds is what was answered."""
-    brokers = Brokers()
     store = FaultyMetadataStore(brokers.store, random.Random(seed))
     store.unknown_rate = 0.2
     service = ScalableTopicService(store, brokers.host, clock=brokers.clock, broker_url="engine://a")
@@ -252,9 +244,7 @@ async def test_unknown_outcomes_leave_a_consistent_topic(seed: int) -> None:
 
 
 @virtual
-async def test_a_failed_takeover_gives_the_leadership_back() -> None:
-    brokers = Brokers()
-    service = await brokers.start("a")
+async def test_a_failed_takeover_gives_the_leadership_back(brokers: Brokers, service: ScalableTopicService) -> None:
     await service.create_topic("orders")
     handle = brokers.handles["a"]
     list_keys = handle.list_keys
@@ -272,8 +262,7 @@ async def test_a_failed_takeover_gives_the_leadership_back() -> None:
 
 
 @virtual
-async def test_consumers_that_come_during_a_takeover_wait_for_what_it_restores() -> None:
-    brokers = Brokers()
+async def test_consumers_that_come_during_a_takeover_wait_for_what_it_restores(brokers: Brokers) -> None:
     first = await brokers.start("a")
     await first.create_topic("orders", segments=2)
     await subscribe(first, "one")

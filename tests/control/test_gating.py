@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import asyncio
 
-from consumer_group import Group
-from control_fakes import ids, settle, virtual
-
 from engine.errors import AlreadyClosedError, StorageError
 from engine.model.reshape import merge_segments, prune_segment, split_segment
 from engine.model.subscriptions import SubscriptionKind
+from tests.control.consumer_group import Group
+from tests.kit.control_fakes import ids, settle, virtual
 
 
 @virtual

@@ -6,9 +6,9 @@ import asyncio
 import json
 
 import pytest
-from control_fakes import TOPIC, Brokers, Listener, subscribe, virtual
 
 from engine.control.base.topic_records import ScalableTopicResources
+from engine.control.service import ScalableTopicService
 from engine.errors import (
     AlreadyClosedError,
     EngineError,
@@ -21,12 +21,13 @@ from engine.metadata import keys
 from engine.model.hashrange import HashRange
 from engine.model.layout import PendingChange
 from engine.model.subscriptions import InitialPosition, SubscriptionMetadata, SubscriptionState
+from tests.kit.control_fakes import TOPIC, Brokers, Listener, subscribe, virtual
 
 
 @virtual
-async def test_a_deletion_that_fails_hides_the_topic_and_is_finished_later() -> None:
-    brokers = Brokers()
-    service = await brokers.start("a")
+async def test_a_deletion_that_fails_hides_the_topic_and_is_finished_later(
+    brokers: Brokers, service: ScalableTopicService
+) -> None:
     await service.create_topic("orders")
     brokers.host.failures["delete_segment"] = StorageError("disk")
     with pytest.raises(StorageError):
@@ -45,9 +46,9 @@ async def test_a_deletion_that_fails_hides_the_topic_and_is_finished_later() -> 
 
 
 @virtual
-async def test_what_left_the_layout_before_is_deleted_with_the_topic() -> None:
-    brokers = Brokers()
-    service = await brokers.start("a")
+async def test_what_left_the_layout_before_is_deleted_with_the_topic(
+    brokers: Brokers, service: ScalableTopicService
+) -> None:
     await service.create_topic("orders")
     left = TOPIC.segment(HashRange(0, 0x7FFF), 7)
     brokers.host.leftovers.append(left)
@@ -58,9 +59,9 @@ async def test_what_left_the_layout_before_is_deleted_with_the_topic() -> None:
 
 @pytest.mark.parametrize("phase", ["segments", "records", "topic"])
 @virtual
-async def test_a_deletion_cut_short_is_finished_at_the_next_start(phase: str) -> None:
-    brokers = Brokers()
-    service = await brokers.start("a")
+async def test_a_deletion_cut_short_is_finished_at_the_next_start(
+    phase: str, brokers: Brokers, service: ScalableTopicService
+) -> None:
     layout = (await service.create_topic("orders", segments=2)).layout
     await subscribe(service, "one")
     await service.close()
@@ -79,9 +80,9 @@ async def test_a_deletion_cut_short_is_finished_at_the_next_start(phase: str) ->
 
 
 @virtual
-async def test_creating_a_topic_anew_finishes_its_deletion_first() -> None:
-    brokers = Brokers()
-    service = await brokers.start("a")
+async def test_creating_a_topic_anew_finishes_its_deletion_first(
+    brokers: Brokers, service: ScalableTopicService
+) -> None:
     await service.create_topic("orders")
     brokers.host.failures["delete_segment"] = StorageError("disk")
     with pytest.raises(StorageError):
@@ -94,9 +95,7 @@ async def test_creating_a_topic_anew_finishes_its_deletion_first() -> None:
 
 
 @virtual
-async def test_a_change_of_a_newer_version_is_left_alone() -> None:
-    brokers = Brokers()
-    service = await brokers.start("a")
+async def test_a_change_of_a_newer_version_is_left_alone(brokers: Brokers, service: ScalableTopicService) -> None:
     layout = (await service.create_topic("orders")).layout
     marked = json.loads(layout.to_json()) | {"change": PendingChange("teleport", "x").to_json()}
     await brokers.store.put(keys.topic(TOPIC), json.dumps(marked).encode())
@@ -110,9 +109,9 @@ async def test_a_change_of_a_newer_version_is_left_alone() -> None:
 
 @pytest.mark.parametrize("state", [SubscriptionState.CREATING, SubscriptionState.DELETING])
 @virtual
-async def test_a_subscription_cut_short_is_finished_by_the_next_leader(state: SubscriptionState) -> None:
-    brokers = Brokers()
-    service = await brokers.start("a")
+async def test_a_subscription_cut_short_is_finished_by_the_next_leader(
+    state: SubscriptionState, brokers: Brokers, service: ScalableTopicService
+) -> None:
     await service.create_topic("orders", segments=2)
     half = SubscriptionMetadata("half", InitialPosition.EARLIEST, 1, None, state)
     await brokers.store.put(keys.subscription(TOPIC, "half"), half.to_json())
@@ -125,9 +124,9 @@ async def test_a_subscription_cut_short_is_finished_by_the_next_leader(state: Su
 
 
 @virtual
-async def test_a_subscription_that_fails_midway_is_completed_by_trying_again() -> None:
-    brokers = Brokers()
-    service = await brokers.start("a")
+async def test_a_subscription_that_fails_midway_is_completed_by_trying_again(
+    brokers: Brokers, service: ScalableTopicService
+) -> None:
     await service.create_topic("orders")
     brokers.host.failures["create_subscription"] = StorageError("disk")
     with pytest.raises(StorageError):
@@ -140,9 +139,9 @@ async def test_a_subscription_that_fails_midway_is_completed_by_trying_again() -
 
 @pytest.mark.parametrize("error", [StorageError("down"), NotOwnerError("in between owners"), AlreadyClosedError("bye")])
 @virtual
-async def test_what_is_unfinished_is_tried_again_with_pauses_while_hosts_are_away(error: EngineError) -> None:
-    brokers = Brokers()
-    service = await brokers.start("a")
+async def test_what_is_unfinished_is_tried_again_with_pauses_while_hosts_are_away(
+    error: EngineError, brokers: Brokers, service: ScalableTopicService
+) -> None:
     await service.create_topic("orders")
     await service.create_topic("gone")
     brokers.host.failures |= {"inherit": error, "delete_segment": error}
@@ -160,8 +159,7 @@ async def test_what_is_unfinished_is_tried_again_with_pauses_while_hosts_are_awa
 
 
 @virtual
-async def test_what_is_unfinished_is_looked_for_until_the_store_answers() -> None:
-    brokers = Brokers()
+async def test_what_is_unfinished_is_looked_for_until_the_store_answers(brokers: Brokers) -> None:
     brokers.scripted = True
     service = await brokers.start("a")
     await service.create_topic("orders")

@@ -7,7 +7,6 @@ from contextlib import suppress
 from typing import Any
 
 import pytest
-from control_fakes import TOPIC, FakeHost, settle, virtual
 
 from engine.aio.tasks import Supervisor
 from engine.control.base.config import ControlConfig
@@ -24,6 +23,7 @@ from engine.model.layout import SegmentLayout
 from engine.model.reshape import plan_split, reserve
 from engine.model.subscriptions import SubscriptionKind
 from engine.testing.clock import LoopClock
+from tests.kit.control_fakes import TOPIC, FakeHost, settle, virtual
 
 KEY = keys.topic(TOPIC)
 FOLLOWING, LEADING, CLOSED = LeaderState

@@ -6,10 +6,9 @@ import asyncio
 from typing import Any
 
 import pytest
-from control_fakes import TOPIC, Brokers, Channel, Listener, ids, settle, subscribe, virtual
-from reshape_bench import KINDS, Bench, stored
 
 import engine.model.layout
+from engine.control.service import ScalableTopicService
 from engine.errors import (
     AlreadyExistsError,
     InvalidArgumentError,
@@ -19,6 +18,8 @@ from engine.errors import (
 )
 from engine.metadata import keys
 from engine.model.subscriptions import InitialPosition
+from tests.kit.control_fakes import TOPIC, Brokers, Channel, Listener, ids, settle, subscribe, virtual
+from tests.kit.reshape_bench import KINDS, Bench, stored
 
 
 @virtual
@@ -111,9 +112,9 @@ async def test_semantics_3_ids_are_not_used_again_after_a_change_that_was_undone
 
 
 @virtual
-async def test_semantics_5_bad_input_is_refused_and_nothing_is_touched() -> None:
-    brokers = Brokers()
-    service = await brokers.start("a")
+async def test_semantics_5_bad_input_is_refused_and_nothing_is_touched(
+    brokers: Brokers, service: ScalableTopicService
+) -> None:
     await service.create_topic("orders", segments=3)
     await service.split_segment("orders", 0)  # 0 sealed; 3, 4, 1, 2 active
     before = await brokers.store.get(keys.topic(TOPIC))
@@ -152,9 +153,7 @@ async def test_semantics_5_bad_input_is_refused_and_nothing_is_touched() -> None
 
 
 @virtual
-async def test_a_topic_has_as_many_segments_as_it_may_have_and_no_more() -> None:
-    brokers = Brokers()
-    service = await brokers.start("a")
+async def test_a_topic_has_as_many_segments_as_it_may_have_and_no_more(service: ScalableTopicService) -> None:
     await service.create_topic("orders", segments=1024)
     with pytest.raises(InvalidArgumentError, match="at most 1024 active segments, got 1025"):
         await service.split_segment("orders", 0)
@@ -189,8 +188,7 @@ async def grow_a_layout() -> None:
 
 
 @virtual
-async def test_only_the_leader_changes_the_shape() -> None:
-    brokers = Brokers()
+async def test_only_the_leader_changes_the_shape(brokers: Brokers) -> None:
     first, second = await brokers.start("a"), await brokers.start("b")
     await first.create_topic("orders", segments=2)
     await subscribe(first, "one")

@@ -7,12 +7,12 @@ from contextlib import suppress
 from typing import Any
 
 import pytest
-from control_fakes import TOPIC, Channel, deafen, subscribe, virtual
-from reshape_bench import COMMITTED, KINDS, POINTS, Bench, once
 
 from engine.control.base.topic_records import INDEX_CHANGES, INDEX_TOPICS, ScalableTopicResources, index_key
 from engine.errors import EngineError, NotOwnerError, StorageError, UnknownOutcomeError
 from engine.metadata import keys
+from tests.kit.control_fakes import TOPIC, Channel, deafen, subscribe, virtual
+from tests.kit.reshape_bench import COMMITTED, KINDS, POINTS, Bench, once
 
 every_point = pytest.mark.parametrize("point", POINTS)
 every_kind = pytest.mark.parametrize("kind", KINDS)

@@ -7,7 +7,6 @@ import random
 from contextlib import suppress
 
 import pytest
-from control_fakes import TOPIC, Brokers, Channel, subscribe, virtual
 
 from engine.control.base.topic_records import ScalableTopicResources
 from engine.control.service import ScalableTopicService
@@ -16,6 +15,7 @@ from engine.metadata import keys
 from engine.metadata.store import ConflictError
 from engine.model.layout import SegmentLayout
 from engine.model.subscriptions import SubscriptionState
+from tests.kit.control_fakes import TOPIC, Brokers, Channel, subscribe, virtual
 
 CALLS = ("subscriptions", "create_segment", "terminate_segment", "inherit", "delete_segment", "create_subscription")
 

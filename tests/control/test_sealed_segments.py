@@ -5,18 +5,19 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-from control_fakes import TOPIC, Brokers, Channel, deafen, ids, settle, subscribe, virtual
-from reshape_bench import Bench, stored
 
+from engine.control.service import ScalableTopicService
 from engine.errors import NotOwnerError, StorageError
 from engine.metadata import keys
 from engine.model.subscriptions import InitialPosition
+from tests.kit.control_fakes import TOPIC, Brokers, Channel, deafen, ids, settle, subscribe, virtual
+from tests.kit.reshape_bench import Bench, stored
 
 
 @virtual
-async def test_prune_goes_from_the_oldest_and_takes_only_what_is_drained() -> None:
-    brokers = Brokers()
-    service = await brokers.start("a")
+async def test_prune_goes_from_the_oldest_and_takes_only_what_is_drained(
+    brokers: Brokers, service: ScalableTopicService
+) -> None:
     await service.create_topic("orders")
     await service.create_subscription("orders", "sub", initial_position="earliest")
     await service.split_segment("orders", 0)
@@ -111,9 +112,9 @@ async def test_semantics_38_seeking_over_the_dag_gates_anew_and_skipping_needs_n
 
 
 @virtual
-async def test_semantics_10_checkpoint_groups_get_parents_and_children_of_a_new_layout() -> None:
-    brokers = Brokers()
-    service = await brokers.start("a")
+async def test_semantics_10_checkpoint_groups_get_parents_and_children_of_a_new_layout(
+    service: ScalableTopicService,
+) -> None:
     await service.create_topic("orders", segments=2)
     channels = [Channel(), Channel()]
     for name, channel in zip(("x", "y"), channels, strict=True):

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import pytest
-from control_fakes import TOPIC, deafen, virtual
-from reshape_bench import Bench
 
 from engine.errors import InvalidArgumentError
+from tests.kit.control_fakes import TOPIC, deafen, virtual
+from tests.kit.reshape_bench import Bench
 
 
 @virtual

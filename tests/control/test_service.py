@@ -7,9 +7,9 @@ import json
 from typing import Any
 
 import pytest
-from control_fakes import TOPIC, Brokers, Channel, ids, reshape, settle, subscribe, virtual
 
 from engine.control.base.config import ControlConfig
+from engine.control.service import ScalableTopicService
 from engine.errors import (
     AlreadyClosedError,
     AlreadyExistsError,
@@ -23,6 +23,7 @@ from engine.model.layout import SegmentLayout
 from engine.model.policies import NamespacePolicies
 from engine.model.reshape import split_segment
 from engine.model.subscriptions import InitialPosition, SubscriptionKind, SubscriptionState
+from tests.kit.control_fakes import TOPIC, Brokers, Channel, ids, reshape, settle, subscribe, virtual
 
 NOTHING = {
     "buckets": {},
@@ -33,9 +34,7 @@ NOTHING = {
 
 
 @virtual
-async def test_a_topic_is_created_read_listed_and_deleted() -> None:
-    brokers = Brokers()
-    service = await brokers.start("a")
+async def test_a_topic_is_created_read_listed_and_deleted(brokers: Brokers, service: ScalableTopicService) -> None:
     view = await service.create_topic("orders", segments=2, properties={"team": "ads"}, durability="os")
     assert (view.layout.epoch, len(view.layout.active), view.controller_url) == (0, 2, "engine://a")
     metadata = await service.get_metadata("topic://public/default/orders")
@@ -74,9 +73,7 @@ async def test_topics_are_listed_by_namespace_and_properties() -> None:
 
 
 @virtual
-async def test_ensure_topic_creates_once_and_only_where_it_may() -> None:
-    brokers = Brokers()
-    service = await brokers.start("a")
+async def test_ensure_topic_creates_once_and_only_where_it_may(brokers: Brokers, service: ScalableTopicService) -> None:
     views = await asyncio.gather(*(service.ensure_topic("orders") for _ in range(10)))
     assert {v.layout.created_at_ms for v in views} == {brokers.clock.time_ms()}
     with pytest.raises(NotFoundError):
@@ -93,9 +90,9 @@ async def test_ensure_topic_creates_once_and_only_where_it_may() -> None:
     "wrong", [{"segments": 0}, {"key_hash": "md5"}, {"durability": "x"}, {"entry_buckets": 0}, {"properties": {"a": 1}}]
 )
 @virtual
-async def test_create_topic_refuses_bad_arguments_and_leaves_nothing(wrong: dict[str, Any]) -> None:
-    brokers = Brokers()
-    service = await brokers.start("a")
+async def test_create_topic_refuses_bad_arguments_and_leaves_nothing(
+    wrong: dict[str, Any], brokers: Brokers, service: ScalableTopicService
+) -> None:
     with pytest.raises(InvalidArgumentError):
         await service.create_topic("orders", **wrong)
     with pytest.raises(InvalidArgumentError):
@@ -117,9 +114,9 @@ async def test_namespace_policies_give_topics_their_durability() -> None:
 
 
 @virtual
-async def test_semantics_39_a_subscription_touches_active_segments_and_its_end_sealed_ones_too() -> None:
-    brokers = Brokers()
-    service = await brokers.start("a")
+async def test_semantics_39_a_subscription_touches_active_segments_and_its_end_sealed_ones_too(
+    brokers: Brokers, service: ScalableTopicService
+) -> None:
     layout = (await service.create_topic("orders", segments=2)).layout
     await reshape(brokers, split_segment(layout, 0, 1))
     facts = await service.create_subscription("orders", "sub", initial_position="latest", kind="queue")
@@ -139,9 +136,9 @@ async def test_semantics_39_a_subscription_touches_active_segments_and_its_end_s
 
 
 @virtual
-async def test_the_earliest_message_is_the_earliest_that_is_kept_however_often_the_topic_was_split() -> None:
-    brokers = Brokers()
-    service = await brokers.start("a")
+async def test_the_earliest_message_is_the_earliest_that_is_kept_however_often_the_topic_was_split(
+    brokers: Brokers, service: ScalableTopicService
+) -> None:
     await service.create_topic("orders")
     await service.split_segment("orders", 0)
     await service.create_subscription("orders", "all", initial_position="earliest")
@@ -178,9 +175,7 @@ async def test_subscriptions_of_a_missing_topic_and_bad_names() -> None:
 
 
 @virtual
-async def test_consumers_share_a_topic_through_the_service() -> None:
-    brokers = Brokers()
-    service = await brokers.start("a")
+async def test_consumers_share_a_topic_through_the_service(brokers: Brokers, service: ScalableTopicService) -> None:
     await service.create_topic("orders", segments=4)
     channel = Channel()
     assert await subscribe(service, "one", channel, initial_position="earliest") == [0, 1, 2, 3]
@@ -202,9 +197,9 @@ async def test_consumers_share_a_topic_through_the_service() -> None:
 
 
 @virtual
-async def test_semantics_29_a_checkpoint_group_has_no_subscription_and_no_cursor() -> None:
-    brokers = Brokers()
-    service = await brokers.start("a")
+async def test_semantics_29_a_checkpoint_group_has_no_subscription_and_no_cursor(
+    brokers: Brokers, service: ScalableTopicService
+) -> None:
     await service.create_topic("orders", segments=2)
     assert await subscribe(service, "one", kind="checkpoint") == [0, 1]
     assert await subscribe(service, "two", kind="checkpoint") == [1]
@@ -219,9 +214,7 @@ async def test_semantics_29_a_checkpoint_group_has_no_subscription_and_no_cursor
 
 
 @virtual
-async def test_stats_add_up() -> None:
-    brokers = Brokers()
-    service = await brokers.start("a")
+async def test_stats_add_up(brokers: Brokers, service: ScalableTopicService) -> None:
     await service.create_topic("orders", segments=2)
     await service.create_subscription("orders", "sub")
     brokers.host.backlogs |= {(0, "sub"): 3, (1, "sub"): 4}
@@ -235,9 +228,9 @@ async def test_stats_add_up() -> None:
 
 
 @virtual
-async def test_semantics_38_seek_is_decided_by_each_segments_lifetime() -> None:
-    brokers = Brokers()
-    service = await brokers.start("a")
+async def test_semantics_38_seek_is_decided_by_each_segments_lifetime(
+    brokers: Brokers, service: ScalableTopicService
+) -> None:
     layout = SegmentLayout.create(2, now_ms=1_000)
     layout = split_segment(layout, 0, 2_000)  # 0: 1000 to 2000, 1: from 1000, 2 and 3: from 2000
     await service.create_topic("orders", segments=2)
@@ -262,9 +255,9 @@ async def test_semantics_38_seek_is_decided_by_each_segments_lifetime() -> None:
 
 
 @virtual
-async def test_closing_tells_consumers_and_keeps_their_sessions() -> None:
-    brokers = Brokers()
-    service = await brokers.start("a")
+async def test_closing_tells_consumers_and_keeps_their_sessions(
+    brokers: Brokers, service: ScalableTopicService
+) -> None:
     await service.create_topic("orders", segments=2)
     channel = Channel()
     await subscribe(service, "one", channel)

@@ -9,7 +9,6 @@ from functools import partial
 from typing import Any
 
 import pytest
-from control_fakes import TOPIC, FakeHost
 
 from engine.control.base.topic_records import ScalableTopicResources
 from engine.control.shape.reshaping import MOVES, ReshapePhase, TopicReshaping
@@ -29,6 +28,7 @@ from engine.model.layout import DELETION, PendingChange, SegmentLayout
 from engine.model.reshape import Reshape, commit, plan_merge, plan_rebucket, plan_split, reserve
 from engine.model.subscriptions import InitialPosition, SubscriptionMetadata
 from engine.testing.clock import FakeClock
+from tests.kit.control_fakes import TOPIC, FakeHost
 
 CHILDREN, TERMINATE, UNDO = ReshapePhase
 DONE, UNDONE, WILL_FINISH, WILL_UNDO = Outcome

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from control_fakes import Brokers, virtual
-
 from engine.control.base.ports import HostedSegmentStatistics, SegmentSpec
+from engine.control.service import ScalableTopicService
 from engine.errors import TimeoutError
+from tests.kit.control_fakes import Brokers, virtual
 
 
 @virtual
-async def test_a_segment_whose_owner_does_not_answer_is_marked_and_the_others_have_their_numbers(monkeypatch) -> None:
-    brokers = Brokers()
-    service = await brokers.start("a")
+async def test_a_segment_whose_owner_does_not_answer_is_marked_and_the_others_have_their_numbers(
+    monkeypatch, brokers: Brokers, service: ScalableTopicService
+) -> None:
     await service.create_topic("orders", segments=2)
     await service.create_subscription("orders", "sub")
     real = brokers.host.statistics

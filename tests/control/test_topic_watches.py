@@ -5,12 +5,13 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-from control_fakes import Brokers, Channel, Listener, ids, reshape, settle, subscribe, virtual
 
+from engine.control.service import ScalableTopicService
 from engine.errors import (
     NotFoundError,
 )
 from engine.model.reshape import split_segment
+from tests.kit.control_fakes import Brokers, Channel, Listener, ids, reshape, settle, subscribe, virtual
 
 
 @virtual
@@ -34,9 +35,9 @@ async def test_deleting_tells_consumers_and_watchers() -> None:
 
 
 @virtual
-async def test_semantics_37_a_watch_hears_of_newer_layouts_only_and_of_each_state_once() -> None:
-    brokers = Brokers()
-    service = await brokers.start("a")
+async def test_semantics_37_a_watch_hears_of_newer_layouts_only_and_of_each_state_once(
+    brokers: Brokers, service: ScalableTopicService
+) -> None:
     listener = Listener()
     watch = await service.watch_topic("orders", listener, create=True)
     assert watch.view.layout.epoch == 0
@@ -59,9 +60,7 @@ async def test_semantics_37_a_watch_hears_of_newer_layouts_only_and_of_each_stat
 
 
 @virtual
-async def test_a_topic_deleted_and_created_anew_is_not_taken_for_the_old_one() -> None:
-    brokers = Brokers()
-    service = await brokers.start("a")
+async def test_a_topic_deleted_and_created_anew_is_not_taken_for_the_old_one(service: ScalableTopicService) -> None:
     old, new = Listener(), Listener()
     await service.watch_topic("orders", old, create=True)
     await asyncio.sleep(1)
@@ -76,9 +75,7 @@ async def test_a_topic_deleted_and_created_anew_is_not_taken_for_the_old_one() -
 
 
 @virtual
-async def test_a_new_layout_reaches_the_consumers() -> None:
-    brokers = Brokers()
-    service = await brokers.start("a")
+async def test_a_new_layout_reaches_the_consumers(brokers: Brokers, service: ScalableTopicService) -> None:
     layout = (await service.create_topic("orders")).layout
     channel = Channel()
     await subscribe(service, "one", channel)
@@ -89,9 +86,7 @@ async def test_a_new_layout_reaches_the_consumers() -> None:
 
 
 @virtual
-async def test_segment_spec_follows_the_layout() -> None:
-    brokers = Brokers()
-    service = await brokers.start("a")
+async def test_segment_spec_follows_the_layout(brokers: Brokers, service: ScalableTopicService) -> None:
     layout = (await service.create_topic("orders", entry_buckets=2)).layout
     await service.watch_topic("orders", Listener())
     spec = await service.segment_spec("orders", 0)

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 
 import pytest
-from transaction_world import ABORTED, COMMITTED, World
 
 from engine.control.transactions.coordinator import TransactionCoordinator
 from engine.errors import TransactionConflictError, TransactionNotFoundError
 from engine.model.transactions import TransactionOperation
+from tests.control.transaction_world import ABORTED, COMMITTED, World
 
 DAY_S = 86_400
 DAY_MS = DAY_S * 1000

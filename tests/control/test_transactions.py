@@ -6,7 +6,6 @@ import asyncio
 from collections.abc import AsyncIterator
 
 import pytest
-from transaction_world import ABORTED, COMMITTED, OPEN, WRITE, World
 
 from engine.errors import (
     InvalidArgumentError,
@@ -17,6 +16,7 @@ from engine.limits import TRANSACTION_TIMEOUT_S_MAX
 from engine.model.transactions import (
     partition_of,
 )
+from tests.control.transaction_world import ABORTED, COMMITTED, OPEN, WRITE, World
 
 
 @pytest.fixture

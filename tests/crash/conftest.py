@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
 import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.kit.programs import ROOT, environment, program
+
 HERE = Path(__file__).parent
-REPO = HERE.parent.parent
+USUAL_BUILD = str(ROOT / "src")  # that of `make debug` wants a library loaded before the shim
 Driver = Callable[[dict[str, Any]], dict[str, Any]]
 
 
@@ -34,10 +34,9 @@ def shim(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def driver(shim: Path, tmp_path: Path) -> Iterator[Driver]:
     """Runs one case; see driver.py."""
-    path = f"{REPO / 'src'}:{HERE}:{HERE.parent / 'storage'}"
-    environment = {**os.environ, "LD_PRELOAD": str(shim), "PYTHONPATH": path}
-    command = [sys.executable, str(HERE / "driver.py"), str(shim), str(tmp_path / "data")]
-    process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment, text=True)
+    command = program("tests.crash.driver", shim, tmp_path / "data")
+    under_shim = environment(LD_PRELOAD=str(shim), PYTHONPATH=USUAL_BUILD)
+    process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=under_shim, text=True)
     assert process.stdin is not None
     assert process.stdout is not None
 

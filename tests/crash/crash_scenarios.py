@@ -10,8 +10,6 @@ import struct
 from collections.abc import Callable
 from typing import Any
 
-from entry_images import KEYED, entry, values_of
-
 from engine.aio.workers import InlineWorkers, ThreadWorkers, Workers
 from engine.clock import SystemClock
 from engine.errors import EngineError, NotFoundError, StorageError, UnknownOutcomeError
@@ -24,6 +22,7 @@ from engine.storage.disk.config import StorageConfig
 from engine.storage.disk.disk import OsDisk
 from engine.storage.segment import Block, Segment
 from engine.storage.store import SegmentStore
+from tests.kit.entry_images import KEYED, entry, values_of
 
 NAME = TopicName.parse("crash").segment(HashRange.whole(), 0)
 PRODUCERS = ("a", "b")

@@ -1,6 +1,8 @@
 """Runs under the shim: forks a child per case, lets the shim strike, and checks what the child left behind.
 
-usage: driver.py shim.so directory < cases, one JSON object per line: {"scenario", "n", "action", "error", "kinds"}.
+usage: LD_PRELOAD=shim.so python -m tests.crash.driver shim.so directory < cases
+
+A case is one JSON object in a line: {"scenario", "n", "action", "error", "kinds"}.
 One JSON object per case comes out: {"case", "struck", "problem", "outcome"}.
 """
 
@@ -16,8 +18,8 @@ import sys
 import traceback
 from typing import Any
 
-import reshape_scenarios
-from crash_scenarios import History, check, check_cursors, reporter, run_child
+from tests.crash import reshape_scenarios
+from tests.crash.crash_scenarios import History, check, check_cursors, reporter, run_child
 
 
 def run_case(shim: ctypes.CDLL, root: str, case: dict[str, Any]) -> tuple[bool, History]:

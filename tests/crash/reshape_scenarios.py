@@ -10,9 +10,6 @@ import contextlib
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from typing import Any
 
-from crash_scenarios import History, Report, read_all
-from entry_images import KEYED, entry
-
 from engine.broker.segment.hosted import HostedSegment
 from engine.broker.server import Broker
 from engine.broker.settings.config import BrokerConfig
@@ -21,6 +18,8 @@ from engine.errors import EngineError, SegmentSealedError, StorageError
 from engine.metadata import keys
 from engine.model.layout import SegmentLayout
 from engine.model.names import TopicName
+from tests.crash.crash_scenarios import History, Report, read_all
+from tests.kit.entry_images import KEYED, entry
 
 Arm = Callable[[], None]
 

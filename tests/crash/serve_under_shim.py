@@ -1,6 +1,6 @@
 """`engine serve` under the shim, which is armed by lines on the standard input: "n action error kinds".
 
-usage: LD_PRELOAD=shim.so serve_under_shim.py shim.so, and what `engine serve` takes
+usage: LD_PRELOAD=shim.so python -m tests.crash.serve_under_shim shim.so, and what `engine serve` takes
 """
 
 from __future__ import annotations

@@ -6,7 +6,8 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from test_crash_sweep import KILL_AFTER, KILL_BEFORE, OTHERS, TEAR, WRITES, sweep
+
+from tests.crash.test_crash_sweep import KILL_AFTER, KILL_BEFORE, OTHERS, TEAR, WRITES, sweep
 
 Driver = Callable[[dict[str, Any]], dict[str, Any]]
 

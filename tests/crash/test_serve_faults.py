@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import errno
-import os
 import re
 import subprocess
-import sys
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator
@@ -16,8 +14,9 @@ import pytest
 
 import engine
 from engine.sync import Client
+from tests.crash.conftest import USUAL_BUILD
+from tests.kit.programs import environment, program
 
-HERE = Path(__file__).parent
 READY = re.compile(r"on (engine://\S+), admin on (http://\S+)")
 FAIL_ONCE, FAIL_FROM = 4, 5
 WRITES, SYNCS = 1, 2
@@ -27,11 +26,11 @@ class Served:
     """One life of the server."""
 
     def __init__(self, shim: Path, data: Path) -> None:
-        environment = {**os.environ, "LD_PRELOAD": str(shim), "PYTHONPATH": str(HERE.parent.parent / "src")}
-        command = [sys.executable, str(HERE / "serve_under_shim.py"), str(shim), "serve", "--data", str(data)]
+        under_shim = environment(LD_PRELOAD=str(shim), PYTHONPATH=USUAL_BUILD)
+        command = program("tests.crash.serve_under_shim", shim, "serve", "--data", data)
         self.process = subprocess.Popen(
             [*command, "--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0", "--log-level", "error"],
-            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment, text=True,
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=under_shim, text=True,
         )  # fmt: skip
         assert self.process.stderr is not None
         match = READY.search(line := self.process.stderr.readline())

@@ -2,17 +2,11 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import AsyncIterator
-from pathlib import Path
 
 import pytest
 
-TESTS = Path(__file__).resolve().parent.parent
-for room in ("broker", "reference", "fuzz"):
-    sys.path.insert(0, str(TESTS / room))
-
-from peer import Peer  # noqa: E402
+from tests.kit.peer import Peer
 
 
 @pytest.fixture(autouse=True)

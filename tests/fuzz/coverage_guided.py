@@ -1,4 +1,7 @@
-"""`python coverage_guided.py TARGET FOLDER [libFuzzer options]`: one decoder under atheris, in a process of its own."""
+"""One decoder under atheris, in a process of its own.
+
+usage: python -m tests.fuzz.coverage_guided TARGET FOLDER [libFuzzer options]
+"""
 
 from __future__ import annotations
 
@@ -7,16 +10,13 @@ import random
 import sys
 from pathlib import Path
 
-HERE = Path(__file__).resolve().parent
-sys.path[:0] = [str(HERE), str(HERE.parent / "reference")]
-
 try:
     import atheris
 except ImportError:
     sys.exit("the coverage-guided fuzzers need atheris: pip install 'engine[fuzz]' (CPython on Linux)")
 
 with atheris.instrument_imports(include=["engine"], exclude=["engine._native"]):
-    from targets import targets
+    from tests.fuzz.targets import targets
 
 # One image may take so long, and one allocation be so large, before libFuzzer calls it a fault.
 LIMITS = ("-timeout=10", "-malloc_limit_mb=64", "-rss_limit_mb=2048", "-max_len=65536", "-print_final_stats=1")

@@ -1,4 +1,7 @@
-"""`directory_program.py DIR closed|killed`: a small data directory with a bit of everything, quiet when it ends."""
+"""A small data directory with a bit of everything, quiet when it ends.
+
+usage: python -m tests.fuzz.directory_program DIR closed|killed
+"""
 
 from __future__ import annotations
 

@@ -6,13 +6,12 @@ import random
 from functools import cache
 from typing import Any
 
-from values import fields, of_type
-
 from engine.proxy.frames import FrameCutter, Hello, field_of
 from engine.testing.maps import encode_bytes
 from engine.wire.chunks import ChunkPool
 from engine.wire.commands import HEADERS, Command
 from engine.wire.framing import FrameReader
+from tests.fuzz.values import fields, of_type
 
 
 def frames(data: bytes) -> list[Any]:

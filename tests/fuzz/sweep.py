@@ -13,9 +13,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from directory_program import CONFIG, NAME
-
 import engine
+from tests.fuzz.directory_program import CONFIG, NAME
 
 LARGE = 64 << 10
 HANG_S = 60.0  # only a failure waits for so long

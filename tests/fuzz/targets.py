@@ -17,9 +17,6 @@ from pathlib import Path
 from typing import Any
 
 import msgpack
-from entry_reference import PlainMessage, Stamp, encode, sealed
-from frame_decoders import cut, frame_seeds, frames, greet
-from hostile_entries import FORMS
 from pyroaring import BitMap64
 
 from engine._native.consume.batch import MessageBatch, decode_block
@@ -52,6 +49,9 @@ from engine.storage.file.recovery import recover
 from engine.testing.disk import SimDisk
 from engine.testing.maps import packed
 from engine.wire.commands import Command, ScalableTopicUpdate, decode
+from tests.fuzz.frame_decoders import cut, frame_seeds, frames, greet
+from tests.reference.entry_reference import PlainMessage, Stamp, encode, sealed
+from tests.reference.hostile_entries import FORMS
 
 GOLDEN = Path(__file__).resolve().parent.parent / "golden"
 STAMP = Stamp(segment_id=3, first_offset=100, publish_time_ms=1_700_000_000_000, term=2, durable_upto=90, salt=77)
@@ -242,7 +242,7 @@ def json_values(decode: Callable[[bytes], Any]) -> Callable[[bytes], object]:
 @cache
 def record_seeds() -> list[bytes]:
     """Whatever a broker leaves in its metadata store."""
-    from activity import some_metadata
+    from tests.fuzz.activity import some_metadata
 
     return [value for value in asyncio.run(some_metadata()) if value.startswith(b"{")]
 

@@ -9,8 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from peer import Peer, make_entries
-from values import header
 
 from engine.broker.server import Broker
 from engine.broker.session.handlers import HANDLERS
@@ -18,6 +16,8 @@ from engine.broker.settings.config import BrokerConfig
 from engine.errors import EngineError
 from engine.limits import FRAME_HEADER_SIZE_MAX
 from engine.wire.commands import Command
+from tests.fuzz.values import header
+from tests.kit.peer import Peer, make_entries
 
 COMMANDS = [kind.command for kind in HANDLERS if kind.command not in (Command.PING, Command.PONG)]
 BUCKETS = [16383, 32767, 49151, 65535]

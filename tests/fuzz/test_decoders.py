@@ -5,16 +5,16 @@ from __future__ import annotations
 import os
 import random
 import subprocess
-import sys
 import time
 import tracemalloc
 from pathlib import Path
 
 import pytest
-from mutation import mutant
-from targets import Target, targets
 
 from engine.limits import ENTRY_SIZE_MAX
+from tests.fuzz.mutation import mutant
+from tests.fuzz.targets import Target, targets
+from tests.kit.programs import environment, program
 
 NAMES = sorted(targets())
 ROUNDS = 250
@@ -107,9 +107,9 @@ def test_mutants_for_long(name: str) -> None:
 def test_coverage_guided(name: str, tmp_path: Path) -> None:
     """Mutants that reach new branches are mutated further (libFuzzer). ENGINE_FUZZ_S: seconds for each decoder."""
     seconds = os.environ.get("ENGINE_FUZZ_S", "20")
-    program = Path(__file__).with_name("coverage_guided.py")
     done = subprocess.run(
-        [sys.executable, str(program), name, str(tmp_path), f"-max_total_time={seconds}"],
+        program("tests.fuzz.coverage_guided", name, tmp_path, f"-max_total_time={seconds}"),
+        env=environment(),
         capture_output=True,
         text=True,
         timeout=float(seconds) + 120,

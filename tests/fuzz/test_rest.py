@@ -11,12 +11,12 @@ from urllib.parse import quote
 
 import aiohttp
 import pytest
-from values import BYTES, NAMES, value
 
 from engine.broker.admin.rest import _routes
 from engine.broker.server import Broker
 from engine.broker.settings.config import BrokerConfig
 from engine.errors import EngineError
+from tests.fuzz.values import BYTES, NAMES, value
 
 BODIES = [
     b"", b"{", b"[]", b"null", b"7", b"\xff\xfe", b'"text"', b"[" * 100_000, b'{"a":' * 5_000, b"9" * 10_000,

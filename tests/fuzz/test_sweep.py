@@ -10,15 +10,15 @@ from __future__ import annotations
 import random
 import shutil
 import subprocess
-import sys
 import tempfile
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import pytest
-from sweep import Damage, everything, files_of, judge, read, some, swaps
 
-PROGRAM = Path(__file__).with_name("directory_program.py")
+from tests.fuzz.sweep import Damage, everything, files_of, judge, read, some, swaps
+from tests.kit.programs import environment, program
+
 PLACES = 110  # of each directory
 MEMORY = Path("/dev/shm")
 
@@ -26,7 +26,8 @@ MEMORY = Path("/dev/shm")
 @pytest.fixture(scope="module", params=["killed", "closed"])
 def directory(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
     root = tmp_path_factory.mktemp(request.param) / "data"
-    done = subprocess.run([sys.executable, PROGRAM, root, request.param], timeout=300, check=False)
+    command = program("tests.fuzz.directory_program", root, request.param)
+    done = subprocess.run(command, env=environment(), timeout=300, check=False)
     assert done.returncode == (-9 if request.param == "killed" else 0)
     return root
 

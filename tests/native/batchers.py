@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from entry_reference import PlainMessage, decode
-
 from engine._native.produce.batcher import Batcher
 from engine._native.produce.sealed import SealedEntry
+from tests.reference.entry_reference import PlainMessage, decode
 
 QUARTERS = [0x3FFF, 0x7FFF, 0xBFFF, 0xFFFF]
 ONE = ([0], [0], [QUARTERS])

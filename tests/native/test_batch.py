@@ -10,8 +10,6 @@ from datetime import UTC, datetime
 from typing import Any
 
 import pytest
-from entry_reference import PlainMessage, Stamp, encode, stamped
-from entry_strategies import messages
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -19,6 +17,8 @@ from engine._native.consume.batch import MessageBatch, decode_block
 from engine._native.consume.message import Message, Slice
 from engine._native.format.entry import Entry, compress, walk
 from engine.errors import CorruptionError, InvalidArgumentError, UnsupportedError
+from tests.reference.entry_reference import PlainMessage, Stamp, encode, stamped
+from tests.reference.entry_strategies import messages
 
 SALT = 77
 DAY_MS = 1_700_000_000_000

@@ -9,14 +9,14 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from entry_reference import PlainMessage, Stamp, encode
-from entry_strategies import messages
 from hypothesis import given
 from hypothesis import strategies as st
 
 from engine._native.consume.batch import MessageBatch, decode_block
 from engine._native.format.entry import Entry
 from engine.errors import InvalidArgumentError, UnsupportedError
+from tests.reference.entry_reference import PlainMessage, Stamp, encode
+from tests.reference.entry_strategies import messages
 
 SALT = 77
 SCHEMA = pa.schema(

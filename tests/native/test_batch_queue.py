@@ -7,7 +7,6 @@ import threading
 from typing import Any
 
 import pytest
-from entry_reference import PlainMessage, Stamp, encode
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -15,6 +14,7 @@ from engine._native.consume.batch import decode_block
 from engine._native.consume.entry_queue import EntryQueue
 from engine._native.format.entry import Entry
 from engine.errors import InvalidArgumentError
+from tests.reference.entry_reference import PlainMessage, Stamp, encode
 
 SALT = 77
 

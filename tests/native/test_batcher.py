@@ -5,9 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from batcher_reference import ModelBatcher, key32
-from batchers import HALVES, LAYOUTS, ONE, QUARTERS, batcher, messages, sealed
-from entry_reference import PlainMessage, crc32c, decode
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -16,6 +13,9 @@ from engine._native.produce.hashing import MURMUR3, XXH64
 from engine._native.produce.sealed import SealedEntry
 from engine.errors import InvalidArgumentError, QueueFullError
 from engine.limits import ENTRY_SIZE_MAX
+from tests.native.batchers import HALVES, LAYOUTS, ONE, QUARTERS, batcher, messages, sealed
+from tests.reference.batcher_reference import ModelBatcher, key32
+from tests.reference.entry_reference import PlainMessage, crc32c, decode
 
 
 def agree(entries: list[SealedEntry], model: ModelBatcher) -> None:

@@ -11,13 +11,13 @@ import msgpack
 import numpy as np
 import pyarrow as pa
 import pytest
-from batchers import batcher, messages, sealed
-from entry_reference import PlainMessage, decode
 from hypothesis import given
 from hypothesis import strategies as st
 
 from engine.errors import InvalidArgumentError, MessageTooLargeError
 from engine.limits import ENTRY_SIZE_MAX, KEY_SIZE_MAX, MESSAGE_SIZE_MAX, PROPERTIES_SIZE_MAX
+from tests.native.batchers import batcher, messages, sealed
+from tests.reference.entry_reference import PlainMessage, decode
 
 
 @pytest.mark.parametrize(

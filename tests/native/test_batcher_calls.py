@@ -8,8 +8,6 @@ import weakref
 from typing import Any
 
 import pytest
-from batchers import HALVES, WHOLE, batcher, sealed
-from entry_reference import PlainMessage, decode
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -19,6 +17,8 @@ from engine._native.produce.hashing import key32
 from engine._native.produce.sealed import expand
 from engine.client.base.compression import compressor, decompressor
 from engine.errors import CorruptionError, InvalidArgumentError, QueueFullError
+from tests.native.batchers import HALVES, WHOLE, batcher, sealed
+from tests.reference.entry_reference import PlainMessage, decode
 
 # Callbacks.
 

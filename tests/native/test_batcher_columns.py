@@ -8,11 +8,11 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
-from batchers import batcher, messages, sealed
 
 from engine._native.produce.arguments import MessageColumns
 from engine.errors import InvalidArgumentError, MessageTooLargeError
 from engine.limits import KEY_SIZE_MAX, MESSAGE_SIZE_MAX
+from tests.native.batchers import batcher, messages, sealed
 
 ROWS = [(b"value-%d" % i, b"key-%d" % (i % 37)) for i in range(5000)]
 VALUES, KEY_COLUMN = [value for value, _ in ROWS], [key for _, key in ROWS]

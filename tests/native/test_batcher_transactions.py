@@ -5,8 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from batchers import HALVES, LAYOUTS, WHOLE, batcher, sealed
-from entry_reference import decode
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -15,6 +13,8 @@ from engine._native.produce.batcher import Batcher
 from engine._native.produce.sealed import SealedEntry, TransactionScope
 from engine.client.base.compression import compressor, decompressor
 from engine.errors import InvalidArgumentError, TransactionConflictError
+from tests.native.batchers import HALVES, LAYOUTS, WHOLE, batcher, sealed
+from tests.reference.entry_reference import decode
 
 ONE, OTHER = TransactionScope(2**64 - 1, 5), TransactionScope(7, 0)
 SCOPES = [None, ONE, OTHER]

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import pytest
-from entry_reference import PlainMessage, Stamp, encode
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -15,6 +14,7 @@ from engine._native.consume.entry_queue import EntryQueue
 from engine._native.format.entry import Entry
 from engine.errors import InvalidArgumentError
 from engine.model.positions import bucket_position
+from tests.reference.entry_reference import PlainMessage, Stamp, encode
 
 SALT = 77
 SEGMENT = 3

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import pytest
-from batchers import batcher, sealed
-from entry_reference import PlainMessage, Stamp, encode
 from hypothesis import given
 from hypothesis import strategies as st
 
 from engine._native.format.entry import compress
 from engine._native.serve.delays import has_delays, withheld
 from engine.errors import CorruptionError, InvalidArgumentError
+from tests.native.batchers import batcher, sealed
+from tests.reference.entry_reference import PlainMessage, Stamp, encode
 
 NOW = 1_750_000_000_000
 TICK = 100

@@ -8,13 +8,13 @@ from typing import Any
 
 import numpy as np
 import pytest
-from entry_reference import PlainMessage, Stamp, encode
 from hypothesis import given
 from hypothesis import strategies as st
 
 from engine._native.format.offsets import offset_set, runs
 from engine._native.serve.dispatch import BucketLedger
 from engine.errors import CorruptionError, InvalidArgumentError
+from tests.reference.entry_reference import PlainMessage, Stamp, encode
 
 FOUR = array("H", [0x3FFF, 0x7FFF, 0xBFFF, 0xFFFF])
 MUCH = 1 << 40

@@ -5,14 +5,14 @@ from __future__ import annotations
 import zlib
 
 import pytest
-from entry_reference import PlainMessage, Stamp, decode, encode
-from entry_strategies import messages
 from hypothesis import given
 from hypothesis import strategies as st
 
 from engine._native.format.entry import Entry, EntryMessage, compress, verify, walk
 from engine._native.produce.batcher import Batcher
 from engine.errors import CorruptionError, InvalidArgumentError, UnsupportedError
+from tests.reference.entry_reference import PlainMessage, Stamp, decode, encode
+from tests.reference.entry_strategies import messages
 
 STAMP = Stamp(segment_id=3, first_offset=100, publish_time_ms=1_700_000_000_000, term=2, durable_upto=90, salt=77)
 THREE = [PlainMessage(b"a" * 40, b"k", sequence_id=5), PlainMessage(b"b" * 40, b"", sequence_id=6)]

@@ -6,7 +6,6 @@ import random
 import struct
 
 import pytest
-from entry_reference import DELIVER_AT, PROPERTIES, PlainMessage, Stamp, body_of, encode, sealed
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -15,6 +14,7 @@ from engine._native.format.entry import verify, walk
 from engine._native.serve import log
 from engine.errors import CorruptionError
 from engine.limits import ENTRY_SIZE_MAX
+from tests.reference.entry_reference import DELIVER_AT, PROPERTIES, PlainMessage, Stamp, body_of, encode, sealed
 
 STAMP = Stamp(segment_id=3, first_offset=100, publish_time_ms=1_700_000_000_000, term=2, durable_upto=90, salt=77)
 RICH = [

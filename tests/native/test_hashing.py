@@ -8,14 +8,14 @@ import numpy as np
 import pyarrow as pa
 import pytest
 import xxhash
-from batcher_reference import key32 as model_key32
-from batcher_reference import murmur3 as model_murmur3
 from hypothesis import given
 from hypothesis import strategies as st
 
 from engine._native.produce.columns import Column, instants_ms
 from engine._native.produce.hashing import MURMUR3, XXH64, hash_keys, key32, murmur3_32, xxh64
 from engine.errors import InvalidArgumentError
+from tests.reference.batcher_reference import key32 as model_key32
+from tests.reference.batcher_reference import murmur3 as model_murmur3
 
 MURMUR3_VECTORS = {
     "": 0x00000000,

@@ -5,7 +5,6 @@ from __future__ import annotations
 import struct
 
 import pytest
-from entry_reference import PlainMessage, Stamp, encode
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -13,6 +12,7 @@ from engine._native.format.entry import walk
 from engine._native.format.heads import apparent_heads, entry_heads, head_of
 from engine.errors import CorruptionError
 from engine.limits import ENTRY_HEADER_SIZE
+from tests.reference.entry_reference import PlainMessage, Stamp, encode
 
 AT_SIZE, AT_COUNT = 4, 20
 

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import itertools
 import random
-import sys
-from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
@@ -13,10 +11,7 @@ from hypothesis import strategies as st
 
 from engine._native.serve import log
 from engine.errors import CorruptionError, InvalidArgumentError
-
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "storage"))
-
-from entry_images import KEYED, entry, values_of
+from tests.kit.entry_images import KEYED, entry, values_of
 
 SALT, SEGMENT = 0xC0FFEE, 9
 WHOLE = (0xFFFF,)

@@ -6,14 +6,14 @@ import threading
 from typing import Any
 
 import pytest
-from entry_reference import PlainMessage, Stamp, body_of, stamped
-from hostile_entries import COUNT, DAMAGING, FORMS, good, seal
 
 from engine._native.consume.entry_queue import EntryQueue
 from engine._native.consume.opening import damaged_entry, first_value, take_block
 from engine._native.format.entry import Entry
 from engine.client.base.compression import compressor, decompressor
 from engine.errors import CorruptionError
+from tests.reference.entry_reference import PlainMessage, Stamp, body_of, stamped
+from tests.reference.hostile_entries import COUNT, DAMAGING, FORMS, good, seal
 
 SALT, SEGMENT = 77, 3
 CODEC, ZSTD = compressor("zstd")

@@ -6,7 +6,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from ext4_image import Ext4Image, missing
+
+from tests.power.ext4_image import Ext4Image, missing
 
 
 @pytest.fixture

@@ -1,6 +1,6 @@
 """Sends through an embedded engine until its disk goes away, and says on standard output what was acknowledged.
 
-    python power_writer.py DATA LIFE
+    python -m tests.power.power_writer DATA LIFE
 
 One line `topic segment offset value` per acknowledged message. Two threads send: one message at a time, and in bulk.
 """

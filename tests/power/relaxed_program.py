@@ -1,6 +1,6 @@
 """One life in a relaxed mode: sends, and every kind of reader gets and acknowledges all of it; then waits to be killed.
 
-    python relaxed_program.py DATA MODE LIFE COUNT CHECKPOINT
+    python -m tests.power.relaxed_program DATA MODE LIFE COUNT CHECKPOINT
 
 Readers go on where they stood; CHECKPOINT is where the one without a subscription did, in hexadecimal. Each must get
 this life's messages, all and once, and nothing else. Says the new checkpoint when all is acknowledged.

@@ -5,15 +5,14 @@ from __future__ import annotations
 import os
 import random
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
-from ext4_image import Ext4Image
 
 import engine
+from tests.kit.programs import environment, program
+from tests.power.ext4_image import Ext4Image
 
-WRITER = Path(__file__).with_name("power_writer.py")
 Place = tuple[str, int, int]
 
 
@@ -24,8 +23,9 @@ def write_until_the_cut(disk: Ext4Image, life: int, lines: int) -> list[str]:
     success over lost data (a bare loop of pwrite and fdatasync sees that in every fourth cut), which no disk does.
     """
     said: list[str] = []
-    command = [sys.executable, str(WRITER), str(disk.mount_point / "data"), str(life)]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as writer:
+    command = program("tests.power.power_writer", disk.mount_point / "data", life)
+    pipe, nothing = subprocess.PIPE, subprocess.DEVNULL
+    with subprocess.Popen(command, env=environment(), stdout=pipe, stderr=nothing, text=True) as writer:
         assert writer.stdout is not None
         for line in writer.stdout:
             said.append(line)

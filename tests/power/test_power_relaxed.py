@@ -5,28 +5,27 @@ from __future__ import annotations
 import os
 import random
 import subprocess
-import sys
-from pathlib import Path
 
 import pytest
-from ext4_image import Ext4Image
 
-PROGRAM = Path(__file__).with_name("relaxed_program.py")
+from tests.kit.programs import environment, program
+from tests.power.ext4_image import Ext4Image
+
 COUNT = 150
 MODES = ("interval", "os")
 
 
 def live_until_the_cut(disk: Ext4Image, mode: str, life: int, count: int, checkpoint: str) -> str:
     """One life, in which every reader gets all that is sent; its checkpoint. The cut comes when all is acknowledged."""
-    command = [sys.executable, str(PROGRAM), str(disk.mount_point / "data"), mode, str(life), str(count), checkpoint]
+    command = program("tests.power.relaxed_program", disk.mount_point / "data", mode, life, count, checkpoint)
     pipe = subprocess.PIPE
-    with subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=pipe, text=True) as program:
-        assert program.stdout is not None
-        assert program.stderr is not None
-        said = program.stdout.readline().strip()
+    with subprocess.Popen(command, env=environment(), stdin=pipe, stdout=pipe, stderr=pipe, text=True) as running:
+        assert running.stdout is not None
+        assert running.stderr is not None
+        said = running.stdout.readline().strip()
         disk.cut_power()
-        program.kill()
-        told = program.stderr.read()
+        running.kill()
+        told = running.stderr.read()
     assert said, f"{mode}, life {life}:\n{told}"
     disk.unmount()
     disk.mount()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import sys
 import threading
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import contextmanager
@@ -12,17 +11,12 @@ from typing import Any
 
 import pytest
 
-TESTS = Path(__file__).resolve().parent.parent
-for room in ("api", "broker", "proxy"):  # tests of the client are run once more over a proxy; the raw Peer is broker's
-    sys.path.insert(0, str(TESTS / room))
-
-from peer import Peer  # noqa: E402
-from proxies import Served  # noqa: E402
-
-import engine  # noqa: E402
-from engine.proxy.config import ProxyConfig  # noqa: E402
-from engine.proxy.server import Proxy  # noqa: E402
-from engine.wire.url import format_url  # noqa: E402
+import engine
+from engine.proxy.config import ProxyConfig
+from engine.proxy.server import Proxy
+from engine.wire.url import format_url
+from tests.kit.peer import Peer
+from tests.proxy.proxies import Served
 
 Serve = Callable[..., Any]
 

@@ -1,9 +1,9 @@
 """Schemas over a proxy: their tests have a client of their own making, in place of which they get this one."""
 
 import pytest
-from test_schemas import *  # noqa: F403
 
 import engine
+from tests.api.test_schemas import *  # noqa: F403
 
 pytestmark = pytest.mark.fuzz
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import aiohttp
 import pytest
-from peer import Peer
-from proxies import Served
 
 from engine.broker.settings import attempts
 from engine.errors import AuthenticationError, TooManyRequestsError
 from engine.proxy.metrics import proxy_metrics_text
+from tests.kit.peer import Peer
+from tests.proxy.proxies import Served
 
 TOPICS = "/admin/v2/scalable/public/default"
 

@@ -5,8 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from peer import Peer
-from proxies import Noting, cluster, free_url, until
 
 import engine
 from engine.client.client import AsyncClient
@@ -16,6 +14,8 @@ from engine.proxy.config import ProxyConfig
 from engine.proxy.routes import Routes
 from engine.proxy.server import Proxy
 from engine.wire.commands import Command
+from tests.kit.peer import Peer
+from tests.proxy.proxies import Noting, cluster, free_url, until
 
 
 async def test_everything_goes_over_the_proxy(tmp_path: Path) -> None:

@@ -9,8 +9,6 @@ from pathlib import Path
 
 import aiohttp
 import pytest
-from peer import Peer
-from proxies import Served, free_url, until
 
 import engine
 from engine.errors import AuthenticationError, ConnectError, InvalidConfigurationError, ProtocolError, UnsupportedError
@@ -19,6 +17,8 @@ from engine.proxy.server import Proxy
 from engine.testing.maps import encode_bytes
 from engine.wire.commands import FEATURES, Command
 from engine.wire.url import parse_url
+from tests.kit.peer import Peer
+from tests.proxy.proxies import Served, free_url, until
 
 OURS, THEIRS = "what the clients say", "what the brokers ask for"
 TLS = Path(__file__).parent.parent / "broker" / "tls"  # self-signed, for 127.0.0.1

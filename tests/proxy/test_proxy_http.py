@@ -7,12 +7,12 @@ import gzip
 import logging
 
 import pytest
-from proxies import Served, until
-from raw_http import WAIT_S, Raw, asked
 
 from engine.broker.admin import http as http_door
 from engine.proxy import http
 from engine.wire.url import parse_url
+from tests.kit.raw_http import WAIT_S, Raw, asked
+from tests.proxy.proxies import Served, until
 
 BASE = "/admin/v2/scalable/public/default"
 HOST = {"Host": "localhost"}

@@ -5,8 +5,6 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-from peer import Peer
-from proxies import Served, until
 
 import engine
 from engine.aio.memory_limiter import LimitType
@@ -15,6 +13,8 @@ from engine.errors import PermitQueueFullError, PermitTimeoutError
 from engine.limits import PROXY_LIST_REQUESTS_MAX, TOPIC_LIST_INITIAL_SIZE
 from engine.proxy import lists, session
 from engine.wire.commands import Command
+from tests.kit.peer import Peer
+from tests.proxy.proxies import Served, until
 
 NAMESPACE = "public/default"
 HEAP, DIRECT = LimitType.HEAP_MEMORY, LimitType.DIRECT_MEMORY

@@ -10,9 +10,8 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
-from proxies import free_url
-
 import engine
+from tests.proxy.proxies import free_url
 
 READY = re.compile(r"(?:serving .* on|passing on to .* from) (engine://\S+), (?:admin on (http://\S+))?")
 START_S_MAX = 30.0

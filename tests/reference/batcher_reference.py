@@ -8,7 +8,8 @@ from typing import Any
 
 import msgpack
 import xxhash
-from entry_reference import PlainMessage, encode
+
+from tests.reference.entry_reference import PlainMessage, encode
 
 RECORD_COST = 16
 ENTRY_ROOM = 8 * 1024 * 1024

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from entry_reference import PlainMessage
 from hypothesis import strategies as st
+
+from tests.reference.entry_reference import PlainMessage
 
 TIMES = st.none() | st.integers(-(2**62), 2**62)
 TEXT = st.text("aZ é日𝄞\x00", max_size=20)

@@ -13,11 +13,20 @@ from dataclasses import dataclass
 
 import lz4.block
 import zstandard
-from entry_reference import DELIVER_AT, EVENT_TIMES, KEYED, PROPERTIES, SEQUENCES, PlainMessage, body_of, flags_of
 
 from engine._native.format.crc32c import crc32c
 from engine._native.produce.hashing import xxh64
 from engine.limits import ENTRY_SIZE_MAX, KEY_SIZE_MAX, MESSAGE_SIZE_MAX, PROPERTIES_SIZE_MAX
+from tests.reference.entry_reference import (
+    DELIVER_AT,
+    EVENT_TIMES,
+    KEYED,
+    PROPERTIES,
+    SEQUENCES,
+    PlainMessage,
+    body_of,
+    flags_of,
+)
 
 COUNT = 5
 REFUSED = "refused"  # by the broker, whatever is behind the header; it never was in a log

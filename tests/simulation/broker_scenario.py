@@ -5,8 +5,6 @@ from __future__ import annotations
 import asyncio
 from dataclasses import dataclass
 
-from broker_faults import FAULTS, TOPIC, VICTIMS, Nemesis
-
 from engine.errors import EngineError
 from engine.testing.checker import check, describe
 from engine.testing.cluster import SimBroker, SimCluster
@@ -20,6 +18,7 @@ from engine.testing.workload import (
     read_all,
     write_layout,
 )
+from tests.simulation.broker_faults import FAULTS, TOPIC, VICTIMS, Nemesis
 
 BROKERS = ("b1", "b2", "b3")
 READERS: tuple[type[Reader], ...] = (StreamReader, StreamReader, QueueReader, CheckpointReader)

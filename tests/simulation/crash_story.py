@@ -13,9 +13,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 import pytest
-from broker_scenario import judge
-from crash_points import CrashPoints
-from transaction_scenario import overdue, spy
 
 from engine.errors import EngineError
 from engine.testing.cluster import DEFAULT_CONFIG, SimBroker, SimCluster, simulate
@@ -23,6 +20,9 @@ from engine.testing.disk import SimFile
 from engine.testing.history import value_of
 from engine.testing.transacting import Transformer, begin, end, producer_of, record_write
 from engine.testing.workload import read_all
+from tests.simulation.broker_scenario import judge
+from tests.simulation.crash_points import CrashPoints
+from tests.simulation.transaction_scenario import overdue, spy
 
 ORDERS, COPIES, RECEIPTS = "orders", "copies", "receipts"
 RETENTION_S, FORGOTTEN_S, DOWN_S = 3.0, 2.0, 0.5

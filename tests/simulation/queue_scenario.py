@@ -5,14 +5,13 @@ from __future__ import annotations
 import asyncio
 from dataclasses import dataclass
 
-from broker_faults import TOPIC, Nemesis
-from broker_scenario import HEALING_S, change_shape, judge, read
-from sharing_scenario import SETTLING_S
-from test_broker_seeds import brokers_config
-
 from engine.testing.cluster import SimCluster, simulate
 from engine.testing.members import DelayingSender, QueueMember, ResumingSender, read_letters
 from engine.testing.workload import Sender, Shaper
+from tests.simulation.broker_faults import TOPIC, Nemesis
+from tests.simulation.broker_scenario import HEALING_S, change_shape, judge, read
+from tests.simulation.sharing_scenario import SETTLING_S
+from tests.simulation.test_broker_seeds import brokers_config
 
 SUBSCRIPTION = "sub"
 

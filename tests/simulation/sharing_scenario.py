@@ -11,14 +11,13 @@ import dataclasses
 from collections import Counter
 from dataclasses import dataclass
 
-from broker_faults import TOPIC, Nemesis
-from broker_scenario import HEALING_S, change_shape, judge, read
-from test_broker_seeds import brokers_config
-
 from engine.broker.settings.config import BrokerConfig
 from engine.testing.cluster import SimCluster, simulate
 from engine.testing.members import StreamMember
 from engine.testing.workload import Sender, Shaper, StreamReader
+from tests.simulation.broker_faults import TOPIC, Nemesis
+from tests.simulation.broker_scenario import HEALING_S, change_shape, judge, read
+from tests.simulation.test_broker_seeds import brokers_config
 
 SETTLING_S = 11.0  # after a fault: by then whoever lost a connection knows
 KINDS = ("kill", "kill", "power cut", "close", "reset", "reset", "client apart", "client apart", "freeze", "isolate")

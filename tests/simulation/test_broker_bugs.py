@@ -6,7 +6,6 @@ import asyncio
 import dataclasses
 
 import pytest
-from broker_faults import TOPIC, Spy
 
 from engine.broker.hosting.open_segments import OpenSegments
 from engine.broker.hosting.ownership import OwnerLease
@@ -15,6 +14,7 @@ from engine.testing.checker import check
 from engine.testing.cluster import DEFAULT_CONFIG, simulate
 from engine.testing.metadata import _FarSession
 from engine.testing.workload import Sender, read_all
+from tests.simulation.broker_faults import TOPIC, Spy
 
 SEEDS = range(8)
 CONFIG = dataclasses.replace(DEFAULT_CONFIG, keep_alive=60.0)  # clients wait patiently for a broker that is stopped

@@ -5,12 +5,12 @@ from __future__ import annotations
 import dataclasses
 
 import pytest
-from broker_faults import DEATHS
-from broker_scenario import BrokerPlan, BrokerScenario
-from test_seeds import config_for
 
 from engine.broker.settings.config import BrokerConfig
 from engine.testing.cluster import SimCluster, simulate
+from tests.simulation.broker_faults import DEATHS
+from tests.simulation.broker_scenario import BrokerPlan, BrokerScenario
+from tests.simulation.test_seeds import config_for
 
 SEEDS = range(10_000, 10_010)
 FUZZ_SEEDS = range(11_000, 14_000)

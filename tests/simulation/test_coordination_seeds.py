@@ -5,14 +5,14 @@ And bugs of the rule, planted, are flagged.
 
 from __future__ import annotations
 
-import coordination_scenario
 import pytest
-from blind_ends import end_without_comparing
-from coordination_scenario import CoordinationScenario, ModelSegment
 
 from engine.control.transactions.collecting import TransactionCollector
 from engine.testing.checker import describe
 from engine.testing.cluster import simulate
+from tests.simulation import coordination_scenario
+from tests.simulation.blind_ends import end_without_comparing
+from tests.simulation.coordination_scenario import CoordinationScenario, ModelSegment
 
 SEEDS = range(40_000, 40_006)
 BUG_SEEDS = range(40_000, 40_004)

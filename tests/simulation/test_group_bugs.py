@@ -10,11 +10,6 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-from broker_scenario import judge
-from queue_scenario import QueuePlan
-from queue_scenario import run as run_queue
-from sharing_scenario import SharingPlan, config_of
-from sharing_scenario import run as run_group
 
 from engine._native.format.crc32c import crc32c
 from engine._native.serve.dispatch import BucketLedger
@@ -34,6 +29,11 @@ from engine.testing.cluster import SimCluster, simulate
 from engine.testing.members import NamespaceMember
 from engine.testing.workload import Sender, read_all
 from engine.wire.commands import Ack
+from tests.simulation.broker_scenario import judge
+from tests.simulation.queue_scenario import QueuePlan
+from tests.simulation.queue_scenario import run as run_queue
+from tests.simulation.sharing_scenario import SharingPlan, config_of
+from tests.simulation.sharing_scenario import run as run_group
 
 SEEDS = range(100, 110)
 # One segment that keeps its shape: what befalls it is due to its members alone.

@@ -7,7 +7,6 @@ import contextlib
 import dataclasses
 
 import pytest
-from broker_faults import TOPIC, Spy
 
 from engine.broker.hosting.ownership import OwnerLease, Ownership
 from engine.errors import EngineError
@@ -15,6 +14,7 @@ from engine.storage import store
 from engine.testing.checker import check
 from engine.testing.cluster import DEFAULT_CONFIG, SimBroker, SimCluster, simulate
 from engine.testing.workload import Sender, read_all
+from tests.simulation.broker_faults import TOPIC, Spy
 
 SEEDS = range(4)
 CONFIG = dataclasses.replace(DEFAULT_CONFIG, keep_alive=60.0)

@@ -7,7 +7,6 @@ import contextlib
 
 import pytest
 from pyroaring import BitMap64
-from scenario import TOPIC, Plan, Scenario
 
 from engine.broker.delivery.consumer import LoneReader
 from engine.broker.hosting.segment_host import SegmentHosting
@@ -23,6 +22,7 @@ from engine.testing.checker import check
 from engine.testing.cluster import simulate
 from engine.testing.disk import MountedDisk
 from engine.testing.workload import QueueReader, Sender, read_all
+from tests.simulation.scenario import TOPIC, Plan, Scenario
 
 SEEDS = range(100, 130)
 

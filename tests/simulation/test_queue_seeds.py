@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections import Counter
 
 import pytest
-from queue_scenario import QueuePlan, run
+
+from tests.simulation.queue_scenario import QueuePlan, run
 
 SEEDS = range(30_000, 30_006)
 STRUCK = range(30_100, 30_106)

@@ -5,10 +5,10 @@ from __future__ import annotations
 import dataclasses
 
 import pytest
-from scenario import Plan, Scenario
-from test_seeds import config_for
 
 from engine.testing.cluster import simulate
+from tests.simulation.scenario import Plan, Scenario
+from tests.simulation.test_seeds import config_for
 
 SEEDS = range(5_000, 5_040)
 FUZZ_SEEDS = range(6_000, 9_000)

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import pytest
-from scenario import Plan, Scenario
 
 from engine.broker.settings.config import BrokerConfig
 from engine.testing.cluster import DEFAULT_CONFIG, simulate
+from tests.simulation.scenario import Plan, Scenario
 
 SEEDS = range(40)
 FUZZ_SEEDS = range(1_000, 4_000)

@@ -5,9 +5,9 @@ from __future__ import annotations
 import dataclasses
 
 import pytest
-from sharing_scenario import SharingPlan, config_of, run, shared_deliveries
 
 from engine.testing.cluster import SimCluster
+from tests.simulation.sharing_scenario import SharingPlan, config_of, run, shared_deliveries
 
 SEEDS = [*range(20_000, 20_005), 20_102, 20_105, 20_108]  # odd and even: one broker, and three
 FUZZ_SEEDS = range(21_000, 24_000)

@@ -6,9 +6,6 @@ import asyncio
 import re
 
 import pytest
-from blind_ends import end_without_comparing
-from crash_points import AFTER, BEFORE
-from crash_story import CONFIG, Strike, live
 
 from engine.broker.delivery import pending_claims as claims
 from engine.broker.delivery.pending_acks import PendingAcks
@@ -23,6 +20,9 @@ from engine.testing.checker import check, describe
 from engine.testing.cluster import simulate
 from engine.testing.transacting import Transactor, begin, end, producer_of
 from engine.testing.workload import read_all
+from tests.simulation.blind_ends import end_without_comparing
+from tests.simulation.crash_points import AFTER, BEFORE
+from tests.simulation.crash_story import CONFIG, Strike, live
 
 
 def flagged(*strikes: Strike | None) -> set[str]:

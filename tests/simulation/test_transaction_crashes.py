@@ -10,8 +10,9 @@ import re
 from pathlib import Path
 
 import pytest
-from crash_points import AFTER, BEFORE
-from crash_story import Strike, live
+
+from tests.simulation.crash_points import AFTER, BEFORE
+from tests.simulation.crash_story import Strike, live
 
 LABELS = (
     "write header OPEN",

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from transaction_scenario import TransactionPlan, run
+
+from tests.simulation.transaction_scenario import TransactionPlan, run
 
 SEEDS = (*range(50_000, 50_004), 51_569)  # the last: a sync fails under a frame of a transaction, a plain one follows
 FUZZ_SEEDS = range(51_000, 54_000)

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections import Counter
 
 import pytest
-from transaction_scenario import TransactionPlan, run
+
+from tests.simulation.transaction_scenario import TransactionPlan, run
 
 THOUSAND = TransactionPlan(
     brokers=1, kinds=("nothing",), writers=4, transactions=250, changes=15, length_s=20.0, transformer=False

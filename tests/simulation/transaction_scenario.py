@@ -11,10 +11,6 @@ import asyncio
 import dataclasses
 from dataclasses import dataclass
 
-from broker_faults import FAULTS, Nemesis
-from broker_scenario import HEALING_S, change_shape, judge
-from test_broker_seeds import brokers_config
-
 from engine.broker.settings.config import BrokerConfig
 from engine.errors import EngineError
 from engine.metadata import keys
@@ -30,6 +26,9 @@ from engine.testing.workload import (
     read_all,
     write_layout,
 )
+from tests.simulation.broker_faults import FAULTS, Nemesis
+from tests.simulation.broker_scenario import HEALING_S, change_shape, judge
+from tests.simulation.test_broker_seeds import brokers_config
 
 ORDERS, BILLS, COPIES = "orders", "bills", "copies"
 TOPICS = (ORDERS, BILLS, COPIES)

@@ -20,8 +20,6 @@ HERE = Path(__file__).resolve().parent
 JAVA = Path(sys.prefix, "java")  # made by `make test`
 BRIEF = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"  # a virtual machine that lives for a minute gains nothing by more
 
-sys.path.insert(0, str(HERE))
-
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Spark warns of versions of pandas that it does not use here, and leaves sockets to the collector."""

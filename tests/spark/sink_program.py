@@ -1,8 +1,10 @@
 """A streaming query from topic to topic that is killed where a file says so, and writes down what it does.
 
-`python sink_program.py URL SOURCE TARGET`; in the folder SINK_FOLDER are the checkpoint, `evidence` and `strikes`. A
-strike is a file STEP.VICTIM that holds how often the step is to be passed before: then `driver` kills the JVM, this
-program and whoever took the step, `worker` that one alone.
+usage: python -m tests.spark.sink_program URL SOURCE TARGET
+
+In the folder SINK_FOLDER are the checkpoint, `evidence` and `strikes`. A strike is a file STEP.VICTIM that holds how
+often the step is to be passed before: then `driver` kills the JVM, this program and whoever took the step, `worker`
+that one alone.
 
 Every value gets a mark of the run of the task that writes it, so that nobody needs to believe the sink in what counts.
 """

@@ -15,8 +15,9 @@ from pyspark_engine.align import marks_of, plan_cells, spark_hash
 import engine
 
 if TYPE_CHECKING:
-    from conftest import Reads, Writes
     from pyspark.sql import DataFrame, SparkSession
+
+    from tests.spark.conftest import Reads, Writes
 
 
 def segment(number: int, start: int, end: int, buckets: tuple[int, ...] = (0xFFFF,)) -> engine.Segment:

@@ -16,8 +16,9 @@ from pyspark_engine.schema import converter, table_schema
 import engine
 
 if TYPE_CHECKING:
-    from conftest import Reads
     from pyspark.sql import DataFrame, SparkSession
+
+    from tests.spark.conftest import Reads
 
 
 def fill(broker: engine.Engine, topic: str, values: range, keys: int = 20) -> None:
@@ -73,7 +74,7 @@ def test_a_schema_of_ones_own_chooses_columns_and_text(broker: engine.Engine, to
     [
         ("color STRING", {}, "a topic has no column 'color'"),
         ("offset INT", {}, "the column offset must be BIGINT, got INT"),
-        (None, {"startingOffsets": "soon"}, "startingOffsets is 'soon'"),
+        (None, {"startingOffsets": "soon"}, "startingOffsets must be earliest"),
         (None, {"startingOffsets": "latest"}, "a batch query finds nothing"),
         (None, {"startingOffsets": '{"another": {"0": 1}}'}, "startingOffsets says nothing of"),
         (None, {"startingOffsets": '{"%s": {"7": 1}}'}, "has no segment 7"),

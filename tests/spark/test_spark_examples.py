@@ -17,9 +17,10 @@ import engine
 from engine.cli.flights import Flights, load
 
 if TYPE_CHECKING:
-    from conftest import Reads, Writes
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming import StreamingQuery
+
+    from tests.spark.conftest import Reads, Writes
 
 FLIGHTS = 20_000
 WAIT_S = 240

@@ -10,13 +10,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from spark_queries import started
 
 import engine
+from tests.spark.spark_queries import started
 
 if TYPE_CHECKING:
-    from conftest import Reads
     from pyspark.sql import DataFrame, SparkSession
+
+    from tests.spark.conftest import Reads
 
 KEYS = [b"k%d" % n for n in range(10)]
 OPEN_S = 600.0  # transactions stay open while Spark takes its time

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import json
-import os
 import random
 import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -16,8 +14,8 @@ import pytest
 import engine
 from engine.testing.checker import check, describe
 from engine.testing.history import History
+from tests.kit.programs import environment, program
 
-PROGRAM = Path(__file__).with_name("sink_program.py")
 STEPS = ("before-write", "during-write", "behind-write", "before-commit", "behind-commit")
 KEYS = 20
 WAIT_S = 200
@@ -26,9 +24,9 @@ WAIT_S = 200
 class Query:
     """The program over a pair of topics, run after run."""
 
-    def __init__(self, broker: engine.Engine, topic: str, folder: Path, environment: dict[str, str]) -> None:
+    def __init__(self, broker: engine.Engine, topic: str, folder: Path, spark: dict[str, str]) -> None:
         self.broker, self.source, self.target, self.folder = broker, topic, f"{topic}-out", folder
-        self._environment = {**os.environ, **environment, "SINK_FOLDER": str(folder)}
+        self._environment = environment(**spark, SINK_FOLDER=str(folder))
         self.rows = 0
         (folder / "strikes").mkdir()
         broker.admin.create_topic(topic, segments=2)
@@ -54,7 +52,7 @@ class Query:
         return code == 0
 
     def _run(self) -> int:
-        arguments = [sys.executable, str(PROGRAM), self.broker.service_url, self.source, self.target]
+        arguments = program("tests.spark.sink_program", self.broker.service_url, self.source, self.target)
         with (self.folder / "log").open("wb") as log:
             return subprocess.run(
                 arguments, env=self._environment, stdout=log, stderr=log, timeout=WAIT_S, check=False

@@ -33,7 +33,7 @@ def options(streaming: bool = False, **given: str) -> ReadOptions:
         ({"topic": ""}, "say which topics"),
         ({"namespace": "a/b"}, "given are topic, namespace"),
         ({"startingOfsets": "latest"}, "'startingOfsets' is not known"),
-        ({"minPartitions": "0"}, "minPartitions is '0'"),
+        ({"minPartitions": "0"}, "minPartitions must be an int of at least 1, got '0'"),
         ({"minPartitions": "many"}, "an int of at least 1"),
         ({"failOnDataLoss": "maybe"}, "true or false"),
         ({"maxOffsetsPerTrigger": "5"}, "streaming queries alone"),

@@ -12,9 +12,10 @@ import pytest
 import engine
 
 if TYPE_CHECKING:
-    from conftest import Reads
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming import StreamingQuery
+
+    from tests.spark.conftest import Reads
 
 WAIT_S = 240
 

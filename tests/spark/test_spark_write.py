@@ -14,8 +14,9 @@ import pytest
 import engine
 
 if TYPE_CHECKING:
-    from conftest import Reads, Writes
     from pyspark.sql import DataFrame, SparkSession
+
+    from tests.spark.conftest import Reads, Writes
 
 AT = datetime(2026, 1, 2, 3, 4, 5, 678000, tzinfo=UTC)
 WAIT_S = 240

@@ -7,8 +7,6 @@ import random
 from collections import deque
 from typing import Any
 
-from entry_images import entry
-
 from engine._native.serve import log
 from engine.aio.workers import Done, Work, call
 from engine.clock import SystemClock
@@ -20,6 +18,7 @@ from engine.storage.file.context import Context
 from engine.storage.file.handles import Handles
 from engine.storage.file.logfile import FileFacts, LogFile, new_file
 from engine.storage.file.tail import TailCache
+from tests.kit.entry_images import entry
 
 DIRECTORY = "/data"
 

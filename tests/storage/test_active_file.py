@@ -8,8 +8,6 @@ import random
 from typing import Any
 
 import pytest
-from commit_parts import DIRECTORY, HandLease, HandWorkers, created, image, make_context, plan, settle
-from entry_images import values_of
 
 from engine.errors import CorruptionError, NotOwnerError, StorageError
 from engine.storage.commit.active_file import ActiveFile
@@ -18,6 +16,8 @@ from engine.storage.commit.groups import Group
 from engine.storage.file.format import Closing, State
 from engine.storage.file.logfile import LogFile, SyncFailed
 from engine.testing.disk import Fault, SimDisk
+from tests.kit.entry_images import values_of
+from tests.storage.commit_parts import DIRECTORY, HandLease, HandWorkers, created, image, make_context, plan, settle
 
 
 class Bench:

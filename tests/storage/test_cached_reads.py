@@ -8,8 +8,6 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from entry_images import entry, values_of
-from stores import forget_tails, log_files, make_store, name, read_blocks
 
 from engine.aio import files as system
 from engine.errors import CorruptionError
@@ -20,6 +18,8 @@ from engine.storage.file.logfile import Block
 from engine.storage.segment import Segment
 from engine.storage.store import SegmentStore
 from engine.testing.disk import SimDisk
+from tests.kit.entry_images import entry, values_of
+from tests.kit.stores import forget_tails, log_files, make_store, name, read_blocks
 
 COUNT = 40
 

@@ -11,7 +11,6 @@ import random
 from typing import Any
 
 import pytest
-from commit_parts import HandLease, HandWorkers, NotedSegment, created, image, make_context, plan, settle
 
 from engine.errors import (
     AlreadyClosedError,
@@ -25,6 +24,7 @@ from engine.limits import KIB
 from engine.storage.commit.committer import AHEAD_MIN, Committer
 from engine.storage.file.format import State
 from engine.testing.disk import Fault, SimDisk
+from tests.storage.commit_parts import HandLease, HandWorkers, NotedSegment, created, image, make_context, plan, settle
 
 LARGE = AHEAD_MIN + KIB
 

@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from stores import name
 
 from engine._native.format.crc32c import crc32c
 from engine.clock import SystemClock
@@ -30,6 +29,7 @@ from engine.metadata.store import OutcomeUnknownError
 from engine.storage.cursor.store import CursorStore
 from engine.testing.clock import FakeClock
 from engine.testing.metadata import FaultyMetadataStore
+from tests.kit.stores import name
 
 
 async def test_c1_a_confirmed_ack_survives_and_never_moves_back(tmp_path: Path) -> None:

@@ -7,15 +7,15 @@ import tracemalloc
 from pathlib import Path
 
 import pytest
-from entry_images import KEYED, entry
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from stores import QUARTERS, make_store, name
 
 from engine._native.serve.log import Claim
 from engine.errors import InvalidArgumentError
 from engine.model.hashrange import HashRange
 from engine.storage.dedup.dedup import CHILD_RECORDS_MAX, LANES_MAX, Dedup
+from tests.kit.entry_images import KEYED, entry
+from tests.kit.stores import QUARTERS, make_store, name
 
 
 def keyed(sequence: int, bucket: int, segment_hash: int = 0, *, last: int | None = None, producer: str = "p") -> bytes:

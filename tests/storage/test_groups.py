@@ -5,12 +5,12 @@ from __future__ import annotations
 import random
 
 import pytest
-from commit_parts import plan
 
 from engine.limits import LOG_FILE_MESSAGES_MAX, MIB
 from engine.storage.commit.failures import Failure, worse
 from engine.storage.commit.groups import GROUP_MAX, Group, Groups
 from engine.storage.file.logfile import SyncFailed
+from tests.storage.commit_parts import plan
 
 FILE_MAX = 64 * MIB
 

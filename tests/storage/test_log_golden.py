@@ -5,8 +5,8 @@ from __future__ import annotations
 import shutil
 from pathlib import Path
 
-from entry_images import entry, values_of
-from stores import make_store, name, read_blocks
+from tests.kit.entry_images import entry, values_of
+from tests.kit.stores import make_store, name, read_blocks
 
 GOLDEN = Path(__file__).resolve().parent.parent / "golden" / "logs" / "v1"
 

@@ -7,14 +7,14 @@ import os
 from pathlib import Path
 
 import pytest
-from entry_images import entry
-from stores import make_store, name
-from test_succession import TestLease, append, files, messages
 
 from engine.aio.workers import Done, InlineWorkers, Work
 from engine.errors import NotFoundError, NotOwnerError
 from engine.storage.segment import Segment
 from engine.storage.store import SegmentStore
+from tests.kit.entry_images import entry
+from tests.kit.stores import make_store, name
+from tests.storage.test_succession import TestLease, append, files, messages
 
 BORN = 7_000_000_000  # terms are versions of the metadata store: no small numbers
 

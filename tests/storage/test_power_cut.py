@@ -7,7 +7,6 @@ import errno
 import random
 
 import pytest
-from entry_images import entry, values_of
 
 from engine.errors import EngineError, SegmentSealedError
 from engine.metadata.memory import MemoryMetadataStore
@@ -20,6 +19,7 @@ from engine.testing.clock import LoopClock
 from engine.testing.disk import Fault, SimDisk
 from engine.testing.loop import run_virtual
 from engine.testing.workers import SimWorkers
+from tests.kit.entry_images import entry, values_of
 
 NAME = TopicName.parse("power").segment(HashRange.whole(), 3)
 BUCKETS = (0x3FFF, 0x7FFF, 0xBFFF, 0xFFFF)

@@ -10,7 +10,6 @@ import random
 from dataclasses import dataclass
 
 import pytest
-from stores import make_store, name
 
 from engine._native.consume.batch import decode_block
 from engine._native.produce.batcher import Batcher
@@ -19,6 +18,7 @@ from engine.model.hashrange import HashRange
 from engine.model.names import SegmentName
 from engine.storage.segment import Block, Segment
 from engine.testing.disk import SimDisk
+from tests.kit.stores import make_store, name
 
 KEYS = [b"k%d" % n for n in range(30)]
 

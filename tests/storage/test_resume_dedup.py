@@ -10,12 +10,12 @@ import random
 from collections import deque
 
 import pytest
-from test_reshape_dedup import Topic
 
 from engine._native.produce.batcher import Batcher
 from engine._native.produce.sealed import SealedEntry
 from engine._native.serve import log
 from engine.errors import PartlyStoredError
+from tests.storage.test_reshape_dedup import Topic
 
 
 class Program:

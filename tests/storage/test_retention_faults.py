@@ -6,13 +6,13 @@ import asyncio
 import random
 
 import pytest
-from entry_images import entry
-from stores import make_store, name, read_blocks
 
 from engine.errors import NotOwnerError, StorageError
 from engine.storage.segment import Segment
 from engine.testing.disk import Fault, SimDisk
 from engine.testing.loop import run_virtual
+from tests.kit.entry_images import entry
+from tests.kit.stores import make_store, name, read_blocks
 
 
 class TestLease:

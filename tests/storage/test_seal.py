@@ -11,8 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from entry_images import KEYED, entry
-from stores import make_store, name, read_blocks
 
 from engine.aio.turns import Turns
 from engine.aio.workers import ThreadWorkers
@@ -20,6 +18,8 @@ from engine.errors import EngineError, FencedError, InvalidArgumentError, Segmen
 from engine.model.names import SegmentName
 from engine.storage.store import SegmentStore
 from engine.testing.disk import Fault, SimDisk
+from tests.kit.entry_images import KEYED, entry
+from tests.kit.stores import make_store, name, read_blocks
 
 
 class HeldWorkers:

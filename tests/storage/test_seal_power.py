@@ -6,11 +6,11 @@ import asyncio
 import contextlib
 
 import pytest
-from test_power_cut import BUCKETS, NAME, World
 
 from engine.errors import EngineError
 from engine.storage.segment import Segment
 from engine.testing.loop import run_virtual
+from tests.storage.test_power_cut import BUCKETS, NAME, World
 
 
 class SealingWorld(World):

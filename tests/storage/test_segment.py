@@ -7,8 +7,6 @@ import random
 from pathlib import Path
 
 import pytest
-from entry_images import KEYED, entry, values_of
-from stores import QUARTERS, TOPIC, forget_tails, log_files, make_store, name, read_blocks
 
 from engine.aio.workers import ThreadWorkers
 from engine.clock import Ages, ForwardSteps
@@ -27,6 +25,8 @@ from engine.storage.reader import Reader
 from engine.storage.segment import Appended, Block
 from engine.testing.clock import FakeClock
 from engine.testing.disk import SimDisk
+from tests.kit.entry_images import KEYED, entry, values_of
+from tests.kit.stores import QUARTERS, TOPIC, forget_tails, log_files, make_store, name, read_blocks
 
 
 async def test_append_gives_each_entry_its_place(tmp_path: Path) -> None:

@@ -8,12 +8,12 @@ import struct
 from pathlib import Path
 
 import pytest
-from entry_images import entry, values_of
-from stores import log_files, make_store, name, read_blocks
 
 from engine._native.format.crc32c import crc32c
 from engine.errors import CorruptionError, EngineError, UnsupportedError
 from engine.storage.file.format import HEADER_SIZES, VERSION
+from tests.kit.entry_images import entry, values_of
+from tests.kit.stores import log_files, make_store, name, read_blocks
 
 VALUES = [f"value-{i}".encode() * 3 for i in range(8)]
 

@@ -7,12 +7,12 @@ import errno
 import random
 
 import pytest
-from entry_images import entry, values_of
-from stores import QUARTERS, make_store, name, read_blocks
 
 from engine.errors import CorruptionError, DiskFullError, StorageError, UnknownOutcomeError
 from engine.storage.file.format import HEADER_SIZES, VERSION
 from engine.testing.disk import Fault, SimDisk
+from tests.kit.entry_images import entry, values_of
+from tests.kit.stores import QUARTERS, make_store, name, read_blocks
 
 
 async def test_a_full_disk_fails_exactly_what_did_not_fit() -> None:

@@ -7,8 +7,6 @@ import random
 from pathlib import Path
 
 import pytest
-from entry_images import entry, values_of
-from stores import make_store, name, read_blocks
 
 from engine.aio.workers import Done, InlineWorkers, Work, call
 from engine.errors import FencedError, NotOwnerError, SegmentSealedError, StorageError
@@ -17,6 +15,8 @@ from engine.storage.segment import Segment
 from engine.storage.store import SegmentStore
 from engine.testing.disk import Fault, SimDisk
 from engine.testing.loop import run_virtual
+from tests.kit.entry_images import entry, values_of
+from tests.kit.stores import make_store, name, read_blocks
 
 
 class TestLease:

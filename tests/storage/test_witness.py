@@ -10,8 +10,6 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from entry_images import entry, values_of
-from stores import log_files, make_store, name, read_blocks
 
 from engine.errors import CorruptionError, InvalidArgumentError, UnknownOutcomeError
 from engine.limits import LOG_FILE_MESSAGES_MAX
@@ -21,6 +19,8 @@ from engine.storage.file.logfile import FileFacts, LogFile, new_file
 from engine.storage.segment import Segment
 from engine.storage.store import SegmentStore
 from engine.testing.disk import Fault, SimDisk
+from tests.kit.entry_images import entry, values_of
+from tests.kit.stores import log_files, make_store, name, read_blocks
 
 RELAXED = ("interval", "os")
 HEAD = HEADER_SIZES[VERSION]

@@ -11,7 +11,7 @@ import tokenize
 from collections.abc import Iterator
 from pathlib import Path
 
-from source_tree import relative
+from tests.tidy.source_tree import relative
 
 SUFFIXES = {".md", ".py", ".pyi", ".pyx", ".pxd", ".h"}
 

@@ -12,7 +12,7 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
-from source_tree import logical_lines, without_text
+from tests.tidy.source_tree import logical_lines, without_text
 
 Shape = str | tuple[str, ...]
 

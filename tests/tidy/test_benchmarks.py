@@ -16,8 +16,9 @@ from types import ModuleType
 from typing import Any
 
 import pytest
-from source_tree import ROOT
-from spark_marks import SPARK_MARKS
+
+from tests.tidy.source_tree import ROOT
+from tests.tidy.spark_marks import SPARK_MARKS
 
 BENCHMARKS = ROOT / "benchmarks"
 KINDS = ("time_", "track_", "peakmem_", "mem_")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 
-from source_tree import ROOT
+from tests.tidy.source_tree import ROOT
 
 
 def run(*arguments: str) -> str:

@@ -17,8 +17,9 @@ from pathlib import Path
 from typing import NamedTuple
 
 import pytest
-from source_tree import ENGINE, ROOT, files, relative
-from test_docs import PAGES, anchors
+
+from tests.tidy.source_tree import ENGINE, ROOT, files, relative
+from tests.tidy.test_docs import PAGES, anchors
 
 DOCS = ROOT / "docs"
 SEMANTICS, INVARIANTS, BARS = DOCS / "semantics.md", DOCS / "invariants.md", DOCS / "bars.md"

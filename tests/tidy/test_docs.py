@@ -12,10 +12,11 @@ from pathlib import Path
 
 import click
 import pytest
-from source_tree import ROOT, files, relative
-from spark_marks import SPARK_MARKS
 
-PAGES = [p for p in files(".md") if "tests" not in p.relative_to(ROOT).parts]
+from tests.tidy.source_tree import ROOT, files, relative
+from tests.tidy.spark_marks import SPARK_MARKS
+
+PAGES = files(".md")
 
 _LINK = re.compile(r"(?<!!)\[[^\]]*\]\((?P<target>[^)\s]+)\)")
 _CODE = re.compile(r"^```python\n(?P<code>.*?)^```", re.DOTALL | re.MULTILINE)

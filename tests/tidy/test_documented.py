@@ -12,8 +12,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from signatures import docstrings
-from source_tree import ENGINE, NATIVE, files, relative
+
+from tests.tidy.signatures import docstrings
+from tests.tidy.source_tree import ENGINE, NATIVE, files, relative
 
 Function = (ast.FunctionDef, ast.AsyncFunctionDef)
 PYTHON = files(".py", under=ENGINE)

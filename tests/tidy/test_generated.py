@@ -10,7 +10,8 @@ from pathlib import Path
 from types import ModuleType
 
 import pytest
-from source_tree import ROOT, relative
+
+from tests.tidy.source_tree import ROOT, relative
 
 TOOL = ROOT / "tools" / "generate_admin.py"
 MAP_TOOL = ROOT / "tools" / "draw_map.py"

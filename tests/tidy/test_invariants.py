@@ -11,7 +11,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from source_tree import ENGINE, files, relative
+
+from tests.tidy.source_tree import ENGINE, files, relative
 
 SOURCES = files(".py", ".pyx", ".pxd", under=ENGINE)
 _STATED = re.compile(r"\bInvariants?\b[^.]*?:")

@@ -5,9 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-import source_tree
-from prose import faults, faults_in, page_prose, source_prose
-from source_tree import ENGINE, ROOT
+
+from tests.tidy import source_tree
+from tests.tidy.prose import faults, faults_in, page_prose, source_prose
+from tests.tidy.source_tree import ENGINE, ROOT
 
 PLACES = [ROOT / "docs", ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md"]
 PLACES += [ROOT / "bindings", ROOT / "benchmarks"]

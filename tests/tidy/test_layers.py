@@ -7,7 +7,8 @@ import re
 from pathlib import Path
 
 import pytest
-from source_tree import (
+
+from tests.tidy.source_tree import (
     ENGINE,
     NATIVE,
     SKIPPED,

@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
-from source_tree import ENGINE, ROOT, SRC, files, logical_lines, relative
+from tests.tidy.source_tree import ENGINE, ROOT, SRC, files, logical_lines, relative
 
 FILE_LINES_MAX = 600
 FUNCTION_LINES_MAX = 70

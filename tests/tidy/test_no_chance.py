@@ -7,7 +7,8 @@ from collections.abc import Iterator
 
 import pytest
 from hypothesis import settings
-from source_tree import ROOT, files, relative
+
+from tests.tidy.source_tree import ROOT, files, relative
 
 TESTS = ROOT / "tests"
 FUZZERS = TESTS / "fuzz" / "coverage_guided.py"  # a program of its own, which prints its seed

@@ -6,8 +6,9 @@ import importlib
 from pathlib import Path
 
 import pytest
-from signatures import ATTRIBUTE, CLASS, Shape, of_cython, of_stub
-from source_tree import NATIVE, files, module_name, relative
+
+from tests.tidy.signatures import ATTRIBUTE, CLASS, Shape, of_cython, of_stub
+from tests.tidy.source_tree import NATIVE, files, module_name, relative
 
 MODULES = files(".pyx", under=NATIVE)
 STUBBED = [p for p in MODULES if p.with_suffix(".pyi").exists()]

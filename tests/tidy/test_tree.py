@@ -11,9 +11,11 @@ import tomllib
 from pathlib import Path
 
 import pytest
-from source_tree import ROOT, SKIPPED, relative
 
-GOLDEN = ROOT / "tests" / "golden"
+from tests.tidy.source_tree import ROOT, SKIPPED, files, imports, relative
+
+TESTS = ROOT / "tests"
+GOLDEN = TESTS / "golden"
 SUMS = Path(__file__).with_name("golden.sha256")
 
 TEXT = {".py", ".pyx", ".pxd", ".pyi", ".h", ".md", ".toml", ".json", ".cfg", ".ini", ".yml", ".sh", ".txt", ""}
@@ -65,14 +67,22 @@ def test_nothing_built_is_in_the_tree():
     assert not built, f"built files are in the tree: {built}"
 
 
-def test_every_test_file_has_a_name_of_its_own():
-    """pytest imports them by their bare names, and so do tests what stands beside them."""
-    names: dict[str, list[str]] = {}
-    for path in sorted((ROOT / "tests").rglob("*.py")):
-        if path.name not in ("conftest.py", "__init__.py"):
-            names.setdefault(path.name, []).append(relative(path))
-    twice = {name: paths for name, paths in names.items() if len(paths) > 1}
-    assert not twice, f"rename all but one of each: {twice}"
+def test_tests_are_packages():
+    """So that two of them may have files of one name, and each names what it takes from another."""
+    folders = {path.parent for path in files(".py", under=TESTS)}
+    faults = sorted(relative(folder) for folder in folders if not (folder / "__init__.py").is_file())
+    assert not faults, f"folders of tests without an __init__.py: {faults}"
+
+
+def test_the_kit_stands_on_its_own():
+    """What tests share takes nothing from those that share it."""
+    faults = [
+        f"{relative(path)}:{found.line} takes {found.module}"
+        for path in files(".py", under=TESTS / "kit")
+        for found in imports(path)
+        if re.match(r"tests\b(?!\.(?:kit|reference)\b)", found.module)
+    ]
+    assert not faults, "\n" + "\n".join(faults)
 
 
 def golden_sums() -> dict[str, str]:
@@ -92,7 +102,7 @@ def test_golden_files_are_as_they_were():
     changed = [name for name in recorded if found.get(name) != recorded[name]]
     assert not changed, f"golden files pin formats that people have on disk; changed or gone: {changed}"
     new = sorted(found.keys() - recorded.keys())
-    assert not new, f"record new golden files with `python {relative(Path(__file__))}`: {new}"
+    assert not new, f"record new golden files with `python -m tests.tidy.test_tree`: {new}"
 
 
 def test_there_is_a_change_log():

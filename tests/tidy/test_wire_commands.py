@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import re
 
-from source_tree import ROOT
-from wire_fields import answer, lines
-
 from engine.wire.commands import HEADERS, Command
+from tests.tidy.source_tree import ROOT
+from tests.tidy.wire_fields import answer, lines
 
 PAGE = (ROOT / "docs" / "formats" / "wire.md").read_text()
 

@@ -6,11 +6,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from test_framing import Sink
 
 from engine.testing.maps import encode_bytes, packed
 from engine.wire import framing
 from engine.wire.commands import Command, decode
+from tests.wire.test_framing import Sink
 
 GOLDEN = Path(__file__).resolve().parent.parent / "golden" / "frames"
 ID = "0123456789abcdef"

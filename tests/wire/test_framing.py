@@ -10,7 +10,6 @@ import msgpack
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from test_headers import example, needed
 
 from engine.errors import InvalidArgumentError, ProtocolError
 from engine.limits import FRAME_HEADER_SIZE_MAX, FRAME_SIZE_MAX
@@ -18,6 +17,7 @@ from engine.testing.maps import encode, encode_bytes, fields_of
 from engine.wire.chunks import Chunk, ChunkPool
 from engine.wire.commands import HEADERS, Command, Header
 from engine.wire.framing import FrameReader
+from tests.wire.test_headers import example, needed
 
 
 class Sink:

@@ -17,7 +17,7 @@ def _parse(kind: type[S], text: str, what: str) -> S:
     try:
         return kind(text)
     except ValueError:
-        right = ", ".join(repr(str(member)) for member in kind)
+        right = ", ".join(kind)
         raise InvalidArgumentError(f"{what} must be one of {right}, got {text!r:.80}") from None
 
 

@@ -1,6 +1,6 @@
 """The memory that received bytes land in: big chunks, lent out as views, reused when the last view is gone.
 
-Whoever receives holds a chunk only while it has half a frame; otherwise it fills the pool's current one further.
+A receiver holds a chunk only while it has part of a frame; otherwise it fills the pool's current one further.
 So an idle connection owns no receive memory at all, and a thousand of them share one chunk.
 """
 
@@ -34,7 +34,7 @@ class Chunk:
         self.used = 0
 
     def lent(self) -> bool:
-        """Whether anybody still holds a view. A bytearray refuses to change its size while one exists."""
+        """Whether a view of it still exists. A bytearray refuses to change its size while one exists."""
         self.view = None
         try:
             self.memory.append(self.memory.pop())
@@ -116,7 +116,7 @@ class ChunkPool:
             self._retired.append(chunk)
 
     def _reusable(self) -> Chunk | None:
-        """A retired chunk that nobody holds a view of any more. They come free about in the order of their use."""
+        """A retired chunk of which no view exists any more. Chunks become free roughly in the order of their use."""
         for at in range(min(_LOOKED_AT, len(self._retired))):
             chunk = self._retired[at]
             if not chunk.lent():

@@ -51,7 +51,7 @@ class MemoryStream:
         self._writing_paused = False
         self._closing = False
         self._lost = False
-        self._taken: Taken | None = None  # made when somebody asks
+        self._taken: Taken | None = None  # made at the first request
 
     def send(self, header: Sent, payload: Payload = b"") -> None:
         """Queue one frame for the other end's handler."""

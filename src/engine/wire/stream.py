@@ -16,7 +16,7 @@ Sent = Header | PackedHeader
 class FrameHandler(Protocol):
     """One end's owner. All methods run on the loop thread and must not block or raise.
 
-    `payload` stays valid for as long as somebody holds the memoryview (it is never overwritten).
+    `payload` stays valid as long as the memoryview exists (its memory is never overwritten).
     """
 
     def frame_received(self, header: Header, payload: memoryview) -> None:

@@ -1,4 +1,4 @@
-"""`Taken`: who wants to know when the peer has taken what was queued for it so far.
+"""`Taken`: callbacks for the moment when the peer has taken what was queued for it so far.
 
 Transports tell when a queue has become short, not how far it is written. So it is looked at: soon after the bytes were
 queued, when they usually are gone, then in pauses that grow while the peer takes nothing.
@@ -48,7 +48,7 @@ class Taken:
         return told
 
     def end(self) -> None:
-        """The stream has ended: nothing is held for it any more. Whoever waits is told in the loop's next turn."""
+        """The stream has ended: nothing is held for it any more. All callbacks run in the loop's next turn."""
         if self._handle is not None:
             self._handle.cancel()
             self._handle = None

@@ -64,7 +64,7 @@ class TcpStream(asyncio.BufferedProtocol):
         self._gathered: list[Buffer] = []
         self._gathered_bytes = 0
         self._uncork_due = False
-        self._taken: Taken | None = None  # made when somebody asks
+        self._taken: Taken | None = None  # made at the first request
 
     # -- asyncio's side ------------------------------------------------------------------------------------------
 
@@ -105,7 +105,7 @@ class TcpStream(asyncio.BufferedProtocol):
             self._handler.resume_writing()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """asyncio: the end, whoever wanted it."""
+        """asyncio: the connection has ended, on request of either side or by a failure."""
         if self._lost:
             return
         self._lost = self._closing = True

@@ -15,7 +15,7 @@ _FORM = "write engine://host:port"
 def parse_url(url: str) -> tuple[str, int]:
     """(host, port) of a service URL; the port may be left out. Raises InvalidArgumentError."""
     if not isinstance(url, str):
-        raise InvalidArgumentError(f"service URL is {type(url).__name__}; text is right: {_FORM}")
+        raise InvalidArgumentError(f"service URL must be text, got {type(url).__name__}; {_FORM}")
     try:
         parts = urlsplit(url)
         host, port = parts.hostname, parts.port

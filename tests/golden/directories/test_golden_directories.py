@@ -11,12 +11,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from write_golden_directory import AVRO, FAR_MS, KEPT, value_of
 
 import engine
 from engine import embedded
 from engine.broker.server import Broker
 from engine.clock import SystemClock
+from tests.golden.directories.write_golden_directory import AVRO, FAR_MS, KEPT, value_of
 
 ARCHIVES = sorted(Path(__file__).parent.glob("*.tar.xz"))
 SCHEMAS: dict[str, Callable[[], engine.Schema]] = {

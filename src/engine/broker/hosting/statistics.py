@@ -39,7 +39,7 @@ def _subscription(subscription: HostedSubscription) -> SubscriptionStatistics:
     members = (*(_consumer(consumer) for consumer in attached), *gone)
     sharing = subscription.sharing or _NOT_SHARED
     return SubscriptionStatistics(
-        mode=subscription.mode,
+        mode=None if subscription.mode is None else str(subscription.mode),
         sharers=sharing.sharers,
         reassignments=sharing.reassignments,
         withheld_buckets=sharing.withheld,
@@ -56,7 +56,7 @@ def _subscription(subscription: HostedSubscription) -> SubscriptionStatistics:
 def _consumer(consumer: Consumer) -> HostedConsumerStatistics:
     return HostedConsumerStatistics(
         name=consumer.name,
-        mode=consumer.mode,
+        mode=str(consumer.mode),
         unacknowledged=consumer.pending,
         msg_rate_out=consumer.sent.messages_per_s,
         bytes_rate_out=consumer.sent.bytes_per_s,

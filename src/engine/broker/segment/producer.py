@@ -295,7 +295,7 @@ class Producer:
 
     def facts(self) -> dict[str, Any]:
         """Its entry in the segment's statistics."""
-        return {"producerName": self.name, "accessMode": self.access, "properties": self.properties}
+        return {"producerName": self.name, "accessMode": str(self.access), "properties": self.properties}
 
     def success(self, request_id: int) -> commands.ProducerSuccess:
         """The answer to the request that has attached it."""

@@ -46,7 +46,7 @@ class Budget:
     `whole`: messages and bytes. `size_min`: the least number of bytes for each attachment. `expected`: the number of
     attachments that there will be, which count before they are there. `memory`: what it is a part of.
 
-    Invariant: `_attachments` and `_held` are the sums over all shares.
+    `_attachments` and `_held` are the sums over all shares, each of which reports its changes.
     """
 
     def __init__(

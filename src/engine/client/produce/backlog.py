@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from engine._native.produce.sealed import SealedEntry
+from engine.checks import check
 from engine.client.produce.in_flight import InFlight
 from engine.errors import TimeoutError
 from engine.limits import MIB
@@ -24,7 +25,8 @@ class InFlightHolder(Protocol):
 class Backlog:
     """Loop thread only. In order: `sent` (not answered), `ahead` (left by the senders of sealed segments), `queue`.
 
-    Invariant: nothing is in `sent` while something is in `ahead`, since a held sender sends nothing.
+    Invariant: nothing is in `sent` while something is in `ahead`, since a held sender sends nothing. Checked by
+    join().
     """
 
     __slots__ = ("_holder", "ahead", "queue", "sent")
@@ -74,6 +76,7 @@ class Backlog:
 
     def join(self) -> None:
         """Nothing more comes ahead: what did is now the head of the queue."""
+        check(not (self.ahead and self.sent), "nothing is in `sent` while something is in `ahead`")
         self.queue.extendleft(reversed(self.ahead))
         self.ahead.clear()
 

@@ -39,7 +39,7 @@ class Part(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """A map inside of a header. Named as on the wire."""
 
     def fault(self) -> str | None:
-        """What is wrong with fields that are right one by one."""
+        """What is wrong with fields that are valid one by one."""
         return None
 
 

@@ -55,7 +55,7 @@ class Files(Part, frozen=True, kw_only=True):
 class SegmentFiles(Request[Files], frozen=True, kw_only=True):
     """Where a client on the broker's machine finds the messages of [start, stop).
 
-    For whom CONNECTED has the feature "short-circuit-reads".
+    Only where CONNECTED has the feature "short-circuit-reads".
     """
 
     command = Command.SEGMENT_FILES

@@ -5,13 +5,12 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 
-from control_fakes import TOPIC, Brokers, Channel, Hook, subscribe
-
 from engine.control.base.ports import TopicView
 from engine.control.base.topic_records import ScalableTopicResources
 from engine.control.service import ScalableTopicService
 from engine.model.layout import SegmentLayout
 from engine.model.subscriptions import InitialPosition
+from tests.kit.control_fakes import TOPIC, Brokers, Channel, Hook, subscribe
 
 KINDS = ("split", "merge", "rebucket")
 PARENTS = {"split": [0], "merge": [0, 1], "rebucket": [1]}

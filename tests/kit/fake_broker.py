@@ -7,9 +7,6 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from fake_coordinator import FakeCoordinator, FakeTransactions
-from fake_entries import SALT, block, entries
-
 from engine.client.client import AsyncClient
 from engine.errors import ConnectError, EngineError, NotFoundError, NotOwnerError
 from engine.model.hashrange import HashRange
@@ -18,6 +15,8 @@ from engine.testing.maps import over_maps
 from engine.wire.commands import FEATURES, Command
 from engine.wire.memory import connect_pair
 from engine.wire.stream import FrameHandler, FrameStream
+from tests.kit.fake_coordinator import FakeCoordinator, FakeTransactions
+from tests.kit.fake_entries import SALT, block, entries
 
 URL = "engine://fake"
 TOPIC = TopicName.parse("t")

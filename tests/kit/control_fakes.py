@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import inspect
 import random
 from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from contextlib import asynccontextmanager
@@ -35,12 +36,28 @@ TOPIC = TopicName.parse("orders")
 
 
 def virtual(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., None]:
-    """Run an async test on a loop of virtual time."""
+    """Run an async test on a loop of virtual time, which fixtures do not have. It gets what it names of these:
+
+    * `brokers`: none of them started;
+    * `service`: what `await brokers.start("a")` gives.
+    """
+    signature = inspect.signature(test)
+    others = [p for p in signature.parameters.values() if p.name not in ("brokers", "service")]
+
+    async def body(args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        if len(others) < len(signature.parameters):
+            brokers = Brokers()
+            if "service" in signature.parameters:
+                kwargs["service"] = await brokers.start("a")
+            if "brokers" in signature.parameters:
+                kwargs["brokers"] = brokers
+        await test(*args, **kwargs)
 
     @functools.wraps(test)
     def run(*args: Any, **kwargs: Any) -> None:
-        run_virtual(test(*args, **kwargs), 100_000.0)
+        run_virtual(body(args, kwargs), 100_000.0)
 
+    run.__signature__ = signature.replace(parameters=others)  # type: ignore[attr-defined]
     return run
 
 

@@ -1,0 +1,1 @@
+"""Files, threads, turns and the portal: what waits, and what is awaited."""

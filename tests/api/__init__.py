@@ -1,0 +1,1 @@
+"""The public API over an embedded and over a served engine."""

@@ -1,0 +1,1 @@
+"""One broker on real storage, asked frame by frame and over its admin API."""

@@ -1,0 +1,1 @@
+"""Real processes that are killed, and what their clients are promised."""

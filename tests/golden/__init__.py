@@ -1,0 +1,1 @@
+"""Bytes that earlier versions wrote, which every later one reads."""

@@ -1,0 +1,1 @@
+"""Whole data directories of earlier versions."""

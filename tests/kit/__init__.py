@@ -1,0 +1,1 @@
+"""Fakes and benches that tests share, and how their programs are started."""

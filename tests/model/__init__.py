@@ -1,0 +1,1 @@
+"""Names, layouts, positions, records: values without any state."""

@@ -1,0 +1,1 @@
+"""The native modules, beside plain models of the same."""

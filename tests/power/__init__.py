@@ -1,0 +1,1 @@
+"""A file system whose power is cut."""

@@ -1,0 +1,1 @@
+"""The proxy, and the client's tests once more through it."""

@@ -1,0 +1,1 @@
+"""Plain models of the formats, which the native code is compared with."""

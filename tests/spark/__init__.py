@@ -1,0 +1,1 @@
+"""The Spark connector on a Spark of its own."""

@@ -1,0 +1,1 @@
+"""Segments, their files and cursors, on disks that forget and fail."""

@@ -1,0 +1,1 @@
+"""What `engine.testing` promises: its clocks, disks, networks and the history checker."""

@@ -1,0 +1,1 @@
+"""Frames, and the streams that carry them."""
