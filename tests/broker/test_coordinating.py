@@ -94,8 +94,8 @@ async def test_several_are_begun_at_once(broker: Broker, count: int, peer: Peer)
 @pytest.mark.parametrize(
     ("wrong", "why"),
     [
-        ({"count": 0}, "1 to 16 are right"),
-        ({"count": BEGUN_MAX + 1}, "1 to 16 are right"),
+        ({"count": 0}, "count must be 1 to 16, got"),
+        ({"count": BEGUN_MAX + 1}, "count must be 1 to 16, got"),
         ({"count": 2, "name": "n"}, "one name"),
         ({"count": 2, "timeout": 0.0}, "timeout"),
     ],

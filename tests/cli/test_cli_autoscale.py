@@ -74,7 +74,7 @@ def test_what_is_wrong_together_is_shown(engine: Run, place: list[str]):
         ((), 2, "give at least one field"),
         (("--split-cooldown", "soon"), 2, "a duration must be like 90s, 5m or 2h, got 'soon'"),
         (("--merge-bytes-rate-in-threshold", "5s"), 2, "a size must be like 512KB, 50MB or 2GB, got '5s'"),
-        (("--max-segments", 0), 1, "max_segments is 0; an integer from 1"),
+        (("--max-segments", 0), 1, "max_segments must be an integer from 1"),
     ],
 )
 def test_what_is_mistyped_is_named(engine: Run, place: list[str], options: tuple[object, ...], code: int, text: str):
