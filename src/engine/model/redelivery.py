@@ -71,5 +71,5 @@ class DeadLetter:
         """The dead-letter topic of `source`. Raises InvalidArgumentError when that is the same topic."""
         target = TopicName.parse(self.topic or f"{source}{DEAD_LETTER_SUFFIX}")
         if target == source:
-            raise InvalidArgumentError(f"the dead-letter topic of {source} must be another topic")
+            raise InvalidArgumentError(f"the dead-letter topic must be another one, got the same topic {source}")
         return target
