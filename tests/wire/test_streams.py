@@ -9,9 +9,9 @@ import pytest
 
 from engine.errors import ConnectError, InvalidArgumentError, ProtocolError
 from engine.limits import CONNECTION_WRITE_HIGH, MIB
-from engine.testing.maps import over_maps
+from engine.testing.maps import fields_of, over_maps, packed
 from engine.wire.chunks import ChunkPool
-from engine.wire.commands import Command
+from engine.wire.commands import Command, Header, SubscribeSuccess
 from engine.wire.memory import connect_pair
 from engine.wire.tcp import TcpConnector, TcpStream, listen
 from engine.wire.url import parse_address, parse_url
@@ -267,6 +267,25 @@ async def test_a_bad_field_ends_the_connection_with_a_protocol_error(pair):
     left.stream.send(Command.SEND, {"producer_id": "one", "entries": 1})
     assert isinstance(await asyncio.wait_for(right.lost, 10), ProtocolError)
     await asyncio.wait_for(left.lost, 10)
+
+
+async def test_in_memory_a_header_is_handed_over_as_it_is():
+    got: list[Header] = []
+
+    def accept(stream):
+        end = End(stream)
+        end.frame_received = lambda header, payload: got.append(header)
+        return end
+
+    near = connect_pair(accept, accept)
+    sent = SubscribeSuccess(request_id=1, consumer_id=2, position=3, first=0, gaps=[[4, 5]])
+    near.send(sent)
+    near.send(packed(sent.command, fields_of(sent)))
+    while len(got) < 2:  # noqa: ASYNC110 - steps of the loop
+        await asyncio.sleep(0)
+    assert got[0] is sent
+    assert got[1] == sent
+    near.abort()
 
 
 async def test_connect_says_what_was_wrong():
