@@ -266,7 +266,7 @@ def test_d4_a_sealed_segment_whose_end_is_gone_is_damage(split: Path, tmp_path: 
     path.write_bytes(image[:end])
     with engine.open(directory) as e:
         reader = e.checkpoint_consumer("orders", start=engine.Checkpoint.earliest())
-        with pytest.raises(engine.CorruptionError, match="the log of .*/0000-ffff-0 must be sealed"):
+        with pytest.raises(engine.CorruptionError, match=r"the log of .*/0000-ffff-0 must be sealed"):
             received(reader, 300)
 
 
