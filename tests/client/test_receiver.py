@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import random
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
@@ -13,7 +15,7 @@ from engine.client.consume.receiver import Receiver
 from engine.client.net.pool import Pool
 from engine.client.topic.layout import TopicLayout
 from engine.clock import SystemClock
-from engine.errors import CorruptionError
+from engine.errors import ConnectError, CorruptionError
 from engine.limits import RECEIVE_QUEUE_BYTES
 from engine.model.names import TopicName
 from engine.model.subscriptions import DeliveryMode
@@ -210,3 +212,61 @@ async def test_a_closed_receiver_holds_nothing():
     share = granted._budget_share
     assert (share.held, share.attachments) == (0, 0)
     assert (granted._budget._held, granted._budget._attachments) == (0, 0)
+
+
+class Topic:
+    """The session of a topic; each attempt to attach goes through `at`."""
+
+    layout = None
+
+    def __init__(self, at: Callable[[Any], Awaitable[None]]) -> None:
+        self._at = at
+
+    async def at(self, url_of: Any, work: Any) -> None:
+        await self._at(work)
+
+    def refused(self, count: int) -> None: ...
+
+    async def wait_changed(self, seen: object, pause: float) -> None:
+        await asyncio.Event().wait()
+
+
+async def test_an_attachment_that_was_given_up_subscribes_no_more():
+    """Nothing would close what it opens, and the broker would keep messages for it."""
+    consumer, tried = Consumer(), asyncio.Event()
+    attachment = Attachment(consumer, 2, "segment-2", DeliveryMode.QUEUE)
+
+    async def at_last(work: Any) -> None:
+        attachment.give_up()
+        await work(URL)
+        tried.set()
+
+    consumer.session = Topic(at_last)  # type: ignore[assignment]
+    consumer.pool.get = lambda url: pytest.fail(f"asked for a connection to {url}")  # type: ignore[assignment]
+    attachment.begin()
+    await asyncio.wait_for(tried.wait(), 60)
+    assert not attachment.connected
+
+
+async def test_a_broken_segment_that_is_lost_as_well_comes_again_from_the_cursor():
+    """What was queued is dropped, with the mark of the damage: another broker may be able to read on."""
+    consumer, lost = Consumer(), asyncio.Event()
+    attachment = Attachment(consumer, 0, "segment-0", DeliveryMode.EXCLUSIVE)
+    attachment.progress.begin(0, 0, None)
+    consumer.attachments[0] = attachment
+    consumer.attached(attachment)
+    consumer.arrive(0, 0, VALUES)
+    attachment.broken = True
+    consumer.broken_off(attachment, CorruptionError("its disk"))
+
+    async def fails(work: Any) -> None:
+        lost.set()
+        raise ConnectError("lost before the answer")
+
+    consumer.session = Topic(fails)  # type: ignore[assignment]
+    attachment.begin()
+    await asyncio.wait_for(lost.wait(), 60)
+    await asyncio.wait_for(attachment.tried.wait(), 60)
+    assert not attachment.broken
+    assert consumer.take(1) == 0
+    attachment.give_up()

@@ -292,6 +292,26 @@ async def test_an_attempt_under_way_ends_with_its_use(retire: bool):
     await bench.end()
 
 
+@pytest.mark.parametrize("retire", [True, False])
+async def test_an_attempt_that_begins_after_its_use_asks_for_nothing(retire: bool):
+    """Nothing would close what it opens, and a claim of exclusive access would stay."""
+    bench = Bench()
+    at = bench.owner.session.at
+
+    async def at_last(url_of: Any, work: Any) -> Any:
+        if retire:
+            bench.sender.retire()
+        else:
+            await bench.sender.close()
+        return await at(url_of, work)
+
+    bench.owner.session.at = at_last  # type: ignore[method-assign]
+    bench.take(Entry(0))
+    await bench.steps()
+    assert not bench.of(Command.PRODUCER)
+    await bench.end()
+
+
 async def test_a_segment_that_moved_is_attached_to_where_it_is_now():
     bench = await attached([Entry(0)])
     bench.sender.readdress(segment(url=None))  # not known: it stays

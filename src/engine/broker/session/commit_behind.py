@@ -82,7 +82,8 @@ class CommitBehind:
 
     def _operations_of(self, writes: list[Gathered]) -> list[TransactionOperation]:
         if writes != self._writes:
-            self._writes, self._operations = writes, [write.writer.operation() for write in writes]
+            self._writes = writes  # before what may fail: they are released if it does
+            self._operations = [write.writer.operation() for write in writes]
         return self._operations
 
     def _recorded(self, operations: Sequence[RecordedOperation]) -> None:

@@ -236,8 +236,8 @@ class Attachment:
                     if self.closed or not self._survives(e):
                         return
                     error = e
-                    if isinstance(e, ConnectError):
-                        self.broken = False  # the next broker may be another one, which can read on
+                    if isinstance(e, ConnectError) and self.broken:
+                        self._lost(e)  # another broker may be able to read on, from what is not acknowledged
                 self.tried.set()
                 busy += isinstance(error, ConsumerBusyError)
                 if busy == BUSY_TOLD:
@@ -288,6 +288,8 @@ class Attachment:
         )
 
     async def _attach(self, url: str | None) -> None:
+        if self.closed or self.draining:  # before this attempt had a link that could be closed
+            return
         owner = self._owner
         link = self._opening = Link(owner.pool, CONSUMER, self)
         try:

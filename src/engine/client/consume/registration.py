@@ -100,6 +100,8 @@ class Registration:
         self._refused = 0
 
     async def _register_at(self, url: str | None) -> None:
+        if self._closed:  # before this attempt had a link that could be closed
+            return
         link = self._opening = Link(self._pool, REGISTRATION, self)
         self._url = url
         try:

@@ -453,6 +453,8 @@ class Sender:
         await session.at(lambda layout: layout.url_of(self.segment.segment_id), self._attach)
 
     async def _attach(self, url: str | None) -> None:
+        if self.state in (SenderState.RETIRED, SenderState.CLOSED):  # before this attempt had a link to be closed
+            return
         owner, options = self._owner, self._owner.pool.options
         timeout = None if self._access == AccessMode.WAIT_FOR_EXCLUSIVE else options.operation_timeout
         link = self._opening = Link(owner.pool, PRODUCER, self)

@@ -54,7 +54,10 @@ class RangeAttachment(Attachment):
     async def _find_files(self, url: str | None) -> bool:
         """Read files if there are any; whether that is so."""
         files = await self._ask(url)
-        if files is None or self.closed:
+        if files is None:
+            return False
+        if self.closed:
+            files.close()
             return False
         self._files, self._files_url = files, url
         expected = self.progress.expected
