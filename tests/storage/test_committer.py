@@ -374,6 +374,8 @@ async def test_nothing_is_confirmed_or_begun_once_the_lease_is_over(operation: s
     assert bench.durable() == []
     with pytest.raises(NotOwnerError):
         await bench.commit.drain()
+    with pytest.raises(NotOwnerError):
+        await bench.commit.replace()
 
 
 # -- the end -----------------------------------------------------------------------------------------------------------

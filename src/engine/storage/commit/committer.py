@@ -479,8 +479,6 @@ class Committer:
 
         Raises NotOwnerError, AlreadyClosedError.
         """
-        if self._lapsed():
-            raise self._lapse_error()
         self._check_not_stopped()
         self._sync_wanted = True
         waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -570,6 +568,9 @@ class Committer:
         fail_all(self.groups.drop_unwritten(), error)
 
     def _check_not_stopped(self) -> None:
+        """Raise NotOwnerError when the lease is over, AlreadyClosedError when the segment was closed."""
+        if self._lapsed():
+            raise self._lapse_error()
         if self._phase is Phase.STOPPED:
             raise AlreadyClosedError("the segment is closed")
 
