@@ -31,7 +31,7 @@ async def zeros(client: engine.AsyncClient, topic: str, entries: int, each: int 
 
 async def until(condition: Callable[[], object]) -> None:
     async with asyncio.timeout(20):
-        while not condition():  # noqa: ASYNC110 - nobody announces it
+        while not condition():  # noqa: ASYNC110 - no event announces it
             await asyncio.sleep(0.005)
 
 

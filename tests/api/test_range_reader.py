@@ -244,7 +244,7 @@ async def unchanged(view: engine.AsyncTopicView) -> engine.TopicSegments:
 
 async def changed(view: engine.AsyncTopicView) -> None:
     """Wait until it has heard of something."""
-    while view.unchanged:  # noqa: ASYNC110 - nobody announces it
+    while view.unchanged:  # noqa: ASYNC110 - no event announces it
         await asyncio.sleep(POLL_S)
 
 

@@ -166,7 +166,7 @@ async def test_an_idle_consumer_gets_its_share_at_the_split(client: engine.Async
 
 
 async def test_a_consumer_whose_connection_is_lost_leaves_at_once_all_the_same(client: engine.AsyncClient):
-    """Semantics 13: nobody waits for the end of a grace period; and it does not evict a newer one of its name."""
+    """Semantics 13: no consumer waits for the end of a grace period; an old one evicts no newer one of its name."""
     await client.admin.create_topic("t", segments=2)
     a, b = [await client.stream_consumer("t", "s", name=name) for name in ("a", "b")]
     await until(lambda: (len(a.attachments), len(b.attachments)) == (1, 1))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from engine.broker.delivery.bucket_assignment import NOBODY, spread
+from engine.broker.delivery.bucket_assignment import UNASSIGNED, spread
 
 OWNERS = st.lists(st.integers(-1, 6), max_size=40)
 SHARERS = st.lists(st.integers(0, 8), unique=True, max_size=8)
@@ -23,7 +23,7 @@ def fewest_moves(owners: list[int], sharers: list[int]) -> int:
 def test_shares_are_even_and_moves_few(owners: list[int], sharers: list[int]):
     after = spread(owners, sharers)
     if not sharers:
-        assert after == [NOBODY] * len(owners)
+        assert after == [UNASSIGNED] * len(owners)
         return
     assert len(after) == len(owners)
     counts = [after.count(sharer) for sharer in sharers]

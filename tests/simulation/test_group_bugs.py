@@ -14,7 +14,7 @@ import pytest
 from engine._native.format.crc32c import crc32c
 from engine._native.serve.dispatch import BucketLedger
 from engine.broker.delivery import bucket_acks, shared
-from engine.broker.delivery.bucket_assignment import NOBODY
+from engine.broker.delivery.bucket_assignment import UNASSIGNED
 from engine.broker.delivery.consumer import LoneReader
 from engine.broker.delivery.delayed import Delays
 from engine.broker.delivery.queue import QueueDispatcher
@@ -67,7 +67,7 @@ def test_the_good_product_is_not_flagged() -> None:
 def moved(dispatcher: SharedDispatcher, before: list[int]) -> list[tuple[int, int]]:
     """(bucket, its owner until now) of those that have another one now."""
     pairs = enumerate(zip(before, dispatcher._owners, strict=True))
-    return [(bucket, old) for bucket, (old, new) in pairs if old not in (NOBODY, new)]
+    return [(bucket, old) for bucket, (old, new) in pairs if old not in (UNASSIGNED, new)]
 
 
 def plant_at_moves(monkeypatch: pytest.MonkeyPatch, act: Callable[[Any, int, int], object]) -> None:

@@ -14,7 +14,6 @@ from engine.limits import FRAME_ALIGNMENT, MIB
 
 CHUNK_SIZE = 1 * MIB
 CHUNK_SIZE_SCARCE = CHUNK_SIZE // 16
-CHUNK_ROOM_MIN = CHUNK_SIZE // 4  # with less room than this a chunk is not filled further
 CHUNKS_RETIRED_MAX = 192  # full chunks kept for reuse; more are left to the memory manager
 _LOOKED_AT = 8
 

@@ -32,7 +32,6 @@ _LENGTH_SIZE = 4
 _HTTP = {b"HTTP": "this port speaks HTTP; is it the admin API's? The service URL has the other port"} | dict.fromkeys(
     (b"GET ", b"PUT ", b"POST", b"HEAD", b"DELE", b"OPTI"), "the peer speaks HTTP; the admin API has another port"
 )
-_NAMES_MIN = FRAME_PREFIX_SIZE - _LENGTH_SIZE  # what `length` counts at least
 _TRIMMED = 4  # times what it holds: larger than that, a chunk is worth a copy
 _PADDING = tuple(bytes(n) for n in range(8))
 _COMMANDS: tuple[Command | None, ...] = tuple(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-NOBODY = -1
+UNASSIGNED = -1  # a bucket without an owner
 
 
 def spread(owners: Sequence[int], members: Sequence[int]) -> list[int]:
@@ -15,7 +15,7 @@ def spread(owners: Sequence[int], members: Sequence[int]) -> list[int]:
     3. The remaining buckets fill the shares, in the order of `members`.
     """
     if not members:
-        return [NOBODY] * len(owners)
+        return [UNASSIGNED] * len(owners)
     had = dict.fromkeys(members, 0)
     for owner in owners:
         if owner in had:
@@ -25,7 +25,7 @@ def spread(owners: Sequence[int], members: Sequence[int]) -> list[int]:
     room = {member: floor + (place < larger) for place, member in enumerate(by_need)}
     spread = [_kept(owner, room) for owner in owners]
     takers = [member for member in members for _ in range(room[member])]
-    free = [bucket for bucket, owner in enumerate(spread) if owner == NOBODY]
+    free = [bucket for bucket, owner in enumerate(spread) if owner == UNASSIGNED]
     for bucket, taker in zip(free, takers, strict=True):
         spread[bucket] = taker
     return spread
@@ -34,6 +34,6 @@ def spread(owners: Sequence[int], members: Sequence[int]) -> list[int]:
 def _kept(owner: int, room: dict[int, int]) -> int:
     """The owner, if it has room left for a bucket that it had."""
     if room.get(owner, 0) == 0:
-        return NOBODY
+        return UNASSIGNED
     room[owner] -= 1
     return owner

@@ -32,7 +32,7 @@ from engine._native.format.offsets import offset_set
 from engine._native.format.offsets import runs as offset_runs
 from engine._native.serve.dispatch import BucketLedger
 from engine.broker.delivery.bucket_acks import Position, check_attached, find, positions_of
-from engine.broker.delivery.bucket_assignment import NOBODY, spread
+from engine.broker.delivery.bucket_assignment import UNASSIGNED, spread
 from engine.broker.delivery.consumer import Consumer
 from engine.broker.delivery.transactional_acks import acknowledge_buckets, transaction_of
 from engine.broker.delivery.waiting_buckets import WaitingBuckets
@@ -89,7 +89,7 @@ class SharedConsumer(Consumer):
         super().__init__(connection, ident, dispatcher.hosted, name, dispatcher.subscription)
         self._dispatcher = dispatcher
         self.end_sent = False
-        self.number = NOBODY
+        self.number = UNASSIGNED
 
     @property
     def bucket_count(self) -> int:
@@ -151,7 +151,7 @@ class SharedDispatcher:
         self.hosted = hosted = subscription.hosted
         self._cursor = subscription.cursor
         self._ledger = BucketLedger(array("H", hosted.spec.bucket_ends), subscription.start)
-        self._owners = [NOBODY] * len(hosted.spec.bucket_ends)
+        self._owners = [UNASSIGNED] * len(hosted.spec.bucket_ends)
         self.waiting = WaitingBuckets(self._ledger, subscription.pending)
         self._members: list[SharedConsumer | None] = []  # by number
         self._room_messages, self._room_bytes = array("q"), array("q")  # by number, for the ledger
@@ -203,7 +203,7 @@ class SharedDispatcher:
 
     def _replace(self, earlier: SharedConsumer, consumer: SharedConsumer) -> None:
         """The buckets stay with the name; messages that the earlier session holds are due again."""
-        consumer.number, earlier.number = earlier.number, NOBODY
+        consumer.number, earlier.number = earlier.number, UNASSIGNED
         self._members[consumer.number] = consumer
         self._ledger.release(consumer.number)
         self.waiting.renew(consumer.number)
@@ -213,7 +213,7 @@ class SharedDispatcher:
     def detach(self, consumer: SharedConsumer) -> None:
         """Remove a member. Messages that it holds are due to the next owners first, in order."""
         self.subscription.left[consumer.name] = consumer.sent
-        if consumer.number == NOBODY:
+        if consumer.number == UNASSIGNED:
             return
         self._members[consumer.number] = None
         self._ledger.release(consumer.number)
@@ -228,7 +228,7 @@ class SharedDispatcher:
     def _assign(self) -> None:
         """Assign the buckets to the members."""
         owners = spread(self._owners, [consumer.number for consumer in self.consumers])
-        moved = sum(before not in (NOBODY, owner) for before, owner in zip(self._owners, owners, strict=True))
+        moved = sum(before not in (UNASSIGNED, owner) for before, owner in zip(self._owners, owners, strict=True))
         self.subscription.reassignments += moved
         self._owners = owners
         self.waiting.assign(owners)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from pyroaring import BitMap64
 
-from engine.broker.delivery.bucket_assignment import NOBODY
+from engine.broker.delivery.bucket_assignment import UNASSIGNED
 
 if TYPE_CHECKING:
     from engine._native.serve.dispatch import BucketLedger
@@ -36,7 +36,7 @@ class WaitingBuckets:
 
     def assign(self, owners: list[int]) -> None:
         """Set the owners. A new owner waits for all messages of its bucket that are held."""
-        before = self._owners or [NOBODY] * len(owners)
+        before = self._owners or [UNASSIGNED] * len(owners)
         self._owners = owners
         self._wait(bucket for bucket, owner in enumerate(owners) if owner != before[bucket])
 
@@ -69,5 +69,5 @@ class WaitingBuckets:
             self._assign()
 
     def _assign(self) -> None:
-        owners = [NOBODY if bucket in self._held else owner for bucket, owner in enumerate(self._owners)]
+        owners = [UNASSIGNED if bucket in self._held else owner for bucket, owner in enumerate(self._owners)]
         self._ledger.assign(array("i", owners))

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable
 
-WINDOW_S = 5.0  # a rate is averaged over this time, or half a second less
-LOAD_WINDOW_S = 60.0  # the window of load reports: a load above a threshold for so long is no burst
+from engine.limits import LOAD_WINDOW_S
+
 _SLOT_S = 0.5
-_SLOTS = 10
+_SLOTS = 10  # a rate is averaged over so many slots, or one less
 _FIRST_S_MIN = 1.0  # the shortest time that a rate is averaged over
 
 

@@ -289,10 +289,6 @@ class Producer:
         """The connection is closed: end the attachment."""
         self._leave()
 
-    def is_alive(self) -> bool:
-        """Whether it is attached, and its connection open, as far as is known."""
-        return not self.closed and not self.connection.closed
-
     def facts(self) -> dict[str, Any]:
         """Its entry in the segment's statistics."""
         return {"producerName": self.name, "accessMode": str(self.access), "properties": self.properties}
