@@ -144,7 +144,7 @@ def test_scan_keeps_a_lane_per_producer_kind_and_bucket() -> None:
     lanes = scan.lanes_list()
     assert len(lanes) == 200
     assert {lane[1] for lane in lanes} == {0, 1}
-    assert all(recent == [(o, o, o)] for *_, recent, _ in lanes for o in [recent[0][0]])
+    assert all(recent == [(o, o, o, 1)] for *_, recent, _ in lanes for o in [recent[0][0]])
 
 
 def test_scan_stops_at_its_end_offset_and_at_faults() -> None:

@@ -89,6 +89,29 @@ async def test_24_duplicates_are_recognised_after_a_restart(tmp_path: Path, how:
     segment.release()
 
 
+@pytest.mark.parametrize("how", ["stays", "crash", "close"])
+async def test_24_another_entry_of_the_same_first_and_last_sequence_is_not_taken_for_the_original(
+    tmp_path: Path, how: str
+) -> None:
+    """A parent's leftover lacks what its neighbour had; a program that resumes sends one batch of both."""
+    store = make_store(tmp_path)
+    parents = [await store.create(name(i, low, low + 0x7FFF)) for i, low in enumerate((0x0000, 0x8000))]
+    merged = await store.create(name(2))
+    await merged.inherit([parent.dedup_snapshot() for parent in parents])
+    left = entry(38, [b"v"] * 3, bucket=(0, 9), segment_hash=(0x1000, 0x2000), flags=KEYED, last_sequence=45)
+    right = entry(43, [b"v"], bucket=(0, 9), segment_hash=(0x9000, 0x9000), flags=KEYED)
+    later = entry(46, [b"v"] * 2, bucket=(0, 9), segment_hash=(0x1000, 0x9000), flags=KEYED)
+    assert [(await offset_of(merged, image))[0] for image in (left, right, later)] == [0, 3, 4]
+    if how != "stays":
+        merged = await reopened(tmp_path, store, merged, crash=how == "crash")
+    both = entry(38, [b"v"] * 4, bucket=(0, 9), segment_hash=(0x1000, 0x9000), flags=KEYED, last_sequence=45)
+    assert await offset_of(merged, both) == (-1, True), "it is stored, but not in one place"
+    assert await offset_of(merged, left) == ((0, True) if how != "close" else (-1, True))
+    merged.release()
+    for parent in parents:
+        parent.release()
+
+
 async def test_24_children_inherit_through_split_and_merge(tmp_path: Path) -> None:
     store = make_store(tmp_path)
     left = await store.create(name(0, 0x0000, 0x7FFF), bucket_ends=QUARTERS)

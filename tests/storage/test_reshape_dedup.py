@@ -106,13 +106,18 @@ class Topic:
 
     async def messages(self) -> list[tuple[int, bytes | None]]:
         """(sequence, key) of everything, parents before children."""
-        found: list[tuple[int, bytes | None]] = []
+        return [(sequence, key) for sequence, key, _ in await self.placed_messages()]
+
+    async def placed_messages(self) -> list[tuple[int, bytes | None, tuple[int, int]]]:
+        """(sequence, key, (segment id, offset)) of everything, parents before children."""
+        found: list[tuple[int, bytes | None, tuple[int, int]]] = []
         for piece in self.pieces:
             segment, offset = await self.segment(piece), 0
             while (block := segment.read(offset, 1 << 20)) is not None:
                 block = block if isinstance(block, Block) else await block
                 for entry in decode_block(block.data, block.salt, piece.name.segment_id):
-                    found += [(m.sequence_id, m.key) for m in entry.messages()]
+                    places = [(piece.name.segment_id, entry.first_offset + i) for i in range(entry.count)]
+                    found += [(m.sequence_id, m.key, at) for m, at in zip(entry.messages(), places, strict=True)]
                 offset = block.next_offset
         return found
 

@@ -11,6 +11,7 @@ from collections import deque
 
 import pytest
 
+from engine._native.format.entry import Entry
 from engine._native.produce.batcher import Batcher
 from engine._native.produce.sealed import SealedEntry
 from engine._native.serve import log
@@ -26,6 +27,7 @@ class Program:
         source = random.Random(7)
         self.keys = [None if source.random() < keyless else b"k%d" % source.randrange(12) for _ in range(count)]
         self.begun: list[int] = []
+        self.said: dict[int, set[tuple[int, int]]] = {}  # by sequence: where it is, as the segments answered
 
     async def live(self, *, to_the_end: bool) -> bool:
         """One life; whether everything is stored at its end."""
@@ -65,19 +67,24 @@ class Program:
         ident = self.rng.choice([i for i, lane in lanes.items() if lane])
         entry = lanes[ident].popleft()
         try:
-            await segments[ident].append(bytearray(entry.data))
+            (place,) = await segments[ident].append(bytearray(entry.data))
         except PartlyStoredError as e:
             if e.sequence != entry.first_sequence or entry.count == 1:  # of one message it is known
                 raise
             lanes[ident].extendleft(reversed(batcher.take_apart(entry)))
+        else:
+            if place.first_offset >= 0:
+                for i, message in enumerate(Entry(entry.data).messages()):
+                    self.said.setdefault(message.sequence_id, set()).add((ident, place.first_offset + i))
 
 
 async def check(program: Program) -> None:
-    found = await program.topic.messages()
-    assert sorted(sequence for sequence, _ in found) == list(range(len(program.keys)))
+    found = await program.topic.placed_messages()
+    assert sorted(sequence for sequence, _, _ in found) == list(range(len(program.keys)))
     newest: dict[bytes, int] = {}
-    for sequence, key in found:
+    for sequence, key, place in found:
         assert key == program.keys[sequence]
+        assert program.said.get(sequence, set()) <= {place}, "a receipt names the message's place, or none"
         if key is not None:
             assert newest.get(key, -1) < sequence, f"{key!r} out of order"
             newest[key] = sequence

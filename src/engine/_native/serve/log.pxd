@@ -27,6 +27,7 @@ cdef struct Seen:
     uint64_t first_sequence
     uint64_t last_sequence
     uint64_t offset
+    uint32_t count                    # messages
 
 # The newest entries of one producer in one bucket. Their sequences rise from entry to entry.
 cdef struct Lane:

@@ -304,7 +304,7 @@ cdef class Scan:
         return [(self.marks[i].offset, self.marks[i].position, self.marks[i].time_ms) for i in range(self.mark_count)]
 
     def lanes_list(self):
-        """[(producer_id, kind, bucket, [(first_sequence, last_sequence, offset), …oldest first], floor)]."""
+        """[(producer_id, kind, bucket, [(first_sequence, last_sequence, offset, count), …oldest first], floor)]."""
         return [_lane_tuple(&self.lanes[i]) for i in range(self.lane_room) if self.lanes[i].entries]
 
     cdef int64_t take(self, const uint8_t* p, size_t n) noexcept nogil:
@@ -362,6 +362,7 @@ cdef class Scan:
         seen.first_sequence = load64(p + e.AT_FIRST_SEQUENCE)
         seen.last_sequence = load64(p + e.AT_LAST_SEQUENCE)
         seen.offset = self.next_offset
+        seen.count = load32(p + e.AT_COUNT)
         lane.floor = max(lane.floor, e.floor_of(seen.first_sequence, load16(p + e.AT_LAG)))
         lane.entries += 1
         self.entries += 1
@@ -412,5 +413,5 @@ cdef tuple _lane_tuple(const Lane* lane):
     recent = []
     for i in range(oldest, lane.entries):
         seen = lane.recent[i % RECENT]
-        recent.append((seen.first_sequence, seen.last_sequence, seen.offset))
+        recent.append((seen.first_sequence, seen.last_sequence, seen.offset, seen.count))
     return (lane.producer_id, lane.kind, lane.bucket, recent, lane.floor)

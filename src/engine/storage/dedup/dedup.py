@@ -5,7 +5,8 @@ sequence stored. But a client batches per bucket and per kind (keyed or keyless,
 batches side by side, so sequences rise only per producer, bucket and kind: a *lane*. In each lane, for an entry with
 the sequences first..last,
 
-    last <= level          a duplicate: acknowledged again, with the original's offset if that is still remembered
+    last <= level          a duplicate: acknowledged again, with the original's offset if that is still remembered and
+                           the entry is the original again: of the same first, last and number of messages
     first > level          new: the level becomes `last`
     first <= level < last  part of it is stored: refused, since an entry has one place or none
 
@@ -44,15 +45,16 @@ from engine.errors import CorruptionError, InvalidArgumentError, PartlyStoredErr
 from engine.limits import HASH_RING_SIZE
 from engine.model.hashrange import HashRange
 from engine.storage.dedup.grid import Area, Grid, Rectangle
-from engine.storage.dedup.lanes import RECENT, UNKNOWN_OFFSET, GridLane, Lane, Seen
+from engine.storage.dedup.lanes import RECENT, UNKNOWN_OFFSET, GridLane, Lane, Seen, seen_up_to
 
 LANES_MAX = 16_384  # of one segment; the lane that was silent longest is forgotten first
 CHILD_RECORDS_MAX = 8_192  # of producers; the snapshots of two parents and their shapes fit a frame's header
 KEYED = 1  # of an entry's kind
 
-# On disk: do not change. producer id, last sequence, last entry's first sequence and offset,
-# segment range, bucket range, kind, whether it is the segment's own (1) or a parent's (0).
-_RECORD = struct.Struct("<QQQqHHHHBB6x")
+# On disk: do not change. producer id, last sequence, last entry's first sequence and offset, segment range, bucket
+# range, kind, whether it is the segment's own (1) or a parent's (0), the last entry's messages (0: not known, as in
+# files of older builds).
+_RECORD = struct.Struct("<QQQqHHHHBB2xI")
 _HELD = 253  # as a kind, in a child's snapshot only: the producer had exclusive access to the parent
 _FLOOR = 254  # as a kind, with the whole ring: everything below the `last` sequence is stored in some segment
 _BOUNDARY = 255  # as a kind, with the producer id 0: only a rectangle along which the ring was divided
@@ -132,7 +134,7 @@ class Dedup:
         area = None if self._grid.plain else self._grid.area_of(claim, bucket)
         low, high = lane.reach(area)
         if last <= low:
-            return lane.offset_of(first, last)
+            return lane.offset_of(first, last, claim.count)
         if first <= high:
             raise _partly_stored(first, last, high)
         self._admit(claim, bucket)
@@ -175,7 +177,7 @@ class Dedup:
             lane = self._lane(key)
         elif len(lanes) > LANES_MAX // 2:
             lanes[key] = lanes.pop(key)
-        lane.push((claim.first_sequence, claim.last_sequence, offset), durable, area)
+        lane.push((claim.first_sequence, claim.last_sequence, offset, claim.count), durable, area)
         if self._refused:
             self._came_again((claim.producer_id, claim.kind & KEYED, bucket), claim.last_sequence)
         self._raise_floor(claim.producer_id, claim.floor)
@@ -295,11 +297,11 @@ class Dedup:
         _, kind, bucket = key
         if isinstance(lane, GridLane):
             for where, level in self._grid.rectangles(bucket, lane.levels_below(below)):
-                yield Known(kind, where, (0, level, UNKNOWN_OFFSET))
+                yield Known(kind, where, seen_up_to(level))
             return
         seen = next((s for s in reversed(lane.recent) if below is None or s[2] < below), None)
         if seen is not None or lane.base >= 0:
-            yield Known(kind, self._grid.whole(bucket), seen or (0, lane.base, UNKNOWN_OFFSET))
+            yield Known(kind, self._grid.whole(bucket), seen or seen_up_to(lane.base))
 
     def parents_snapshot(self) -> bytes:
         """What came from parents, to be stored before the first append."""
@@ -310,7 +312,7 @@ class Dedup:
         return b"".join(_pack(i, record, 0) for i, records in self._from_parents.items() for record in records)
 
     def _packed_floor(self, producer_id: int) -> bytes:
-        return _pack(producer_id, Known(_FLOOR, _RING, (0, self._floors[producer_id], UNKNOWN_OFFSET)), 0)
+        return _pack(producer_id, Known(_FLOOR, _RING, seen_up_to(self._floors[producer_id])), 0)
 
     def load(self, snapshot: bytes, *, from_parent: bool = False) -> None:
         """Load a snapshot of this segment, or a parent's producer snapshot. Idempotent.
@@ -349,7 +351,7 @@ class Dedup:
                 self._lane((producer_id, known.kind, bucket)).lift(area, known.seen)
 
     def _add_from_parent(self, producer_id: int, known: Known) -> None:
-        new = known._replace(seen=(known.seen[0], known.seen[1], UNKNOWN_OFFSET))
+        new = known._replace(seen=(known.seen[0], known.seen[1], UNKNOWN_OFFSET, 0))
         records = self._from_parents.setdefault(producer_id, [])
         if any(old.covers(new) for old in records):
             return
@@ -361,7 +363,7 @@ class Dedup:
 
 def pack_held(producers: Iterable[str]) -> bytes:
     """Records to append to a child's snapshot: these producers had exclusive access to the parent."""
-    return b"".join(_pack(producer_id(name), Known(_HELD, _RING, (0, 0, UNKNOWN_OFFSET)), 0) for name in producers)
+    return b"".join(_pack(producer_id(name), Known(_HELD, _RING, seen_up_to(0)), 0) for name in producers)
 
 
 def held_in(snapshot: bytes) -> set[int]:
@@ -383,17 +385,17 @@ def _overlap(a: HashRange, b: HashRange) -> bool:
 
 
 def _packed_boundaries(grid: Grid) -> bytes:
-    return b"".join(_pack(0, Known(_BOUNDARY, where, (0, 0, UNKNOWN_OFFSET)), 0) for where in grid.boundaries())
+    return b"".join(_pack(0, Known(_BOUNDARY, where, seen_up_to(0)), 0) for where in grid.boundaries())
 
 
 def _pack(producer_id: int, known: Known, own: int) -> bytes:
-    (segment, bucket), (first, last, offset) = known.where, known.seen
+    (segment, bucket), (first, last, offset, count) = known.where, known.seen
     return _RECORD.pack(
-        producer_id, last, first, offset, segment.start, segment.end, bucket.start, bucket.end, known.kind, own
+        producer_id, last, first, offset, segment.start, segment.end, bucket.start, bucket.end, known.kind, own, count
     )
 
 
 def _unpack(fields: tuple[int, ...]) -> tuple[int, Known, int]:
-    producer_id, last, first, offset, start, end, low, high, kind, own = fields
+    producer_id, last, first, offset, start, end, low, high, kind, own, count = fields
     where = Rectangle(HashRange(start, end), HashRange(low, high))
-    return producer_id, Known(kind, where, (first, last, offset)), own
+    return producer_id, Known(kind, where, (first, last, offset, count)), own

@@ -9,7 +9,12 @@ from engine.storage.dedup.grid import Area
 RECENT = 16  # entries of a lane whose offsets are remembered; as in _native/serve/log.pxd
 UNKNOWN_OFFSET = -1
 
-Seen = tuple[int, int, int]  # first sequence, last sequence, offset
+Seen = tuple[int, int, int, int]  # first sequence, last sequence, offset, messages (0: not known)
+
+
+def seen_up_to(level: int) -> Seen:
+    """What stands for everything up to a sequence, where the entry is not known."""
+    return 0, level, UNKNOWN_OFFSET, 0
 
 
 class Lane:
@@ -32,11 +37,16 @@ class Lane:
         """
         return self.last, self.last
 
-    def offset_of(self, first: int, last: int) -> int:
-        """The offset of an entry appended before, or UNKNOWN_OFFSET."""
-        for seen_first, seen_last, offset in reversed(self.recent):
+    def offset_of(self, first: int, last: int, count: int) -> int:
+        """The offset of an entry appended before, or UNKNOWN_OFFSET.
+
+        The sequences alone do not name an entry: what a sealed parent left may lack messages between them that went to
+        its neighbour (38, 44, 45 here), and a producer that resumes batches them anew (38, 43, 44, 45), as all of the
+        bucket's. Such a batch has at least the messages of any other entry from `first` to `last`: as many, the same.
+        """
+        for seen_first, seen_last, offset, messages in reversed(self.recent):
             if seen_first == first and seen_last == last:
-                return offset
+                return offset if messages == count else UNKNOWN_OFFSET
         return UNKNOWN_OFFSET
 
     def push(self, seen: Seen, durable: int, area: Area | None) -> None:
