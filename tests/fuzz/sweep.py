@@ -1,5 +1,9 @@
 """Damages a copy of a data directory at one place and judges how the engine reads it.
 
+    python -m tests.fuzz.sweep DIRECTORY PART OF
+
+sweeps over a part of all places: every OF-th from the PART-th on. It prints what is wrong, and how far it is.
+
 *Equal*: everything is read as from the undamaged directory. *Reported*: a typed error names the file or the segment.
 Everything else is a loss without a word, and a failure.
 """
@@ -7,16 +11,23 @@ Everything else is a loss without a word, and a failure.
 from __future__ import annotations
 
 import itertools
+import logging
 import random
 import shutil
-from collections.abc import Callable, Iterator
+import sys
+import tempfile
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
+
+import uvloop
 
 import engine
 from tests.fuzz.directory_program import CONFIG, NAME
 
 LARGE = 64 << 10
+MEMORY = "/dev/shm" if Path("/dev/shm").is_dir() else None  # where copies are made, if there is one
+WHOLE_EVERY = 20  # with so many places once, the topics that are not concerned are read as well
 HANG_S = 60.0  # only a failure waits for so long
 WHOLE, SAID = "<whole>", "<backlogs>"  # beside the subscriptions: what a reader from the start gets, what is said
 REPORTS = (engine.CorruptionError, engine.UnsupportedError, engine.DataDirectoryError)
@@ -33,6 +44,11 @@ class Damage(NamedTuple):
 
     def __str__(self) -> str:
         return f"{self.kind} {' and '.join(map(str, self.paths))} at {self.position}"
+
+    @property
+    def topic(self) -> str | None:
+        """The short name of the one topic that has a part in it; None: it is of all, or of two."""
+        return self.paths[0].parts[-3] if len(self.paths) == 1 and self.paths[0].parts[0] == "segments" else None
 
     def is_named(self, text: str) -> bool:
         """Whether a report says where it is: what is beside the metadata belongs to it."""
@@ -122,14 +138,16 @@ def some(root: Path, rng: random.Random, count: int) -> list[Damage]:
     return found
 
 
-async def read(root: Path, sound: Reading | None = None) -> Reading:
-    """All messages of all topics, and what every subscription has left. Raises what the engine raises.
+async def read(root: Path, sound: Reading | None = None, only: str | None = None) -> Reading:
+    """All messages of all topics, or of `only` one, and what each subscription has left. Raises what the engine raises.
 
     `sound`: as much as that is waited for, whatever the backlogs say now. None: as much as they say.
     """
     found: Reading = {}
     async with engine.open_async(root, config=CONFIG) as e:
         for topic in await e.admin.list_topics():
+            if only is not None and not topic.endswith(f"/{only}"):
+                continue
             subscriptions = (await e.admin.get_stats(topic))["subscriptions"]
             left = backlogs = {name: facts["backlog"] for name, facts in subscriptions.items()}
             if sound is not None:
@@ -156,15 +174,47 @@ async def _received(consumer: Any, wanted: int) -> list[Any]:
     return sorted(messages)
 
 
-async def judge(root: Path, damage: Damage, scratch: Path, sound: Reading) -> str | None:
-    """None when it is equal or reported; else what is wrong."""
+async def judge(root: Path, damage: Damage, scratch: Path, sound: Reading, *, whole: bool = True) -> str | None:
+    """None when it is equal or reported; else what is wrong. `whole`: read all topics; else the damaged one alone."""
     shutil.rmtree(scratch, ignore_errors=True)
     shutil.copytree(root, scratch)
     damage.harm(scratch)
     try:
-        found = await read(scratch, sound)
+        found = await read(scratch, sound, only=None if whole else damage.topic)
     except REPORTS as e:
         return None if damage.is_named(str(e)) else f"{damage}: an error that names no file of these: {e}"
     except Exception as e:
         return f"{damage}: {type(e).__name__}: {e}"
+    if not whole and damage.topic is not None:
+        sound = {topic: left for topic, left in sound.items() if topic in found or topic.endswith(f"/{damage.topic}")}
     return None if found == sound else f"{damage}: something else is read, and nothing said"
+
+
+async def sweep(root: Path, places: Iterable[Damage], wrong: list[str]) -> AsyncIterator[int]:
+    """Judge each place on a copy in memory; how many there were so far, after each."""
+    with tempfile.TemporaryDirectory(dir=MEMORY) as scratch:
+        copy = Path(scratch, "data")
+        shutil.copytree(root, copy)
+        sound = await read(copy)
+        for number, damage in enumerate(places, 1):
+            if text := await judge(root, damage, copy, sound, whole=number % WHOLE_EVERY == 1):
+                wrong.append(text)
+            yield number
+
+
+async def main(root: Path, part: int, of: int) -> int:
+    """Sweep over one part; how many were wrong."""
+    logging.getLogger("engine").setLevel(logging.CRITICAL)
+    wrong: list[str] = []
+    told = number = 0
+    places = itertools.islice(itertools.chain(everything(root), swaps(root)), part, None, of)
+    async for number in sweep(root, places, wrong):
+        if len(wrong) > told or number % 1000 == 0:
+            print(number, *wrong[told:], sep="\n", flush=True)
+            told = len(wrong)
+    print(f"{root}: {number} places of part {part} of {of}, {len(wrong)} wrong", flush=True)
+    return len(wrong)
+
+
+if __name__ == "__main__":
+    sys.exit(uvloop.run(main(Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3]))) > 0)
