@@ -110,9 +110,9 @@ def files_of(root: Path) -> list[Path]:
 def everything(root: Path) -> Iterator[Damage]:
     """A flip in every byte, zeros from every sixteenth part of a sector on, an end at every length.
 
-    Of the metadata's log, which is as large as all the rest, every 61st.
+    Of the metadata's log, which is as large as all the rest, every 61st. The metadata come last.
     """
-    for path in files_of(root):
+    for path in reversed(files_of(root)):
         size = (root / path).stat().st_size
         step = 61 if size > LARGE else 1
         yield from (flip(path, at) for at in range(0, size, step))
