@@ -359,8 +359,8 @@ def test_produce_stops_reading_when_a_message_has_failed(engine: Run, tmp_path: 
             self.on_error = on_error
             return self
 
-        def send_nowait(self, value: bytes, **options: object) -> None:
-            sent.append(value)
+        def send_batch(self, values: list[bytes], keys: object, **options: object) -> None:
+            sent.append(values)
             self.on_error(EngineTimeoutError("not acknowledged"))
 
         def flush(self) -> None:
@@ -372,8 +372,9 @@ def test_produce_stops_reading_when_a_message_has_failed(engine: Run, tmp_path: 
         def __exit__(self, *exc: object) -> None: ...
 
     monkeypatch.setattr("engine.cli.produce.connect", lambda url, data, create: Failing())
+    monkeypatch.setattr("engine.cli.records.READ_BYTES", 2)
     result = engine("produce", "t", "--file", write_lines(tmp_path / "in", ["a", "b", "c"]))
-    assert (result.code, sent) == (1, [b"a"])
+    assert (result.code, sent) == (1, [[b"a"]])
     assert result.err == "engine: not acknowledged\n"
 
 

@@ -9,7 +9,7 @@ import click
 import pytest
 
 from engine.cli import output
-from engine.cli.produce import split_lines
+from engine.cli.records import raw_records
 from engine.cli.serve import address, at
 from engine.cli.values import instant, key_values, position, separator
 from engine.errors import InvalidArgumentError
@@ -76,18 +76,16 @@ def test_what_is_no_address_is_named(text: str):
 
 
 def test_lines_become_messages():
-    assert list(split_lines(io.BytesIO(b"a\nb\n\nc"), b"k", None)) == [
-        (b"k", b"a", 2),
-        (b"k", b"b", 2),
-        (b"k", b"", 1),
-        (b"k", b"c", 1),
-    ]
-    assert list(split_lines(io.BytesIO(b"k:v:w\n:x\n"), None, b":")) == [(b"k", b"v:w", 6), (b"", b"x", 3)]
+    (found,) = raw_records(io.BytesIO(b"a\nb\n\nc\n"), b"k", common={"p": "q"})
+    assert (found.values, found.keys, found.size) == ([b"a", b"b", b"", b"c"], [b"k"] * 4, 7)
+    assert list(found.rows())[3] == (b"c", b"k", None, {"p": "q"})
+    (found,) = raw_records(io.BytesIO(b"k:v:w\n:x\n"), None, b":")
+    assert (found.keys, found.values) == ([b"k", b""], [b"v:w", b"x"])
 
 
 def test_a_line_without_separator_is_named():
-    lines = split_lines(io.BytesIO(b"k:v\nw\n"), None, b":")
-    assert next(lines)[0] == b"k"
+    lines = raw_records(io.BytesIO(b"k:v\nw\nk:x\n"), None, b":")
+    assert next(lines).values == [b"v"]
     with pytest.raises(InvalidArgumentError, match="line 2 has no ':'"):
         next(lines)
 

@@ -1,8 +1,7 @@
-"""`engine consume`: messages on the standard output, one a line or as JSON."""
+"""`engine consume`: messages on the standard output, in one of several formats."""
 
 from __future__ import annotations
 
-import base64
 import contextlib
 import logging
 import select
@@ -10,16 +9,16 @@ import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from datetime import datetime
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from engine.cli import lines
-from engine.cli.connection import connect, connection_options, json_option
+from engine.cli import formats, lines
+from engine.cli.connection import connect, connection_options
+from engine.cli.examples import examples
+from engine.cli.template import TOKENS, Template
 from engine.cli.values import key_values, namespace_name, position, separator, topic_name
 from engine.errors import NotFoundError
-from engine.model.text import plain
 
 if TYPE_CHECKING:
     from engine.sync import Client
@@ -28,9 +27,25 @@ BATCH_MESSAGES = 10_000
 POLL_S = 1.0
 
 
-@click.command()
+TEMPLATE_HELP = (
+    r"Write this for each message, and nothing else, not even a newline: text, \n \t \r \0 \\ \xHH, and "
+    + "; ".join(f"%{token} {meaning}" for token, (meaning, _) in TOKENS.items())
+    + "; %% a percent sign."
+)
+
+
+@click.command(
+    epilog=examples(
+        "engine consume orders --from 2026-01-01 -n 10",
+        "engine consume orders -s audit --mode queue --format json",
+        r"engine consume orders -f '%o %k %v\n'",
+        "engine consume orders --timeout 1 --format arrow > orders.arrow",
+    )
+)
 @click.argument("topic", type=topic_name, required=False)
-@click.option("--namespace", type=namespace_name, metavar="NAMESPACE", help="All its topics, now and later; needs -s.")
+@click.option(
+    "--namespace", type=namespace_name, metavar="NAMESPACE", help="All topics of it, new ones included; needs -s."
+)
 @click.option(
     "--property", "properties", multiple=True, metavar="NAME=VALUE", help="Only topics that have it; with --namespace."
 )
@@ -38,14 +53,25 @@ POLL_S = 1.0
 @click.option(
     "--mode",
     type=click.Choice(["stream", "queue", "checkpoint"]),
-    help="[default: checkpoint, which leaves no trace; with -s stream] queue needs -s.",
+    help="How to read. stream and queue need -s; checkpoint reads without a subscription. [default: stream with -s, "
+    "checkpoint without]",
 )
 @click.option("-n", "count", type=click.IntRange(1), help="Stop after this many messages.")
 @click.option("--from", "start", default=None, help="earliest, latest or (checkpoint) a time. [default: earliest]")
 @click.option("--timeout", type=click.FloatRange(0), help="Stop after this many seconds without a message.")
-@click.option("--create", is_flag=True, help="Make the topic where there is none, and wait for its messages.")
-@click.option("--key-separator", metavar="TEXT", help=r"Print KEY, this text, VALUE. \t means a tab.")
-@json_option
+@click.option("--create", is_flag=True, help="Create the topic if it does not exist, and wait for messages.")
+@click.option(
+    "--format",
+    "form",
+    type=click.Choice(formats.FORMATS),
+    help="raw: the value and a newline. json: an object a line, which engine produce --format json reads. csv: with a "
+    "header. arrow: an Arrow IPC stream. [default: raw]",
+)
+@click.option("-f", "--template", metavar="TEXT", help=TEMPLATE_HELP)
+@click.option(
+    "--key-separator", metavar="TEXT", help=r"With raw: write the key and TEXT before each value; \t is a tab."
+)
+@click.option("--json", "as_json", is_flag=True, help="The same as --format json.")
 @connection_options
 def command(
     topic: str | None,
@@ -59,6 +85,8 @@ def command(
     start: str | None,
     timeout: float | None,
     create: bool,
+    form: str | None,
+    template: str | None,
     key_separator: str | None,
     as_json: bool,
 ) -> None:
@@ -67,20 +95,33 @@ def command(
     begin = position(start or "earliest")
     check_combination(mode, subscription, begin)
     check_topics(topic, namespace, properties, mode)
-    shown = lines.on_terminal()
-    show = partial(as_json_line, ascii_only=shown) if as_json else as_line(separator(key_separator), escaped=shown)
-    out = sys.stdout.buffer
+    form = chosen_format(form, template, key_separator, as_json)
+    shape = None if template is None else Template(template)
+    written = formats.writer(form, shape, separator(key_separator), sys.stdout.buffer, terminal=lines.on_terminal())
     with connect(url, data) as client:
         is_new = topic is not None and check_topic(client, topic, create)
         chosen = Chosen(topic, namespace, key_values(properties) or None)
         consumer, acknowledge = open_consumer(client, mode, chosen, subscription, begin)
         if is_new:
             lines.say(f"created {topic}")
-        with consumer, connection_news():
+        with consumer, connection_news(), written as write:
             for batch in batches(consumer, count, timeout):
-                out.writelines(show(message) for message in batch)
-                out.flush()
+                write(batch)
                 acknowledge(batch)
+
+
+def chosen_format(form: str | None, template: str | None, key_separator: str | None, as_json: bool) -> str:
+    """The format to write. Raises a usage error for options that exclude each other."""
+    if as_json and form not in (None, "json"):
+        raise click.UsageError(f"--json is --format json, and excludes --format {form}")
+    chosen = "json" if as_json else form
+    if template is not None and (chosen or key_separator):
+        raise click.UsageError("-f excludes --format, --json and --key-separator")
+    if key_separator is not None and chosen not in (None, "raw"):
+        raise click.UsageError(f"--key-separator is for --format raw, not {chosen}")
+    if chosen == "arrow" and lines.on_terminal():
+        raise click.UsageError("--format arrow writes binary data: redirect it into a file or another program")
+    return chosen or "raw"
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,47 +230,3 @@ def check_reader() -> None:
     poll.register(sys.stdout.fileno(), 0)
     if any(event & (select.POLLERR | select.POLLHUP) for _, event in poll.poll(0)):
         raise BrokenPipeError
-
-
-def as_line(by: bytes | None, *, escaped: bool = False) -> Callable[[Any], bytes]:
-    """Value and newline, with the key before them where a separator was asked for. `escaped`: as a terminal may show
-    it, all other control characters than tabs and newlines, and bytes that are no text, spelled out.
-    """
-
-    def raw(message: Any) -> bytes:
-        value = bytes(message.value) + b"\n"
-        return value if by is None else (message.key or b"") + by + value
-
-    return (lambda message: for_terminal(raw(message))) if escaped else raw
-
-
-def for_terminal(value: bytes) -> bytes:
-    """Bytes as a terminal may show them."""
-    return plain(value.decode(errors="backslashreplace"), keep="\n\t").encode()
-
-
-def as_json_line(message: Any, *, ascii_only: bool = False) -> bytes:
-    """One object. Bytes that are not text stand in base64 under `…_base64`."""
-    fields = {
-        **as_text("key", message.key),
-        **as_text("value", bytes(message.value)),
-        "id": base64.b64encode(message.id.to_bytes()).decode(),
-        "topic": message.topic,
-        "publish_time": message.publish_time.isoformat(),
-        "event_time": message.event_time.isoformat() if message.event_time else None,
-        "properties": dict(message.properties),
-        "producer": message.producer_name,
-        "sequence_id": message.sequence_id,
-        "redelivery_count": message.redelivery_count,
-    }
-    return lines.json_text(fields, ascii_only=ascii_only).encode() + b"\n"
-
-
-def as_text(name: str, value: bytes | None) -> dict[str, str | None]:
-    """A field of bytes as text where it is text."""
-    if value is None:
-        return {name: None}
-    try:
-        return {name: value.decode()}
-    except UnicodeDecodeError:
-        return {f"{name}_base64": base64.b64encode(value).decode()}

@@ -12,7 +12,6 @@ import click
 
 from engine.cli import lines, output
 from engine.cli.connection import json_option
-from engine.cli.consume import as_text
 from engine.errors import CorruptionError
 
 if TYPE_CHECKING:
@@ -214,8 +213,8 @@ def message_rows(entry: Any) -> list[dict[str, Any]]:
     return [
         {
             "offset": entry.first_offset + index,
-            **as_text("key", message.key),
-            **as_text("value", message.value),
+            **lines.as_text("key", message.key),
+            **lines.as_text("value", message.value),
             "properties": json.dumps(message.properties) if message.properties else None,
             "published": when(entry.publish_time_ms),
             "sequence": message.sequence_id,

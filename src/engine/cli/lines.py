@@ -6,6 +6,7 @@ changes colours or sets the window's title. What a program reads, JSON or a pipe
 
 from __future__ import annotations
 
+import base64
 import json
 import sys
 from typing import Any
@@ -38,3 +39,13 @@ def on_terminal() -> bool:
 def json_text(value: Any, *, ascii_only: bool) -> str:
     """One document in a line. For a terminal it is ASCII alone, which means the same."""
     return json.dumps(value, ensure_ascii=ascii_only)
+
+
+def as_text(name: str, value: bytes | None) -> dict[str, str | None]:
+    """A JSON field of bytes: as text, or in base64 under `…_base64` where it is not UTF-8."""
+    if value is None:
+        return {name: None}
+    try:
+        return {name: value.decode()}
+    except UnicodeDecodeError:
+        return {f"{name}_base64": base64.b64encode(value).decode()}

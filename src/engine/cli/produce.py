@@ -1,28 +1,54 @@
-"""`engine produce`: lines of a file or of the standard input, one message each."""
+"""`engine produce`: lines, lines of JSON or an Arrow stream, from a file or the standard input, as messages."""
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
-from typing import BinaryIO
+from typing import TYPE_CHECKING, BinaryIO
 
 import click
 
-from engine.cli import lines, output
+from engine.cli import lines, output, records
 from engine.cli.connection import connect, connection_options, json_option
+from engine.cli.examples import examples
 from engine.cli.values import key_values, separator, topic_name
-from engine.errors import InvalidArgumentError
+from engine.errors import EngineError, InvalidArgumentError, MessageTooLargeError
 
-PROGRESS_STEP = 1000
+if TYPE_CHECKING:
+    from engine.cli.records import Records
+    from engine.sync import Producer
 
 
-@click.command()
+@click.command(
+    epilog=examples(
+        "seq 1 1000 | engine produce numbers",
+        r"engine produce orders --file orders.tsv --key-separator '\t'",
+        "engine consume orders -n 500 --format json | engine produce copy --format json",
+    )
+)
 @click.argument("topic", type=topic_name)
-@click.option("--file", "source", type=click.File("rb"), default="-", help="Read here instead of the standard input.")
+@click.option("--file", "source", type=click.File("rb"), default="-", help="Read this file, not the standard input.")
+@click.option(
+    "--format",
+    "form",
+    type=click.Choice(records.FORMATS),
+    default="raw",
+    show_default=True,
+    help="raw: each line is a value. json: each line is an object with value, key, properties, event_time. arrow: an "
+    "Arrow IPC stream with those columns. json and arrow are what engine consume writes.",
+)
 @click.option("--key", help="The key of every message.")
-@click.option("--key-separator", metavar="TEXT", help=r"A line is KEY, this text, VALUE. \t means a tab.")
+@click.option(
+    "--key-separator", metavar="TEXT", help=r"Split each line into key and value at the first TEXT; \t is a tab."
+)
 @click.option("--property", "properties", multiple=True, metavar="NAME=VALUE", help="Of every message; repeatable.")
-@click.option("--compression", type=click.Choice(["none", "lz4", "zstd"]), default="none", show_default=True)
+@click.option(
+    "--compression",
+    type=click.Choice(["none", "lz4", "zstd"]),
+    default="none",
+    show_default=True,
+    help="How batches of messages are compressed.",
+)
 @json_option
 @connection_options
 def command(
@@ -30,17 +56,19 @@ def command(
     url: str,
     data: str | None,
     source: BinaryIO,
+    form: str,
     key: str | None,
     key_separator: str | None,
     properties: tuple[str, ...],
     compression: str,
     as_json: bool,
 ) -> None:
-    """Send each line as a message, and return when all are durable."""
+    """Send messages to a topic, and return when all of them are durable. A missing topic is created."""
     if key is not None and key_separator is not None:
         raise click.UsageError("--key and --key-separator exclude each other")
-    common = key_values(properties) or None
-    records = split_lines(source, None if key is None else key.encode(), separator(key_separator))
+    if form != "raw" and (key is not None or key_separator is not None):
+        raise click.UsageError(f"--key and --key-separator are for --format raw; {form} has a key in each message")
+    read = reader(form, source, key, separator(key_separator), key_values(properties) or None)
     count = byte_count = 0
     total = source_size(source)
     failures: list[Exception] = []
@@ -50,19 +78,43 @@ def command(
         output.progress(disable=total is None) as bar,
     ):
         task = bar.add_task("sending", total=total, note="")
-        for record_key, value, line_size in records:
-            producer.send_nowait(value, key=record_key, properties=common)
-            count += 1
-            byte_count += line_size
+        for some in read:
+            send(producer, some)
+            count += len(some)
+            byte_count += some.size
             if failures:
                 break  # what follows would wait for its own timeout, and fail too; flush() raises
-            if count % PROGRESS_STEP == 0:
-                bar.update(task, completed=byte_count, note=f"{count:,} messages")
+            bar.update(task, completed=byte_count, note=f"{count:,} messages")
         producer.flush()
     if as_json:
         output.print_json({"topic": topic, "messages": count, "bytes": byte_count})
     else:
         lines.say(f"{output.plural(count, 'message')} {'is' if count == 1 else 'are'} durable in {topic}")
+
+
+def reader(
+    form: str, source: BinaryIO, key: str | None, by: bytes | None, common: dict[str, str] | None
+) -> Iterator[Records]:
+    if form == "json":
+        return records.json_records(source, common)
+    if form == "arrow":
+        return records.arrow_records(source, common)
+    return records.raw_records(source, None if key is None else key.encode(), by, common)
+
+
+def send(producer: Producer, some: Records) -> None:
+    """Enqueue them. Raises the error of the first message that cannot be sent, with its place, after those before it.
+
+    A batch is checked as a whole before any of it is enqueued, so one with such a message is sent message by message.
+    """
+    try:
+        producer.send_batch(some.values, some.keys, event_times=some.event_times, properties=some.properties)
+    except (MessageTooLargeError, InvalidArgumentError):
+        for index, (value, key, event_time, properties) in enumerate(some.rows()):
+            try:
+                producer.send_nowait(value, key=key, event_time=event_time, properties=properties)
+            except (EngineError, TypeError) as e:
+                raise InvalidArgumentError(f"{some.place(index)}: {e}; nothing from it on was sent") from e
 
 
 def source_size(source: BinaryIO) -> int | None:
@@ -72,17 +124,3 @@ def source_size(source: BinaryIO) -> int | None:
     size = source.seek(0, 2)
     source.seek(0)
     return size
-
-
-def split_lines(source: BinaryIO, key: bytes | None, by: bytes | None) -> Iterator[tuple[bytes | None, bytes, int]]:
-    """(key, value, bytes read) of each line. Raises InvalidArgumentError for a line without the separator."""
-    for number, line in enumerate(source, 1):
-        text = line.removesuffix(b"\n")
-        if by is None:
-            yield key, text, len(line)
-            continue
-        head, found, tail = text.partition(by)
-        if not found:
-            what = f"line {number} has no {by.decode()!r} between key and value"
-            raise InvalidArgumentError(f"{what}; nothing from it on was sent")
-        yield head, tail, len(line)
