@@ -1,4 +1,4 @@
-"""`engine topics autoscale` and `engine namespaces autoscale`: show, set and remove overrides; explain decisions."""
+"""`engine topics autoscale` and `engine namespaces autoscale`: get, set and unset overrides; explain decisions."""
 
 from __future__ import annotations
 
@@ -10,14 +10,35 @@ import click
 
 from engine.cli import lines, output
 from engine.cli.connection import connect, connection_options, json_option
+from engine.cli.groups import Group, examples
 from engine.cli.values import duration, namespace_name, size, topic_name
 from engine.model.autoscale import NAMES, AutoScalePolicyOverride
 from engine.model.names import TopicName
 
 F = TypeVar("F", bound=Callable[..., Any])
 
-SAID_BY = ("topic", "namespace")  # the nearest first; the rest is the broker's
+LEVELS = ("topic", "namespace")  # the nearest first; the rest is the broker's
+FORMER = {"show": "get", "remove": "unset"}
 WHOLE = ("max_segments", "min_segments", "max_dag_depth", "max_buckets")
+
+
+MEANING = {
+    "max_segments": "Active segments at most.",
+    "min_segments": "Active segments at least.",
+    "max_dag_depth": "Merges in a segment's line of ancestors, at most.",
+    "split_cooldown": "Least time between two splits.",
+    "merge_cooldown": "Least time between two merges.",
+    "merge_window": "How long segments must be below the merge thresholds.",
+    "rebucket_cooldown": "Least time between two changes of entry buckets.",
+    "max_buckets": "Entry buckets of a segment, at most.",
+    "split_floor_msg_rate_in": "Below it, more consumers get entry buckets instead of segments.",
+}
+
+
+def meaning(name: str) -> str:
+    """The help of a field of the policy."""
+    verb = "Split a segment above it" if name.startswith("split") else "Merge neighbours below it"
+    return MEANING.get(name, f"{verb}; {'received' if name.endswith('in_threshold') else 'delivered'}.")
 
 
 def field_type(name: str) -> tuple[Any, str]:
@@ -33,7 +54,8 @@ def policy_options(command: F) -> F:
     """Add an option for every field of the policy, under the field's name; None: not given."""
     for name in reversed([name for name in NAMES if name != "enabled"]):
         kind, shown = field_type(name)
-        command = click.option(f"--{name.replace('_', '-')}", type=kind, metavar=shown)(command)
+        option = f"--{name.replace('_', '-')}"
+        command = click.option(option, type=kind, metavar=shown, help=meaning(name))(command)
     return click.option("--enable/--disable", "enabled", default=None, help="Whether topics scale automatically.")(
         command
     )
@@ -43,24 +65,27 @@ def said(options: Mapping[str, Any]) -> dict[str, Any]:
     """The fields that were given. Raises a usage error when there are none."""
     policy = {name: value for name, value in options.items() if value is not None}
     if not policy:
-        raise click.UsageError("give at least one field; `autoscale remove` removes all overrides")
+        raise click.UsageError("give at least one field; `autoscale unset` removes all overrides")
     return policy
 
 
 # -- topics --------------------------------------------------------------------------------------------------------
 
 
-@click.group("autoscale")
+@click.group("autoscale", cls=Group, aliases=FORMER)
 def topics() -> None:
-    """A topic's automatic scaling: the policy in effect, its overrides, the last decision."""
+    """Get and set how a topic splits and merges by itself."""
 
 
-@topics.command()
+@topics.command("get", epilog=examples("engine topics autoscale get orders"))
 @click.argument("topic", type=topic_name)
 @json_option
 @connection_options
-def show(topic: str, url: str, data: str | None, as_json: bool) -> None:
-    """Show the policy in effect, the level that sets each field, and the last decision."""
+def get_topic(topic: str, url: str, data: str | None, as_json: bool) -> None:
+    """Show the policy in effect and the last decision.
+
+    Each field is shown with the level that sets it: the topic, its namespace or the broker.
+    """
     name = TopicName.parse(topic)
     with connect(url, data) as client:
         own = client.admin.get_auto_scale_policy(topic)
@@ -73,16 +98,19 @@ def show(topic: str, url: str, data: str | None, as_json: bool) -> None:
     click.echo()
     effective = AutoScalePolicyOverride.of_json(scaling["policy"]).to_mapping()
     output.print_table(
-        ["field", "value", "said by"], policy_rows(effective, dict(zip(SAID_BY, (own, inherited), strict=True)))
+        ["field", "value", "set by"], policy_rows(effective, dict(zip(LEVELS, (own, inherited), strict=True)))
     )
 
 
-@topics.command("set")
+@topics.command("set", epilog=examples("engine topics autoscale set orders --max-segments 8 --split-cooldown 2m"))
 @click.argument("topic", type=topic_name)
 @policy_options
 @connection_options
 def set_topic(topic: str, url: str, data: str | None, **options: Any) -> None:
-    """Replace a topic's overrides: fields not given are inherited from its namespace or the broker."""
+    """Replace a topic's overrides.
+
+    A field that is not given is inherited from the namespace, else from the broker, also if it was overridden before.
+    """
     policy = said(options)
     with connect(url, data) as client:
         client.admin.set_auto_scale_policy(topic, policy)
@@ -92,11 +120,14 @@ def set_topic(topic: str, url: str, data: str | None, **options: Any) -> None:
         lines.say(f"auto-scale is {state(effective)}")
 
 
-@topics.command()
+@topics.command("unset", epilog=examples("engine topics autoscale unset orders"))
 @click.argument("topic", type=topic_name)
 @connection_options
-def remove(topic: str, url: str, data: str | None) -> None:
-    """Remove a topic's overrides: all fields are inherited from its namespace or the broker."""
+def unset_topic(topic: str, url: str, data: str | None) -> None:
+    """Remove a topic's overrides.
+
+    All fields are inherited from the namespace, else from the broker.
+    """
     with connect(url, data) as client:
         client.admin.remove_auto_scale_policy(topic)
     lines.say(f"{topic} overrides nothing")
@@ -105,17 +136,17 @@ def remove(topic: str, url: str, data: str | None) -> None:
 # -- namespaces ----------------------------------------------------------------------------------------------------
 
 
-@click.group("autoscale")
+@click.group("autoscale", cls=Group, aliases=FORMER)
 def namespaces() -> None:
-    """Automatic scaling of a namespace's topics, unless they override it."""
+    """Get and set how its topics split and merge by themselves."""
 
 
-@namespaces.command("show")
+@namespaces.command("get", epilog=examples("engine namespaces autoscale get public/default"))
 @click.argument("namespace", type=namespace_name)
 @json_option
 @connection_options
 def show_all(namespace: str, url: str, data: str | None, as_json: bool) -> None:
-    """Show the namespace's overrides; other fields are the broker's."""
+    """Show the namespace's overrides."""
     with connect(url, data) as client:
         found = client.admin.get_namespace_auto_scale_policy(namespace)
     if as_json:
@@ -126,23 +157,26 @@ def show_all(namespace: str, url: str, data: str | None, as_json: bool) -> None:
         lines.say(f"{namespace} overrides nothing")
 
 
-@namespaces.command("set")
+@namespaces.command("set", epilog=examples("engine namespaces autoscale set public/default --disable"))
 @click.argument("namespace", type=namespace_name)
 @policy_options
 @connection_options
 def set_all(namespace: str, url: str, data: str | None, **options: Any) -> None:
-    """Replace a namespace's overrides: fields not given are the broker's."""
+    """Replace a namespace's overrides.
+
+    A field that is not given is inherited from the broker, also if it was overridden before.
+    """
     policy = said(options)
     with connect(url, data, create=True) as client:
         client.admin.set_namespace_auto_scale_policy(namespace, policy)
     lines.say(f"{namespace} overrides {', '.join(policy)}")
 
 
-@namespaces.command("remove")
+@namespaces.command("unset", epilog=examples("engine namespaces autoscale unset public/default"))
 @click.argument("namespace", type=namespace_name)
 @connection_options
 def remove_all(namespace: str, url: str, data: str | None) -> None:
-    """Remove a namespace's overrides: all fields are the broker's."""
+    """Remove a namespace's overrides."""
     with connect(url, data) as client:
         client.admin.remove_namespace_auto_scale_policy(namespace)
     lines.say(f"{namespace} overrides nothing")
@@ -193,7 +227,7 @@ def policy_rows(
 ) -> Iterator[tuple[str, str, str]]:
     """(field, value, the level that sets it)."""
     for name in NAMES:
-        by = next((level for level in SAID_BY if name in levels[level]), "broker")
+        by = next((level for level in LEVELS if name in levels[level]), "broker")
         yield name, shown(name, effective[name]), by
 
 

@@ -9,24 +9,28 @@ import click
 from engine.broker.settings.config import setting
 from engine.cli import lines, output
 from engine.cli.connection import connect, connection_options, json_option
+from engine.cli.groups import Group, examples
 from engine.errors import InvalidConfigurationError
 
 
-@click.group()
+@click.group(cls=Group)
 def command() -> None:
-    """Brokers, and their settings at run time."""
+    """Get and set what all brokers of a cluster share."""
 
 
 @command.group()
 def config() -> None:
-    """Limits set at run time: for all brokers that share a metadata store, persistent over restarts."""
+    """Get and set limits while brokers run.
+
+    They hold for all brokers that share a metadata store, and stay set after a restart.
+    """
 
 
-@config.command("list")
+@config.command("list", epilog=examples("engine brokers config list"))
 @json_option
 @connection_options
 def list_config(url: str, data: str | None, as_json: bool) -> None:
-    """List every limit that may be set, its value in effect, and whether it was set at run time."""
+    """List the limits, their values, and which were set here."""
     with connect(url, data) as client:
         effective, given = client.admin.get_runtime_configuration(), client.admin.get_dynamic_configuration()
     if as_json:
@@ -39,11 +43,11 @@ def list_config(url: str, data: str | None, as_json: bool) -> None:
         )
 
 
-@config.command()
+@config.command(epilog=examples("engine brokers config get lookups_max"))
 @click.argument("name")
 @connection_options
 def get(name: str, url: str, data: str | None) -> None:
-    """Print the value in effect, in the unit of the configuration's key."""
+    """Print the value in effect, in the configuration's unit."""
     with contextlib.suppress(InvalidConfigurationError):
         name, _ = setting(name, 0)
     with connect(url, data) as client:
@@ -53,22 +57,26 @@ def get(name: str, url: str, data: str | None) -> None:
     lines.line(shown(effective[name]))
 
 
-@config.command("set")
+@config.command("set", epilog=examples("engine brokers config set lookups_max 500"))
 @click.argument("name")
 @click.argument("value")
 @connection_options
 def set_config(name: str, value: str, url: str, data: str | None) -> None:
-    """Set a limit: a key of the configuration, or the specification's name of it, in the specification's unit."""
+    """Set a limit for all brokers.
+
+    NAME is a key of the configuration, such as lookups_max, or the specification's name of it, such as
+    maxConcurrentLookupRequest; then VALUE is in the specification's unit.
+    """
     with connect(url, data, create=True) as client:
         client.admin.set_dynamic_configuration(name, value)
     lines.say(f"{name} is {value} from now on")
 
 
-@config.command()
+@config.command(epilog=examples("engine brokers config unset lookups_max"))
 @click.argument("name")
 @connection_options
 def unset(name: str, url: str, data: str | None) -> None:
-    """Return to each broker's own configuration."""
+    """Remove a limit: each broker's own configuration holds."""
     with connect(url, data) as client:
         client.admin.remove_dynamic_configuration(name)
     lines.say(f"{name} is what each broker was started with")

@@ -32,12 +32,12 @@ def connection_options(command: F) -> F:
         metavar="URL",
         default=DEFAULT_URL,
         show_default=True,
-        help="The server's URL; also ENGINE_URL.",
+        help="The broker to connect to; also ENGINE_URL.",
     )
     data = click.option(
         "--data",
         type=click.Path(file_okay=False),
-        help="Open this data directory instead of connecting to a server (no server may have it open).",
+        help="Open this data directory, in place of a connection to a broker; no broker may have it open.",
     )
     token = click.option("--token", envvar="ENGINE_TOKEN", expose_value=False, callback=_remember_token, hidden=True)
     token_file = click.option(
@@ -46,7 +46,7 @@ def connection_options(command: F) -> F:
         type=click.Path(exists=True, dir_okay=False),
         expose_value=False,
         callback=_remember,
-        help="File with the server's token; ENGINE_TOKEN is the token itself.",
+        help="File with the broker's token; ENGINE_TOKEN is the token itself.",
     )
     tls = click.option(
         "--tls-ca",
@@ -54,7 +54,7 @@ def connection_options(command: F) -> F:
         type=click.Path(exists=True, dir_okay=False),
         expose_value=False,
         callback=_remember,
-        help="Use TLS, and trust certificates signed by this PEM file.",
+        help="Connect by TLS, and trust certificates signed by this PEM file.",
     )
     return url(data(token(token_file(tls(command)))))
 

@@ -15,10 +15,11 @@ import click
 
 from engine.cli import formats, lines
 from engine.cli.connection import connect, connection_options
-from engine.cli.examples import examples
+from engine.cli.groups import did_you_mean, examples
 from engine.cli.template import TOKENS, Template
 from engine.cli.values import key_values, namespace_name, position, separator, topic_name
-from engine.errors import NotFoundError
+from engine.errors import EngineError, NotFoundError
+from engine.model.names import TopicName
 
 if TYPE_CHECKING:
     from engine.sync import Client
@@ -27,10 +28,13 @@ BATCH_MESSAGES = 10_000
 POLL_S = 1.0
 
 
-TEMPLATE_HELP = (
-    r"Write this for each message, and nothing else, not even a newline: text, \n \t \r \0 \\ \xHH, and "
-    + "; ".join(f"%{token} {meaning}" for token, (meaning, _) in TOKENS.items())
-    + "; %% a percent sign."
+TOKENS_HELP = "\n".join(
+    [
+        "\n\n\b\nTokens of -f:",
+        *(f"  %{token}  {meaning}" for token, (meaning, _) in TOKENS.items()),
+        "  %%  a percent sign",
+        r"  \n \t \r \0 \\ \x1e  characters",
+    ]
 )
 
 
@@ -41,6 +45,7 @@ TEMPLATE_HELP = (
         r"engine consume orders -f '%o %k %v\n'",
         "engine consume orders --timeout 1 --format arrow > orders.arrow",
     )
+    + TOKENS_HELP
 )
 @click.argument("topic", type=topic_name, required=False)
 @click.option(
@@ -56,9 +61,11 @@ TEMPLATE_HELP = (
     help="How to read. stream and queue need -s; checkpoint reads without a subscription. [default: stream with -s, "
     "checkpoint without]",
 )
-@click.option("-n", "count", type=click.IntRange(1), help="Stop after this many messages.")
+@click.option("-n", "count", type=click.IntRange(1), metavar="N", help="Stop after this many messages.")
 @click.option("--from", "start", default=None, help="earliest, latest or (checkpoint) a time. [default: earliest]")
-@click.option("--timeout", type=click.FloatRange(0), help="Stop after this many seconds without a message.")
+@click.option(
+    "--timeout", type=click.FloatRange(0), metavar="SECONDS", help="Stop after this many seconds without a message."
+)
 @click.option("--create", is_flag=True, help="Create the topic if it does not exist, and wait for messages.")
 @click.option(
     "--format",
@@ -67,7 +74,12 @@ TEMPLATE_HELP = (
     help="raw: the value and a newline. json: an object a line, which engine produce --format json reads. csv: with a "
     "header. arrow: an Arrow IPC stream. [default: raw]",
 )
-@click.option("-f", "--template", metavar="TEXT", help=TEMPLATE_HELP)
+@click.option(
+    "-f",
+    "--template",
+    metavar="TEXT",
+    help=r"Write this for each message: text and the tokens below; no newline is added.",
+)
 @click.option(
     "--key-separator", metavar="TEXT", help=r"With raw: write the key and TEXT before each value; \t is a tab."
 )
@@ -90,7 +102,10 @@ def command(
     key_separator: str | None,
     as_json: bool,
 ) -> None:
-    """Print messages as they arrive. Without -s nothing is acknowledged and no other consumer is affected."""
+    """Print messages as they arrive.
+
+    Without -s nothing is acknowledged, and other consumers are not affected.
+    """
     mode = mode or ("stream" if subscription else "checkpoint")
     begin = position(start or "earliest")
     check_combination(mode, subscription, begin)
@@ -178,8 +193,19 @@ def check_topic(client: Client, topic: str, create: bool) -> bool:
     """Whether the topic is new. Raises NotFoundError without --create: most often the name is mistyped."""
     is_new = not client.topic_exists(topic)
     if is_new and not create:
-        raise NotFoundError(f"there is no topic {topic}; --create makes it, and so does `engine produce`")
+        what = f"there is no topic {topic}; --create makes it, and so does `engine produce`."
+        raise NotFoundError(f"{what}{did_you_mean(topic, topics_beside(client, topic))}")
     return is_new
+
+
+def topics_beside(client: Client, topic: str) -> list[str]:
+    """The topics of the namespace, named as `topic` is: in full, with the namespace, or alone."""
+    name = TopicName.parse(topic)
+    prefix = topic.removesuffix(name.local)
+    with contextlib.suppress(EngineError):  # these are for a suggestion
+        found = client.list_topics(f"{name.tenant}/{name.namespace}")
+        return [f"{prefix}{TopicName.parse(one).local}" for one in found]
+    return []
 
 
 def open_consumer(

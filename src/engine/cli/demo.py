@@ -16,6 +16,7 @@ import click
 from engine.cli import output
 from engine.cli.dag import print_layout
 from engine.cli.flights import Flights, load, mean_delays
+from engine.cli.groups import examples
 from engine.cli.live import CONSUMERS as LIVE_CONSUMERS
 from engine.cli.live import PACE, check_live, stream_live
 from engine.cli.reading import read_all, read_shared
@@ -30,11 +31,14 @@ SUBSCRIPTION = "delays"
 CONSUMERS = ("arrivals-1", "arrivals-2")
 
 
-@click.command()
+@click.command(epilog=examples("engine demo"))
 @click.option("--data", type=click.Path(file_okay=False), help="Keep the data here. [default: a temporary directory]")
-@click.option("--topic", default="flights-2013", show_default=True, help="It must not be there yet.")
+@click.option("--topic", default="flights-2013", show_default=True, help="The topic to create; it must not exist yet.")
 def command(data: str | None, topic: str) -> int:
-    """Send 336,776 flights through an embedded engine, in bulk and through a topic that splits, and check every one."""
+    """Send 336,776 flights through an engine, and check each.
+
+    In bulk, and through a topic that splits and merges meanwhile. Needs pip install "engine[demo]".
+    """
     with ExitStack() as stack:
         folder = data or stack.enter_context(tempfile.TemporaryDirectory(prefix="engine-demo-"))
         return run(folder, topic)

@@ -12,6 +12,7 @@ import click
 
 from engine.cli import lines, output
 from engine.cli.connection import json_option
+from engine.cli.groups import examples
 from engine.errors import CorruptionError
 
 if TYPE_CHECKING:
@@ -20,19 +21,29 @@ if TYPE_CHECKING:
 COMPRESSIONS = {0: "none", 1: "lz4", 2: "zstd"}
 
 
-@click.command()
+@click.command(
+    epilog=examples(
+        "engine inspect ./data",
+        "engine inspect ./data/metadata.db --prefix /topics/",
+        "engine inspect --repair --dry-run ./data",
+    )
+)
 @click.argument("path", type=click.Path(path_type=Path))
-@click.option("-n", "limit", type=click.IntRange(0), default=20, show_default=True, help="Rows to show; 0: all.")
-@click.option("--messages", is_flag=True, help="Of a log file: its messages instead of its entries.")
-@click.option("--prefix", default="", help="Of a metadata file: only keys that start so.")
-@click.option("--repair", is_flag=True, help="Of a data directory: new records for what its metadata do not explain.")
-@click.option("--dry-run", is_flag=True, help="With --repair: only say what would be done.")
+@click.option(
+    "-n", "limit", type=click.IntRange(0), default=20, show_default=True, metavar="N", help="Rows to show; 0: all."
+)
+@click.option("--messages", is_flag=True, help="Show the messages of a log file, not its entries.")
+@click.option("--prefix", default="", help="Show only those keys of a metadata file that start with this.")
+@click.option(
+    "--repair", is_flag=True, help="Create new metadata records for messages of a data directory that have none."
+)
+@click.option("--dry-run", is_flag=True, help="With --repair: only list what would be created.")
 @click.option(
     "--transactions",
     type=click.Choice(["hide", "show"]),
     default="hide",
     show_default=True,
-    help="With --repair: messages of transactions whose outcome is lost.",
+    help="With --repair: whether messages of transactions with a lost outcome are delivered.",
 )
 @json_option
 def command(
@@ -45,9 +56,10 @@ def command(
     transactions: str,
     as_json: bool,
 ) -> int:
-    """Look into PATH: a log file, a metadata file, or a whole data directory that no engine has open.
+    """Show what is in a file or directory of an engine.
 
-    Exits with 1 where something is damaged. An incomplete last write is no damage.
+    PATH is a log file, a metadata file, or a data directory that no engine has open. The exit code is 1 where
+    something is damaged; an incomplete last write is no damage.
     """
     from engine.broker.upkeep import offline
 

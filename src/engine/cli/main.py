@@ -10,6 +10,7 @@ from collections.abc import Sequence
 
 import click
 
+from engine.cli.groups import Group, examples
 from engine.errors import EngineError
 from engine.model.text import plain
 
@@ -32,7 +33,7 @@ COMMANDS = {
 INTERRUPTED = 130
 
 
-class Commands(click.Group):
+class Commands(Group):
     """A group whose commands live in modules of their own: `engine serve` does not load what `engine perf` needs."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
@@ -54,10 +55,20 @@ class Commands(click.Group):
             return 0
 
 
-@click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"]})
+@click.group(
+    cls=Commands,
+    context_settings={"help_option_names": ["-h", "--help"]},
+    epilog=examples(
+        "engine serve --data ./data",
+        "seq 1 1000 | engine produce numbers",
+        "engine consume numbers -n 3",
+        "engine topics describe numbers",
+    )
+    + "\n\nExit codes: 0 done, 1 failed, 2 wrong usage, 130 interrupted.",
+)
 @click.version_option(package_name="engine", prog_name="engine")
 def cli() -> None:
-    """An elastic, durable message broker: serve it, feed it, read it, look into it."""
+    """Run an elastic, durable message broker, and work with its topics and messages."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -1,4 +1,4 @@
-"""`engine namespaces`: get, set, remove the policies of a namespace's topics."""
+"""`engine namespaces`: get, set, unset the policies of a namespace's topics."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import click
 
 from engine.cli import autoscale, lines, output
 from engine.cli.connection import connect, connection_options, json_option
+from engine.cli.groups import Group, examples
 from engine.cli.values import duration, namespace_name, size
 
 FOR_EVER = -1
@@ -23,17 +24,20 @@ def retention_size(text: str) -> int:
     return FOR_EVER if text == str(FOR_EVER) else size(text)
 
 
-@click.group()
+@click.group(cls=Group, aliases={"remove": "unset"})
 def command() -> None:
-    """Policies of a namespace, as tenant/namespace: how long messages are kept, what acknowledgements mean."""
+    """Get and set the policies of a namespace.
+
+    A NAMESPACE is named as tenant/namespace. Its policies hold for all of its topics.
+    """
 
 
-@command.command()
+@command.command(epilog=examples("engine namespaces get public/default"))
 @click.argument("namespace", type=namespace_name)
 @json_option
 @connection_options
 def get(namespace: str, url: str, data: str | None, as_json: bool) -> None:
-    """The policies in effect."""
+    """Show the policies in effect."""
     with connect(url, data) as client:
         found = client.admin.get_namespace_policies(namespace)
     if as_json:
@@ -42,11 +46,15 @@ def get(namespace: str, url: str, data: str | None, as_json: bool) -> None:
         output.print_facts((name, shown(name, value)) for name, value in found.items())
 
 
-@command.command("set")
+@command.command(
+    "set", epilog=examples("engine namespaces set public/default --retention-time 36h --retention-size 2GB")
+)
 @click.argument("namespace", type=namespace_name)
 @click.option("--retention-time", type=retention_time, metavar="DURATION", help="-1: for ever. [default: 7d]")
 @click.option("--retention-size", type=retention_size, metavar="BYTES", help="Per segment. [default: -1, no limit]")
-@click.option("--durability", type=click.Choice(["fsync", "interval", "os"]), help="Of topics made from now on.")
+@click.option(
+    "--durability", type=click.Choice(["fsync", "interval", "os"]), help="Of topics that are created from now on."
+)
 @connection_options
 def set_policies(
     namespace: str,
@@ -56,21 +64,24 @@ def set_policies(
     retention_size: int | None,
     durability: str | None,
 ) -> None:
-    """Replace all policies: one that is not given returns to its default."""
+    """Replace all policies.
+
+    One that is not given returns to its default, also if it was set before.
+    """
     said = {"retention_time_s": retention_time, "retention_size_bytes": retention_size, "durability": durability}
     policies = {name: value for name, value in said.items() if value is not None}
     if not policies:
-        raise click.UsageError("give at least one policy; `engine namespaces remove` returns to the broker's defaults")
+        raise click.UsageError("give at least one policy; `engine namespaces unset` returns to the broker's defaults")
     with connect(url, data, create=True) as client:
         client.admin.set_namespace_policies(namespace, policies)
     lines.say(f"set the policies of {namespace}")
 
 
-@command.command()
+@command.command("unset", epilog=examples("engine namespaces unset public/default"))
 @click.argument("namespace", type=namespace_name)
 @connection_options
-def remove(namespace: str, url: str, data: str | None) -> None:
-    """Return to the broker's defaults."""
+def unset_policies(namespace: str, url: str, data: str | None) -> None:
+    """Remove the policies: the broker's defaults hold."""
     with connect(url, data) as client:
         client.admin.remove_namespace_policies(namespace)
     lines.say(f"{namespace} has the broker's defaults")

@@ -11,6 +11,7 @@ import click
 
 from engine.cli import lines, output
 from engine.cli.connection import connect, connection_options, json_option
+from engine.cli.groups import Group, examples
 from engine.errors import AlreadyExistsError, UnsupportedError
 
 if TYPE_CHECKING:
@@ -23,22 +24,51 @@ IDLE_S = 3.0
 Chunk = tuple[list[bytes], list[bytes] | None]  # values and keys
 
 
-@click.group()
+@click.group(cls=Group)
 def command() -> None:
-    """Measure: messages and bytes a second, and how long an acknowledgement takes."""
+    """Measure throughput and latency."""
 
 
-@command.command()
-@click.option("--topic", default="perf", show_default=True, help="Made if it is not there.")
-@click.option("-n", "--messages", type=click.IntRange(1), default=1_000_000, show_default=True)
-@click.option("--size", type=click.IntRange(0), default=100, show_default=True, help="Bytes of a value.")
-@click.option("--keys", type=click.IntRange(0), default=10_000, show_default=True, help="Different keys; 0: keyless.")
-@click.option("--mode", type=click.Choice(["one", "bulk", "wait"]), default="one", show_default=True,
-              help="send_nowait each; send_batch; or send and wait for each acknowledgement.")  # fmt: skip
-@click.option("--rate", type=click.IntRange(1), help="Messages a second, instead of as many as go.")
-@click.option("--segments", type=click.IntRange(1), default=1, show_default=True, help="If the topic is made.")
-@click.option("--durability", type=click.Choice(["fsync", "interval", "os"]), default="fsync", show_default=True)
-@click.option("--compression", type=click.Choice(["none", "lz4", "zstd"]), default="none", show_default=True)
+@command.command(epilog=examples("engine perf produce -n 1000000 --size 100 --mode bulk"))
+@click.option("--topic", default="perf", show_default=True, help="The topic; created if it does not exist.")
+@click.option(
+    "-n",
+    "--messages",
+    type=click.IntRange(1),
+    metavar="N",
+    default=1_000_000,
+    show_default=True,
+    help="How many to send.",
+)
+@click.option("--size", type=click.IntRange(0), metavar="BYTES", default=100, show_default=True, help="Of each value.")
+@click.option(
+    "--keys", type=click.IntRange(0), metavar="N", default=10_000, show_default=True, help="Different keys; 0: none."
+)
+@click.option(
+    "--mode",
+    type=click.Choice(["one", "bulk", "wait"]),
+    default="one",
+    show_default=True,
+    help="one: send_nowait() each. bulk: send_batch(). wait: send() each, and wait until it is durable.",
+)
+@click.option("--rate", type=click.IntRange(1), metavar="N", help="Messages a second. [default: as many as possible]")
+@click.option(
+    "--segments", type=click.IntRange(1), metavar="N", default=1, show_default=True, help="Of a topic that is created."
+)
+@click.option(
+    "--durability",
+    type=click.Choice(["fsync", "interval", "os"]),
+    default="fsync",
+    show_default=True,
+    help="Of a topic that is created.",
+)
+@click.option(
+    "--compression",
+    type=click.Choice(["none", "lz4", "zstd"]),
+    default="none",
+    show_default=True,
+    help="How batches of messages are compressed.",
+)
 @json_option
 @connection_options
 def produce(
@@ -55,7 +85,7 @@ def produce(
     compression: str,
     as_json: bool,
 ) -> None:
-    """Send messages as fast as the engine takes them, or at a steady rate, and wait until all are durable."""
+    """Send messages, and measure until all are durable."""
     with connect(url, data, create=True) as client:
         make_topic(client, topic, segments, durability)
         with client.producer(topic, compression=compression) as producer:
@@ -151,17 +181,27 @@ def percentiles(waits: list[float]) -> dict[str, float]:
     }
 
 
-@command.command()
-@click.option("--topic", default="perf", show_default=True)
-@click.option("-n", "--messages", type=click.IntRange(1), help="Stop after so many; otherwise when none come any more.")
-@click.option("-s", "--subscription", help="Read and acknowledge as this subscription, instead of as a checkpoint.")
-@click.option("--columns", is_flag=True, help="Take each batch as an Arrow table instead of message by message.")
+@command.command(epilog=examples("engine perf consume", "engine perf consume -s work --columns"))
+@click.option("--topic", default="perf", show_default=True, help="The topic to read.")
+@click.option(
+    "-n",
+    "--messages",
+    type=click.IntRange(1),
+    metavar="N",
+    help="Stop after so many. [default: when none comes for 3 s]",
+)
+@click.option(
+    "-s",
+    "--subscription",
+    help="Read and acknowledge as this subscription. [default: a checkpoint consumer, without one]",
+)
+@click.option("--columns", is_flag=True, help="Read each batch as an Arrow table, not message by message.")
 @json_option
 @connection_options
 def consume(
     url: str, data: str | None, topic: str, messages: int | None, subscription: str | None, columns: bool, as_json: bool
 ) -> None:
-    """Read a topic from its start as fast as it comes."""
+    """Read a topic from its start, and measure."""
     if columns and importlib.util.find_spec("pyarrow") is None:
         raise UnsupportedError("--columns needs pyarrow 17 or later: pip install pyarrow")
     with connect(url, data) as client, open_reader(client, topic, subscription) as consumer:

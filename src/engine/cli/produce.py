@@ -10,7 +10,7 @@ import click
 
 from engine.cli import lines, output, records
 from engine.cli.connection import connect, connection_options, json_option
-from engine.cli.examples import examples
+from engine.cli.groups import examples
 from engine.cli.values import key_values, separator, topic_name
 from engine.errors import EngineError, InvalidArgumentError, MessageTooLargeError
 
@@ -63,7 +63,10 @@ def command(
     compression: str,
     as_json: bool,
 ) -> None:
-    """Send messages to a topic, and return when all of them are durable. A missing topic is created."""
+    """Send the lines of a file or of the standard input.
+
+    Returns when all messages are durable. A missing topic is created, unless the broker is configured not to.
+    """
     if key is not None and key_separator is not None:
         raise click.UsageError("--key and --key-separator exclude each other")
     if form != "raw" and (key is not None or key_separator is not None):

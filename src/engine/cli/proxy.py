@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from engine.cli.groups import examples
 from engine.cli.secrets import refuse_argument
 from engine.cli.serve import (
     LOG_FORMATS,
@@ -30,19 +31,37 @@ if TYPE_CHECKING:
 _FILE = click.Path(exists=True, dir_okay=False)
 
 
-@click.command()
+@click.command(epilog=examples("engine proxy --broker engine://10.0.0.1:6650 --broker engine://10.0.0.2:6650"))
 @click.option(
-    "--broker", "brokers", multiple=True, type=service_url, metavar="URL", help="A broker; any number of them."
+    "--broker",
+    "brokers",
+    multiple=True,
+    type=service_url,
+    metavar="URL",
+    help="A broker to connect clients to; repeatable.",
 )
-@click.option("--listen", default="127.0.0.1:6650", show_default=True, callback=address, help="HOST:PORT for clients.")
+@click.option(
+    "--listen",
+    default="127.0.0.1:6650",
+    show_default=True,
+    metavar="HOST:PORT",
+    callback=address,
+    help="Address for clients.",
+)
 @click.option(
     "--admin",
     default="none",
     show_default=True,
+    metavar="HOST:PORT",
     callback=address_or_none,
-    help="HOST:PORT for health, metrics and the brokers' admin API; none: not served.",
+    help="Address of health checks, metrics and the brokers' admin API (HTTP). With none, they are not served.",
 )
-@click.option("--allow", multiple=True, metavar="URL", help="Further brokers; * is any text, as in engine://b-*:6650.")
+@click.option(
+    "--allow",
+    multiple=True,
+    metavar="URL",
+    help="Other brokers that clients may be connected to, as a pattern: engine://b-*:6650; repeatable.",
+)
 @click.option("--token", "broker_token", envvar="ENGINE_TOKEN", callback=refuse_argument, hidden=True)
 @click.option(
     "--token-file",
@@ -58,13 +77,32 @@ _FILE = click.Path(exists=True, dir_okay=False)
     envvar="ENGINE_AUTH_TOKEN_FILE",
     help="File with the token required of clients; ENGINE_AUTH_TOKEN is the token itself.",
 )
-@click.option("--insecure", is_flag=True, envvar="ENGINE_INSECURE", help="Listen for other machines without a token.")
-@click.option("--tls-ca", "broker_tls_ca", type=_FILE, envvar="ENGINE_TLS_CA", help="Use TLS towards the brokers.")
-@click.option("--tls-cert", type=_FILE, help="Serve clients by TLS, with this certificate.")
-@click.option("--tls-key", type=_FILE, help="Its key.")
-@click.option("--config", type=click.Path(dir_okay=False), help="A TOML file; options win over it.")
-@click.option("--log-level", type=click.Choice(LOG_LEVELS), default="info", show_default=True)
-@click.option("--log-format", type=click.Choice(LOG_FORMATS), default="text", show_default=True, help="One line each.")
+@click.option(
+    "--insecure",
+    is_flag=True,
+    envvar="ENGINE_INSECURE",
+    help="Allow addresses that other machines reach without a token.",
+)
+@click.option(
+    "--tls-ca",
+    "broker_tls_ca",
+    type=_FILE,
+    envvar="ENGINE_TLS_CA",
+    help="Connect to brokers by TLS, and trust certificates signed by this PEM file.",
+)
+@click.option("--tls-cert", type=_FILE, help="Require TLS of clients; the certificate, as a PEM file.")
+@click.option("--tls-key", type=_FILE, help="The certificate's key, as a PEM file.")
+@click.option("--config", type=click.Path(dir_okay=False), help="Settings, as a TOML file. Options override it.")
+@click.option(
+    "--log-level",
+    type=click.Choice(LOG_LEVELS),
+    default="info",
+    show_default=True,
+    help="The least severe messages to log.",
+)
+@click.option(
+    "--log-format", type=click.Choice(LOG_FORMATS), default="text", show_default=True, help="Form of log lines."
+)
 def command(
     brokers: tuple[str, ...],
     listen: tuple[str, int],
@@ -76,9 +114,9 @@ def command(
     log_format: str,
     **options: str | None,
 ) -> None:
-    """Let clients outside reach brokers through one address. SIGTERM or Ctrl-C closes cleanly.
+    """Let clients reach brokers through one address.
 
-    SIGHUP reads the configuration, the token files and the certificate again.
+    SIGTERM or Ctrl-C ends it; SIGHUP makes it read the configuration, the token files and the certificate again.
     """
     from engine.cli.logs import configure
     from engine.proxy.config import ProxyConfig

@@ -9,6 +9,7 @@ import click
 from engine.cli import lines, output
 from engine.cli.connection import connect, connection_options, json_option
 from engine.cli.dag import hash_range
+from engine.cli.groups import examples
 from engine.cli.values import topic_name
 
 
@@ -22,39 +23,45 @@ def segment_id(text: str) -> int:
 NUMBERS = {"ignore_unknown_options": True}  # -1 is a wrong number, and no option that is missing
 
 
-@click.command(context_settings=NUMBERS)
+@click.command(context_settings=NUMBERS, epilog=examples("engine topics split orders 0"))
 @click.argument("topic", type=topic_name)
 @click.argument("segment", type=segment_id)
 @json_option
 @connection_options
 def split(topic: str, segment: int, url: str, data: str | None, as_json: bool) -> None:
-    """Split a segment's hash range in halves: more of everything in parallel. Producers and consumers follow."""
+    """Split a segment into two.
+
+    Each gets half of the hash range, so half of the keys. Producers and consumers follow by themselves.
+    """
     with connect(url, data) as client:
         metadata = client.admin.split_segment(topic, segment)
     report(f"split segment {segment} of {topic}", [segment], metadata, as_json)
 
 
-@click.command(context_settings=NUMBERS)
+@click.command(context_settings=NUMBERS, epilog=examples("engine topics merge orders 1 2"))
 @click.argument("topic", type=topic_name)
 @click.argument("segment", type=segment_id)
 @click.argument("other", type=segment_id)
 @json_option
 @connection_options
 def merge(topic: str, segment: int, other: int, url: str, data: str | None, as_json: bool) -> None:
-    """Make one of two segments whose hash ranges are neighbours."""
+    """Merge two segments with neighbouring hash ranges."""
     with connect(url, data) as client:
         metadata = client.admin.merge_segments(topic, segment, other)
     report(f"merged segments {segment} and {other} of {topic}", [segment, other], metadata, as_json)
 
 
-@click.command(context_settings=NUMBERS)
+@click.command(context_settings=NUMBERS, epilog=examples("engine topics rebucket orders 0 16"))
 @click.argument("topic", type=topic_name)
 @click.argument("segment", type=segment_id)
 @click.argument("buckets", type=click.IntRange(1))
 @json_option
 @connection_options
 def rebucket(topic: str, segment: int, buckets: int, url: str, data: str | None, as_json: bool) -> None:
-    """Replace a segment by one of the same hash range with BUCKETS entry buckets."""
+    """Change the number of a segment's entry buckets.
+
+    A new segment of the same hash range, with BUCKETS entry buckets, replaces it.
+    """
     with connect(url, data) as client:
         metadata = client.admin.rebucket_segment(topic, segment, buckets)
     report(f"rebucketed segment {segment} of {topic}", [segment], metadata, as_json)

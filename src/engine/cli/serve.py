@@ -1,4 +1,4 @@
-"""`engine serve`: a broker on two ports, until it is told to stop."""
+"""`engine serve`: a broker on two ports, until a signal stops it."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from engine.cli import lines
+from engine.cli.groups import examples
 from engine.errors import ConnectError, EngineError
 
 if TYPE_CHECKING:
@@ -38,25 +39,55 @@ def address_or_none(context: click.Context, parameter: click.Parameter, text: st
     return None if text == "none" else address(context, parameter, text)
 
 
-@click.command()
-@click.option("--data", required=True, type=click.Path(file_okay=False), help="Where everything is kept.")
-@click.option("--listen", default="127.0.0.1:6650", show_default=True, callback=address, help="HOST:PORT for clients.")
+@click.command(
+    epilog=examples(
+        "engine serve --data ./data",
+        "engine serve --data /var/lib/engine --listen 0.0.0.0:6650 --auth-token-file /etc/engine/token --admin none",
+    )
+)
+@click.option(
+    "--data",
+    required=True,
+    type=click.Path(file_okay=False),
+    help="The directory of all data; created if it does not exist.",
+)
+@click.option(
+    "--listen",
+    default="127.0.0.1:6650",
+    show_default=True,
+    metavar="HOST:PORT",
+    callback=address,
+    help="Address for clients.",
+)
 @click.option(
     "--admin",
     default="127.0.0.1:8080",
     show_default=True,
+    metavar="HOST:PORT",
     callback=address_or_none,
-    help="HOST:PORT of the admin API, for REST and client.admin; none: not served.",
+    help="Address of the admin API (HTTP), of metrics and health checks. With none, they are not served.",
 )
-@click.option("--config", type=click.Path(dir_okay=False), help="A TOML file; ENGINE_… variables win over it.")
+@click.option(
+    "--config",
+    type=click.Path(dir_okay=False),
+    help="Settings, as a TOML file. Environment variables ENGINE_… override it.",
+)
 @click.option(
     "--auth-token-file",
     type=click.Path(dir_okay=False),
-    help="Holds what clients must know; ENGINE_AUTH_TOKEN is it.",
+    help="File with the token required of clients. ENGINE_AUTH_TOKEN is the token itself.",
 )
-@click.option("--insecure", is_flag=True, help="Listen for other machines without a token.")
-@click.option("--log-level", type=click.Choice(LOG_LEVELS), default="info", show_default=True)
-@click.option("--log-format", type=click.Choice(LOG_FORMATS), default="text", show_default=True, help="One line each.")
+@click.option("--insecure", is_flag=True, help="Allow addresses that other machines reach without a token.")
+@click.option(
+    "--log-level",
+    type=click.Choice(LOG_LEVELS),
+    default="info",
+    show_default=True,
+    help="The least severe messages to log.",
+)
+@click.option(
+    "--log-format", type=click.Choice(LOG_FORMATS), default="text", show_default=True, help="Form of log lines."
+)
 def command(
     data: str,
     listen: tuple[str, int],
@@ -67,9 +98,10 @@ def command(
     log_level: str,
     log_format: str,
 ) -> None:
-    """Serve a data directory. The port answers when the broker is ready; SIGTERM or Ctrl-C closes cleanly.
+    """Run a broker on a data directory.
 
-    SIGHUP reads the configuration, the token file and the certificate again.
+    Clients can connect when it has printed "serving". SIGTERM or Ctrl-C ends it; SIGHUP makes it read the
+    configuration, the token file and the certificate again.
     """
     from engine.broker.settings.config import BrokerConfig
     from engine.cli.logs import configure

@@ -6,22 +6,23 @@ import click
 
 from engine.cli import lines, output
 from engine.cli.connection import connect, connection_options, json_option
+from engine.cli.groups import Group, examples
 from engine.cli.statistics import print_subscription, print_subscriptions
 from engine.cli.values import offset_range, position, subscription_name, topic_name
 from engine.errors import NotFoundError
 
 
-@click.group()
+@click.group(cls=Group)
 def command() -> None:
-    """Subscriptions of a topic: list, watch their numbers, create, delete, move, clear."""
+    """Create, list, move and delete a topic's subscriptions."""
 
 
-@command.command("list")
+@command.command("list", epilog=examples("engine subscriptions list orders"))
 @click.argument("topic", type=topic_name)
 @json_option
 @connection_options
 def list_subscriptions(topic: str, url: str, data: str | None, as_json: bool) -> None:
-    """The subscriptions of a topic, with what is known of each."""
+    """List a topic's subscriptions, their backlogs and consumers."""
     with connect(url, data) as client:
         found = client.admin.get_stats(topic).get("subscriptions", {})
     if as_json:
@@ -30,13 +31,13 @@ def list_subscriptions(topic: str, url: str, data: str | None, as_json: bool) ->
     print_subscriptions(found)
 
 
-@command.command()
+@command.command(epilog=examples("engine subscriptions stats orders billing"))
 @click.argument("topic", type=topic_name)
 @click.argument("subscription", type=subscription_name)
 @json_option
 @connection_options
 def stats(topic: str, subscription: str, url: str, data: str | None, as_json: bool) -> None:
-    """What a subscription is doing: its backlog in each segment, its consumers."""
+    """Show a subscription's backlog and its consumers."""
     with connect(url, data) as client:
         found = client.admin.get_stats(topic)
     facts = found["subscriptions"].get(subscription)
@@ -48,25 +49,35 @@ def stats(topic: str, subscription: str, url: str, data: str | None, as_json: bo
         print_subscription(subscription, facts)
 
 
-@command.command()
+@command.command(epilog=examples("engine subscriptions create orders billing --from earliest"))
 @click.argument("topic", type=topic_name)
 @click.argument("subscription", type=subscription_name)
-@click.option("--from", "initial", type=click.Choice(["earliest", "latest"]), default="latest", show_default=True)
+@click.option(
+    "--from",
+    "initial",
+    type=click.Choice(["earliest", "latest"]),
+    default="latest",
+    show_default=True,
+    help="Begin with the first stored message, or behind the last one.",
+)
 @connection_options
 def create(topic: str, subscription: str, url: str, data: str | None, initial: str) -> None:
-    """Make a subscription, before its first consumer comes."""
+    """Create a subscription before its first consumer attaches."""
     with connect(url, data) as client:
         client.admin.create_subscription(topic, subscription, initial_position=initial)
     lines.say(f"created {subscription} on {topic}")
 
 
-@command.command()
+@command.command(epilog=examples("engine subscriptions delete orders billing"))
 @click.argument("topic", type=topic_name)
 @click.argument("subscription", type=subscription_name)
-@click.option("--yes", is_flag=True, help="Do not ask.")
+@click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
 @connection_options
 def delete(topic: str, subscription: str, url: str, data: str | None, yes: bool) -> None:
-    """Delete a subscription with what it has acknowledged."""
+    """Delete a subscription and its position.
+
+    Its consumers end with NotFoundError. The messages stay in the topic.
+    """
     if not yes:
         lines.confirm(f"Delete the subscription {subscription} of {topic}?")
     with connect(url, data) as client:
@@ -74,32 +85,41 @@ def delete(topic: str, subscription: str, url: str, data: str | None, yes: bool)
     lines.say(f"deleted {subscription} from {topic}")
 
 
-@command.command()
+@command.command(
+    epilog=examples(
+        "engine subscriptions seek orders billing 2026-01-31T12:00:00Z",
+        "engine subscriptions seek orders billing earliest",
+    )
+)
 @click.argument("topic", type=topic_name)
 @click.argument("subscription", type=subscription_name)
 @click.argument("when")
 @connection_options
 def seek(topic: str, subscription: str, when: str, url: str, data: str | None) -> None:
-    """Move a subscription to WHEN: earliest, latest, an ISO 8601 time, or milliseconds since 1970."""
+    """Move a subscription back or forward.
+
+    WHEN is earliest, latest, an ISO 8601 time (UTC without a zone), or milliseconds since 1970.
+    """
     aim = position(when)
     with connect(url, data) as client:
         client.admin.seek_subscription(topic, subscription, aim)
     lines.say(f"{subscription} on {topic} continues at {aim}")
 
 
-@command.command()
+@command.command(epilog=examples("engine subscriptions skip orders billing 3 100..149"))
 @click.argument("topic", type=topic_name)
 @click.argument("subscription", type=subscription_name)
 @click.argument("segment", type=click.IntRange(min=0))
 @click.argument("offsets", type=offset_range)
-@click.option("--yes", is_flag=True, help="Do not ask.")
+@click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
 @connection_options
 def skip(
     topic: str, subscription: str, segment: int, offsets: tuple[int, int], url: str, data: str | None, yes: bool
 ) -> None:
-    """Acknowledge OFFSETS of a SEGMENT, "7" or "100..149", unread.
+    """Acknowledge messages that cannot be read.
 
-    A bad entry, at which consumers stop, is named so in their errors. They go on behind it at once.
+    A consumer that stops at a damaged entry names its SEGMENT and OFFSETS ("7" or "100..149") in the error. After this
+    command it continues behind them.
     """
     first, last = offsets
     if not yes:
@@ -110,13 +130,16 @@ def skip(
     lines.say(f"{subscription} on {topic} goes on behind offset {last} of segment {segment}")
 
 
-@command.command("clear-backlog")
+@command.command("clear-backlog", epilog=examples("engine subscriptions clear-backlog orders billing"))
 @click.argument("topic", type=topic_name)
 @click.argument("subscription", type=subscription_name)
-@click.option("--yes", is_flag=True, help="Do not ask.")
+@click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
 @connection_options
 def clear_backlog(topic: str, subscription: str, url: str, data: str | None, yes: bool) -> None:
-    """Acknowledge everything that a subscription has not: it goes on with what comes next."""
+    """Acknowledge all messages of a subscription, read or not.
+
+    It continues with the next message that is sent.
+    """
     if not yes:
         lines.confirm(f"Acknowledge all that {subscription} of {topic} has not read?")
     with connect(url, data) as client:

@@ -14,6 +14,7 @@ from rich.text import Text
 from engine.cli import lines, output
 from engine.cli.connection import connect, connection_options
 from engine.cli.exposition import Metrics
+from engine.cli.groups import examples
 from engine.cli.top_view import SORTS, View, look, rendered
 from engine.errors import EngineError
 from engine.model.text import plain
@@ -91,17 +92,24 @@ class Looks:
         self.changed.set()
 
 
-@click.command()
-@click.option("--interval", type=click.FloatRange(min=0.1), default=2.0, show_default=True, help="Seconds.")
+@click.command(epilog=examples("engine top --sort backlog", "engine top --once --json"))
+@click.option(
+    "--interval",
+    type=click.FloatRange(min=0.1),
+    default=2.0,
+    show_default=True,
+    metavar="SECONDS",
+    help="Between two looks.",
+)
 @click.option("--sort", type=click.Choice(SORTS), default="in", show_default=True, help="Order of the topics.")
-@click.option("--segments", is_flag=True, help="Show each segment.")
-@click.option("--once", is_flag=True, help="Print once and exit.")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object a line per refresh.")
+@click.option("--segments", is_flag=True, help="Show each segment of the topics.")
+@click.option("--once", is_flag=True, help="Print the current state and exit.")
+@click.option("--json", "as_json", is_flag=True, help="Print a line with a JSON object at each look.")
 @connection_options
 def command(url: str, data: str | None, interval: float, sort: str, segments: bool, once: bool, as_json: bool) -> None:
-    """A live view of one broker: topics, rates, backlogs, memory. Ctrl-C ends it.
+    """Watch a broker: topics, rates, backlogs, memory.
 
-    When the broker does not answer, it reports that and keeps showing the last values.
+    Ctrl-C ends it. While the broker does not answer, the last values stay on the screen with a note.
     """
     looks = Looks(url, data, interval, sort)
     if once:

@@ -12,33 +12,48 @@ from engine.cli import autoscale, lines, output, reshape
 from engine.cli.autoscale import scaling_facts
 from engine.cli.connection import connect, connection_options, json_option
 from engine.cli.dag import only_active, print_layout
+from engine.cli.groups import Group, examples
 from engine.cli.statistics import print_stats
 from engine.cli.values import key_values, namespace_name, topic_name
 
 if TYPE_CHECKING:
     from engine.sync import Client
 
-THE_BROKERS = "[default: the broker's]"
-THE_NAMESPACES = "Durability of an acknowledgement. [default: the namespace's, or the broker's]"
+THE_BROKERS = "[default: as the broker is configured]"
+THE_NAMESPACES = (
+    "When a message counts as stored: synced to disk, synced at intervals, or handed to the operating "
+    "system. [default: the namespace's policy, else as the broker is configured]"
+)
 
 
-@click.group()
+@click.group(cls=Group)
 def command() -> None:
-    """Topics: list, create, describe, split, merge, show statistics, delete."""
+    """Create, list, describe, reshape and delete topics."""
 
 
-@command.command("list")
+@command.command(
+    "list",
+    epilog=examples("engine topics list", "engine topics list --namespace acme/orders --property team=billing --watch"),
+)
 @click.option(
     "--namespace",
     type=namespace_name,
     metavar="NAMESPACE",
     default="public/default",
     show_default=True,
-    help="As tenant/namespace.",
+    help="The namespace, as tenant/namespace.",
 )
-@click.option("--property", "properties", multiple=True, metavar="NAME=VALUE", help="Only topics that have it.")
-@click.option("--pattern", metavar="RE2", help="Only topics whose own name it matches as a whole.")
-@click.option("--watch", is_flag=True, help="Go on: + before a topic that is made, - before one that is gone.")
+@click.option(
+    "--property", "properties", multiple=True, metavar="NAME=VALUE", help="Only topics with this property; repeatable."
+)
+@click.option(
+    "--pattern",
+    metavar="RE2",
+    help="Only topics whose name, without tenant and namespace, matches this regular expression as a whole.",
+)
+@click.option(
+    "--watch", is_flag=True, help="Keep running and print changes: + before a created topic, - before a deleted one."
+)
 @json_option
 @connection_options
 def list_topics(
@@ -78,13 +93,24 @@ def watch_topics(
                     lines.line(f"{sign} {name}")
 
 
-@command.command()
+@command.command(epilog=examples("engine topics create orders --segments 4 --property team=billing"))
 @click.argument("topic", type=topic_name)
-@click.option("--segments", type=click.IntRange(1), help=f"How many to start with. {THE_BROKERS}")
-@click.option("--key-hash", type=click.Choice(["xxh64", "murmur3"]), help=f"Fixed for good. {THE_BROKERS}")
+@click.option("--segments", type=click.IntRange(1), metavar="N", help=f"Segments at the start. {THE_BROKERS}")
+@click.option(
+    "--key-hash",
+    type=click.Choice(["xxh64", "murmur3"]),
+    help=f"How keys are hashed; cannot be changed later. {THE_BROKERS}",
+)
 @click.option("--durability", type=click.Choice(["fsync", "interval", "os"]), help=THE_NAMESPACES)
-@click.option("--entry-buckets", type=click.IntRange(1), help=f"Per topic, at the start. {THE_BROKERS}")
-@click.option("--property", "properties", multiple=True, metavar="NAME=VALUE", help="May be repeated.")
+@click.option(
+    "--entry-buckets",
+    type=click.IntRange(1),
+    metavar="N",
+    help=f"Entry buckets of the topic at the start. {THE_BROKERS}",
+)
+@click.option(
+    "--property", "properties", multiple=True, metavar="NAME=VALUE", help="A property of the topic; repeatable."
+)
 @connection_options
 def create(
     topic: str,
@@ -96,7 +122,7 @@ def create(
     entry_buckets: int | None,
     properties: tuple[str, ...],
 ) -> None:
-    """Create a topic. Options not given are taken from the broker's configuration."""
+    """Create a topic."""
     with connect(url, data, create=True) as client:
         client.admin.create_topic(
             topic,
@@ -109,13 +135,13 @@ def create(
     lines.say(f"created {topic}")
 
 
-@command.command()
+@command.command(epilog=examples("engine topics describe orders"))
 @click.argument("topic", type=topic_name)
-@click.option("--active", is_flag=True, help="Without the sealed segments: one line for each active one.")
+@click.option("--active", is_flag=True, help="List only active segments, one a line.")
 @json_option
 @connection_options
 def describe(topic: str, url: str, data: str | None, active: bool, as_json: bool) -> None:
-    """Show a topic's properties, and its segments as the tree of splits and merges."""
+    """Show a topic's properties and the tree of its segments."""
     with connect(url, data) as client:
         metadata = client.admin.get_metadata(topic)
         metadata = only_active(metadata) if active else metadata
@@ -146,12 +172,15 @@ def change_text(change: dict[str, Any]) -> str:
     return f"{change['kind']}{' of ' if parents else ''}{parents}, phase {change['phase']!r}"
 
 
-@command.command()
+@command.command(epilog=examples("engine topics stats orders"))
 @click.argument("topic", type=topic_name)
 @json_option
 @connection_options
 def stats(topic: str, url: str, data: str | None, as_json: bool) -> None:
-    """Show a topic's statistics: its segments, its subscriptions, their consumers."""
+    """Show rates, sizes and backlogs of a topic.
+
+    For the topic, its segments, its subscriptions and their consumers.
+    """
     with connect(url, data) as client:
         found = client.admin.get_stats(topic)
     if as_json:
@@ -160,12 +189,12 @@ def stats(topic: str, url: str, data: str | None, as_json: bool) -> None:
     print_stats(found)
 
 
-@command.command()
+@command.command(epilog=examples("engine topics delete orders"))
 @click.argument("topic", type=topic_name)
-@click.option("--yes", is_flag=True, help="Do not ask.")
+@click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
 @connection_options
 def delete(topic: str, url: str, data: str | None, yes: bool) -> None:
-    """Delete a topic with everything in it."""
+    """Delete a topic and every message in it."""
     if not yes:
         lines.confirm(f"Delete {topic} and every message in it?")
     with connect(url, data) as client:

@@ -8,6 +8,7 @@ import click
 
 from engine.cli import lines, output
 from engine.cli.connection import connect, connection_options, json_option
+from engine.cli.groups import Group, examples
 from engine.cli.values import checked, duration, segment_name
 from engine.model.transactions import parse_id
 
@@ -16,15 +17,29 @@ def transaction_id(text: str) -> str:
     return checked(text, parse_id)
 
 
-@click.group()
+@click.group(cls=Group, aliases={"get": "show"})
 def command() -> None:
-    """Transactions: list open ones, show participants, abort."""
+    """List, show and abort transactions."""
 
 
-@command.command("list")
-@click.option("--open-longer-than", type=duration, help="Only those of at least this age: 90, 90s, 5m.")
-@click.option("--segment", type=segment_name, help="Only those with operations in it: segment://….")
-@click.option("--limit", type=click.IntRange(1, 10_000), default=1_000, show_default=True, help="Only the oldest ones.")
+@command.command("list", epilog=examples("engine transactions list --open-longer-than 5m"))
+@click.option(
+    "--open-longer-than", type=duration, metavar="DURATION", help="Only those of at least this age: 90, 90s, 5m."
+)
+@click.option(
+    "--segment",
+    type=segment_name,
+    metavar="SEGMENT",
+    help="Only those with operations in this segment: segment://tenant/namespace/topic/0000-ffff-0.",
+)
+@click.option(
+    "--limit",
+    type=click.IntRange(1, 10_000),
+    default=1_000,
+    show_default=True,
+    metavar="N",
+    help="At most so many, the oldest.",
+)
 @json_option
 @connection_options
 def list_transactions(
@@ -42,12 +57,12 @@ def list_transactions(
     )
 
 
-@command.command()
+@command.command(epilog=examples("engine transactions show 3f00000000000a1b"))
 @click.argument("ident", metavar="ID", type=transaction_id)
 @json_option
 @connection_options
 def show(url: str, data: str | None, as_json: bool, ident: str) -> None:
-    """Show one transaction, and its participants with operations not applied yet."""
+    """Show a transaction and its pending operations."""
     with connect(url, data) as client:
         found = client.admin.get_transaction(ident)
     if as_json:
@@ -74,12 +89,15 @@ def show(url: str, data: str | None, as_json: bool, ident: str) -> None:
         )
 
 
-@command.command()
+@command.command(epilog=examples("engine transactions abort 3f00000000000a1b"))
 @click.argument("ident", metavar="ID", type=transaction_id)
-@click.option("--yes", is_flag=True, help="Do not ask.")
+@click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
 @connection_options
 def abort(url: str, data: str | None, ident: str, yes: bool) -> None:
-    """Abort an open transaction: nothing of it takes effect, and its participants are refused."""
+    """Abort an open transaction.
+
+    None of its messages is delivered, none of its acknowledgements takes effect, and its further requests fail.
+    """
     if not yes:
         lines.confirm(f"Abort the transaction {ident}?")
     with connect(url, data) as client:
