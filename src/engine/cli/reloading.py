@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, TypeVar
 from engine.broker.admin.dynamic import DYNAMIC
 from engine.broker.settings.doors import Exposed
 from engine.errors import AlreadyClosedError, InvalidConfigurationError
+from engine.proxy.limits import LIMITS
 
 if TYPE_CHECKING:
     from engine.broker.server import Broker
@@ -23,7 +24,7 @@ C = TypeVar("C", "BrokerConfig", "ProxyConfig")
 
 _DOORS = ("auth_token", "admin_hosts", "tls_cert", "tls_key")
 BROKER_KEYS = (*_DOORS, *DYNAMIC)
-PROXY_KEYS = (*_DOORS, "broker_token")
+PROXY_KEYS = (*_DOORS, "broker_token", *LIMITS)
 
 
 def reload_broker(broker: Broker, config: BrokerConfig) -> None:
@@ -40,9 +41,9 @@ def reload_broker(broker: Broker, config: BrokerConfig) -> None:
 
 def reload_proxy(proxy: Proxy, config: ProxyConfig) -> None:
     """The same for a proxy."""
-    merged = _merged(proxy.config, config, PROXY_KEYS)
+    merged = _merged(proxy.limits.base, config, PROXY_KEYS)
     proxy.doors.renew(merged)
-    proxy.config = merged
+    proxy.limits.rebase(merged)
 
 
 def _merged(old: C, new: C, names: Collection[str]) -> C:

@@ -133,12 +133,17 @@ class ProxyConfig:
         return cls(**{"brokers": (), **read_secrets(values, *_SECRETS)})
 
 
+def setting(given: str) -> tuple[str, float | None]:
+    """Our name of a key, and the factor from the specification's unit to ours; None: the name is ours."""
+    return _SPECIFICATION.get(given) or (re.sub(r"(?<=[a-z0-9])([A-Z])", r"_\1", given).lower(), None)
+
+
 def _named(values: Mapping[str, Any], what: str) -> dict[str, Any]:
     """The values under our names and in our units."""
     named: dict[str, Any] = {}
     known = {f.name for f in dataclasses.fields(ProxyConfig)} | {f"{key}_file" for key in _SECRETS}
     for given, value in values.items():
-        key, factor = _SPECIFICATION.get(given) or (re.sub(r"(?<=[a-z0-9])([A-Z])", r"_\1", given).lower(), None)
+        key, factor = setting(given)
         if key not in known:
             raise InvalidConfigurationError(f"{given} is no {what}; the known ones are {', '.join(sorted(known))}")
         if factor is not None:

@@ -1,4 +1,4 @@
-"""The proxy's HTTP listener: its own health and metrics, and the known routes of a broker's admin API, relayed.
+"""The proxy's HTTP listener: its own health, metrics and limits, and the known routes of a broker's admin API, relayed.
 
 What a client sends never decides where a request goes. The URL of a relayed request is built from a broker's base URL,
 which brokers or the configuration name, and the template of the route that matched, filled with its quoted parts.
@@ -24,12 +24,14 @@ from engine.broker.metrics.exposition import METRICS_TYPE
 from engine.errors import AuthenticationError, ConnectError, InvalidArgumentError
 from engine.limits import HTTP_BODY_S_MAX
 from engine.model.admin_operations import OPERATIONS
+from engine.proxy.limits import LIMITS
 from engine.proxy.metrics import proxy_metrics_text
 
 if TYPE_CHECKING:
     from engine.proxy.server import Proxy
 
 HEALTH, READY, METRICS = "/health", "/ready", "/metrics"
+LIMITS_PATH = "/admin/v2/proxy/configuration"
 _OPEN = (HEALTH, READY)  # answered without a token
 _ANSWER_S_MAX = 60.0  # limit between two pieces of a broker's answer
 _PIECE = 64 * 1024
@@ -42,7 +44,7 @@ _HOP = frozenset(
 
 
 class ProxyHttp:
-    """Health, metrics and the relay. Bodies are relayed in pieces; none is held as a whole."""
+    """Health, metrics, limits and the relay. Bodies are relayed in pieces; none is held as a whole."""
 
     def __init__(self, proxy: Proxy) -> None:
         self._proxy = proxy
@@ -52,6 +54,11 @@ class ProxyHttp:
                 web.get(HEALTH, self._health),
                 web.get(READY, self._ready),
                 web.get(METRICS, self._metrics),
+                web.get(LIMITS_PATH, self._limit_names),
+                web.get(f"{LIMITS_PATH}/values", self._limits_set),
+                web.get(f"{LIMITS_PATH}/runtime", self._limits_in_effect),
+                web.post(f"{LIMITS_PATH}/{{name}}/{{value}}", self._set_limit),
+                web.delete(f"{LIMITS_PATH}/{{name}}", self._unset_limit),
                 *self._relayed(),
             ]
         )
@@ -95,6 +102,23 @@ class ProxyHttp:
 
     async def _metrics(self, request: web.Request) -> web.Response:
         return web.Response(text=proxy_metrics_text(self._proxy), headers={"Content-Type": METRICS_TYPE})
+
+    async def _limit_names(self, request: web.Request) -> web.Response:
+        return web.json_response(list(LIMITS))
+
+    async def _limits_set(self, request: web.Request) -> web.Response:
+        return web.json_response(self._proxy.limits.values())
+
+    async def _limits_in_effect(self, request: web.Request) -> web.Response:
+        return web.json_response(self._proxy.limits.runtime())
+
+    async def _set_limit(self, request: web.Request) -> web.Response:
+        self._proxy.limits.set(request.match_info["name"], request.match_info["value"])
+        return web.Response(status=204)
+
+    async def _unset_limit(self, request: web.Request) -> web.Response:
+        self._proxy.limits.unset(request.match_info["name"])
+        return web.Response(status=204)
 
     # -- a broker's ------------------------------------------------------------------------------------------------
 

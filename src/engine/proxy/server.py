@@ -17,6 +17,7 @@ from engine.clock import SystemClock
 from engine.errors import AlreadyClosedError, ConnectError, EngineError, InvalidConfigurationError
 from engine.proxy.config import ProxyConfig
 from engine.proxy.http import ProxyHttp
+from engine.proxy.limits import RunTimeLimits
 from engine.proxy.probe import probe
 from engine.proxy.routes import Routes
 from engine.proxy.session import Session
@@ -54,6 +55,7 @@ class Proxy:
         """Raises InvalidConfigurationError for an unusable certificate."""
         self.config = config
         self.routes = Routes(config)
+        self.limits = RunTimeLimits(config, self._configure)
         self.limiter = AsyncDualMemoryLimiter(config.heap, config.direct, "topic_list")
         self.tasks = Supervisor("proxy")
         self.tls_brokers = _trusting(config.broker_tls_ca)
@@ -103,6 +105,14 @@ class Proxy:
         await check_exposed(host, self.config)
         self._http = ProxyHttp(self)
         return await self._http.listen(host, port, self.doors.tls(self.config))
+
+    def _configure(self, config: ProxyConfig) -> None:
+        """Apply the limits of this configuration; what was granted under a higher limit stays granted."""
+        self.config = config
+        for kind, limit in ((LimitType.HEAP_MEMORY, config.heap), (LimitType.DIRECT_MEMORY, config.direct)):
+            pool = self.limiter.pool(kind)
+            pool.timeout, pool.queue_max = limit.timeout, limit.queue_max
+            pool.resize(limit.size)
 
     def _check_open(self) -> None:
         if self._closed:
