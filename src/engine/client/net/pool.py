@@ -47,6 +47,7 @@ class Pool:
         self.memory = ClientMemory(options.memory_limit)
         self.closed = False
         self.ever_connected = False
+        self.coordinator = url  # of the broker that requests about transactions go to
         self.tasks = Supervisor(f"client of {url}")
         self._connections: dict[str, Connection] = {}
         self._aside: list[Connection] = []
@@ -79,6 +80,15 @@ class Pool:
     def connected_urls(self) -> list[str]:
         """The URLs for which get() returns a connection at once."""
         return [url for url, connection in self._connections.items() if connection.lost is None]
+
+    def broker_at(self, url: str) -> str | None:
+        """The name of the broker that was last connected to by this URL; None: none was."""
+        connection = self._connections.get(url)
+        return None if connection is None else connection.broker_url
+
+    def connected_brokers(self) -> list[str]:
+        """The URLs of connected_urls(), one for each broker, by which it names itself."""
+        return list(dict.fromkeys(c.broker_url for c in self._connections.values() if c.lost is None))
 
     def check_open(self) -> None:
         """Raise AlreadyClosedError after close()."""
