@@ -35,6 +35,7 @@ class SimNetwork:
         """`delay_s`: the shortest and the longest way of a piece."""
         self.rng = rng
         self.delay_s = delay_s
+        self.slow_s: dict[str, float] = {}  # by host: the longer way of each piece to and from it
         self.pool = ChunkPool()
         self._listeners: dict[str, tuple[str, Accept, Context]] = {}
         self._aliases: dict[str, list[str]] = {}
@@ -91,9 +92,9 @@ class SimNetwork:
         """Whether nothing gets through between two hosts."""
         return frozenset((left, right)) in self._partitions
 
-    def delay(self) -> float:
-        """The way of one piece, in seconds."""
-        return self.rng.uniform(*self.delay_s)
+    def delay(self, *hosts: str) -> float:
+        """The way of one piece between these hosts, in seconds."""
+        return self.rng.uniform(*self.delay_s) + sum(self.slow_s.get(host, 0.0) for host in hosts)
 
     def when_healed(self, resume: Callable[[], None]) -> None:
         """Call back at the next heal()."""
@@ -101,7 +102,7 @@ class SimNetwork:
 
     async def connect(self, host: str, url: str, handler: Accept) -> SimStream:
         """A new connection from `host`."""
-        await asyncio.sleep(self.delay())
+        await asyncio.sleep(self.delay(host))
         found = self._listeners.get(self._resolve(host, url))
         if found is None:
             raise ConnectError(f"cannot connect to {url}: connection refused; is a broker listening there?")
@@ -275,7 +276,7 @@ class SimStream:
             for _ in range(self._network.rng.randint(0, len(self._inbox))):
                 _, lost = self._inbox.pop()
                 self._inbox_bytes -= len(lost) if isinstance(lost, bytes) else 0
-        at = self._loop.time() + self._network.delay()
+        at = self._loop.time() + self._network.delay(self.host, self.other.host)
         if self._inbox:
             at = self._inbox[-1][0] if self.other._gathering else max(at, self._inbox[-1][0])
         self._inbox.append((at, piece))

@@ -128,7 +128,10 @@ class AsyncStreamConsumer(Receiver):
         attachment.closed = True  # its frames are ignored: another attachment may follow soon
         self._confirmed_there |= attachment.progress.confirmed_places()
         self._forget_left()
-        self.pool.tasks.spawn(self._ended(attachment), name=f"release {attachment.name}")
+        if attachment.connected:
+            self._begin_wanted()
+        successor = self.attachments.get(attachment.segment_id)
+        self.pool.tasks.spawn(self._ended(attachment, successor), name=f"release {attachment.name}")
 
     def _has_delivered_more(self, attachment: Attachment) -> bool:
         """Whether it delivered something that is not acknowledged."""
@@ -138,7 +141,13 @@ class AsyncStreamConsumer(Receiver):
                 return True
         return False
 
-    async def _ended(self, attachment: Attachment) -> None:
+    async def _ended(self, attachment: Attachment, successor: Attachment | None) -> None:
+        """Release the segment. A `successor` in another mode attaches first: the broker then replaces the one by the
+        other in one step. In a gap between them, another consumer would get all buckets of a segment that comes to be
+        shared, and return half of them.
+        """
+        if successor is not None:
+            await successor.tried.wait()
         await attachment.close()
         self._begin_wanted()  # it may be assigned again, or in another mode
 
