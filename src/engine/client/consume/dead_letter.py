@@ -22,7 +22,7 @@ from engine._native.format.entry import Entry
 from engine._native.format.offsets import range_set, runs
 from engine._native.produce.hashing import xxh64
 from engine.aio.backoff import RetryDelay
-from engine.client.base.compression import decompressor
+from engine.model.compression import decompressor
 from engine.client.base.options import ProducerOptions
 from engine.client.net.pool import Pool
 from engine.client.produce.producer import AsyncProducer

@@ -21,7 +21,7 @@ from engine._native.consume.message import Message
 from engine._native.consume.opening import take_block
 from engine._native.format.entry import Entry
 from engine.aio.once import Once
-from engine.client.base.compression import decompressor
+from engine.model.compression import decompressor
 from engine.client.base.options import ConsumerOptions
 from engine.client.consume.attachment import Attachment
 from engine.client.consume.credit import Budget
