@@ -6,7 +6,7 @@ import random
 import ssl
 from collections.abc import Callable, Coroutine, Iterable, Mapping
 from functools import partial
-from typing import Any, Self, TypeVar
+from typing import Any, Literal, Self, TypeVar
 
 from engine.aio.once import Once
 from engine.client.admin.admin import AsyncAdmin
@@ -163,7 +163,7 @@ class AsyncClient:
         initial_position: str = "latest",
         properties: Mapping[str, str] | None = None,
         pattern: str | None = None,
-        receive_queue_size: int = RECEIVE_QUEUE_MESSAGES,
+        receive_queue_size: int | Literal["auto"] = "auto",
         schema: object = None,
         on_corrupt: str = "stop",
     ) -> AsyncStreamConsumer | AsyncMultiStreamConsumer:
@@ -202,7 +202,7 @@ class AsyncClient:
         initial_position: str = "latest",
         properties: Mapping[str, str] | None = None,
         pattern: str | None = None,
-        receive_queue_size: int = RECEIVE_QUEUE_MESSAGES,
+        receive_queue_size: int | Literal["auto"] = "auto",
         ack_timeout: float | None = None,
         nack_backoff: Backoff | float | None = None,
         dead_letter: DeadLetter | None = None,
@@ -243,7 +243,7 @@ class AsyncClient:
         start: Checkpoint | None = None,
         group: str | None = None,
         name: str | None = None,
-        receive_queue_size: int = RECEIVE_QUEUE_MESSAGES,
+        receive_queue_size: int | Literal["auto"] = "auto",
         schema: object = None,
         on_corrupt: str = "stop",
     ) -> AsyncCheckpointConsumer:
@@ -325,7 +325,8 @@ class AsyncClient:
         return self._transactions.join(id, attempt)
 
     def _consumer_options(
-        self, name: str | None, subscription: str | None, initial_position: str, queue_size: int, *, schema: object,
+        self, name: str | None, subscription: str | None, initial_position: str, queue_size: int | Literal["auto"], *,
+        schema: object,
         **more: Any,
     ) -> ConsumerOptions:  # fmt: skip
         return ConsumerOptions(

@@ -22,7 +22,8 @@ from pyroaring import BitMap64
 
 from engine._native.format.heads import Head, entry_heads
 from engine._native.format.offsets import range_set, runs
-from engine.broker.pools.open_entries import OpenEntries
+from engine._native.serve.parts import OpenEntry
+from engine.broker.pools.open_entries import Closed, OpenEntries
 from engine.limits import ENTRY_MESSAGES_MAX, KIB
 from engine.storage.file.logfile import Block
 from engine.wire.stream import Payload
@@ -46,8 +47,11 @@ def may_exceed(messages: int, window: int) -> bool:
     return 4 * messages <= window or window >= ENTRY_MESSAGES_MAX
 
 
-def part_of(entry: Head, credit: int, window: int, *, paced: bool) -> int:
+def part_of(entry: Head, found: OpenEntry | Closed, credit: int, window: int, *, paced: bool) -> int:
     """How many messages of an entry to send to a consumer that has credit for fewer than it wants."""
+    if isinstance(found, Closed):  # sent whole, and once for each piece
+        messages = entry.last + 1 - entry.first
+        return messages if found is Closed.DAMAGED else max(credit, -(-messages // PIECES_MAX))
     if not paced or window <= 1:
         return credit
     return max(credit, min(messages_worth_a_part(entry), _BEYOND_WINDOW * window))
@@ -101,7 +105,7 @@ def _parts_of(opened: OpenEntries, block: Block, entry: Head, due: BitMap64) -> 
     if 2 * len(due) >= entry.last + 1 - entry.first:
         return None
     found = runs(due)
-    if len(found) > PIECES_MAX or (whole := opened.open(block, entry.start, entry.stop)) is None:
+    if len(found) > PIECES_MAX or isinstance(whole := opened.open(block, entry.start, entry.stop), Closed):
         return None
     return [whole.part(first, last + 1) for first, last in found]
 
@@ -117,7 +121,7 @@ def payload_between(opened: OpenEntries, block: Block, start: int, stop: int) ->
         if low >= high:
             continue
         whole = high - low == entry.last + 1 - entry.first
-        if whole or (found := opened.open(block, entry.start, entry.stop)) is None:
+        if whole or isinstance(found := opened.open(block, entry.start, entry.stop), Closed):
             low, high = entry.first, entry.last + 1
             pieces.add_whole(entry)
         else:

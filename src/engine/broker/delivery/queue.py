@@ -36,7 +36,6 @@ from engine._native.format.offsets import offset_set, range_set, runs
 from engine.broker.delivery.consumer import Consumer
 from engine.broker.delivery.delayed import Delays, has_delays
 from engine.broker.delivery.parts import (
-    PIECES_MAX,
     SMALL_CREDIT,
     SMALL_READ_SIZE,
     Taken,
@@ -347,9 +346,8 @@ class QueueDispatcher:
     def _take(self, wanted: BitMap64, block: Block, entry: Head, consumer: QueueConsumer, room: int) -> BitMap64:
         """The messages of an entry that the consumer gets; it has credit for `room`."""
         if len(wanted) > room and not may_exceed(len(wanted), consumer.window):
-            most = part_of(entry, room, consumer.window, paced=consumer.paced)
-            if self._opened.open(block, entry.start, entry.stop) is None:  # sent whole, once for each piece
-                most = max(most, -(-(entry.last + 1 - entry.first) // PIECES_MAX))
+            found = self._opened.open(block, entry.start, entry.stop)
+            most = part_of(entry, found, room, consumer.window, paced=consumer.paced)
             if len(wanted) > most:
                 last = wanted[most - 1]
                 self._next = max(self._next, last + 1) if self._next >= entry.first else self._next

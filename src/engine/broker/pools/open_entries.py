@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict
+from enum import Enum
 
 from engine._native.format.entry import Entry
 from engine._native.serve.parts import OpenEntry
@@ -16,6 +17,13 @@ DECOMPRESSED_MAX = MIB  # of one entry: decompressing it takes the loop a millis
 LIMIT = 16 * MIB
 
 _Key = tuple[int, int, int]  # salt of the file, segment, first offset: what was durable there never changes
+
+
+class Closed(Enum):
+    """Why an entry is not opened."""
+
+    DAMAGED = "a consumer finds that out, and skips all of it"
+    LARGE = "it is compressed, and decompressing it would delay the loop"
 
 
 class OpenEntries:
@@ -32,11 +40,8 @@ class OpenEntries:
         self._cached: OrderedDict[_Key, OpenEntry] = OrderedDict()
         self._decompress = decompressor()
 
-    def open(self, block: Block, start: int, stop: int) -> OpenEntry | None:
-        """The entry in the bytes `start` up to `stop` of a block.
-
-        None: it is damaged, or compressed and so large that decompressing it would delay the loop. It is sent whole.
-        """
+    def open(self, block: Block, start: int, stop: int) -> OpenEntry | Closed:
+        """The entry in the bytes `start` up to `stop` of a block; one that is not opened is sent whole."""
         data = block.data[start:stop]
         try:
             entry = Entry(data)
@@ -45,10 +50,10 @@ class OpenEntries:
                 self._cached.move_to_end(key)
                 return found
             if entry.compression and entry.raw_size > DECOMPRESSED_MAX:
-                return None
+                return Closed.LARGE
             found = OpenEntry(data, block.salt, self._decompress)
         except CorruptionError:
-            return None
+            return Closed.DAMAGED
         self._keep(key, found)
         return found
 
