@@ -177,7 +177,10 @@ class Dispatching(RuleBasedStateMachine):
         offsets -= {o for first, last in header.skip or () for o in range(first, last + 1)}
         assert len(offsets) == header.messages > 0
         credit, window = member.consumer.messages_credit, member.consumer.window
-        assert credit >= 0 or 4 * len(offsets) <= window, f"{-credit} more than there was credit for"
+        if member.consumer.paced:
+            assert len(offsets) <= max(credit + len(offsets), 8 * window if window > 1 else 1)
+        else:
+            assert credit >= 0, f"{-credit} more than there was credit for"
         free = self.free()
         assert offsets <= free, f"{offsets - free} are acknowledged, held by somebody or not due"
         sure = self.free(at_latest=True)
@@ -234,10 +237,10 @@ class Dispatching(RuleBasedStateMachine):
         self.run(work)
 
     @precondition(lambda self: self.members)
-    @rule(data=st.data(), credit=st.sampled_from([1, 5, 100]))
-    def grant(self, data: st.DataObject, credit: int) -> None:
+    @rule(data=st.data(), credit=st.sampled_from([1, 5, 100]), window=st.sampled_from([None, 1, 4, 40]))
+    def grant(self, data: st.DataObject, credit: int, window: int | None) -> None:
         member = self.one(data)
-        self.run(lambda: member.consumer.add_credit(credit, 1 << 10))
+        self.run(lambda: member.consumer.add_credit(credit, 1 << 10, window))
 
     @precondition(lambda self: self.members)
     @rule(data=st.data())

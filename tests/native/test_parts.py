@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import random
 import zlib
 
@@ -44,7 +45,7 @@ def test_the_parts_of_an_entry_are_its_messages(sent: list[PlainMessage], data: 
     assert (opened.first, opened.count, opened.nbytes) == (FIRST, len(sent), len(whole))
     cuts = sorted({0, len(sent), *data.draw(st.lists(st.integers(0, len(sent)), max_size=4))})
     found: list[PlainMessage] = []
-    for start, stop in zip(cuts, cuts[1:], strict=False):
+    for start, stop in itertools.pairwise(cuts):
         part = opened.part(FIRST + start, FIRST + stop)
         assert len(part) == opened.part_size(FIRST + start, FIRST + stop)
         entry = read(part, FIRST + start)
@@ -91,7 +92,7 @@ def test_d6_damage_is_never_sealed_again():
     for size in (0, 8, 127, 128, len(whole) - 8):
         with pytest.raises(CorruptionError):
             OpenEntry(whole[:size], SALT)
-    with pytest.raises(CorruptionError, match="checksum|stamp"):
+    with pytest.raises(CorruptionError, match="stamp"):
         OpenEntry(whole, SALT + 1)
 
 

@@ -65,7 +65,7 @@ async def spread(cluster: SimCluster, values: list[bytes], **options: Any) -> tu
     size = await publish(cluster, values, **options)
     workers = [Worker(f"w{i}") for i in range(5)]
     running = [asyncio.create_task(worker.run(cluster)) for worker in workers[:4]]
-    while sum(len(worker.done) for worker in workers) < len(values) // 2:
+    while sum(len(worker.done) for worker in workers) < len(values) // 2:  # noqa: ASYNC110 - in virtual time
         await asyncio.sleep(JOB_S / 2)
     joined = cluster.loop.time()
     running.append(asyncio.create_task(workers[4].run(cluster)))

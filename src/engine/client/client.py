@@ -220,8 +220,9 @@ class AsyncClient:
         eighth at most. `nack_backoff`: how long a message that was negatively acknowledged is kept back, an
         engine.Backoff or a number of seconds (default 1). `dead_letter`: an engine.DeadLetter; what came back more
         often goes to its topic instead. `priority`: consumers with the lowest number are served first, others get what
-        those have no room for. `receive_queue_size`: messages that it has and has not acknowledged, over all
-        segments and topics; "auto": about 0.2 s of its own work, so that others get the rest. `on_corrupt`: a bad entry stays due ("stop"), or is acknowledged ("skip"); what is behind it comes.
+        those have no room for. `receive_queue_size`: messages that it has and has not acknowledged, over all segments
+        and topics; "auto": about 0.2 s of its own work, so that others get the rest. `on_corrupt`: a bad entry stays
+        due ("stop"), or is acknowledged ("skip"); what is behind it comes.
 
         Raises as stream_consumer.
         """

@@ -1,9 +1,9 @@
 """Consumers attached to a segment: credit, blocks of messages, and the kinds that read a segment alone.
 
 A client grants credit in messages and bytes (FLOW). A consumer is sent blocks of entries as long as it has credit for
-both and its connection is writable. One block may exceed the credit for bytes. The credit for messages is exceeded where
-the client has said that its window follows its pace, and where the window is so wide that a block is a small part of it;
-else the last entry is sent in parts (parts.py).
+both and its connection is writable. One block may exceed the credit for bytes. The credit for messages may be exceeded
+where the client has said that its window follows its pace, and where the window is as wide as any entry; else the last
+entry is sent in parts (parts.py).
 """
 
 from __future__ import annotations
@@ -88,7 +88,7 @@ class Consumer(ABC):
 
     def has_room_for(self, messages: int) -> bool:
         """Whether so many may be sent to it at once."""
-        return messages <= self.messages_credit or may_exceed(messages, self.window)
+        return messages <= self.messages_credit or may_exceed(messages, self.window, paced=self.paced)
 
     def send_block(
         self,

@@ -42,9 +42,9 @@ def messages_worth_a_part(entry: Head) -> int:
     return -(-2 * _OVERHEAD * (entry.last + 1 - entry.first) // (entry.stop - entry.start))
 
 
-def may_exceed(messages: int, window: int) -> bool:
+def may_exceed(messages: int, window: int, *, paced: bool) -> bool:
     """Whether so many messages may be sent without credit for all of them: a fast consumer gets whole blocks."""
-    return 4 * messages <= window or window >= ENTRY_MESSAGES_MAX
+    return window >= ENTRY_MESSAGES_MAX or (paced and 4 * messages <= window)
 
 
 def part_of(entry: Head, found: OpenEntry | Closed, credit: int, window: int, *, paced: bool) -> int:

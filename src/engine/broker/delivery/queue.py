@@ -32,7 +32,7 @@ from pyroaring import BitMap64
 
 from engine import checks
 from engine._native.format.heads import Head, entry_heads
-from engine._native.format.offsets import offset_set, range_set, runs
+from engine._native.format.offsets import offset_set, range_set
 from engine.broker.delivery.consumer import Consumer
 from engine.broker.delivery.delayed import Delays, has_delays
 from engine.broker.delivery.parts import (
@@ -345,7 +345,7 @@ class QueueDispatcher:
 
     def _take(self, wanted: BitMap64, block: Block, entry: Head, consumer: QueueConsumer, room: int) -> BitMap64:
         """The messages of an entry that the consumer gets; it has credit for `room`."""
-        if len(wanted) > room and not may_exceed(len(wanted), consumer.window):
+        if len(wanted) > room and not may_exceed(len(wanted), consumer.window, paced=consumer.paced):
             found = self._opened.open(block, entry.start, entry.stop)
             most = part_of(entry, found, room, consumer.window, paced=consumer.paced)
             if len(wanted) > most:

@@ -225,8 +225,8 @@ class ConsumerOptions:
 
     `subscription` is None for a checkpoint consumer, `group` is None for all others. `create_topic`: whether a missing
     topic is created, where the broker allows it. `priority`: of a queue consumer; the lowest is served first.
-    `on_corrupt`: what happens at a bad entry. `receive_queue_size`: messages fetched ahead; "auto" follows the pace of a
-    queue consumer, and reads ahead for all others.
+    `on_corrupt`: what happens at a bad entry. `receive_queue_size`: messages fetched ahead; "auto" follows the pace of
+    a queue consumer, and is as much as memory allows for all others.
     """
 
     name: str

@@ -9,9 +9,9 @@ others:
 
 The window is a number (`receive_queue_size`), or follows the consumer's pace (pace.py).
 
-* **Segments.** Credit is open at each segment, and cannot be taken back from one. Each gets an equal part of the window,
-  at least one message. While the consumer holds something, the parts that are used up are filled as far as what it
-  holds leaves room, in turn; when it holds nothing, each segment has credit for one message at least, since the next
+* **Segments.** Credit is open at each segment, and cannot be taken back from one. Each gets an equal part of the
+  window, at least one message. While the consumer holds something, the parts that are used up are filled as far as what
+  it holds leaves room, in turn; when it holds nothing, each segment has credit for one message at least, since the next
   one may come from any of them. So up to a window, or one message of each segment, may come beyond the window.
 * **Few frames.** Credit is granted when there is room for half of a narrow window, or for a quarter of a wide one.
 * **Receiving without acknowledging.** A receive that waits while the program has all that has arrived is a request for

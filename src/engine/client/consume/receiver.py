@@ -21,7 +21,6 @@ from engine._native.consume.message import Message
 from engine._native.consume.opening import take_block
 from engine._native.format.entry import Entry
 from engine.aio.once import Once
-from engine.model.compression import decompressor
 from engine.client.base.options import ConsumerOptions
 from engine.client.consume.attachment import Attachment
 from engine.client.consume.credit import Budget
@@ -34,6 +33,7 @@ from engine.client.topic.layout import TopicLayout
 from engine.client.topic.session import TopicSession
 from engine.errors import AlreadyClosedError, CorruptionError, EngineError, SubscriptionNotFoundError
 from engine.limits import RECEIVE_QUEUE_BYTES
+from engine.model.compression import decompressor
 from engine.model.names import TopicName
 from engine.model.positions import MessageId, split_position
 from engine.model.subscriptions import DeliveryMode
@@ -283,9 +283,10 @@ class Receiver(Receiving):
 
     def _must_look(self) -> bool:
         """Whether enough was consumed for a FLOW."""
-        messages = self._pushed_messages - self._queue.messages - self._credited_messages if self._window_messages else -1
+        messages = self._pushed_messages - self._queue.messages - self._credited_messages
         size = self._pushed_bytes - self._queue.bytes - self._credited_bytes
-        return 4 * messages >= self._window_messages or 4 * size >= self._window_bytes
+        enough = 4 * messages >= self._window_messages > 0  # 0: messages are counted elsewhere
+        return enough or 4 * size >= self._window_bytes
 
     def _return_credit(self) -> None:
         self._returning = False

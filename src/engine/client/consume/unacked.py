@@ -82,8 +82,8 @@ class Unacknowledged:
 
     def _check(self) -> None:
         checks.check(self._arrived == sum(arrived.count for arrived in self._waiting), "what has arrived is what waits")
-        held = sum(map(len, self._held.values()))
-        checks.check(self.total == self._arrived + held, "the total is what waits and what is held")
+        count = sum(map(len, self._held.values()))
+        checks.check(self.total == self._arrived + count, "the total is what waits and what is held")
         for segment_id, held in self._held.items() if self.timeout is not None else ():
             slots = [slot[segment_id] for _, slot in self._slots if segment_id in slot]
             checks.check(held <= BitMap64().union(*slots), f"what the user has of segment {segment_id} expires")

@@ -11,8 +11,8 @@ from typing import Any, ClassVar
 from engine._native.consume.batch import MessageBatch
 from engine._native.consume.message import Message
 from engine.client.base.options import ConsumerOptions, check_seconds
-from engine.client.consume.queue_consumer import Acknowledgeable, AsyncQueueConsumer, permits_of
 from engine.client.consume.permits import Permits
+from engine.client.consume.queue_consumer import Acknowledgeable, AsyncQueueConsumer, permits_of
 from engine.client.consume.receiver import Receiver
 from engine.client.consume.stream_consumer import AsyncStreamConsumer
 from engine.client.many.consumer import MultiConsumer, MultiConsumerStatistics

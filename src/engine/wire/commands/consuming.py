@@ -62,8 +62,8 @@ class Subscribe(Request[SubscribeSuccess], frozen=True, kw_only=True):
 class Flow(Header, frozen=True, kw_only=True):
     """Adds credit. The broker sends while both are positive, and may exceed the bytes by one block.
 
-    `window`: the consumer's present window in messages, where that follows its pace. The broker may exceed such a window
-    where parts of entries cost too much; without the field, it may where a block is a small part of the credit.
+    `window`: the consumer's present window in messages, where that follows its pace. The broker may exceed such a
+    window, where a part of an entry would cost too much.
     """
 
     command = Command.FLOW
