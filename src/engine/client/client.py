@@ -6,7 +6,7 @@ import random
 import ssl
 from collections.abc import Callable, Coroutine, Iterable, Mapping
 from functools import partial
-from typing import Any, Self, TypeVar
+from typing import Any, Literal, Self, TypeVar
 
 from engine.aio.once import Once
 from engine.client.admin.admin import AsyncAdmin
@@ -163,7 +163,7 @@ class AsyncClient:
         initial_position: str = "latest",
         properties: Mapping[str, str] | None = None,
         pattern: str | None = None,
-        receive_queue_size: int = RECEIVE_QUEUE_MESSAGES,
+        receive_queue_size: int | Literal["auto"] = "auto",
         schema: object = None,
         on_corrupt: str = "stop",
     ) -> AsyncStreamConsumer | AsyncMultiStreamConsumer:
@@ -173,7 +173,8 @@ class AsyncClient:
         later, or those of them that have all of `properties`, and whose own name the RE2 `pattern` matches as a whole.
         `name`: the session's name; one that comes back under its name keeps its share. `initial_position`: "earliest"
         or "latest", where a new subscription starts; topics that come later are always read from their beginning.
-        `receive_queue_size`: messages fetched ahead, over all segments and topics; a whole block may come on top.
+        `receive_queue_size`: messages fetched ahead, over all segments and topics; "auto": what memory allows, 100,000
+        at most.
         `schema`: what values are: bytes (the default), str, a dataclass, or an engine.Schema; checked against the
         topic's, and recorded where that has none. `on_corrupt`: at a bad entry, one receive raises CorruptionError and
         nothing behind it comes of its segment ("stop"), or it is passed by, logged and counted ("skip").
@@ -202,7 +203,7 @@ class AsyncClient:
         initial_position: str = "latest",
         properties: Mapping[str, str] | None = None,
         pattern: str | None = None,
-        receive_queue_size: int = RECEIVE_QUEUE_MESSAGES,
+        receive_queue_size: int | Literal["auto"] = "auto",
         ack_timeout: float | None = None,
         nack_backoff: Backoff | float | None = None,
         dead_letter: DeadLetter | None = None,
@@ -219,8 +220,9 @@ class AsyncClient:
         eighth at most. `nack_backoff`: how long a message that was negatively acknowledged is kept back, an
         engine.Backoff or a number of seconds (default 1). `dead_letter`: an engine.DeadLetter; what came back more
         often goes to its topic instead. `priority`: consumers with the lowest number are served first, others get what
-        those have no room for. `receive_queue_size`: messages fetched ahead; small, work spreads evenly, large, it
-        flows fast. `on_corrupt`: a bad entry stays due ("stop"), or is acknowledged ("skip"); what is behind it comes.
+        those have no room for. `receive_queue_size`: messages that it has and has not acknowledged, over all segments
+        and topics; "auto": about 0.2 s of its own work, so that others get the rest. `on_corrupt`: a bad entry stays
+        due ("stop"), or is acknowledged ("skip"); what is behind it comes.
 
         Raises as stream_consumer.
         """
@@ -243,7 +245,7 @@ class AsyncClient:
         start: Checkpoint | None = None,
         group: str | None = None,
         name: str | None = None,
-        receive_queue_size: int = RECEIVE_QUEUE_MESSAGES,
+        receive_queue_size: int | Literal["auto"] = "auto",
         schema: object = None,
         on_corrupt: str = "stop",
     ) -> AsyncCheckpointConsumer:
@@ -325,7 +327,8 @@ class AsyncClient:
         return self._transactions.join(id, attempt)
 
     def _consumer_options(
-        self, name: str | None, subscription: str | None, initial_position: str, queue_size: int, *, schema: object,
+        self, name: str | None, subscription: str | None, initial_position: str, queue_size: int | Literal["auto"], *,
+        schema: object,
         **more: Any,
     ) -> ConsumerOptions:  # fmt: skip
         return ConsumerOptions(

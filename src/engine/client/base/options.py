@@ -6,7 +6,7 @@ import random
 import ssl
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, TypedDict
+from typing import Any, Literal, TypedDict
 
 from engine.aio.files import ReadFile
 from engine.client.base.schema import Schema
@@ -36,6 +36,7 @@ from engine.wire.url import parse_url
 
 ACCESS_MODES = tuple(AccessMode)
 INITIAL_POSITIONS = ("earliest", "latest")
+AUTO: Literal["auto"] = "auto"
 ON_CORRUPT = ("stop", "skip")
 COUNT_MAX = 2**31 - 1  # of messages or bytes requested at once
 ACK_TIMEOUT_S_MIN = 0.01
@@ -118,7 +119,7 @@ class StreamConsumerKeywords(TypedDict, total=False):
     initial_position: str
     properties: Mapping[str, str] | None
     pattern: str | None
-    receive_queue_size: int
+    receive_queue_size: int | Literal["auto"]
     schema: object
     on_corrupt: str
 
@@ -145,7 +146,7 @@ class RangeReaderKeywords(TypedDict, total=False):
     buckets: tuple[int, int] | None
     keys: Iterable[bytes | str] | None
     skip_deleted: bool
-    receive_queue_size: int
+    receive_queue_size: int | Literal["auto"]
     on_corrupt: str
 
 
@@ -155,7 +156,7 @@ class CheckpointConsumerKeywords(TypedDict, total=False):
     start: Checkpoint | None
     group: str | None
     name: str | None
-    receive_queue_size: int
+    receive_queue_size: int | Literal["auto"]
     schema: object
     on_corrupt: str
 
@@ -224,14 +225,15 @@ class ConsumerOptions:
 
     `subscription` is None for a checkpoint consumer, `group` is None for all others. `create_topic`: whether a missing
     topic is created, where the broker allows it. `priority`: of a queue consumer; the lowest is served first.
-    `on_corrupt`: what happens at a bad entry.
+    `on_corrupt`: what happens at a bad entry. `receive_queue_size`: messages fetched ahead; "auto" follows the pace of
+    a queue consumer, and is as much as memory allows for all others.
     """
 
     name: str
     instance: str
     subscription: str | None = None
     initial_position: str = "latest"
-    receive_queue_size: int = RECEIVE_QUEUE_MESSAGES
+    receive_queue_size: int | Literal["auto"] = "auto"
     group: str | None = None
     create_topic: bool = True
     priority: int = 0
@@ -245,7 +247,22 @@ class ConsumerOptions:
             check_new_name(self.group, "consumer group", pattern=False)
         check_choice("initial_position", self.initial_position, INITIAL_POSITIONS)
         check_number("priority", self.priority, 0, COUNT_MAX, whole=True)
-        check_number("receive_queue_size", self.receive_queue_size, 1, COUNT_MAX, whole=True)
+        if isinstance(self.receive_queue_size, str) and self.receive_queue_size != AUTO:
+            raise InvalidArgumentError(
+                f"receive_queue_size must be a number of messages or 'auto', got {self.receive_queue_size!r}"
+            )
+        if self.receive_queue_size != AUTO:
+            check_number("receive_queue_size", self.receive_queue_size, 1, COUNT_MAX, whole=True)
+
+    @property
+    def fetched_ahead(self) -> int:
+        """Messages, of a consumer that reads in order: no other may have them, so only memory limits their number."""
+        return RECEIVE_QUEUE_MESSAGES if self.receive_queue_size == AUTO else self.receive_queue_size
+
+    @property
+    def window_told(self) -> int | None:
+        """What FLOW says at first: the broker may send whole blocks, where the number is not fixed."""
+        return RECEIVE_QUEUE_MESSAGES if self.receive_queue_size == AUTO else None
 
 
 @dataclass(frozen=True, slots=True)

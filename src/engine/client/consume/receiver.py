@@ -21,7 +21,6 @@ from engine._native.consume.message import Message
 from engine._native.consume.opening import take_block
 from engine._native.format.entry import Entry
 from engine.aio.once import Once
-from engine.client.base.compression import decompressor
 from engine.client.base.options import ConsumerOptions
 from engine.client.consume.attachment import Attachment
 from engine.client.consume.credit import Budget
@@ -34,6 +33,7 @@ from engine.client.topic.layout import TopicLayout
 from engine.client.topic.session import TopicSession
 from engine.errors import AlreadyClosedError, CorruptionError, EngineError, SubscriptionNotFoundError
 from engine.limits import RECEIVE_QUEUE_BYTES
+from engine.model.compression import decompressor
 from engine.model.names import TopicName
 from engine.model.positions import MessageId, split_position
 from engine.model.subscriptions import DeliveryMode
@@ -57,7 +57,7 @@ class Receiver(Receiving):
         # Totals, see above.
         self._pushed_messages = self._pushed_bytes = 0
         self._credited_messages = self._credited_bytes = 0
-        self._budget = Budget((options.receive_queue_size, RECEIVE_QUEUE_BYTES), memory=pool.memory)
+        self._budget = Budget((self._counted(options), RECEIVE_QUEUE_BYTES), memory=pool.memory)
         self._budget_share = self._budget.share()
         # The smallest window that was granted; a quarter of it is worth a FLOW.
         self._window_messages, self._window_bytes = self._budget.whole
@@ -71,6 +71,10 @@ class Receiver(Receiving):
         self._end = Once()
         self._member_of: MemberOwner | None = None
         self._leave_memory: Callable[[], None] = lambda: None
+
+    def _counted(self, options: ConsumerOptions) -> int:
+        """The window for messages that are queued. 0: another one counts them."""
+        return options.fetched_ahead
 
     def _new_queue(self) -> EntryQueue:
         schema = self.options.schema
@@ -281,7 +285,8 @@ class Receiver(Receiving):
         """Whether enough was consumed for a FLOW."""
         messages = self._pushed_messages - self._queue.messages - self._credited_messages
         size = self._pushed_bytes - self._queue.bytes - self._credited_bytes
-        return 4 * messages >= self._window_messages or 4 * size >= self._window_bytes
+        enough = 4 * messages >= self._window_messages > 0  # 0: messages are counted elsewhere
+        return enough or 4 * size >= self._window_bytes
 
     def _return_credit(self) -> None:
         self._returning = False
@@ -293,7 +298,7 @@ class Receiver(Receiving):
             self._credited_bytes += size
             attachment = self.attachments.get(segment_id)
             if attachment is not None and not attachment.broken:
-                self._budget.regrant(attachment, messages, size)
+                self._budget.regrant(attachment, messages if self._window_messages else 0, size)
         self._recount()
         if self._budget.state != self._fitted_to:
             self._fit_windows()

@@ -18,6 +18,7 @@ from engine._native.consume.batch import MessageBatch
 from engine._native.consume.message import Message
 from engine.client.base.options import check_count, check_timeout
 from engine.client.consume.credit import Budget
+from engine.client.consume.permits import Permits
 from engine.errors import AlreadyClosedError, EngineError
 
 if TYPE_CHECKING:
@@ -31,6 +32,7 @@ class MemberOwner(Protocol):
     """A consumer of several topics, made of consumers of one. Methods run on the loop, and neither block nor raise."""
 
     budget: Budget
+    permits: Permits | None
 
     def messages_came(self, member: Receiver) -> None:
         """Messages are queued there."""
@@ -152,6 +154,9 @@ class Receiving(ABC):
     def _popped(self) -> None:  # noqa: B027 - not all consumers need it
         """After every pop, on the loop."""
 
+    def _asked(self) -> None:  # noqa: B027 - not all consumers need it
+        """A receive waits."""
+
     # -- turns -----------------------------------------------------------------------------------------------
 
     async def _in_turn(self, pop: Callable[[], T | None], timeout: float | None) -> T | None:
@@ -159,6 +164,7 @@ class Receiving(ABC):
         self._check_coming()
         turn = _Wait(self._loop.create_future())
         self._receives.append(turn)
+        self._asked()
         timer = None if timeout is None else self._loop.call_later(timeout, turn.wake, False)
         if timeout is None or self.waiting:
             self._wake()
@@ -170,12 +176,15 @@ class Receiving(ABC):
                     return found
                 self._check_coming()  # nothing would wake it any more
                 turn.future = self._loop.create_future()  # a take_now() was faster
+                self._asked()
             return None
         finally:
             if timer is not None:
                 timer.cancel()
             self._receives.remove(turn)
             self._wake()
+            if self._receives:
+                self._asked()
 
     def _wake(self) -> None:
         """Wake the oldest receive if a message is queued."""
