@@ -87,6 +87,9 @@ DRAIN_ASK_S = 1.0  # the first consumer of a subscription waits this long for ow
 DRAIN_RECHECK_S = 5.0  # a watch for the end of a sealed segment's backlog is renewed this often
 ENTRY_BUCKETS_DEFAULT = 4
 RETENTION_S_DEFAULT = 7 * 24 * 3600
+RETENTION_PARTS = 32  # of the retention time: one file holds messages of at most one part, or of ...
+RETENTION_SPAN_S_MIN = 60.0  # ... so long where that is more
+RETENTION_UNREAD_SPAN_S_MIN = 3600.0  # likewise, while no subscription has acknowledged anything in it
 
 # Topic lists.
 TOPIC_PATTERN_SIZE_MAX = 1024  # characters
