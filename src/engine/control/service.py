@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Mapping
+from dataclasses import replace
+from types import MappingProxyType
 from typing import Any
 
 from engine.aio.memory_limiter import AsyncDualMemoryLimiter
@@ -21,7 +23,12 @@ from engine.control.base.ports import (
     TopicWatch,
     segment_spec,
 )
-from engine.control.base.topic_records import LeaderRecord, ScalableTopicResources, TopicRecord
+from engine.control.base.topic_records import (
+    LeaderRecord,
+    ScalableTopicResources,
+    TopicRecord,
+    check_new_properties,
+)
 from engine.control.schemas import TopicSchemas
 from engine.control.segment_admin import SegmentAdmin
 from engine.control.shape.shape import Plan
@@ -32,9 +39,10 @@ from engine.control.topic.topic_lists import TopicLists, list_topics
 from engine.control.topic.watches import TopicWatches
 from engine.errors import AlreadyExistsError, InvalidArgumentError, NotFoundError
 from engine.metadata.store import ABSENT, ConflictError, MetadataStore
-from engine.model.layout import SegmentLayout
+from engine.model.autoscale import AutoScalePolicyOverride
+from engine.model.layout import SegmentLayout, check_properties
 from engine.model.names import TopicName, check_name, check_new_name, parse_namespace
-from engine.model.policies import NamespacePolicies
+from engine.model.policies import NOTHING_SAID, NamespacePolicies, TopicPolicies
 from engine.model.reshape import plan_merge, plan_rebucket, plan_split
 from engine.model.subscriptions import (
     ConsumerAssignment,
@@ -123,6 +131,7 @@ class ScalableTopicService:
         key_hash: str | None = None,
         durability: str | None = None,
         entry_buckets: int | None = None,
+        auto_scale: Mapping[str, Any] | None = None,
     ) -> TopicView:
         """Create a topic; None takes the namespace's or the broker's default. Only its record is written:
         owners create segments on first use. Raises AlreadyExistsError, InvalidArgumentError.
@@ -138,6 +147,7 @@ class ScalableTopicService:
             key_hash=config.key_hash if key_hash is None else key_hash,
             durability=durability or policies.durability or config.durability,
             properties=properties,
+            auto_scale_policy=None if auto_scale is None else AutoScalePolicyOverride.of(auto_scale),
         )
         for _ in range(_CREATE_ATTEMPTS_MAX):
             try:
@@ -157,7 +167,7 @@ class ScalableTopicService:
         name = TopicName.parse(topic)
         record = await self._find(name)
         if record is None:
-            if not (create and self.config.auto_create_topics):
+            if not (create and await self._auto_creates(name)):
                 raise NotFoundError(f"{name} does not exist")
             try:
                 return await self.create_topic(name)
@@ -165,6 +175,11 @@ class ScalableTopicService:
                 record = await self._load(name)
         leader = await self._resources.load_leader(name)
         return TopicView(name, record.layout, self._broker_url if leader is None else leader.url)
+
+    async def _auto_creates(self, topic: TopicName) -> bool:
+        policies = await self.get_namespace_policies(f"{topic.tenant}/{topic.namespace}")
+        said = policies.auto_create_topics
+        return self.config.new_topics and (self.config.auto_create_topics if said is None else said)
 
     async def delete_topic(self, topic: str | TopicName) -> None:
         """Delete a topic with its segments and subscriptions, or complete its deletion.
@@ -391,8 +406,40 @@ class ScalableTopicService:
         return await self._resources.load_policies(*parse_namespace(namespace))
 
     async def set_namespace_policies(self, namespace: str, policies: NamespacePolicies | None) -> None:
-        """Replace the policies; None restores the defaults."""
-        await self._resources.save_policies(*parse_namespace(namespace), policies)
+        """Replace the policies; None: the broker's configuration applies."""
+        replaced = policies or NamespacePolicies()
+        await self._resources.change_policies(*parse_namespace(namespace), lambda _: replaced)
+
+    async def change_namespace_policies(self, namespace: str, values: Mapping[str, Any]) -> None:
+        """Change these policies, None to say nothing; others stay. Raises InvalidArgumentError."""
+        NamespacePolicies.of(values)
+        await self._resources.change_policies(*parse_namespace(namespace), lambda now: now.changed(values))
+
+    async def find_topic_policies(self, topic: str | TopicName) -> TopicPolicies:
+        """What the topic says itself. Raises NotFoundError."""
+        found = await self._resources.load_topic_policies(TopicName.parse(topic))
+        if found is None:
+            raise NotFoundError(f"{topic} does not exist")
+        return found
+
+    async def change_topic_policies(self, topic: str | TopicName, values: Mapping[str, Any] | None) -> None:
+        """Change these policies, None to say nothing; others stay. `values` None: say nothing at all.
+
+        Raises NotFoundError, NotOwnerError, InvalidArgumentError.
+        """
+        TopicPolicies.of(values or {})
+        controller = await self._controllers.lead(TopicName.parse(topic))
+        await controller.rewrite(
+            lambda now: replace(now, policies=NOTHING_SAID if values is None else now.policies.changed(values))
+        )
+
+    async def set_topic_properties(self, topic: str | TopicName, properties: Mapping[str, str]) -> None:
+        """Replace the topic's properties. Raises NotFoundError, NotOwnerError, InvalidArgumentError."""
+        check_new_properties(properties)
+        check_properties(properties)
+        facts = MappingProxyType(dict(properties))
+        controller = await self._controllers.lead(TopicName.parse(topic))
+        await controller.rewrite(lambda now: replace(now, properties=facts))
 
     # Helpers.
 

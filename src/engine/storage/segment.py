@@ -39,7 +39,7 @@ from engine.storage.file.logfile import Block, LogFile, new_file
 from engine.storage.file.owners import FileTerms, Lease
 from engine.storage.file.producer_snapshot import save_producer_snapshot
 from engine.storage.file.recovery import Recovered, file_facts
-from engine.storage.file.retention import Limits, ages_of, delete_files, ends, files_to_delete
+from engine.storage.file.retention import OLDEST, Limits, ages_of, delete_files, ends, files_to_delete
 from engine.storage.file.tail import Piece
 from engine.storage.reader import Reader, Stretch
 from engine.storage.waiting import Waiters
@@ -432,7 +432,9 @@ class Segment:
             await delete_files(self._context, files, doomed, self.lease)
         finally:
             self.gaps = Gaps(files, self._continuation)
-        self.retention_due_s = limits.due_s(ages_of(files, self._context.clock.time_ms(), ages), self.first_offset)
+        ages_s = ages_of(files, self._context.clock.time_ms() if now_ms is None else now_ms, ages)
+        newest_s = ages_s[files[0].first_offset] if len(files) > 1 else None
+        self.retention_due_s = None if self.sealed else limits.due_s(newest_s, ages_s.get(OLDEST))
         return len(doomed)
 
     async def _end_file(self, last: LogFile, *, closes: bool) -> None:

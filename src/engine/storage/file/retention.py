@@ -25,6 +25,7 @@ An empty file never ends, and neither does any where there is no limit.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
@@ -57,18 +58,18 @@ class Limits(NamedTuple):
         span_s = max(RETENTION_UNREAD_SPAN_S_MIN if unread else RETENTION_SPAN_S_MIN, part_s)
         return max(0.0, span_s - 2 * self.round_s)
 
-    def due_s(self, ages_s: Mapping[int, float], first_offset: int) -> float | None:
-        """Seconds until the oldest file may go, or the last one has to end; None: never. See ages_of().
+    def due_s(self, newest_s: float | None, oldest_s: float | None) -> float | None:
+        """Seconds until the oldest file may go, or the last one has to end; below 0: since when. None: never.
 
-        What is limited by size may be due at any time.
+        `newest_s`: the age of the newest message in the oldest file, if others follow it. `oldest_s`: of the oldest
+        message in the last file, if it has any. What is limited by size may be due at any time.
         """
-        if self.none or not ages_s:
+        if self.none or (newest_s is None and oldest_s is None):
             return None
         if self.retention_ms is None or self.retention_bytes is not None:
-            return 0.0
-        due_s = [self.retention_ms / 1000 - ages_s[first_offset]] if first_offset in ages_s else []
-        due_s += [self.span_s() - ages_s[OLDEST]] if OLDEST in ages_s else []
-        return max(0.0, min(due_s, default=0.0))
+            return -math.inf
+        gone_s = math.inf if newest_s is None else self.retention_ms / 1000 - newest_s
+        return min(gone_s, math.inf if oldest_s is None else self.span_s() - oldest_s)
 
 
 def ages_of(files: Sequence[LogFile], now_ms: int, ages: Ages[int] | None) -> dict[int, float]:
