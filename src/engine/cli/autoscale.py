@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from datetime import UTC, datetime
 from typing import Any, TypeVar
 
@@ -10,7 +10,7 @@ import click
 
 from engine.cli import lines, output
 from engine.cli.connection import connect, connection_options, json_option
-from engine.cli.values import duration, namespace_name, size, topic_name
+from engine.cli.values import duration, key_values, namespace_name, size, topic_name
 from engine.model.autoscale import NAMES, AutoScalePolicyOverride
 from engine.model.names import TopicName
 
@@ -37,6 +37,18 @@ def policy_options(command: F) -> F:
     return click.option("--enable/--disable", "enabled", default=None, help="Whether topics scale automatically.")(
         command
     )
+
+
+def fields_of(texts: Iterable[str]) -> dict[str, Any]:
+    """Fields as typed: max-segments=8. Raises a usage error."""
+    chosen: dict[str, Any] = {}
+    for text, value in key_values(tuple(texts)).items():
+        name = text.replace("-", "_")
+        if name not in NAMES:
+            raise click.BadParameter(f"{text!r} is no field of the policy; known are {', '.join(NAMES)}")
+        kind = click.BOOL if name == "enabled" else field_type(name)[0]
+        chosen[name] = click.types.convert_type(kind).convert(value, None, None)
+    return chosen
 
 
 def said(options: Mapping[str, Any]) -> dict[str, Any]:
