@@ -11,6 +11,7 @@ import click
 from engine.cli import lines, output
 from engine.cli.connection import connect, connection_options, json_option
 from engine.cli.values import duration, key_values, namespace_name, size, topic_name
+from engine.limits import MIB
 from engine.model.autoscale import NAMES, AutoScalePolicyOverride
 from engine.model.names import TopicName
 
@@ -187,7 +188,16 @@ def decision_text(decision: Mapping[str, Any] | None) -> str:
     of = f" of {', '.join(map(str, decision['segments']))}" if decision["segments"] else ""
     others = [reason for reason in decision["suppressed"] if reason != decision["reason"]]
     held = f"; held back by {', '.join(others)}" if others else ""
-    return f"{at}: {decision['action']}{of}, because: {decision['reason']}{held}"
+    return f"{at}: {decision['action']}{of}, because: {decision['reason']}{cause_text(decision.get('cause'))}{held}"
+
+
+def cause_text(cause: Mapping[str, Any] | None) -> str:
+    """The rate for which a segment was split."""
+    if cause is None:
+        return ""
+    unit = "MiB/s" if "bytes" in cause["rate"] else "messages/s"
+    value, threshold = (cause[name] / (MIB if "bytes" in cause["rate"] else 1) for name in ("value", "threshold"))
+    return f" ({cause['rate']}: {value:,.1f} {unit}, above {threshold:,.1f})"
 
 
 def counts_text(counts: Mapping[str, int]) -> str:

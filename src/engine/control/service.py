@@ -37,7 +37,7 @@ from engine.control.topic.registry import Controllers
 from engine.control.topic.stats import topic_stats, with_scaling
 from engine.control.topic.topic_lists import TopicLists, list_topics
 from engine.control.topic.watches import TopicWatches
-from engine.errors import AlreadyExistsError, InvalidArgumentError, NotFoundError
+from engine.errors import AlreadyExistsError, InvalidArgumentError, NotFoundError, UnsupportedError
 from engine.metadata.store import ABSENT, ConflictError, MetadataStore
 from engine.model.autoscale import AutoScalePolicyOverride
 from engine.model.layout import SegmentLayout, check_properties
@@ -134,9 +134,11 @@ class ScalableTopicService:
         auto_scale: Mapping[str, Any] | None = None,
     ) -> TopicView:
         """Create a topic; None takes the namespace's or the broker's default. Only its record is written:
-        owners create segments on first use. Raises AlreadyExistsError, InvalidArgumentError.
+        owners create segments on first use. Raises AlreadyExistsError, InvalidArgumentError, UnsupportedError.
         """
         name = TopicName.parse(topic)
+        if not self.config.new_topics:
+            raise UnsupportedError(f"{name} is not created: topics are disabled on this broker (scalable_topic_enabled)")
         await self._resources.check_new_topic(name, properties or {})
         policies = await self.get_namespace_policies(f"{name.tenant}/{name.namespace}")
         config = self.config
@@ -162,7 +164,7 @@ class ScalableTopicService:
     async def ensure_topic(self, topic: str | TopicName, *, create: bool = True) -> TopicView:
         """The topic's view. A missing topic is created with the defaults if `create` is true and the broker allows it.
 
-        Raises NotFoundError.
+        Raises NotFoundError, and what create_topic() raises.
         """
         name = TopicName.parse(topic)
         record = await self._find(name)
@@ -179,7 +181,7 @@ class ScalableTopicService:
     async def _auto_creates(self, topic: TopicName) -> bool:
         policies = await self.get_namespace_policies(f"{topic.tenant}/{topic.namespace}")
         said = policies.auto_create_topics
-        return self.config.new_topics and (self.config.auto_create_topics if said is None else said)
+        return self.config.auto_create_topics if said is None else said
 
     async def delete_topic(self, topic: str | TopicName) -> None:
         """Delete a topic with its segments and subscriptions, or complete its deletion.
@@ -249,8 +251,11 @@ class ScalableTopicService:
         return await self._reshape(topic, lambda layout: plan_split(layout, segment_id))
 
     async def merge_segments(self, topic: str | TopicName, first_id: int, second_id: int) -> TopicView:
-        """Merge two neighbours into one, which has the subscriptions of both. Raises as split_segment() does."""
-        return await self._reshape(topic, lambda layout: plan_merge(layout, first_id, second_id))
+        """Merge two neighbours into one, which has the subscriptions of both, and at most `max_buckets` of the policy, or
+        as many buckets as one of them has. Raises as split_segment() does.
+        """
+        most = (await self.scaling.effective(TopicName.parse(topic))).max_buckets
+        return await self._reshape(topic, lambda layout: plan_merge(layout, first_id, second_id, most))
 
     async def rebucket_segment(self, topic: str | TopicName, segment_id: int, buckets: int) -> TopicView:
         """Replace an active segment by one with other entry buckets. Raises as split_segment() does."""

@@ -40,8 +40,6 @@ class LocalAdmin:
 
     async def create_topic(self, topic: str, **options: Any) -> None:
         """None takes the namespace's or the broker's default."""
-        if not self._config.scalable_topic_enabled:
-            raise UnsupportedError("scalable topics are disabled on this broker (scalable_topic_enabled)")
         await self._service.create_topic(topic, **options)
 
     async def list_topics(self, namespace: str, properties: Mapping[str, str] | None) -> list[str]:
