@@ -98,7 +98,8 @@ class Client:
         beginning. `receive_queue_size`: messages fetched ahead, over all segments and topics; "auto" (default): what
         memory allows, 100,000 at most.
         `schema`: what values are: bytes (the default), str, a dataclass, or an engine.Schema; checked against the
-        topic's, and recorded where that has none. `on_corrupt`: at a bad entry, one receive raises CorruptionError and
+        topic's, and recorded where that has none. `create`: a missing topic is created where the broker allows it, and a
+        warning logged (True); False: NotFoundError. `on_corrupt`: at a bad entry, one receive raises CorruptionError and
         nothing behind it comes of its segment ("stop", the default), or it is passed by, logged and counted ("skip").
 
         Raises NotFoundError, ConsumerBusyError (SubscriptionKindError: queue consumers hold the subscription),
@@ -114,7 +115,7 @@ class Client:
         """A consumer of single messages; each goes to one of the subscription's consumers and comes back unless
         acknowledged.
 
-        `topic`, `namespace`, `properties`, `pattern`, `name`, `initial_position`, `schema` as of
+        `topic`, `namespace`, `properties`, `pattern`, `name`, `initial_position`, `schema`, `create` as of
         stream_consumer. `receive_queue_size`: messages that it has and has not acknowledged; "auto" (default): about
         0.2 s of its own work. `ack_timeout`: seconds after which a message
         that was received and not acknowledged is handed back. `nack_backoff`: how long one that was negatively
@@ -135,7 +136,7 @@ class Client:
         name; one that comes back under its name within the grace period keeps its share. `receive_queue_size`
         as of stream_consumer.
         `schema`: what values are: bytes (the default), str, a dataclass, or an engine.Schema; checked against the
-        topic's, and recorded where that has none. `on_corrupt` as of stream_consumer.
+        topic's, and recorded where that has none. `create`, `on_corrupt` as of stream_consumer.
 
         Raises NotFoundError, ConsumerBusyError (SubscriptionKindError: stream consumers hold that name), ConnectError,
         TimeoutError, InvalidArgumentError.

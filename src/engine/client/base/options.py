@@ -22,12 +22,13 @@ from engine.limits import (
     KIB,
     MESSAGE_SIZE_MAX,
     OPERATION_TIMEOUT_S,
+    MIB,
     PENDING_BYTES_MAX,
     RECEIVE_QUEUE_MESSAGES,
     SEND_TIMEOUT_S,
 )
 from engine.model.access import AccessMode
-from engine.model.checks import check_choice, check_number
+from engine.model.checks import check_choice, check_flag, check_number
 from engine.model.names import check_new_name
 from engine.model.positions import Checkpoint
 from engine.model.redelivery import Backoff, DeadLetter
@@ -40,6 +41,8 @@ AUTO: Literal["auto"] = "auto"
 ON_CORRUPT = ("stop", "skip")
 COUNT_MAX = 2**31 - 1  # of messages or bytes requested at once
 ACK_TIMEOUT_S_MIN = 0.01
+_LARGEST_MESSAGE = f"the largest message, {MESSAGE_SIZE_MAX // MIB} MiB, has to fit"
+_LARGEST_ENTRY = f"the largest batch that a broker may send, {ENTRY_SIZE_MAX // MIB} MiB, has to fit"
 SECONDS_MAX = 1e9  # 31 years: what an event loop's timers can count
 
 
@@ -121,6 +124,7 @@ class StreamConsumerKeywords(TypedDict, total=False):
     pattern: str | None
     receive_queue_size: int | Literal["auto"]
     schema: object
+    create: bool
     on_corrupt: str
 
 
@@ -158,6 +162,7 @@ class CheckpointConsumerKeywords(TypedDict, total=False):
     name: str | None
     receive_queue_size: int | Literal["auto"]
     schema: object
+    create: bool
     on_corrupt: str
 
 
@@ -183,7 +188,7 @@ class ClientOptions:
             raise InvalidArgumentError(f"token must be text, got {type(self.token).__name__}")
         if self.token is not None and self.token != self.token.strip():  # never shown
             raise InvalidArgumentError("token must not begin or end with white space, as what is read from a file does")
-        check_number("memory_limit", self.memory_limit, ENTRY_SIZE_MAX, whole=True)
+        check_number("memory_limit", self.memory_limit, ENTRY_SIZE_MAX, whole=True, why=_LARGEST_ENTRY)
         check_seconds("operation_timeout", self.operation_timeout, 0.001)
 
 
@@ -207,7 +212,7 @@ class ProducerOptions:
             check_new_name(self.name, "producer", pattern=False)
         check_choice("access_mode", self.access_mode, ACCESS_MODES)
         check_seconds("send_timeout", self.send_timeout, 0.001)
-        check_number("max_pending_bytes", self.max_pending_bytes, MESSAGE_SIZE_MAX, whole=True)
+        check_number("max_pending_bytes", self.max_pending_bytes, MESSAGE_SIZE_MAX, whole=True, why=_LARGEST_MESSAGE)
         if self.initial_sequence_id is not None:
             check_number("initial_sequence_id", self.initial_sequence_id, -1, 2**63 - 2, whole=True)
         if not isinstance(self.batching, Batching):
@@ -246,6 +251,7 @@ class ConsumerOptions:
         if self.group is not None:
             check_new_name(self.group, "consumer group", pattern=False)
         check_choice("initial_position", self.initial_position, INITIAL_POSITIONS)
+        check_flag("create", self.create_topic)
         check_number("priority", self.priority, 0, COUNT_MAX, whole=True)
         if isinstance(self.receive_queue_size, str) and self.receive_queue_size != AUTO:
             raise InvalidArgumentError(

@@ -10,6 +10,7 @@ delivered again, and what is parked, counts as credited without a FLOW.
 from __future__ import annotations
 
 import asyncio
+import logging
 from abc import abstractmethod
 from collections.abc import Callable
 from functools import partial
@@ -31,13 +32,15 @@ from engine.client.net.pool import Pool, call_threadsafe
 from engine.client.topic.declaring import declare
 from engine.client.topic.layout import TopicLayout
 from engine.client.topic.session import TopicSession
-from engine.errors import AlreadyClosedError, CorruptionError, EngineError, SubscriptionNotFoundError
+from engine.errors import AlreadyClosedError, CorruptionError, EngineError, NotFoundError, SubscriptionNotFoundError
 from engine.limits import RECEIVE_QUEUE_BYTES
 from engine.model.compression import decompressor
 from engine.model.names import TopicName
 from engine.model.positions import MessageId, split_position
 from engine.model.subscriptions import DeliveryMode
 from engine.wire import commands
+
+log = logging.getLogger("engine.client")
 
 
 class Receiver(Receiving):
@@ -91,8 +94,19 @@ class Receiver(Receiving):
         """Look the topic up, and declare the schema by which its values are read."""
         if self._member_of is None:
             self._leave_memory = self.pool.memory.consumer_came()
-        layout = await self.session.open(create=self.options.create_topic)
+        layout = await self._look_up()
         await declare(self.session, self.options.schema, producer=False)
+        return layout
+
+    async def _look_up(self) -> TopicLayout:
+        """The topic's layout; a missing topic is created where that is asked for. It may be a slip of the pen: say so."""
+        try:
+            return await self.session.open(create=False)
+        except NotFoundError:
+            if not self.options.create_topic:
+                raise
+        layout = await self.session.open(create=True)
+        log.warning("%s did not exist: consumer %s created it; create=False would have raised", self._topic, self.options.name)
         return layout
 
     # -- as one of several -----------------------------------------------------------------------------------
