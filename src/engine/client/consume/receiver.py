@@ -150,17 +150,17 @@ class Receiver(Receiving):
     @property
     def waiting(self) -> int:
         """How many messages wait to be received."""
-        return 0 if self.unread else self._queue.messages
+        return 0 if self.unread or self._paused else self._queue.messages
 
     def _take_message(self) -> Message | None:
-        return None if self.unread else self._queue.pop_message()
+        return None if self.unread or self._paused else self._queue.pop_message()
 
     def _take_batch(self, max_messages: int, max_bytes: int) -> MessageBatch | None:
         return self._queue.pop_batch(max_messages, max_bytes) if self.waiting else None
 
     def _pop_message(self) -> Message | None:
         try:
-            return None if self.unread else self._queue.pop_message()
+            return None if self.unread or self._paused else self._queue.pop_message()
         except CorruptionError:
             return self._damage.past(self._take_message)
 

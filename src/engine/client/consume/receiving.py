@@ -81,6 +81,7 @@ class Receiving(ABC):
         self._loop = asyncio.get_running_loop()
         self._receives: deque[_Wait] = deque()
         self._failure: EngineError | None = None
+        self._paused = False
 
     async def receive(self, timeout: float | None = None) -> Message | None:
         """The next message; None when none arrived within `timeout` seconds (None: no limit).
@@ -129,6 +130,22 @@ class Receiving(ABC):
     @abstractmethod
     def take_now(self, max_messages: int | None = None, max_bytes: int = -1) -> Any:
         """From any thread: the next Message (or MessageBatch); None when none is queued, or other receives wait."""
+
+    # -- pausing ---------------------------------------------------------------------------------------------
+
+    @property
+    def paused(self) -> bool:
+        """Whether receives wait, whatever is queued."""
+        return self._paused
+
+    def pause(self) -> None:
+        """Deliver nothing until resume(): receives wait, and what is fetched ahead stays here. Idempotent."""
+        self._paused = True
+
+    def resume(self) -> None:
+        """Deliver again after pause(). Idempotent."""
+        self._paused = False
+        self._wake()
 
     # -- what the consumer does ------------------------------------------------------------------------------
 
