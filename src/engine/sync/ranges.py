@@ -228,3 +228,6 @@ class TopicReader:
 
     def __repr__(self) -> str:
         return repr(self._reader).replace("<Async", "<", 1)
+
+    def _repr_html_(self) -> str:
+        return self._reader._repr_html_()

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Protocol, Self, TypeVar
 
 from engine._native.consume.batch import MessageBatch
 from engine._native.consume.message import Message
+from engine.client.base.html import HtmlRecord
 from engine.client.base.options import check_count, check_timeout
 from engine.client.consume.credit import Budget
 from engine.errors import AlreadyClosedError, EngineError
@@ -43,7 +44,7 @@ class MemberOwner(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class ConsumerStatistics:
+class ConsumerStatistics(HtmlRecord):
     """Totals since the consumer was made; `…_queued` and `segments` are current values. Bytes are those of entries.
 
     `corrupt_entries`, `corrupt_messages`: bad ones that were skipped. `gaps`: places at which messages may have been

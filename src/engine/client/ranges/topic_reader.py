@@ -9,6 +9,7 @@ from datetime import datetime
 from typing import Any, Literal, TypedDict
 
 from engine._native.consume.batch import MessageBatch
+from engine.client.base.html import html_table
 from engine.client.base.schema import Schema
 from engine.client.net.pool import Pool
 from engine.client.ranges.range_reader import AsyncRangeReader, Ranges
@@ -167,6 +168,14 @@ class AsyncTopicReader:
 
         return pyarrow.Table.from_batches(batches, schema=self.schema)
 
+    def _repr_html_(self) -> str:
+        rows = [(field.name, field.type) for field in self.schema]
+        return html_table(f"{self.topic}: {self._messages:,} messages at most", ("column", "type"), rows)
+
+    @property
+    def _messages(self) -> int:
+        return sum(stop - start for start, stop in self._plan.ranges.values())
+
     def __repr__(self) -> str:
-        count = sum(stop - start for start, stop in self._plan.ranges.values())
-        return f"<{type(self).__name__} of {self.topic}: {', '.join(self.schema.names)}; {count:,} messages at most>"
+        names = ", ".join(self.schema.names)
+        return f"<{type(self).__name__} of {self.topic}: {names}; {self._messages:,} messages at most>"
