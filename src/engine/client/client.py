@@ -6,11 +6,12 @@ import random
 import ssl
 from collections.abc import Callable, Coroutine, Iterable, Mapping
 from functools import partial
-from typing import Any, Literal, Self, TypeVar
+from typing import Any, Literal, Self, TypeVar, Unpack
 
 from engine.aio.once import Once
 from engine.client.admin.admin import AsyncAdmin
 from engine.client.base.options import (
+    ON_CORRUPT,
     Batching,
     ClientOptions,
     ConsumerOptions,
@@ -27,6 +28,15 @@ from engine.client.net.children import Children, Closable
 from engine.client.net.pool import Pool
 from engine.client.produce.producer import AsyncProducer
 from engine.client.ranges.range_reader import AsyncRangeReader, Ranges, ReadPlan, check_keys, check_ranges
+from engine.client.ranges.table_columns import TableColumns
+from engine.client.ranges.topic_reader import (
+    AsyncTopicReader,
+    Place,
+    TopicReaderKeywords,
+    learn_schemas,
+    place_of,
+    plan_between,
+)
 from engine.client.ranges.topic_view import AsyncTopicView
 from engine.client.topic.session import TopicSession
 from engine.client.topic.topic_list import AsyncTopicWatch, TopicQuery, Topics, chosen, list_topics
@@ -44,6 +54,7 @@ from engine.limits import (
 )
 from engine.model.admin_parameters import check_properties
 from engine.model.admin_requests import AdminBackend
+from engine.model.checks import check_choice
 from engine.model.names import TopicName, check_name
 from engine.model.positions import Checkpoint
 from engine.model.redelivery import Backoff, DeadLetter
@@ -177,8 +188,8 @@ class AsyncClient:
         `receive_queue_size`: messages fetched ahead, over all segments and topics; "auto": what memory allows, 100,000
         at most.
         `schema`: what values are: bytes (the default), str, a dataclass, or an engine.Schema; checked against the
-        topic's, and recorded where that has none. `create`: a missing topic is created where the broker allows it, and a
-        warning logged; False: NotFoundError. `on_corrupt`: at a bad entry, one receive raises CorruptionError and
+        topic's, and recorded where that has none. `create`: a missing topic is created where the broker allows it, and
+        a warning logged; False: NotFoundError. `on_corrupt`: at a bad entry, one receive raises CorruptionError and
         nothing behind it comes of its segment ("stop"), or it is passed by, logged and counted ("skip").
 
         Raises NotFoundError, ConsumerBusyError (SubscriptionKindError: queue consumers hold the subscription),
@@ -230,7 +241,8 @@ class AsyncClient:
         Raises as stream_consumer.
         """
         check_name(subscription, "subscription name")
-        more: dict[str, Any] = {"schema": schema, "on_corrupt": on_corrupt, "priority": priority, "create_topic": create}
+        more: dict[str, Any] = {"schema": schema, "on_corrupt": on_corrupt, "priority": priority}
+        more["create_topic"] = create
         options = self._consumer_options(name, subscription, initial_position, receive_queue_size, **more)
         queue = QueueOptions(ack_timeout=ack_timeout, nack_backoff=backoff_of(nack_backoff), dead_letter=dead_letter)
         topics = chosen(topic, namespace, properties, pattern)
@@ -391,6 +403,41 @@ class AsyncClient:
         )
         reader = AsyncRangeReader(self._pool, TopicName.parse(topic), options, plan)
         return await self._started(reader, reader.start)
+
+    async def reader(
+        self,
+        topic: str,
+        *,
+        start: Place = "earliest",
+        end: Place = "latest",
+        columns: Iterable[str] | None = None,
+        schema: object = None,
+        on_corrupt: str = "stop",
+    ) -> AsyncTopicReader:
+        """The messages of a topic from `start` to `end`, for reading as a table. It is not created, and needs pyarrow.
+
+        `start`, `end`: "earliest", "latest", an aware datetime (messages published then or later are behind it) or a
+        Checkpoint. What is read ends where the topic ended when this was called, at the latest. `columns`: names of
+        those that are read, in order; None: all. `schema`: what values are: bytes (the default), str, a dataclass, or
+        an engine.Schema; the fields of records become columns. It is checked against the topic's, and never recorded.
+        `on_corrupt`: a bad entry ends the reading with CorruptionError ("stop"), or is passed by, logged and counted
+        ("skip").
+
+        Raises NotFoundError, also where retention has deleted messages behind a Checkpoint; ConnectError, TimeoutError,
+        InvalidArgumentError (SchemaError: the schema cannot read the topic's), UnsupportedError without pyarrow.
+        """
+        places, values = (place_of("start", start), place_of("end", end)), Schema.of(schema)
+        check_choice("on_corrupt", on_corrupt, ON_CORRUPT)
+        table = TableColumns(values, columns)
+        async with await self.topic_view(topic) as view:
+            plan = await plan_between(view, *places)
+        await learn_schemas(self._pool, TopicName.parse(topic), values)
+        more: dict[str, Any] = {"skip_deleted": plan.skip_deleted, "on_corrupt": on_corrupt}
+        return AsyncTopicReader(plan, table, partial(self.range_reader, topic, plan.ranges, **more))
+
+    async def table(self, topic: str, **options: Unpack[TopicReaderKeywords]) -> Any:
+        """The messages of a topic as a pyarrow.Table; the options, and what is raised, are those of reader()."""
+        return await (await self.reader(topic, **options)).to_table()
 
     async def _started(self, made: C, start: Callable[[], Coroutine[Any, Any, None]]) -> C:
         return await self._children.start(made, start)

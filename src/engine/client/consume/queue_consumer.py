@@ -22,8 +22,8 @@ from engine.client.base.positions import offsets_of
 from engine.client.consume.attachment import Attachment, all_acknowledged
 from engine.client.consume.dead_letter import DeadLetters
 from engine.client.consume.permits import Permits
-from engine.client.consume.receiver import Receiver
 from engine.client.consume.receiving import ConsumerStatistics, MemberOwner
+from engine.client.consume.subscribed import SubscriptionConsumer
 from engine.client.consume.unacked import Unacknowledged
 from engine.client.net.pool import Pool
 from engine.client.topic.layout import TopicLayout
@@ -57,7 +57,7 @@ class QueueConsumerStatistics(ConsumerStatistics):
     unacknowledged: int
 
 
-class AsyncQueueConsumer(Receiver):
+class AsyncQueueConsumer(SubscriptionConsumer):
     """Receives messages that no other consumer of the subscription has.
 
     Made by `client.queue_consumer()`; usable with `async with`.

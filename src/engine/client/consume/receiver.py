@@ -99,14 +99,15 @@ class Receiver(Receiving):
         return layout
 
     async def _look_up(self) -> TopicLayout:
-        """The topic's layout; a missing topic is created where that is asked for. It may be a slip of the pen: say so."""
+        """The topic's layout; a missing topic is created where that is asked for, and as the name may be wrong, logged."""
         try:
             return await self.session.open(create=False)
         except NotFoundError:
             if not self.options.create_topic:
                 raise
         layout = await self.session.open(create=True)
-        log.warning("%s did not exist: consumer %s created it; create=False would have raised", self._topic, self.options.name)
+        name = self.options.name
+        log.warning("%s did not exist: consumer %s created it; create=False would have raised", self._topic, name)
         return layout
 
     # -- as one of several -----------------------------------------------------------------------------------
@@ -168,17 +169,17 @@ class Receiver(Receiving):
     @property
     def waiting(self) -> int:
         """How many messages wait to be received."""
-        return 0 if self.unread else self._queue.messages
+        return 0 if self.unread or self._paused else self._queue.messages
 
     def _take_message(self) -> Message | None:
-        return None if self.unread else self._queue.pop_message()
+        return None if self.unread or self._paused else self._queue.pop_message()
 
     def _take_batch(self, max_messages: int, max_bytes: int) -> MessageBatch | None:
         return self._queue.pop_batch(max_messages, max_bytes) if self.waiting else None
 
     def _pop_message(self) -> Message | None:
         try:
-            return None if self.unread else self._queue.pop_message()
+            return None if self.unread or self._paused else self._queue.pop_message()
         except CorruptionError:
             return self._damage.past(self._take_message)
 

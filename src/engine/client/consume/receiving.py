@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Protocol, Self, TypeVar
 
 from engine._native.consume.batch import MessageBatch
 from engine._native.consume.message import Message
+from engine.client.base.html import HtmlRecord
 from engine.client.base.options import check_count, check_timeout
 from engine.client.consume.credit import Budget
 from engine.client.consume.permits import Permits
@@ -45,7 +46,7 @@ class MemberOwner(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class ConsumerStatistics:
+class ConsumerStatistics(HtmlRecord):
     """Totals since the consumer was made; `…_queued` and `segments` are current values. Bytes are those of entries.
 
     `corrupt_entries`, `corrupt_messages`: bad ones that were skipped. `gaps`: places at which messages may have been
@@ -83,6 +84,7 @@ class Receiving(ABC):
         self._loop = asyncio.get_running_loop()
         self._receives: deque[_Wait] = deque()
         self._failure: EngineError | None = None
+        self._paused = False
 
     async def receive(self, timeout: float | None = None) -> Message | None:
         """The next message; None when none arrived within `timeout` seconds (None: no limit).
@@ -131,6 +133,22 @@ class Receiving(ABC):
     @abstractmethod
     def take_now(self, max_messages: int | None = None, max_bytes: int = -1) -> Any:
         """From any thread: the next Message (or MessageBatch); None when none is queued, or other receives wait."""
+
+    # -- pausing ---------------------------------------------------------------------------------------------
+
+    @property
+    def paused(self) -> bool:
+        """Whether receives wait, whatever is queued."""
+        return self._paused
+
+    def pause(self) -> None:
+        """Deliver nothing until resume(): receives wait, and what is fetched ahead stays here. Idempotent."""
+        self._paused = True
+
+    def resume(self) -> None:
+        """Deliver again after pause(). Idempotent."""
+        self._paused = False
+        self._wake()
 
     # -- what the consumer does ------------------------------------------------------------------------------
 
