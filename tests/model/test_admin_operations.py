@@ -47,6 +47,7 @@ VALUES: dict[str, Any] = {
     "force": True,
     "subscription": ODD,
     "initial_position": "earliest",
+    "kind": "queue",
     "when": datetime(2020, 1, 1, tzinfo=UTC),
     "first": 10,
     "last": 19,
