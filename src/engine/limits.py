@@ -66,6 +66,7 @@ SCARCE_BLOCK_SIZE = 64 * KIB  # sent to one consumer at a time while the broker'
 BODIES_MAX = 64 * MIB  # all request bodies of the admin API together
 CONNECTIONS_MAX = 10_000
 HTTP_CONNECTIONS_MAX = 1_000  # of the admin API
+METRICS_SEGMENTS_MAX = 2_000  # closed segments with series of their own, 2 kB and more of text each
 HTTP_HEAD_S_MAX = 20.0  # for the head of a request; longer than clients keep idle connections for the next one (15 s)
 HTTP_BODY_S_MAX = 30.0  # for the body of a request
 ATTACHMENTS_MAX = 100_000  # producers and consumers of one broker, 10 kB and more each

@@ -49,6 +49,7 @@ VALUES: dict[str, Any] = {
     "auto_scale": {"max_segments": 9},
     "subscription": ODD,
     "initial_position": "earliest",
+    "kind": "queue",
     "when": datetime(2020, 1, 1, tzinfo=UTC),
     "first": 10,
     "last": 19,

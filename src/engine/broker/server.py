@@ -33,6 +33,7 @@ from engine.broker.session.keepalive import KeepAlive
 from engine.broker.settings.config import BrokerConfig
 from engine.broker.settings.current import CurrentConfig
 from engine.broker.settings.doors import Doors, check_exposed
+from engine.broker.upkeep.stocktaking import Stocktaking
 from engine.broker.upkeep.transaction_sweep import TransactionSweep
 from engine.broker.upkeep.unexplained import check_explained
 from engine.clock import Clock, SystemClock
@@ -150,6 +151,11 @@ class Broker:
     def subscriptions(self) -> OpenSubscriptions:
         """The subscriptions of its open segments."""
         return self.parts.subscriptions
+
+    @property
+    def stocktaking(self) -> Stocktaking:
+        """What keeps the inventory of its segments."""
+        return self.parts.stocktaking
 
     @property
     def hosting(self) -> SegmentHosting:

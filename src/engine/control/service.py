@@ -34,14 +34,14 @@ from engine.control.segment_admin import SegmentAdmin
 from engine.control.shape.shape import Plan
 from engine.control.subscription.subscriptions import find_subscription
 from engine.control.topic.registry import Controllers
-from engine.control.topic.stats import topic_stats, with_scaling
+from engine.control.topic.stats import groups_of, segment_stats, topic_stats, with_load, with_scaling
 from engine.control.topic.topic_lists import TopicLists, list_topics
 from engine.control.topic.watches import TopicWatches
 from engine.errors import AlreadyExistsError, InvalidArgumentError, NotFoundError, UnsupportedError
 from engine.metadata.store import ABSENT, ConflictError, MetadataStore
 from engine.model.autoscale import AutoScalePolicyOverride
 from engine.model.layout import SegmentLayout, check_properties
-from engine.model.names import TopicName, check_name, check_new_name, parse_namespace
+from engine.model.names import SegmentName, TopicName, check_name, check_new_name, parse_namespace
 from engine.model.policies import NOTHING_SAID, NamespacePolicies, TopicPolicies
 from engine.model.reshape import plan_merge, plan_rebucket, plan_split
 from engine.model.subscriptions import (
@@ -217,8 +217,21 @@ class ScalableTopicService:
         def consumers(subscription: str) -> Mapping[str, tuple[bool, tuple[int, ...]]]:
             return {} if controller is None else controller.consumers(subscription)
 
-        stats = await topic_stats(name, layout, subscriptions, consumers, self._host)
+        if controller is None:
+            groups = groups_of((group, facts) for group, facts, _ in await self._resources.list_consumers(name))
+        else:
+            groups = controller.groups()
+        stats = await topic_stats(name, layout, subscriptions, consumers, groups, self._host)
         return with_scaling(stats, await self.scaling.status(name), self._clock.time_ms())
+
+    async def get_segment_stats(self, name: SegmentName) -> dict[str, Any]:
+        """One segment's numbers (`stats.segment_stats`). Raises NotFoundError, and what its owner raises."""
+        layout = (await self._load(name.topic)).layout
+        info = layout.segments.get(name.segment_id)
+        if info is None or info.hash_range != name.hash_range:
+            raise NotFoundError(f"{name} is not in the layout of epoch {layout.epoch}")
+        stats = await segment_stats(segment_spec(name.topic, layout, info), info, self._host)
+        return with_load(stats, await self.scaling.status(name.topic), name.segment_id, self._clock.time_ms())
 
     async def segment_spec(self, topic: str | TopicName, segment_id: int) -> SegmentSpec:
         """The facts that a host needs to open a segment of the present layout. Raises NotFoundError."""

@@ -104,6 +104,7 @@ class SegmentNumbers(Answer):
     """A segment as its owner sees it."""
 
     state: Literal["ACTIVE", "SEALED"]
+    owner: Annotated[str, Meta(description="the URL of its broker; while none has it open, of the one that would")]
     hash_range: HashRange
     parent_ids: list[Natural]
     child_ids: list[Natural]
@@ -118,6 +119,8 @@ class SegmentNumbers(Answer):
     storage_size: Natural
     producer_count: Natural
     publishers: list[Publisher]
+    consumer_count: Natural
+    consumers: Annotated[dict[str, list[str]], Meta(description="those attached to it, by subscription")]
     bucket_count: Natural
     backlog: Annotated[dict[str, Natural], Meta(description="in messages, by subscription")]
     msg_rate_in: Rate
@@ -137,6 +140,33 @@ class Sharing(Answer):
     drain: bool
 
 
+class AttachedConsumer(Answer):
+    """A consumer that is attached to a segment."""
+
+    unacked_messages: Natural
+    buckets: Annotated[int, Meta(ge=0, description="of the segment, if it is shared")]
+    msg_rate_out: Rate
+    bytes_rate_out: Rate
+
+
+class SegmentSubscription(Sharing):
+    """A subscription in one segment."""
+
+    backlog: Annotated[int, Meta(ge=0, description="messages that it has not acknowledged")]
+    delayed: Natural
+    msg_rate_out: Rate
+    bytes_rate_out: Rate
+    consumer_count: Natural
+    consumers: dict[str, AttachedConsumer]
+
+
+class SegmentDetails(SegmentNumbers):
+    """One segment, with each subscription's part in it."""
+
+    segment: Annotated[str, Meta(description="its whole name, segment://…")]
+    subscriptions: dict[str, SegmentSubscription]
+
+
 class ConsumerNumbers(Answer):
     """A consumer of a subscription."""
 
@@ -151,7 +181,7 @@ class ConsumerNumbers(Answer):
 class SubscriptionNumbers(Answer):
     """A subscription, over all segments."""
 
-    kind: Literal["stream", "queue", "checkpoint"] | None
+    kind: Annotated[Literal["stream", "queue"] | None, Meta(description="null: not known yet")]
     state: str
     backlog: Annotated[int, Meta(ge=0, description="messages that it has not acknowledged")]
     delayed: Natural
@@ -161,6 +191,20 @@ class SubscriptionNumbers(Answer):
     bytes_rate_out: Rate
     consumer_count: Natural
     consumers: dict[str, ConsumerNumbers]
+
+
+class GroupMember(Answer):
+    """A checkpoint consumer of a group."""
+
+    connected: bool
+    segments: list[Natural]
+
+
+class GroupNumbers(Answer):
+    """Checkpoint consumers that share a topic's segments."""
+
+    consumer_count: Natural
+    consumers: dict[str, GroupMember]
 
 
 class AutoScaleCounts(Answer):
@@ -200,6 +244,7 @@ class TopicNumbers(Answer):
     storage_size: Natural
     segments: dict[str, SegmentNumbers]
     subscriptions: dict[str, SubscriptionNumbers]
+    checkpoint_groups: Annotated[dict[str, GroupNumbers], Meta(description="those with members, by name")]
     auto_scale: AutoScaleNumbers
 
 

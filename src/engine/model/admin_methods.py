@@ -146,9 +146,22 @@ class AdminMethods(ABC):
         """
         await self._ask(operations.DELETE_SEGMENT, segment, force)
 
-    async def create_subscription(self, topic: str, subscription: str, *, initial_position: str = "latest") -> None:
-        """Create a subscription, at "earliest" or "latest". Raises AlreadyExistsError, NotFoundError."""
-        await self._ask(operations.CREATE_SUBSCRIPTION, topic, subscription, initial_position)
+    async def get_segment_stats(self, segment: str) -> dict[str, Any]:
+        """One segment's numbers, asked of its owner: offsets, size, owner, and each subscription's part in it.
+
+        Raises NotFoundError when the topic, or its layout, has no such segment.
+        """
+        return await self._ask(operations.GET_SEGMENT_STATS, segment)
+
+    async def create_subscription(
+        self, topic: str, subscription: str, *, initial_position: str = "latest", kind: str | None = None
+    ) -> None:
+        """Create a subscription, at "earliest" or "latest".
+
+        `kind`: "stream" or "queue", which statistics show before its first consumer comes; None: not known yet. Raises
+        AlreadyExistsError, NotFoundError.
+        """
+        await self._ask(operations.CREATE_SUBSCRIPTION, topic, subscription, initial_position, kind)
 
     async def delete_subscription(self, topic: str, subscription: str) -> None:
         """Delete a subscription in every segment, sealed ones too. Its consumers get NotFoundError.

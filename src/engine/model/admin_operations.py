@@ -21,6 +21,7 @@ from engine.errors import (
 from engine.limits import BUCKETS_PER_SEGMENT_MAX, SEGMENTS_PER_TOPIC_MAX
 from engine.model import admin_answers as answers
 from engine.model.admin_parameters import (
+    KINDS,
     POSITIONS,
     Choice,
     Flag,
@@ -309,6 +310,18 @@ DELETE_SEGMENT = Operation(
     leader=Leader.NEEDED,
 )
 
+GET_SEGMENT_STATS = Operation(
+    name="get_segment_stats",
+    http=f"GET {_SEGMENT_PATH}/stats",
+    parameters=(_SEGMENT,),
+    result=Result[dict[str, Any]]("dict[str, Any]", dict, answers.SegmentDetails),
+    summary="One segment's numbers, asked of its owner: offsets, size, owner, and each subscription's part in it.",
+    details="""
+    Raises NotFoundError when the topic, or its layout, has no such segment.
+    """,
+    errors=(NotFoundError,),
+)
+
 # -- subscriptions ---------------------------------------------------------------------------------------------------
 
 CREATE_SUBSCRIPTION = Operation(
@@ -320,9 +333,14 @@ CREATE_SUBSCRIPTION = Operation(
         Parameter(
             "initial_position", Choice(POSITIONS), Where.FIELD, "initialPosition", default="latest", keyword=True
         ),
+        Parameter("kind", Choice(KINDS), Where.FIELD, default=None, keyword=True),
     ),
     result=_NOTHING,
     summary='Create a subscription, at "earliest" or "latest".',
+    details="""
+    `kind`: "stream" or "queue", which statistics show before its first consumer comes; None: not known yet. Raises
+    AlreadyExistsError, NotFoundError.
+    """,
     errors=(AlreadyExistsError, NotFoundError),
     leader=Leader.NEEDED,
 )

@@ -25,6 +25,7 @@ from engine.model.transactions import parse_id
 ID_MAX = 2**63 - 1
 SECONDS_MAX = 1e11  # 3,000 years; in milliseconds far below 2**63
 POSITIONS = ("earliest", "latest")
+KINDS = ("stream", "queue")  # of subscriptions
 REQUIRED: Any = object()  # the default of a parameter that has none
 
 _DIGITS_MAX = 18  # an id is a 64-bit number

@@ -35,6 +35,7 @@ from engine.storage.disk.disk import Disk
 from engine.storage.disk.measures import StorageStatistics
 from engine.storage.file.context import Context
 from engine.storage.file.continuation import NOTHING, Known
+from engine.storage.file.extent import Extent, read_extent
 from engine.storage.file.handles import Handles
 from engine.storage.file.logfile import SyncFailed, holds_messages, new_file, parse_file_name, read_header
 from engine.storage.file.owners import Lease
@@ -327,6 +328,14 @@ class SegmentStore:
             for name, files in _stores_in(self._disk, topic, self._topic_directory(topic))
             if (found := stored(self._disk, self.directory(name), name, remaining(files))) is not None
         ]
+
+    async def extent(self, name: SegmentName, bucket_ends: Sequence[int], born: int = 0) -> Extent:
+        """How far a closed segment's log reaches, from its files; see read_extent(). Opens and repairs nothing.
+
+        Raises CorruptionError, UnsupportedError, StorageError.
+        """
+        directory = self.directory(name)
+        return await self._run(partial(read_extent, self._disk, directory, bucket_ends, born), directory)
 
     async def exists(self, name: SegmentName) -> bool:
         """Whether the segment has files, and its deletion was not begun. Reads a directory only."""

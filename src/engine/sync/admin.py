@@ -150,9 +150,24 @@ class Admin:
         """
         self._portal.run(self._admin.delete_segment(segment, force))
 
-    def create_subscription(self, topic: str, subscription: str, *, initial_position: str = "latest") -> None:
-        """Create a subscription, at "earliest" or "latest". Raises AlreadyExistsError, NotFoundError."""
-        self._portal.run(self._admin.create_subscription(topic, subscription, initial_position=initial_position))
+    def get_segment_stats(self, segment: str) -> dict[str, Any]:
+        """One segment's numbers, asked of its owner: offsets, size, owner, and each subscription's part in it.
+
+        Raises NotFoundError when the topic, or its layout, has no such segment.
+        """
+        return self._portal.run(self._admin.get_segment_stats(segment))
+
+    def create_subscription(
+        self, topic: str, subscription: str, *, initial_position: str = "latest", kind: str | None = None
+    ) -> None:
+        """Create a subscription, at "earliest" or "latest".
+
+        `kind`: "stream" or "queue", which statistics show before its first consumer comes; None: not known yet. Raises
+        AlreadyExistsError, NotFoundError.
+        """
+        self._portal.run(
+            self._admin.create_subscription(topic, subscription, initial_position=initial_position, kind=kind)
+        )
 
     def delete_subscription(self, topic: str, subscription: str) -> None:
         """Delete a subscription in every segment, sealed ones too. Its consumers get NotFoundError.

@@ -70,8 +70,10 @@ class LeaderAdmin:
         """One that the layout does not name, or a sealed one."""
         await self._service.segments.delete(SegmentName.parse(segment), force=force)
 
-    async def create_subscription(self, topic: TopicName, subscription: str, initial_position: str) -> None:
-        await self._service.create_subscription(topic, subscription, initial_position=initial_position)
+    async def create_subscription(
+        self, topic: TopicName, subscription: str, initial_position: str, kind: str | None = None
+    ) -> None:
+        await self._service.create_subscription(topic, subscription, initial_position=initial_position, kind=kind)
 
     async def delete_subscription(self, topic: TopicName, subscription: str) -> None:
         await self._service.delete_subscription(topic, subscription)

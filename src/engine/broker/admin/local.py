@@ -11,7 +11,7 @@ from engine.broker.settings.config import BrokerConfig
 from engine.control.service import ScalableTopicService
 from engine.errors import UnsupportedError
 from engine.model.autoscale import AutoScalePolicyOverride
-from engine.model.names import TopicName
+from engine.model.names import SegmentName, TopicName
 from engine.model.policies import FOR_EVER, NamespacePolicies, resolved
 
 T = TypeVar("T")
@@ -48,6 +48,10 @@ class LocalAdmin:
 
     async def get_metadata(self, topic: str) -> dict[str, Any]:
         return await self._service.get_metadata(topic)
+
+    async def get_segment_stats(self, segment: str) -> dict[str, Any]:
+        """Asked of the segment's owner."""
+        return await self._service.get_segment_stats(SegmentName.parse(segment))
 
     async def list_transactions(
         self, open_longer_than: float | None, segment: str | None, limit: int | None

@@ -27,6 +27,7 @@ from engine.limits import (
     KEEP_ALIVE_S,
     LOG_FILE_SIZE_MAX,
     LOOKUPS_MAX,
+    METRICS_SEGMENTS_MAX,
     MIB,
     PUBLISH_BYTES_IN_FLIGHT_MAX,
     READ_CACHE_MAX,
@@ -133,6 +134,8 @@ class BrokerConfig:
 
     segment_idle_time: float | None = 300.0  # a segment unused for this long is closed; None: never
 
+    metrics_segments_max: int = METRICS_SEGMENTS_MAX  # closed segments with series of their own at /metrics
+
     session_timeout: float = 30.0  # with a shared metadata store: a broker silent for this long is dead
     consumer_grace_period: float = CONSUMER_GRACE_S
     keep_alive: float = KEEP_ALIVE_S  # a peer silent for this long is pinged, for twice this long dropped; 0: never
@@ -238,6 +241,7 @@ class BrokerConfig:
             "transaction_sweep_interval": checks.number(self.transaction_sweep_interval, 0.01),
             "transaction_retention_time": checks.number(self.transaction_retention_time, 0),
             "transaction_named_retention_time": checks.number(self.transaction_named_retention_time, 0),
+            "metrics_segments_max": checks.integer(self.metrics_segments_max, 0, 10_000_000),
             "segment_idle_time": checks.number(self.segment_idle_time, 0.01, optional=True),
             "session_timeout": checks.number(self.session_timeout, 0.1),
             "consumer_grace_period": checks.number(self.consumer_grace_period, 0),

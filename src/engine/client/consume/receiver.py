@@ -60,6 +60,7 @@ class Receiver(Receiving):
         # Totals, see above.
         self._pushed_messages = self._pushed_bytes = 0
         self._credited_messages = self._credited_bytes = 0
+        self._received_messages = self._received_bytes = 0  # from earlier queues
         self._budget = Budget((self._counted(options), RECEIVE_QUEUE_BYTES), memory=pool.memory)
         self._budget_share = self._budget.share()
         # The smallest window that was granted; a quarter of it is worth a FLOW.
@@ -87,6 +88,8 @@ class Receiver(Receiving):
     def _restart_queue(self) -> None:
         """Replace the queue by an empty one; everything counts as credited."""
         self.pool.memory.forget(self._queue)
+        self._received_messages += self._queue.received
+        self._received_bytes += self._queue.received_bytes
         self._queue = self._new_queue()
         self._credited_messages, self._credited_bytes = self._pushed_messages, self._pushed_bytes
 
@@ -444,8 +447,8 @@ class Receiver(Receiving):
     def statistics(self) -> ConsumerStatistics:
         """A frozen record of totals."""
         return ConsumerStatistics(
-            messages_received=self._pushed_messages,
-            bytes_received=self._pushed_bytes,
+            messages_received=self._received_messages + self._queue.received,
+            bytes_received=self._received_bytes + self._queue.received_bytes,
             messages_queued=self._queue.messages,
             bytes_queued=self._queue.bytes,
             segments=len(self.attachments),

@@ -49,6 +49,9 @@ class MemberOwner(Protocol):
 class ConsumerStatistics(HtmlRecord):
     """Totals since the consumer was made; `…_queued` and `segments` are current values. Bytes are those of entries.
 
+    `…_received`: what the program has received, and not what was fetched ahead for it; an entry's bytes count with its
+    last message.
+
     `corrupt_entries`, `corrupt_messages`: bad ones that were skipped. `gaps`: places at which messages may have been
     lost before they were synced, in a relaxed mode of durability.
     """

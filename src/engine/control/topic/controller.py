@@ -378,6 +378,11 @@ class ScalableTopicController:
         coordinator = self._coordinators.get(subscription)
         return {} if coordinator is None else coordinator.consumers
 
+    def groups(self) -> dict[str, dict[str, tuple[bool, tuple[int, ...]]]]:
+        """Checkpoint groups with members: {group: {consumer name: (connected, segment ids)}}."""
+        groups = {n: c.consumers for n, c in self._coordinators.items() if c.kind is SubscriptionKind.CHECKPOINT}
+        return {name: members for name, members in groups.items() if members}
+
     def _members(self, kind: SubscriptionKind) -> dict[str, int]:
         return {name: len(c.consumers) for name, c in self._coordinators.items() if c.kind is kind}
 
