@@ -60,11 +60,12 @@ def stats(topic: str, subscription: str, url: str, data: str | None, as_json: bo
     show_default=True,
     help="Begin with the first stored message, or behind the last one.",
 )
+@click.option("--kind", type=click.Choice(["stream", "queue"]), help="Of its consumers; shown before the first comes.")
 @connection_options
-def create(topic: str, subscription: str, url: str, data: str | None, initial: str) -> None:
+def create(topic: str, subscription: str, url: str, data: str | None, initial: str, kind: str | None) -> None:
     """Create a subscription before its first consumer attaches."""
     with connect(url, data) as client:
-        client.admin.create_subscription(topic, subscription, initial_position=initial)
+        client.admin.create_subscription(topic, subscription, initial_position=initial, kind=kind)
     lines.say(f"created {subscription} on {topic}")
 
 

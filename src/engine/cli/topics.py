@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from engine.cli import autoscale, lines, output, reshape
+from engine.cli import autoscale, lines, output, policies, properties, reshape
 from engine.cli.autoscale import scaling_facts
 from engine.cli.connection import connect, connection_options, json_option
 from engine.cli.dag import only_active, print_layout
@@ -44,7 +44,7 @@ def command() -> None:
     help="The namespace, as tenant/namespace.",
 )
 @click.option(
-    "--property", "properties", multiple=True, metavar="NAME=VALUE", help="Only topics with this property; repeatable."
+    "--property", "facts", multiple=True, metavar="NAME=VALUE", help="Only topics with this property; repeatable."
 )
 @click.option(
     "--pattern",
@@ -60,13 +60,13 @@ def list_topics(
     url: str,
     data: str | None,
     namespace: str,
-    properties: tuple[str, ...],
+    facts: tuple[str, ...],
     pattern: str | None,
     watch: bool,
     as_json: bool,
 ) -> None:
     """List the topics of a namespace."""
-    wanted = key_values(properties) or None
+    wanted = key_values(facts) or None
     with connect(url, data) as client:
         if watch:
             watch_topics(client, namespace, wanted, pattern, as_json)
@@ -108,8 +108,12 @@ def watch_topics(
     metavar="N",
     help=f"Entry buckets of the topic at the start. {THE_BROKERS}",
 )
+@click.option("--property", "facts", multiple=True, metavar="NAME=VALUE", help="A property of the topic; repeatable.")
 @click.option(
-    "--property", "properties", multiple=True, metavar="NAME=VALUE", help="A property of the topic; repeatable."
+    "--auto-scale",
+    multiple=True,
+    metavar="FIELD=VALUE",
+    help="A field of its auto-scale policy, as max-segments=8; repeatable.",
 )
 @connection_options
 def create(
@@ -120,9 +124,11 @@ def create(
     key_hash: str | None,
     durability: str | None,
     entry_buckets: int | None,
-    properties: tuple[str, ...],
+    facts: tuple[str, ...],
+    auto_scale: tuple[str, ...],
 ) -> None:
     """Create a topic."""
+    policy = autoscale.fields_of(auto_scale)
     with connect(url, data, create=True) as client:
         client.admin.create_topic(
             topic,
@@ -130,7 +136,8 @@ def create(
             key_hash=key_hash,
             durability=durability,
             entry_buckets=entry_buckets,
-            properties=key_values(properties) or None,
+            properties=key_values(facts) or None,
+            auto_scale=policy or None,
         )
     lines.say(f"created {topic}")
 
@@ -202,5 +209,5 @@ def delete(topic: str, url: str, data: str | None, yes: bool) -> None:
     lines.say(f"deleted {topic}")
 
 
-for more in (reshape.split, reshape.merge, reshape.rebucket, autoscale.topics):
+for more in (reshape.split, reshape.merge, reshape.rebucket, autoscale.topics, policies.topics, properties.command):
     command.add_command(more)
