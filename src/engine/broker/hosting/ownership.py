@@ -288,13 +288,13 @@ class Ownership:
             self._owners.pop(key, None)
         else:
             self._owners[key] = Owner.of(record)
-        self._tell(key[: key.rindex("/segments/")])
+        self._notify(key[: key.rindex("/segments/")])
 
     def _brokers_changed(self) -> None:
         for key in list(self._listeners):
-            self._tell(key)
+            self._notify(key)
 
-    def _tell(self, key: str) -> None:
+    def _notify(self, key: str) -> None:
         for listener in list(self._listeners.get(key, ())):
             listener()
 

@@ -271,7 +271,7 @@ class ScalableTopicController:
         async with self.changing():
             self._check_serving()
             await self._shape.rewrite(lambda layout: replace(layout, auto_scale_policy=override))
-        self.scaling.look()
+        self.scaling.tick()
 
     async def prune(self, segment_id: int) -> bool:
         """Remove a sealed segment and delete it. False: not now. Raises InvalidArgumentError for an active one."""

@@ -27,7 +27,7 @@ def ages_of(files: Sequence[LogFile], now_ms: int, ages: Ages[int] | None) -> di
     """Seconds since the newest entry of each file but the last, by first offset. `ages`: kept between calls."""
     newest_ms = {file.first_offset: file.last_time_ms for file in files[:-1]}
     if ages is not None:
-        return ages.look(newest_ms)
+        return ages.update(newest_ms)
     return {offset: (now_ms - time_ms) / 1000 for offset, time_ms in newest_ms.items()}
 
 
