@@ -17,9 +17,9 @@ T = TypeVar("T")
 
 
 class LocalAdmin:
-    """Methods have the names and arguments of operations, and raise their errors.
+    """One method for each operation, with its name, arguments and errors.
 
-    `dynamic`, `transactions`, `metrics`: a broker's; without one, operations on it raise UnsupportedError.
+    `dynamic`, `transactions`, `metrics`: None where there is no broker; their operations raise UnsupportedError then.
     """
 
     def __init__(
@@ -38,13 +38,13 @@ class LocalAdmin:
         self._metrics = metrics
 
     async def create_topic(self, topic: str, **options: Any) -> None:
-        """None takes the namespace's or the broker's default."""
+        """Create a topic. An option that is None takes the default of the namespace, else of the broker."""
         if not self._config.scalable_topic_enabled:
             raise UnsupportedError("scalable topics are disabled on this broker (scalable_topic_enabled)")
         await self._service.create_topic(topic, **options)
 
     async def list_topics(self, namespace: str, properties: Mapping[str, str] | None) -> list[str]:
-        """Full names, sorted."""
+        """Full topic names, sorted."""
         return await self._service.list_topics(namespace, properties)
 
     async def get_metadata(self, topic: str) -> dict[str, Any]:
@@ -53,18 +53,18 @@ class LocalAdmin:
     async def list_transactions(
         self, open_longer_than: float | None, segment: str | None, limit: int | None
     ) -> list[dict[str, Any]]:
-        """Open ones, the oldest first."""
-        return await _there(self._transactions).list_open(open_longer_than, segment, limit)
+        """Open transactions, the oldest first."""
+        return await _available(self._transactions).list_open(open_longer_than, segment, limit)
 
     async def get_transaction(self, ident: str) -> dict[str, Any]:
-        """One, and where it has operations that are not applied yet."""
-        return await _there(self._transactions).get(ident)
+        """A transaction, and where it has operations that are not applied yet."""
+        return await _available(self._transactions).get(ident)
 
     async def abort_transaction(self, ident: str) -> None:
-        await _there(self._transactions).abort(ident)
+        await _available(self._transactions).abort(ident)
 
     async def get_namespace_policies(self, namespace: str) -> dict[str, Any]:
-        """By snake_case name; of a namespace that has none, those of the configuration."""
+        """The policies by snake_case name; defaults of the configuration where the namespace has none."""
         policies = await self._service.find_namespace_policies(namespace)
         return (policies or _policies_of(self._config)).to_mapping()
 
@@ -75,52 +75,52 @@ class LocalAdmin:
         await self._service.set_namespace_policies(namespace, None)
 
     async def get_auto_scale_policy(self, topic: str) -> dict[str, Any]:
-        """By snake_case name, only what is overridden."""
+        """The overridden settings by snake_case name."""
         return _mapping(await self._service.scaling.get_policy(topic))
 
     async def set_namespace_auto_scale_policy(self, namespace: str, policy: Mapping[str, Any]) -> None:
-        """Replace what a namespace overrides for its topics."""
+        """Replace the overrides of a namespace."""
         await self._service.scaling.set_namespace_policy(namespace, AutoScalePolicyOverride.of(policy))
 
     async def get_namespace_auto_scale_policy(self, namespace: str) -> dict[str, Any]:
-        """By snake_case name, only what is overridden."""
+        """The overridden settings by snake_case name."""
         return _mapping(await self._service.scaling.get_namespace_policy(namespace))
 
     async def remove_namespace_auto_scale_policy(self, namespace: str) -> None:
         await self._service.scaling.set_namespace_policy(namespace, None)
 
     async def get_metrics(self) -> str:
-        """This broker's, as Prometheus text."""
-        return await _there(self._metrics)()
+        """The metrics of this broker, as Prometheus text."""
+        return await _available(self._metrics)()
 
     async def list_dynamic_configuration(self) -> list[str]:
-        """What may be set at run time."""
-        return _there(self._dynamic).names()
+        """The names of settings that can change at run time."""
+        return _available(self._dynamic).names()
 
     async def get_dynamic_configuration(self) -> dict[str, Any]:
-        return _there(self._dynamic).values()
+        return _available(self._dynamic).values()
 
     async def get_runtime_configuration(self) -> dict[str, Any]:
-        """What is in effect on this broker, of all that may be set."""
-        return _there(self._dynamic).runtime()
+        """The values in effect on this broker."""
+        return _available(self._dynamic).runtime()
 
     async def set_dynamic_configuration(self, name: str, value: str | float) -> None:
-        await _there(self._dynamic).set(name, value)
+        await _available(self._dynamic).set(name, value)
 
     async def remove_dynamic_configuration(self, name: str) -> None:
-        """Back to what each broker was started with."""
-        await _there(self._dynamic).unset(name)
+        """Reset a setting to the value that each broker was started with."""
+        await _available(self._dynamic).unset(name)
 
 
 def _policies_of(config: BrokerConfig) -> NamespacePolicies:
-    """What holds where a namespace has none."""
+    """The policies of a namespace that has none of its own."""
     time_s = FOR_EVER if config.retention_time is None else int(config.retention_time)
     return NamespacePolicies(time_s, config.retention_size, config.durability)
 
 
-def _there(part: T | None) -> T:
+def _available(part: T | None) -> T:
     if part is None:
-        raise UnsupportedError("only a broker can answer that")
+        raise UnsupportedError("this operation needs a running broker")
     return part
 
 

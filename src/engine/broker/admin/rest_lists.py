@@ -16,11 +16,11 @@ from engine.limits import TOPIC_LIST_INITIAL_SIZE, TOPICS_PER_FRAME_MAX
 
 log = logging.getLogger(__name__)
 
-PART_S_MAX = 30.0  # a client that does not read a part for so long is disconnected: its list holds memory
+PART_S_MAX = 30.0  # a client that does not read a part within this time is disconnected, since its list holds memory
 
 
 class TopicListPages:
-    """Makes one list at a time; a list holds a heap permit until it is sent, and each part a direct permit."""
+    """Makes one list at a time. A list holds a heap permit until it is sent, and each part a direct permit."""
 
     def __init__(self, broker: Served) -> None:
         self._broker = broker
