@@ -127,7 +127,8 @@ class Attachment:
     `end`: where a sealed segment ends, None before that is known. `pushed`: messages queued and not dropped again.
     `rewound`: the cursor was moved back since the attachment before. `lookups`: the session's count of lookups when the
     segment was first reported missing. `parked`: while it drains, the queue of what arrived. `window`: the messages and
-    bytes that may be sent ahead, None before credit was granted. `state`, `broken`: see above.
+    bytes that may be sent ahead, None before credit was granted. `window_told`: the consumer's window in messages where
+    that is not fixed. `state`, `broken`: see above.
     """
 
     def __init__(
@@ -150,6 +151,7 @@ class Attachment:
         self.rewound = False
         self.lookups: int | None = None
         self.parked: EntryQueue | None = None
+        self.window_told = owner.options.window_told
         self.window: tuple[int, int] | None = None
         self.state = AttachmentState.DELIVERING
         self.broken = False
@@ -476,7 +478,7 @@ class Attachment:
         """Grant credit for more messages and bytes."""
         link = self._link
         if link is not None and not self.broken and (messages > 0 or size > 0):
-            flow = commands.Flow(consumer_id=link.ident, messages=messages, bytes=size)
+            flow = commands.Flow(consumer_id=link.ident, messages=messages, bytes=size, window=self.window_told)
             link.connection.stream.send(flow)
 
     def redeliver(self, ranges: commands.Ranges, backoff: list[float] | None) -> None:
