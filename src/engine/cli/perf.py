@@ -1,4 +1,4 @@
-"""`engine perf produce|consume`: what this machine does, measured through the public client."""
+"""`engine perf produce|consume`: throughput and latency on this machine, measured through the public client."""
 
 from __future__ import annotations
 
@@ -102,11 +102,11 @@ def produce(
 
 
 def make_topic(client: Client, topic: str, segments: int, durability: str) -> None:
-    """The topic, if it is not there."""
+    """Create the topic unless it exists."""
     try:
         client.admin.create_topic(topic, segments=segments, durability=durability)
     except AlreadyExistsError:
-        lines.say(f"{topic} is there already: --segments and --durability are as it was made")
+        lines.say(f"{topic} exists already: --segments and --durability are ignored")
 
 
 def chunks(messages: int, size: int, keys: int, step: int) -> Iterator[Chunk]:
@@ -120,7 +120,7 @@ def chunks(messages: int, size: int, keys: int, step: int) -> Iterator[Chunk]:
 
 
 def paced(work: Iterable[Chunk], rate: int) -> Iterator[Chunk]:
-    """Each chunk when it is due."""
+    """Yield each chunk when it is due at `rate` messages per second."""
     start, count = time.perf_counter(), 0
     for chunk in work:
         time.sleep(max(0.0, start + count / rate - time.perf_counter()))
@@ -129,7 +129,7 @@ def paced(work: Iterable[Chunk], rate: int) -> Iterator[Chunk]:
 
 
 def send(producer: Any, work: Iterable[Chunk], mode: str, total: int) -> tuple[list[float], float]:
-    """Send all chunks; (how long each acknowledgement took in `wait` mode, seconds altogether)."""
+    """Send all chunks. Returns (seconds per acknowledgement, in `wait` mode; total seconds)."""
     waits: list[float] = []
     one_chunk = {"one": send_one_by_one, "bulk": send_bulk, "wait": send_and_wait}[mode]
     with output.progress() as bar:
@@ -143,7 +143,7 @@ def send(producer: Any, work: Iterable[Chunk], mode: str, total: int) -> tuple[l
 
 
 def send_one_by_one(producer: Any, values: list[bytes], keys: list[bytes] | None) -> list[float]:
-    """As a program that has one message at a time."""
+    """Like a program that produces one message at a time."""
     send_nowait = producer.send_nowait
     if keys is None:
         for value in values:
@@ -155,13 +155,13 @@ def send_one_by_one(producer: Any, values: list[bytes], keys: list[bytes] | None
 
 
 def send_bulk(producer: Any, values: list[bytes], keys: list[bytes] | None) -> list[float]:
-    """As a program that has columns."""
+    """Like a program whose data are columns."""
     producer.send_batch(values, keys=keys)
     return []
 
 
 def send_and_wait(producer: Any, values: list[bytes], keys: list[bytes] | None) -> list[float]:
-    """As a program that needs each acknowledgement before it goes on; seconds for each."""
+    """Like a program that needs each acknowledgement before it continues. Returns the seconds of each."""
     waits = []
     for index, value in enumerate(values):
         start = time.perf_counter()
@@ -171,7 +171,7 @@ def send_and_wait(producer: Any, values: list[bytes], keys: list[bytes] | None) 
 
 
 def percentiles(waits: list[float]) -> dict[str, float]:
-    """Milliseconds at the usual places; empty when nothing was timed."""
+    """{"p50_ms", "p99_ms", "p99.9_ms": milliseconds}; empty when nothing was timed."""
     if not waits:
         return {}
     ordered = sorted(waits)
@@ -214,7 +214,7 @@ def consume(
 
 
 def open_reader(client: Client, topic: str, subscription: str | None) -> Any:
-    """A consumer that starts at the beginning."""
+    """A consumer that starts at the earliest message."""
     from engine.model.positions import Checkpoint
 
     if subscription is None:
@@ -223,7 +223,7 @@ def open_reader(client: Client, topic: str, subscription: str | None) -> Any:
 
 
 def read(consumer: Any, messages: int | None, *, columns: bool, acknowledge: bool) -> tuple[int, int, float]:
-    """(messages, bytes of values, seconds from the start to the last of them)."""
+    """Returns (messages, bytes of their values, seconds from the start to the last message)."""
     count = byte_count = 0
     measure = column_bytes if columns else value_bytes
     with output.progress() as bar:
@@ -244,7 +244,7 @@ def read(consumer: Any, messages: int | None, *, columns: bool, acknowledge: boo
 
 
 def value_bytes(batch: Any) -> int:
-    """Look at every message, as a program that handles them one by one."""
+    """Access every message, like a program that handles them one by one."""
     return sum(len(message.value) for message in batch)
 
 

@@ -14,13 +14,13 @@ from engine.cli.values import topic_name
 
 
 def segment_id(text: str) -> int:
-    """A segment's id as typed. Raises a usage error."""
+    """Parse a segment id. Raises click.BadParameter."""
     if not (text.isascii() and text.isdecimal()):
-        raise click.BadParameter(f"{text!r} is no segment id; `engine topics describe` shows them")
+        raise click.BadParameter(f"must be a segment id, got {text!r}; `engine topics describe` lists them")
     return int(text)
 
 
-NUMBERS = {"ignore_unknown_options": True}  # -1 is a wrong number, and no option that is missing
+NUMBERS = {"ignore_unknown_options": True}  # so that -1 is refused as a number, not as an unknown option
 
 
 @click.command(context_settings=NUMBERS, epilog=examples("engine topics split orders 0"))
@@ -68,7 +68,7 @@ def rebucket(topic: str, segment: int, buckets: int, url: str, data: str | None,
 
 
 def report(done: str, parents: list[int], metadata: dict[str, Any], as_json: bool) -> None:
-    """What has come of it: the new metadata for a program, a line for a person."""
+    """Print the result: the new metadata as JSON, or one line with the new segments."""
     if as_json:
         output.print_json(metadata)
         return
@@ -79,6 +79,6 @@ def report(done: str, parents: list[int], metadata: dict[str, Any], as_json: boo
 
 
 def described(segment: dict[str, Any]) -> str:
-    """A new segment: 3 (0000-3fff, 2 buckets)."""
+    """A new segment as in "3 (0000-3fff, 2 buckets)"."""
     buckets = output.plural(len(segment.get("bucketBoundaries") or [0]), "bucket")
     return f"{segment['segmentId']} ({hash_range(segment)}, {buckets})"

@@ -128,7 +128,7 @@ def skip(
         lines.confirm(f"Acknowledge {count} messages that {subscription} of {topic} may not have read?")
     with connect(url, data) as client:
         client.admin.skip_messages(topic, subscription, segment, first, last)
-    lines.say(f"{subscription} on {topic} goes on behind offset {last} of segment {segment}")
+    lines.say(f"{subscription} on {topic} continues behind offset {last} of segment {segment}")
 
 
 @command.command("clear-backlog", epilog=examples("engine subscriptions clear-backlog orders billing"))
@@ -142,7 +142,7 @@ def clear_backlog(topic: str, subscription: str, url: str, data: str | None, yes
     It continues with the next message that is sent.
     """
     if not yes:
-        lines.confirm(f"Acknowledge all that {subscription} of {topic} has not read?")
+        lines.confirm(f"Acknowledge the whole backlog of {subscription} of {topic}?")
     with connect(url, data) as client:
         client.admin.clear_backlog(topic, subscription)
     lines.say(f"{subscription} on {topic} has no backlog")
