@@ -113,6 +113,7 @@ def build(base: Foundation, observed: Observed) -> Parts:
         interval=config.scalable_topic_load_report_interval,
         threshold=config.scalable_topic_load_report_rate_change_threshold,
         loaded=service.scaling.loaded,
+        policy=service.scaling.effective,
     )
     retention = RetentionLoop(service, segments, subscriptions, config, base.clock, admin.prune_segment)
     loops: list[Loop] = [("transactions", transactions.run), ("retention", retention.run), ("load reports", loads.run)]

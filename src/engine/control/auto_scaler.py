@@ -39,12 +39,15 @@ class AutoScaling:
     def loaded(self, topic: TopicName) -> None:
         """A segment here carries load: its topic must have a leader, or it would never scale."""
         self._loaded.add(topic)
+        controller = self._controllers.get(topic)
+        if controller is not None:
+            controller.scaling.loaded()
 
     async def _tick(self) -> None:
         while True:
             await asyncio.sleep(self._config.auto_scale_interval)
             for controller in self._controllers.led():
-                controller.scaling.look()
+                controller.scaling.tick()
             loaded, self._loaded = list(self._loaded), set()
             for first in range(0, len(loaded), _AT_ONCE_MAX):
                 await asyncio.gather(*map(self._find_leader, loaded[first : first + _AT_ONCE_MAX]))
