@@ -176,8 +176,8 @@ class AsyncClient:
         or "latest", where a new subscription starts; topics that come later are always read from their beginning.
         `receive_queue_size`: messages fetched ahead, over all segments and topics; a whole block may come on top.
         `schema`: what values are: bytes (the default), str, a dataclass, or an engine.Schema; checked against the
-        topic's, and recorded where that has none. `create`: a missing topic is created where the broker allows it, and a
-        warning logged; False: NotFoundError. `on_corrupt`: at a bad entry, one receive raises CorruptionError and
+        topic's, and recorded where that has none. `create`: a missing topic is created where the broker allows it, with
+        a warning in the log; False: NotFoundError. `on_corrupt`: at a bad entry, one receive raises CorruptionError and
         nothing behind it comes of its segment ("stop"), or it is passed by, logged and counted ("skip").
 
         Raises NotFoundError, ConsumerBusyError (SubscriptionKindError: queue consumers hold the subscription),
@@ -228,7 +228,12 @@ class AsyncClient:
         Raises as stream_consumer.
         """
         check_name(subscription, "subscription name")
-        more: dict[str, Any] = {"schema": schema, "on_corrupt": on_corrupt, "priority": priority, "create_topic": create}
+        more: dict[str, Any] = {
+            "schema": schema,
+            "on_corrupt": on_corrupt,
+            "priority": priority,
+            "create_topic": create,
+        }
         options = self._consumer_options(name, subscription, initial_position, receive_queue_size, **more)
         queue = QueueOptions(ack_timeout=ack_timeout, nack_backoff=backoff_of(nack_backoff), dead_letter=dead_letter)
         topics = chosen(topic, namespace, properties, pattern)

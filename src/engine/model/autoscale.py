@@ -64,7 +64,9 @@ class AutoScalePolicy:
     merge_bytes_rate_out_threshold: float = 25.0 * MIB
     auto_scale_interval: float = AUTO_SCALE_INTERVAL_S  # between two decisions about traffic
     load_report_interval: float = LOAD_REPORT_INTERVAL_S  # between two samples of a segment's rates
-    load_report_rate_change_threshold: float = LOAD_REPORT_CHANGE  # the change of a rate that is reported, as a part of it
+    load_report_rate_change_threshold: float = (
+        LOAD_REPORT_CHANGE  # the change of a rate that is reported, as a part of it
+    )
     problem: str = ""  # the contradiction that disables the policy
 
     def __post_init__(self) -> None:
@@ -214,9 +216,9 @@ def _check(name: str, value: Any) -> None:
         good, right = type(value) is int and low <= value <= high, f"an integer from {low} to {high}"
     else:
         number = isinstance(value, (int, float)) and not isinstance(value, bool)
-        low, high = (_INTERVAL_S_MIN, _INTERVAL_S_MAX) if name.endswith("interval") else (0, _NUMBER_MAX)
-        good = number and low <= value <= high
+        least, most = (_INTERVAL_S_MIN, _INTERVAL_S_MAX) if name.endswith("interval") else (0.0, _NUMBER_MAX)
+        good = number and least <= value <= most
         form = 'of seconds, or text as "5m", ' if is_time(name) else 'or text as "50MB" ' * is_size(name)
-        right = f"a number {form}from {low:g} to {high:g}"
+        right = f"a number {form}from {least:g} to {most:g}"
     if not good:
         raise InvalidArgumentError(f"{name} must be {right}, got {value!r:.80}")

@@ -98,8 +98,9 @@ class Client:
         beginning. `receive_queue_size`: messages fetched ahead, over all segments and topics; a whole block may come
         on top.
         `schema`: what values are: bytes (the default), str, a dataclass, or an engine.Schema; checked against the
-        topic's, and recorded where that has none. `create`: a missing topic is created where the broker allows it, and a
-        warning logged (True); False: NotFoundError. `on_corrupt`: at a bad entry, one receive raises CorruptionError and
+        topic's, and recorded where that has none. `create`: a missing topic is created where the broker allows it, with
+        a warning in the log (True); False: NotFoundError. `on_corrupt`: at a bad entry, one receive raises
+        CorruptionError and
         nothing behind it comes of its segment ("stop", the default), or it is passed by, logged and counted ("skip").
 
         Raises NotFoundError, ConsumerBusyError (SubscriptionKindError: queue consumers hold the subscription),
@@ -115,13 +116,13 @@ class Client:
         """A consumer of single messages; each goes to one of the subscription's consumers and comes back unless
         acknowledged.
 
-        `topic`, `namespace`, `properties`, `pattern`, `name`, `initial_position`, `schema`, `create`, `receive_queue_size` as of
-        stream_consumer; a small `receive_queue_size` spreads work evenly. `ack_timeout`: seconds after which a message
-        that was received and not acknowledged is handed back. `nack_backoff`: how long one that was negatively
-        acknowledged is kept back, an engine.Backoff or a number of seconds (default 1). `dead_letter`: an
-        engine.DeadLetter; what came back more often goes to its topic instead. `priority`: consumers with the lowest
-        number are served first. `on_corrupt`: a bad entry stays due ("stop", the default), or is acknowledged ("skip");
-        what is behind it comes. Raises as stream_consumer.
+        `topic`, `namespace`, `properties`, `pattern`, `name`, `initial_position`, `schema`, `create` and
+        `receive_queue_size` as of stream_consumer; a small `receive_queue_size` spreads work evenly. `ack_timeout`:
+        seconds after which a message that was received and not acknowledged is handed back. `nack_backoff`: how
+        long one that was negatively acknowledged is kept back, an engine.Backoff or a number of seconds
+        (default 1). `dead_letter`: an engine.DeadLetter; what came back more often goes to its topic instead.
+        `priority`: consumers with the lowest number are served first. `on_corrupt`: a bad entry stays due
+        ("stop", the default), or is acknowledged ("skip"); what is behind it comes. Raises as stream_consumer.
         """
         return QueueConsumer(
             self._portal, self._portal.run(self._client.queue_consumer(topic, subscription, **options))

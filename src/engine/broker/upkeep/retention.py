@@ -29,8 +29,9 @@ _CLOSED_EVERY = 120  # rounds over open segments per search through closed ones
 class RetentionLoop:
     """Checks every open segment once per interval, and closed ones when they are due (closed_segments.py).
 
-    A check of a segment deletes expired files, and ends the last one in time for it to expire. Drained sealed segments, and orphans, are searched among the
-    topics that have several segments on disk; for topics with open segments in every round.
+    A check of a segment deletes expired files, and ends the last one in time for it to expire. Drained sealed segments,
+    and orphans, are searched among the topics that have several segments on disk; for topics with open segments in
+    every round.
     """
 
     def __init__(

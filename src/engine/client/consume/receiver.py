@@ -95,14 +95,16 @@ class Receiver(Receiving):
         return layout
 
     async def _look_up(self) -> TopicLayout:
-        """The topic's layout; a missing topic is created where that is asked for. It may be a slip of the pen: say so."""
+        """The topic's layout; a missing topic is created where that is asked for. It may be a slip: say so."""
         try:
             return await self.session.open(create=False)
         except NotFoundError:
             if not self.options.create_topic:
                 raise
         layout = await self.session.open(create=True)
-        log.warning("%s did not exist: consumer %s created it; create=False would have raised", self._topic, self.options.name)
+        log.warning(
+            "%s did not exist: consumer %s created it; create=False would have raised", self._topic, self.options.name
+        )
         return layout
 
     # -- as one of several -----------------------------------------------------------------------------------

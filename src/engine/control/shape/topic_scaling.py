@@ -371,9 +371,7 @@ def _plans(decision: Action, epoch: int) -> Iterator[Plan]:
         yield lambda layout: plan_split(_same(layout, epoch), split.segment_id)
     elif isinstance(decision, Merge):
         merge = decision
-        yield lambda layout: plan_merge(
-            _same(layout, epoch), merge.first_id, merge.second_id, merge.buckets_max
-        )
+        yield lambda layout: plan_merge(_same(layout, epoch), merge.first_id, merge.second_id, merge.buckets_max)
     else:
         for segment_id, buckets in decision.targets:
             yield partial(plan_rebucket, segment_id=segment_id, buckets=buckets)
