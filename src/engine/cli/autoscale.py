@@ -11,7 +11,6 @@ import click
 from engine.cli import lines, output
 from engine.cli.connection import connect, connection_options, json_option
 from engine.cli.values import duration, key_values, namespace_name, size, topic_name
-from engine.limits import MIB
 from engine.model.autoscale import NAMES, AutoScalePolicyOverride, is_share, is_size, is_time
 from engine.model.names import TopicName
 from engine.model.units import share
@@ -206,9 +205,8 @@ def cause_text(cause: Mapping[str, Any] | None) -> str:
     """The rate for which a segment was split."""
     if cause is None:
         return ""
-    unit = "MiB/s" if "bytes" in cause["rate"] else "messages/s"
-    value, threshold = (cause[name] / (MIB if "bytes" in cause["rate"] else 1) for name in ("value", "threshold"))
-    return f" ({cause['rate']}: {value:,.1f} {unit}, above {threshold:,.1f})"
+    value, threshold = (shown(f"split_{cause['rate']}_threshold", cause[name]) for name in ("value", "threshold"))
+    return f" ({cause['rate']} of {value}, above {threshold})"
 
 
 def counts_text(counts: Mapping[str, int]) -> str:
