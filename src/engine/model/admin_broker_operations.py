@@ -98,3 +98,5 @@ GET_DESCRIPTION = Operation(
     method=False,
     at_any_time=True,
 )
+
+BROKER_OPERATIONS = tuple(row for row in tuple(globals().values()) if isinstance(row, Operation))

@@ -18,6 +18,7 @@ from engine.errors import (
 )
 from engine.limits import BUCKETS_PER_SEGMENT_MAX, SEGMENTS_PER_TOPIC_MAX
 from engine.model import admin_answers as answers
+from engine.model.admin_broker_operations import BROKER_OPERATIONS
 from engine.model.admin_broker_operations import (
     GET_DESCRIPTION as GET_DESCRIPTION,
 )
@@ -562,7 +563,9 @@ REMOVE_NAMESPACE_AUTO_SCALE_POLICY = Operation(
     summary="Let the broker decide.",
 )
 
-OPERATIONS: tuple[Operation[Any], ...] = tuple(row for row in tuple(globals().values()) if isinstance(row, Operation))
+_ROWS = [row for row in tuple(globals().values()) if isinstance(row, Operation)]
+# In the order of the files; those about a broker are the last.
+OPERATIONS: tuple[Operation[Any], ...] = tuple(sorted(_ROWS, key=lambda row: row in BROKER_OPERATIONS))
 
 AT_ANY_TIME = tuple(row.path for row in OPERATIONS if row.at_any_time)
 WITHOUT_TOKEN = tuple(row.path for row in OPERATIONS if row.without_token)
