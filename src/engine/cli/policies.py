@@ -65,7 +65,10 @@ def print_policies(found: Mapping[str, Any], own: Mapping[str, Any], mine: str, 
         return
     output.print_table(
         ["policy", "value", "said by"],
-        [(_option(name), shown(name, value), mine if own[name] is not None else "others") for name, value in found.items()],
+        [
+            (_option(name), shown(name, value), mine if own[name] is not None else "others")
+            for name, value in found.items()
+        ],
     )
 
 

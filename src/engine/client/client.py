@@ -241,8 +241,12 @@ class AsyncClient:
         Raises as stream_consumer.
         """
         check_name(subscription, "subscription name")
-        more: dict[str, Any] = {"schema": schema, "on_corrupt": on_corrupt, "priority": priority}
-        more["create_topic"] = create
+        more: dict[str, Any] = {
+            "schema": schema,
+            "on_corrupt": on_corrupt,
+            "priority": priority,
+            "create_topic": create,
+        }
         options = self._consumer_options(name, subscription, initial_position, receive_queue_size, **more)
         queue = QueueOptions(ack_timeout=ack_timeout, nack_backoff=backoff_of(nack_backoff), dead_letter=dead_letter)
         topics = chosen(topic, namespace, properties, pattern)
