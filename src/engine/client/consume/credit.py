@@ -44,8 +44,8 @@ class Budget:
     """What a consumer may hold, over all its attachments, in however many topics these are. Loop thread only.
 
     `whole`: messages and bytes; no messages where these are counted elsewhere (permits.py). `size_min`: the least
-    number of bytes for each attachment. `expected`: the number of attachments that there will be, which count before they are
-    there. `memory`: what it is a part of.
+    number of bytes for each attachment. `expected`: the number of attachments that there will be, which count before
+    they are there. `memory`: what it is a part of.
 
     `_attachments` and `_held` are the sums over all shares, each of which reports its changes.
     """
