@@ -55,6 +55,11 @@ class Permits:
         self._low: dict[Attachment, None] = {}
 
     @property
+    def held(self) -> int:
+        """Messages that arrived, and are neither acknowledged nor handed back."""
+        return self._held
+
+    @property
     def window(self) -> int:
         """In messages."""
         return self._pace.window if self._size is None else self._size
