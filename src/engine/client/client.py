@@ -48,7 +48,6 @@ from engine.limits import (
     CLIENT_MEMORY_MAX,
     OPERATION_TIMEOUT_S,
     PENDING_BYTES_MAX,
-    RECEIVE_QUEUE_MESSAGES,
     SEND_TIMEOUT_S,
     TRANSACTION_TIMEOUT_S,
 )
@@ -382,7 +381,7 @@ class AsyncClient:
         buckets: tuple[int, int] | None = None,
         keys: Iterable[bytes | str] | None = None,
         skip_deleted: bool = False,
-        receive_queue_size: int = RECEIVE_QUEUE_MESSAGES,
+        receive_queue_size: int | Literal["auto"] = "auto",
         on_corrupt: str = "stop",
     ) -> AsyncRangeReader:
         """Reads `ranges`, {segment id: (first offset, offset behind the last)}, and ends.

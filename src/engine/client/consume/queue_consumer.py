@@ -167,6 +167,14 @@ class AsyncQueueConsumer(SubscriptionConsumer):
         assert owner.permits is not None
         self._permits = owner.permits
 
+    def _leave_permits(self) -> None:
+        """The other topics of the consumer get its part of the window."""
+        for attachment in self.attachments.values():
+            self._permits.leave(attachment)
+        self._permits.change(-self._counted_held)
+        self._permits = permits_of(self.options, self._loop)
+        self._permits.change(self._counted_held)
+
     def _held_changed(self, done: int = 0) -> None:
         change, self._counted_held = self._unacked.total - self._counted_held, self._unacked.total
         self._permits.change(change, done)
@@ -397,6 +405,7 @@ class AsyncQueueConsumer(SubscriptionConsumer):
         for segment_id, attachment in self.attachments.items():
             seen = runs(self._unacked.held(segment_id))
             attachment.parting = {"seen": pack(seen)} if len(seen) <= RANGES_MAX else {}
+        self._leave_permits()
         self._restart_queue()
         if self._dead_letters is not None:
             await self._dead_letters.close()
