@@ -87,7 +87,12 @@ RESUME_S_MAX = 2.0
 DRAIN_ASK_S = 1.0  # the first consumer of a subscription waits this long for owners of sealed segments
 DRAIN_RECHECK_S = 5.0  # a watch for the end of a sealed segment's backlog is renewed this often
 ENTRY_BUCKETS_DEFAULT = 4
-RETENTION_S_DEFAULT = 7 * 24 * 3600
+RETENTION_S_DEFAULT = 7 * 24 * 3600.0
+RETENTION_ROUND_S = 30.0  # between two looks at open segments: what is past its time waits for two of them at most
+RETENTION_RETRY_S = 86_400.0  # a closed segment of which nothing could go is not opened again for so long
+RETENTION_PARTS = 32  # of the retention time: one file holds messages of at most one part, or of ...
+RETENTION_SPAN_S_MIN = 60.0  # ... so long where that is more
+RETENTION_UNREAD_SPAN_S_MIN = 3600.0  # likewise, while no subscription has acknowledged anything in it
 
 # Topic lists.
 TOPIC_PATTERN_SIZE_MAX = 1024  # characters

@@ -173,7 +173,8 @@ def storage_config(config: BrokerConfig) -> StorageConfig:
 def control_config(config: BrokerConfig) -> ControlConfig:
     """Control's part of the configuration."""
     return ControlConfig(
-        auto_create_topics=config.auto_create_topics and config.scalable_topic_enabled,
+        new_topics=config.scalable_topic_enabled,
+        auto_create_topics=config.auto_create_topics,
         segments=config.segments,
         entry_buckets=config.entry_buckets,
         durability=config.durability,

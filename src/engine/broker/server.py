@@ -234,6 +234,7 @@ class Broker:
         environment = Environment(
             publish=self.memory.publish,
             reads=self.memory.outbound.reads,
+            open_entries=self.memory.open_entries,
             latency=self.measures,
             clock=self.clock,
             serving_since=self._serving_since,

@@ -12,8 +12,7 @@ import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
 from engine.errors import EngineError
-from engine.limits import RETENTION_S_DEFAULT
-from engine.model.autoscale import NAMES, AutoScalePolicy
+from engine.model.autoscale import NAMES, AutoScalePolicy, is_size, is_time
 
 Natural = Annotated[int, Meta(ge=0)]
 Rate = Annotated[float, Meta(ge=0)]
@@ -75,6 +74,7 @@ class TopicMetadata(Answer):
     created_at_ms: Natural
     entry_buckets: Annotated[int, Meta(ge=1, description="over the whole topic")]
     auto_scale_policy: dict[str, Any] | UnsetType = UNSET
+    policies: dict[str, Any] | UnsetType = UNSET
     change: PendingChange | UnsetType = UNSET
 
 
@@ -285,12 +285,18 @@ class TransactionDetails(TransactionFacts):
 # -- policies, settings, health --------------------------------------------------------------------------------------
 
 
-class NamespacePolicy(msgspec.Struct, kw_only=True):
-    """What a namespace says about its topics; -1 is without end or limit."""
+class TopicPolicy(msgspec.Struct, kw_only=True):
+    """What a topic says about itself; -1 is without end or limit, null: as its namespace has it."""
 
-    retention_time_s: Annotated[int, Meta(ge=-1)] = RETENTION_S_DEFAULT
+    retention_time_s: Annotated[int, Meta(ge=-1)] | None = None
     retention_size_bytes: Annotated[int, Meta(ge=-1)] | None = None
+
+
+class NamespacePolicy(TopicPolicy, kw_only=True):
+    """What a namespace says about its topics; -1 is without end or limit, null: as the broker has it."""
+
     durability: Literal["fsync", "interval", "os"] | None = None
+    auto_create_topics: bool | None = None
 
 
 _OF_TEXT: dict[str, Any] = {
@@ -299,6 +305,7 @@ _OF_TEXT: dict[str, Any] = {
     "float": Annotated[float, Meta(ge=0)],
 }
 _TYPES = {field.name: _OF_TEXT[str(field.type)] for field in fields(AutoScalePolicy) if field.name in NAMES}
+_TYPES |= {name: kind | str for name, kind in _TYPES.items() if is_time(name) or is_size(name)}  # "1m", "50MB"
 
 AutoScaleOverrides = msgspec.defstruct(
     "AutoScaleOverrides",
@@ -306,7 +313,7 @@ AutoScaleOverrides = msgspec.defstruct(
     rename="camel",
     namespace={
         "__doc__": "What is overridden of how a topic changes its shape by itself. What is missing is not overridden. "
-        "Times are seconds, rates per second and segment."
+        "Times are seconds, rates per second and segment; text as 5m and 50MB is taken, too."
     },
 )
 

@@ -92,3 +92,11 @@ class LeaderAdmin:
     async def set_auto_scale_policy(self, topic: TopicName, policy: dict[str, Any]) -> None:
         """Replace what the topic overrides, by snake_case name; nothing: {}."""
         await self._service.scaling.set_policy(topic, AutoScalePolicyOverride.of(policy))
+
+    async def set_topic_policies(self, topic: TopicName, policies: dict[str, Any] | None) -> None:
+        """Change these, None to say nothing; `policies` None: say nothing at all."""
+        await self._service.change_topic_policies(topic, policies)
+
+    async def set_topic_properties(self, topic: TopicName, properties: dict[str, str]) -> None:
+        """Replace them."""
+        await self._service.set_topic_properties(topic, properties)

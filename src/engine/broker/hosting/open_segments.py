@@ -28,6 +28,7 @@ from engine.model.names import SegmentName, TopicName
 
 if TYPE_CHECKING:
     from engine.broker.segment.environment import Environment
+    from engine.storage.file.stored import Stored
     from engine.storage.segment import Segment
     from engine.storage.store import SegmentStore
 
@@ -286,10 +287,10 @@ class OpenSegments:
         while (task := self._opening.get(name) or self._leaving.get(name)) is not None:
             await asyncio.wait([task])
 
-    async def rolled(self, topics: Iterable[TopicName]) -> list[SegmentName]:
-        """The closed segments of these topics with more than one file: candidates for retention."""
-        found = await self._store.rolled(topics)
-        return [name for name in found if name not in self._hosted and self._ownership.may_own(name)]
+    async def find_aging(self, topics: Iterable[TopicName]) -> list[Stored]:
+        """The closed segments of these topics that retention may have work in, and this broker may open."""
+        found = await self._store.find_aging(topics)
+        return [one for one in found if one.name not in self._hosted and self._ownership.may_own(one.name)]
 
     # -- deleting --------------------------------------------------------------------------------------------------
 

@@ -33,6 +33,8 @@ from engine.limits import (
     READ_CACHE_MAX,
     READS_IN_FLIGHT_MAX,
     RECEIVE_BUFFERS_MAX,
+    RETENTION_ROUND_S,
+    RETENTION_S_DEFAULT,
     SEGMENTS_PER_TOPIC_MAX,
     TOPIC_LIST_MEMORY_MAX,
     TOPIC_LIST_QUEUE_MAX,
@@ -122,9 +124,9 @@ class BrokerConfig:
     sync_interval_ms: int = 100  # durability "interval": messages of at most this long may be lost
     log_file_size: int = LOG_FILE_SIZE_MAX
 
-    retention_time: float | None = 7 * 24 * 3600.0
+    retention_time: float | None = RETENTION_S_DEFAULT
     retention_size: int | None = None
-    retention_interval: float = 60.0  # between two rounds of retention
+    retention_interval: float = RETENTION_ROUND_S  # between two rounds of retention
 
     transaction_sweep_interval: float = 0.5  # between two sweeps for timed-out transactions
     transaction_retention_time: float = TRANSACTION_RETENTION_S  # how long an ended one is kept

@@ -105,7 +105,8 @@ class Attachment:
     `end`: where a sealed segment ends, None before that is known. `pushed`: messages queued and not dropped again.
     `rewound`: the cursor was moved back since the attachment before. `looks`: the session's count of lookups when the
     segment was first reported missing. `parked`: while it drains, the queue of what arrived. `window`: the messages and
-    bytes that may be sent ahead, None before credit was granted. `broken`: see above.
+    bytes that may be sent ahead, None before credit was granted. `window_told`: the consumer's window in messages where
+    that is not fixed. `broken`: see above.
     """
 
     def __init__(
@@ -128,6 +129,7 @@ class Attachment:
         self.rewound = False
         self.looks: int | None = None
         self.parked: EntryQueue | None = None
+        self.window_told = owner.options.window_told
         self.window: tuple[int, int] | None = None
         self.broken = False
         self.closed = False
@@ -431,7 +433,7 @@ class Attachment:
         """Grant credit for more messages and bytes."""
         link = self._link
         if link is not None and not self.broken and (messages > 0 or size > 0):
-            flow = commands.Flow(consumer_id=link.ident, messages=messages, bytes=size)
+            flow = commands.Flow(consumer_id=link.ident, messages=messages, bytes=size, window=self.window_told)
             link.connection.stream.send(flow)
 
     def redeliver(self, ranges: commands.Ranges, backoff: list[float] | None) -> None:

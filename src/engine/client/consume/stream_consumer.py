@@ -17,8 +17,8 @@ from engine._native.format.entry import Entry
 from engine.client.base.options import ConsumerOptions
 from engine.client.base.positions import Ack, Asked, by_segment, place_of, position_vector, without
 from engine.client.consume.attachment import Attachment, all_acknowledged
-from engine.client.consume.receiver import Receiver
 from engine.client.consume.registration import Assigned, Registration
+from engine.client.consume.subscribed import SubscriptionConsumer
 from engine.client.net.pool import Pool
 from engine.client.topic.layout import TopicLayout
 from engine.client.transact.scope import InTransaction, Scope, scope_of
@@ -31,7 +31,7 @@ from engine.wire import commands
 log = logging.getLogger(__name__)
 
 
-class AsyncStreamConsumer(Receiver):
+class AsyncStreamConsumer(SubscriptionConsumer):
     """Receives the messages of its segments, per segment in order.
 
     Made by `client.stream_consumer()`; usable with `async with`.

@@ -33,7 +33,7 @@ from engine.control.subscription.subscriptions import TopicSubscriptions
 from engine.errors import EngineError, FencedError, NotFoundError, SubscriptionKindError
 from engine.metadata.store import ConflictError, Session
 from engine.model.autoscale import AutoScalePolicyOverride
-from engine.model.layout import SegmentLayout
+from engine.model.layout import SegmentLayout, check_size
 from engine.model.names import TopicName
 from engine.model.subscriptions import (
     ConsumerAssignment,
@@ -268,10 +268,20 @@ class ScalableTopicController:
 
     async def set_auto_scale_policy(self, override: AutoScalePolicyOverride | None) -> None:
         """Replace the topic's own override, effective at once. A pending change stays pending."""
+        await self.rewrite(lambda layout: replace(layout, auto_scale_policy=override))
+        self.scaling.look()
+
+    async def rewrite(self, change: Callable[[SegmentLayout], SegmentLayout]) -> None:
+        """Change facts of the topic that are not its shape. A pending change stays pending. InvalidArgumentError."""
+
+        def checked(layout: SegmentLayout) -> SegmentLayout:
+            changed = change(layout)
+            check_size(changed)
+            return changed
+
         async with self.changing():
             self._check_serving()
-            await self._shape.rewrite(lambda layout: replace(layout, auto_scale_policy=override))
-        self.scaling.look()
+            await self._shape.rewrite(checked)
 
     async def prune(self, segment_id: int) -> bool:
         """Remove a sealed segment and delete it. False: not now. Raises InvalidArgumentError for an active one."""
