@@ -6,7 +6,7 @@ import random
 import ssl
 from collections.abc import Callable, Coroutine, Iterable, Mapping
 from functools import partial
-from typing import Any, Self, TypeVar, Unpack
+from typing import Any, Literal, Self, TypeVar, Unpack
 
 from engine.aio.once import Once
 from engine.client.admin.admin import AsyncAdmin
@@ -174,8 +174,9 @@ class AsyncClient:
         initial_position: str = "latest",
         properties: Mapping[str, str] | None = None,
         pattern: str | None = None,
-        receive_queue_size: int = RECEIVE_QUEUE_MESSAGES,
+        receive_queue_size: int | Literal["auto"] = "auto",
         schema: object = None,
+        create: bool = True,
         on_corrupt: str = "stop",
     ) -> AsyncStreamConsumer | AsyncMultiStreamConsumer:
         """An ordered consumer; the consumers of one subscription share the topic's segments.
@@ -184,16 +185,18 @@ class AsyncClient:
         later, or those of them that have all of `properties`, and whose own name the RE2 `pattern` matches as a whole.
         `name`: the session's name; one that comes back under its name keeps its share. `initial_position`: "earliest"
         or "latest", where a new subscription starts; topics that come later are always read from their beginning.
-        `receive_queue_size`: messages fetched ahead, over all segments and topics; a whole block may come on top.
+        `receive_queue_size`: messages fetched ahead, over all segments and topics; "auto": what memory allows, 100,000
+        at most.
         `schema`: what values are: bytes (the default), str, a dataclass, or an engine.Schema; checked against the
-        topic's, and recorded where that has none. `on_corrupt`: at a bad entry, one receive raises CorruptionError and
+        topic's, and recorded where that has none. `create`: a missing topic is created where the broker allows it, and
+        a warning logged; False: NotFoundError. `on_corrupt`: at a bad entry, one receive raises CorruptionError and
         nothing behind it comes of its segment ("stop"), or it is passed by, logged and counted ("skip").
 
         Raises NotFoundError, ConsumerBusyError (SubscriptionKindError: queue consumers hold the subscription),
         ConnectError, TimeoutError, InvalidArgumentError.
         """
         check_name(subscription, "subscription name")
-        more: dict[str, Any] = {"schema": schema, "on_corrupt": on_corrupt}
+        more: dict[str, Any] = {"schema": schema, "on_corrupt": on_corrupt, "create_topic": create}
         options = self._consumer_options(name, subscription, initial_position, receive_queue_size, **more)
         topics = chosen(topic, namespace, properties, pattern)
         make = partial(AsyncStreamConsumer, self._pool)
@@ -213,30 +216,33 @@ class AsyncClient:
         initial_position: str = "latest",
         properties: Mapping[str, str] | None = None,
         pattern: str | None = None,
-        receive_queue_size: int = RECEIVE_QUEUE_MESSAGES,
+        receive_queue_size: int | Literal["auto"] = "auto",
         ack_timeout: float | None = None,
         nack_backoff: Backoff | float | None = None,
         dead_letter: DeadLetter | None = None,
         priority: int = 0,
         schema: object = None,
+        create: bool = True,
         on_corrupt: str = "stop",
     ) -> AsyncQueueConsumer | AsyncMultiQueueConsumer:
         """A consumer of single messages; each goes to one of the subscription's consumers and comes back unless
         acknowledged.
 
-        `topic`, `namespace`, `properties`, `pattern`, `schema` and the rest as of stream_consumer.
+        `topic`, `namespace`, `properties`, `pattern`, `schema`, `create` and the rest as of stream_consumer.
 
         `ack_timeout`: seconds after which a message that was received and not acknowledged is handed back; late by an
         eighth at most. `nack_backoff`: how long a message that was negatively acknowledged is kept back, an
         engine.Backoff or a number of seconds (default 1). `dead_letter`: an engine.DeadLetter; what came back more
         often goes to its topic instead. `priority`: consumers with the lowest number are served first, others get what
-        those have no room for. `receive_queue_size`: messages fetched ahead; small, work spreads evenly, large, it
-        flows fast. `on_corrupt`: a bad entry stays due ("stop"), or is acknowledged ("skip"); what is behind it comes.
+        those have no room for. `receive_queue_size`: messages that it has and has not acknowledged, over all segments
+        and topics; "auto": about 0.2 s of its own work, so that others get the rest. `on_corrupt`: a bad entry stays
+        due ("stop"), or is acknowledged ("skip"); what is behind it comes.
 
         Raises as stream_consumer.
         """
         check_name(subscription, "subscription name")
         more: dict[str, Any] = {"schema": schema, "on_corrupt": on_corrupt, "priority": priority}
+        more["create_topic"] = create
         options = self._consumer_options(name, subscription, initial_position, receive_queue_size, **more)
         queue = QueueOptions(ack_timeout=ack_timeout, nack_backoff=backoff_of(nack_backoff), dead_letter=dead_letter)
         topics = chosen(topic, namespace, properties, pattern)
@@ -254,8 +260,9 @@ class AsyncClient:
         start: Checkpoint | None = None,
         group: str | None = None,
         name: str | None = None,
-        receive_queue_size: int = RECEIVE_QUEUE_MESSAGES,
+        receive_queue_size: int | Literal["auto"] = "auto",
         schema: object = None,
+        create: bool = True,
         on_corrupt: str = "stop",
     ) -> AsyncCheckpointConsumer:
         """A reader that keeps its own position; the broker remembers nothing of it.
@@ -264,14 +271,14 @@ class AsyncClient:
         segments; none of them remembers anything, so each starts from a Checkpoint of its own. `name`: the member's
         name; one that comes back under its name within the grace period keeps its share.
         `schema`: what values are: bytes (the default), str, a dataclass, or an engine.Schema; checked against the
-        topic's, and recorded where that has none. `on_corrupt` as of stream_consumer.
+        topic's, and recorded where that has none. `create`, `on_corrupt` as of stream_consumer.
 
         Raises NotFoundError, ConsumerBusyError (SubscriptionKindError: stream consumers hold that name), ConnectError,
         TimeoutError, InvalidArgumentError.
         """
         if start is not None and not isinstance(start, Checkpoint):
             raise InvalidArgumentError(f"start must be an engine.Checkpoint, got {type(start).__name__}")
-        more: dict[str, Any] = {"schema": schema, "on_corrupt": on_corrupt, "group": group}
+        more: dict[str, Any] = {"schema": schema, "on_corrupt": on_corrupt, "group": group, "create_topic": create}
         options = self._consumer_options(name, None, "latest", receive_queue_size, **more)
         consumer = AsyncCheckpointConsumer(self._pool, TopicName.parse(topic), options)
         return await self._started(consumer, lambda: consumer.start(start or Checkpoint.latest()))
@@ -336,7 +343,8 @@ class AsyncClient:
         return self._transactions.join(id, attempt)
 
     def _consumer_options(
-        self, name: str | None, subscription: str | None, initial_position: str, queue_size: int, *, schema: object,
+        self, name: str | None, subscription: str | None, initial_position: str, queue_size: int | Literal["auto"], *,
+        schema: object,
         **more: Any,
     ) -> ConsumerOptions:  # fmt: skip
         return ConsumerOptions(

@@ -96,10 +96,11 @@ class Client:
         later, or those of them that have all of `properties`, and whose own name the RE2 `pattern` matches as a whole.
         `name`: the session's name; one that comes back under its name keeps its share. `initial_position`: "earliest"
         or "latest" (default), where a new subscription starts; topics that come later are always read from their
-        beginning. `receive_queue_size`: messages fetched ahead, over all segments and topics; a whole block may come
-        on top.
+        beginning. `receive_queue_size`: messages fetched ahead, over all segments and topics; "auto" (default): what
+        memory allows, 100,000 at most.
         `schema`: what values are: bytes (the default), str, a dataclass, or an engine.Schema; checked against the
-        topic's, and recorded where that has none. `on_corrupt`: at a bad entry, one receive raises CorruptionError and
+        topic's, and recorded where that has none. `create`: a missing topic is created where the broker allows it, and
+        a warning logged (True); False: NotFoundError. `on_corrupt`: at a bad entry, one receive raises CorruptionError and
         nothing behind it comes of its segment ("stop", the default), or it is passed by, logged and counted ("skip").
 
         Raises NotFoundError, ConsumerBusyError (SubscriptionKindError: queue consumers hold the subscription),
@@ -115,8 +116,9 @@ class Client:
         """A consumer of single messages; each goes to one of the subscription's consumers and comes back unless
         acknowledged.
 
-        `topic`, `namespace`, `properties`, `pattern`, `name`, `initial_position`, `schema`, `receive_queue_size` as of
-        stream_consumer; a small `receive_queue_size` spreads work evenly. `ack_timeout`: seconds after which a message
+        `topic`, `namespace`, `properties`, `pattern`, `name`, `initial_position`, `schema`, `create` as of
+        stream_consumer. `receive_queue_size`: messages that it has and has not acknowledged; "auto" (default): about
+        0.2 s of its own work. `ack_timeout`: seconds after which a message
         that was received and not acknowledged is handed back. `nack_backoff`: how long one that was negatively
         acknowledged is kept back, an engine.Backoff or a number of seconds (default 1). `dead_letter`: an
         engine.DeadLetter; what came back more often goes to its topic instead. `priority`: consumers with the lowest
@@ -132,10 +134,10 @@ class Client:
 
         `start`: a Checkpoint, default `Checkpoint.latest()`. `group`: the consumers of one group share the topic's
         segments; none of them remembers anything, so each starts from a Checkpoint of its own. `name`: the member's
-        name; one that comes back under its name within the grace period keeps its share. `receive_queue_size`:
-        messages fetched ahead, over all segments.
+        name; one that comes back under its name within the grace period keeps its share. `receive_queue_size`
+        as of stream_consumer.
         `schema`: what values are: bytes (the default), str, a dataclass, or an engine.Schema; checked against the
-        topic's, and recorded where that has none. `on_corrupt` as of stream_consumer.
+        topic's, and recorded where that has none. `create`, `on_corrupt` as of stream_consumer.
 
         Raises NotFoundError, ConsumerBusyError (SubscriptionKindError: stream consumers hold that name), ConnectError,
         TimeoutError, InvalidArgumentError.

@@ -134,7 +134,7 @@ def flow(connection: Connection, header: commands.Flow, payload: memoryview) -> 
     """FLOW."""
     consumer = connection.consumers.get(header.consumer_id)
     if consumer is not None:
-        consumer.add_credit(header.messages, header.bytes)
+        consumer.add_credit(header.messages, header.bytes, header.window)
 
 
 def acknowledge(connection: Connection, header: commands.Ack, payload: memoryview) -> None:

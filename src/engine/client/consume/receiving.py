@@ -19,6 +19,7 @@ from engine._native.consume.message import Message
 from engine.client.base.html import HtmlRecord
 from engine.client.base.options import check_count, check_timeout
 from engine.client.consume.credit import Budget
+from engine.client.consume.permits import Permits
 from engine.errors import AlreadyClosedError, EngineError
 
 if TYPE_CHECKING:
@@ -32,6 +33,7 @@ class MemberOwner(Protocol):
     """A consumer of several topics, made of consumers of one. Methods run on the loop, and neither block nor raise."""
 
     budget: Budget
+    permits: Permits | None
 
     def messages_came(self, member: Receiver) -> None:
         """Messages are queued there."""
@@ -46,6 +48,9 @@ class MemberOwner(Protocol):
 @dataclass(frozen=True, slots=True)
 class ConsumerStatistics(HtmlRecord):
     """Totals since the consumer was made; `…_queued` and `segments` are current values. Bytes are those of entries.
+
+    `…_received`: what the program has received, and not what was fetched ahead for it; an entry's bytes count with its
+    last message.
 
     `corrupt_entries`, `corrupt_messages`: bad ones that were skipped. `gaps`: places at which messages may have been
     lost before they were synced, in a relaxed mode of durability.
@@ -170,6 +175,9 @@ class Receiving(ABC):
     def _popped(self) -> None:  # noqa: B027 - not all consumers need it
         """After every pop, on the loop."""
 
+    def _asked(self) -> None:  # noqa: B027 - not all consumers need it
+        """A receive waits."""
+
     # -- turns -----------------------------------------------------------------------------------------------
 
     async def _in_turn(self, pop: Callable[[], T | None], timeout: float | None) -> T | None:
@@ -177,6 +185,7 @@ class Receiving(ABC):
         self._check_coming()
         turn = _Wait(self._loop.create_future())
         self._receives.append(turn)
+        self._asked()
         timer = None if timeout is None else self._loop.call_later(timeout, turn.wake, False)
         if timeout is None or self.waiting:
             self._wake()
@@ -188,12 +197,15 @@ class Receiving(ABC):
                     return found
                 self._check_coming()  # nothing would wake it any more
                 turn.future = self._loop.create_future()  # a take_now() was faster
+                self._asked()
             return None
         finally:
             if timer is not None:
                 timer.cancel()
             self._receives.remove(turn)
             self._wake()
+            if self._receives:
+                self._asked()
 
     def _wake(self) -> None:
         """Wake the oldest receive if a message is queued."""

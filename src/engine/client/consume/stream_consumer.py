@@ -16,7 +16,7 @@ from engine._native.consume.message import Message
 from engine._native.format.entry import Entry
 from engine.client.base.options import ConsumerOptions
 from engine.client.base.positions import Ack, Asked, by_segment, place_of, position_vector, without
-from engine.client.consume.attachment import Attachment, all_acknowledged
+from engine.client.consume.attachment import Attachment, AttachmentState, all_acknowledged
 from engine.client.consume.registration import Assigned, Registration
 from engine.client.consume.subscribed import SubscriptionConsumer
 from engine.client.net.pool import Pool
@@ -101,9 +101,10 @@ class AsyncStreamConsumer(SubscriptionConsumer):
 
     def _let_go(self, attachment: Attachment) -> None:
         """Deliver no more of it; detach when everything delivered is acknowledged (semantics 18)."""
-        if attachment.parked is None:
+        if attachment.state is AttachmentState.DELIVERING:
             self._return_credit()
-            attachment.parked = parked = self._new_queue()
+            parked = self._new_queue()
+            attachment.drain(parked)
             attachment.pushed -= self._queue.move(attachment.segment_id, parked)
             self._credited_messages += parked.messages  # counted as credited, without a FLOW
             self._credited_bytes += parked.bytes
@@ -114,7 +115,7 @@ class AsyncStreamConsumer(SubscriptionConsumer):
         due = parked.take_credit()
         self._credited_messages -= parked.messages + sum(messages for messages, _ in due.values())
         self._credited_bytes -= parked.bytes + sum(size for _, size in due.values())
-        attachment.parked = None
+        attachment.deliver_again()
         attachment.pushed += parked.move(attachment.segment_id, self._queue)
         self._grant(due)
         self._wake()
@@ -125,7 +126,7 @@ class AsyncStreamConsumer(SubscriptionConsumer):
         if self.attachments.get(attachment.segment_id) is not attachment:
             return
         del self.attachments[attachment.segment_id]
-        attachment.closed = True  # its frames are ignored: another attachment may follow soon
+        attachment.move_to(AttachmentState.CLOSED)  # its frames are ignored: another attachment may follow soon
         self._confirmed_there |= attachment.progress.confirmed_places()
         self._forget_left()
         self.pool.tasks.spawn(self._ended(attachment), name=f"release {attachment.name}")

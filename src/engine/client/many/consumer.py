@@ -31,6 +31,7 @@ from engine.aio.once import Once
 from engine.aio.tasks import Supervisor
 from engine.client.base.options import ConsumerOptions
 from engine.client.consume.credit import Budget, Gate
+from engine.client.consume.permits import Permits
 from engine.client.consume.queue_consumer import AsyncQueueConsumer
 from engine.client.consume.receiving import ConsumerStatistics, Receiving
 from engine.client.consume.stream_consumer import AsyncStreamConsumer
@@ -113,7 +114,9 @@ class MultiConsumer(Receiving, Generic[R]):
         super().__init__()
         self.pool = pool
         self.options = options
-        self.budget: Budget = Gate((options.receive_queue_size, RECEIVE_QUEUE_BYTES), memory=pool.memory)
+        self.permits = self._make_permits()
+        counted = options.fetched_ahead if self.permits is None else 0
+        self.budget: Budget = Gate((counted, RECEIVE_QUEUE_BYTES), memory=pool.memory)
         self._leave_memory = pool.memory.consumer_came()
         self.on_closed: Callable[[Any], object] | None = None
         self._make = make
@@ -331,6 +334,13 @@ class MultiConsumer(Receiving, Generic[R]):
             self.messages_came(member)
         else:
             self._exhausted(member)
+
+    def _asked(self) -> None:
+        if self.permits is not None and not self.waiting:
+            self.permits.ask()
+
+    def _make_permits(self) -> Permits | None:
+        return None
 
     def _make_turns(self) -> TopicTurns[R]:
         return TopicTurns(self._exhausted)

@@ -11,7 +11,8 @@ from typing import Any, ClassVar
 from engine._native.consume.batch import MessageBatch
 from engine._native.consume.message import Message
 from engine.client.base.options import ConsumerOptions, check_seconds
-from engine.client.consume.queue_consumer import Acknowledgeable, AsyncQueueConsumer
+from engine.client.consume.permits import Permits
+from engine.client.consume.queue_consumer import Acknowledgeable, AsyncQueueConsumer, permits_of
 from engine.client.consume.receiver import Receiver
 from engine.client.consume.stream_consumer import AsyncStreamConsumer
 from engine.client.many.consumer import MultiConsumer, MultiConsumerStatistics
@@ -131,6 +132,9 @@ class AsyncMultiQueueConsumer(MultiConsumer[AsyncQueueConsumer]):
         dead_letter: DeadLetter | None = None,
     ) -> None:
         super().__init__(pool, topics, options, make, partial(_takes_dead_letters, dead_letter))
+
+    def _make_permits(self) -> Permits:
+        return permits_of(self.options, self._loop)
 
     def _make_turns(self) -> TopicTurns[AsyncQueueConsumer]:
         return QueueTurns(self._exhausted)
