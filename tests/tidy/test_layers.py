@@ -83,12 +83,12 @@ DOORS: dict[str, set[str]] = {
     "random": {"client/client.py", "storage/store.py"},
     "uuid": set(),
     "secrets": set(),
-    "threading": {"aio/portal.py", "aio/workers.py", "aio/locks.py"},
+    "threading": {"aio/portal.py", "aio/workers.py", "aio/locks.py", "aio/signals.py"},
     "fcntl": {"storage/disk/disk.py", "metadata/lockfile.py"},
     "sqlite3": {"metadata/image.py"},
     "shutil": set(),
     "tempfile": set(),
-    "signal": set(),
+    "signal": {"aio/signals.py"},
     "subprocess": set(),
 }
 TYPES = {("os", "PathLike")}  # names that are only words for a type

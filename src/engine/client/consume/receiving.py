@@ -47,7 +47,8 @@ class ConsumerStatistics:
     """Totals since the consumer was made; `…_queued` and `segments` are current values. Bytes are those of entries.
 
     `corrupt_entries`, `corrupt_messages`: bad ones that were skipped. `gaps`: places at which messages may have been
-    lost before they were synced, in a relaxed mode of durability.
+    lost before they were synced, in a relaxed mode of durability. `handled`, `handler_failures`: calls of the handler
+    of run() that returned, and that raised.
     """
 
     messages_received: int
@@ -58,6 +59,8 @@ class ConsumerStatistics:
     corrupt_entries: int
     corrupt_messages: int
     gaps: int
+    handled: int
+    handler_failures: int
 
 
 class _Wait:
@@ -129,6 +132,16 @@ class Receiving(ABC):
     @abstractmethod
     def take_now(self, max_messages: int | None = None, max_bytes: int = -1) -> Any:
         """From any thread: the next Message (or MessageBatch); None when none is queued, or other receives wait."""
+
+    @property
+    def handled(self) -> int:
+        """Calls of the handler of run() that returned."""
+        return 0
+
+    @property
+    def handler_failures(self) -> int:
+        """Calls of the handler of run() that raised."""
+        return 0
 
     # -- what the consumer does ------------------------------------------------------------------------------
 
