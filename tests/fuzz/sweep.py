@@ -27,7 +27,7 @@ from tests.fuzz.directory_program import CONFIG, NAME
 
 LARGE = 64 << 10
 MEMORY = "/dev/shm" if Path("/dev/shm").is_dir() else None  # where copies are made, if there is one
-WHOLE_EVERY = 20  # with so many places once, the topics that are not concerned are read as well
+WHOLE_EVERY = 20  # at each of so many places, what is not concerned is read as well: see read()
 HANG_S = 60.0  # only a failure waits for so long
 WHOLE, SAID = "<whole>", "<backlogs>"  # beside the subscriptions: what a reader from the start gets, what is said
 REPORTS = (engine.CorruptionError, engine.UnsupportedError, engine.DataDirectoryError)
@@ -110,9 +110,9 @@ def files_of(root: Path) -> list[Path]:
 def everything(root: Path) -> Iterator[Damage]:
     """A flip in every byte, zeros from every sixteenth part of a sector on, an end at every length.
 
-    Of the metadata's log, which is as large as all the rest, every 61st.
+    Of the metadata's log, which is as large as all the rest, every 61st. The metadata come last.
     """
-    for path in files_of(root):
+    for path in reversed(files_of(root)):
         size = (root / path).stat().st_size
         step = 61 if size > LARGE else 1
         yield from (flip(path, at) for at in range(0, size, step))
@@ -138,10 +138,11 @@ def some(root: Path, rng: random.Random, count: int) -> list[Damage]:
     return found
 
 
-async def read(root: Path, sound: Reading | None = None, only: str | None = None) -> Reading:
+async def read(root: Path, sound: Reading | None = None, *, only: str | None = None, brief: bool = False) -> Reading:
     """All messages of all topics, or of `only` one, and what each subscription has left. Raises what the engine raises.
 
-    `sound`: as much as that is waited for, whatever the backlogs say now. None: as much as they say.
+    `sound`: as much as that is waited for, whatever the backlogs say now. None: as much as they say. `brief`: of the
+    subscriptions only the backlogs; what a consumer of theirs receives is of the messages that are read anyway.
     """
     found: Reading = {}
     async with engine.open_async(root, config=CONFIG) as e:
@@ -154,7 +155,7 @@ async def read(root: Path, sound: Reading | None = None, only: str | None = None
                 left = {name: len(sound[topic][name]) for name in left if name in sound[topic]}
             async with await e.checkpoint_consumer(topic, start=engine.Checkpoint.earliest()) as reader:
                 found[topic] = {WHOLE: await _received(reader, left["untouched"]), SAID: sorted(backlogs.items())}
-            for name, count in left.items():
+            for name, count in [] if brief else left.items():
                 make = e.queue_consumer if name == "queue" else e.stream_consumer
                 async with await make(topic, name, name=NAME) as consumer:
                     found[topic][name] = await _received(consumer, count)
@@ -175,18 +176,19 @@ async def _received(consumer: Any, wanted: int) -> list[Any]:
 
 
 async def judge(root: Path, damage: Damage, scratch: Path, sound: Reading, *, whole: bool = True) -> str | None:
-    """None when it is equal or reported; else what is wrong. `whole`: read all topics; else the damaged one alone."""
+    """None when it is equal or reported; else what is wrong. `whole`: read all; else the damaged topic, briefly."""
     shutil.rmtree(scratch, ignore_errors=True)
     shutil.copytree(root, scratch)
     damage.harm(scratch)
     try:
-        found = await read(scratch, sound, only=None if whole else damage.topic)
+        found = await read(scratch, sound, only=None if whole else damage.topic, brief=not whole)
     except REPORTS as e:
         return None if damage.is_named(str(e)) else f"{damage}: an error that names no file of these: {e}"
     except Exception as e:
         return f"{damage}: {type(e).__name__}: {e}"
-    if not whole and damage.topic is not None:
-        sound = {topic: left for topic, left in sound.items() if topic in found or topic.endswith(f"/{damage.topic}")}
+    if not whole:
+        concerned = [topic for topic in sound if damage.topic is None or topic.endswith(f"/{damage.topic}")]
+        sound = {topic: {name: sound[topic][name] for name in (WHOLE, SAID)} for topic in concerned}
     return None if found == sound else f"{damage}: something else is read, and nothing said"
 
 

@@ -40,12 +40,12 @@ def test_the_directories_have_files_of_each_kind(directory: Path, request: pytes
     names = {path.name for path in files_of(directory)}
     assert {"metadata.db", "metadata.mark", "metadata.db.lock", "inherited", "0.log"} <= names
     assert ("metadata.db-wal" in names) == ("killed" in str(directory))
-    assert len(list(directory.glob("segments/*/*/shaped/*-0/*.log"))) > 2
+    assert len(list(directory.glob("segments/*/*/shaped/*-0/*.log"))) > 1
 
 
 @pytest.mark.timeout(600)
 async def test_d6_damage_anywhere_is_equal_or_reported(directory: Path, tmp_path: Path) -> None:
-    assert await sound_reading(directory, tmp_path) == {"loose": 20, "shaped": 120, "transacted": 15}
+    assert await sound_reading(directory, tmp_path) == {"loose": 14, "shaped": 46, "transacted": 15}
     wrong: list[str] = []
     async for _ in sweep(directory, some(directory, random.Random(20), PLACES), wrong):
         pass
