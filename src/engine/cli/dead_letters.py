@@ -14,7 +14,8 @@ from engine.cli.values import checked, subscription_name, topic_name
 from engine.errors import InvalidArgumentError, NotFoundError
 
 if TYPE_CHECKING:
-    from engine import Client, Message, QueueConsumer
+    from engine.client import Message
+    from engine.sync import Client, QueueConsumer
 
 SUBSCRIPTION = "dead-letters"
 BATCH_MESSAGES = 1_000  # moved in one transaction
