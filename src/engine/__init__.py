@@ -21,6 +21,7 @@ if TYPE_CHECKING:
         AsyncQueueConsumer,
         AsyncRangeReader,
         AsyncStreamConsumer,
+        AsyncTopicReader,
         AsyncTopicView,
         AsyncTopicWatch,
         AsyncTransaction,
@@ -84,6 +85,7 @@ if TYPE_CHECKING:
         QueueConsumer,
         RangeReader,
         StreamConsumer,
+        TopicReader,
         TopicView,
         TopicWatch,
         Transaction,
@@ -93,10 +95,10 @@ if TYPE_CHECKING:
 
 _HOMES = {
     "engine.client": """AsyncAdmin AsyncCheckpointConsumer AsyncClient AsyncMultiQueueConsumer AsyncMultiStreamConsumer
-        AsyncProducer AsyncQueueConsumer AsyncRangeReader AsyncStreamConsumer AsyncTopicView AsyncTopicWatch
-        AsyncTransaction Backoff Batching BucketStatistics Checkpoint ConsumerStatistics DeadLetter Message MessageBatch
-        MessageId MultiConsumerStatistics MultiQueueConsumerStatistics ProducerStatistics QueueConsumerStatistics Schema
-        Segment TopicSegments TopicsChanged""",
+        AsyncProducer AsyncQueueConsumer AsyncRangeReader AsyncStreamConsumer AsyncTopicReader AsyncTopicView
+        AsyncTopicWatch AsyncTransaction Backoff Batching BucketStatistics Checkpoint ConsumerStatistics DeadLetter
+        Message MessageBatch MessageId MultiConsumerStatistics MultiQueueConsumerStatistics ProducerStatistics
+        QueueConsumerStatistics Schema Segment TopicSegments TopicsChanged""",
     "engine.embedded": "AsyncEngine Engine open open_async",
     "engine.errors": """AlreadyClosedError AlreadyExistsError AuthenticationError AuthorizationError ConnectError
         ConsumerBusyError CorruptionError DataDirectoryBusyError DataDirectoryError DiskFullError EngineError
@@ -104,8 +106,8 @@ _HOMES = {
         PermitQueueFullError PermitTimeoutError ProducerBusyError ProtocolError QueueFullError SchemaError StorageError
         SubscriptionKindError TimeoutError TooManyRequestsError TransactionConflictError TransactionNotFoundError
         UnknownOutcomeError UnsupportedError""",
-    "engine.sync": """Admin CheckpointConsumer Client Producer QueueConsumer RangeReader StreamConsumer TopicView
-        TopicWatch Transaction""",
+    "engine.sync": """Admin CheckpointConsumer Client Producer QueueConsumer RangeReader StreamConsumer TopicReader
+        TopicView TopicWatch Transaction""",
 }
 _HOME = {name: home for home, names in _HOMES.items() for name in names.split()}
 
@@ -123,6 +125,7 @@ __all__ = [
     "AsyncQueueConsumer",
     "AsyncRangeReader",
     "AsyncStreamConsumer",
+    "AsyncTopicReader",
     "AsyncTopicView",
     "AsyncTopicWatch",
     "AsyncTransaction",
@@ -173,6 +176,7 @@ __all__ = [
     "SubscriptionKindError",
     "TimeoutError",
     "TooManyRequestsError",
+    "TopicReader",
     "TopicSegments",
     "TopicView",
     "TopicWatch",

@@ -48,18 +48,6 @@ async def drain(peer: Peer, segment: str, subscription: str = "s", position: int
     await peer.ask(Command.CLOSE_CONSUMER, consumer_id=consumer)
 
 
-@pytest.fixture
-def later(monkeypatch):
-    """later(broker, hours): the broker's clock goes on."""
-
-    def go(broker, hours: float) -> None:
-        now_ms, now = broker.clock.time_ms() + int(hours * HOUR_MS), broker.clock.monotonic() + hours * 3600
-        monkeypatch.setattr(broker.clock, "time_ms", lambda: now_ms)
-        monkeypatch.setattr(broker.clock, "monotonic", lambda: now)
-
-    return go
-
-
 # -- sealed segments -----------------------------------------------------------------------------------------------
 
 

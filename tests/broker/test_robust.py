@@ -37,7 +37,7 @@ async def test_stray_names_in_a_topics_directory_stop_no_retention(start_broker,
         (place / "lost+found").mkdir()
         (place / "notes.txt").write_text("mine")
         assert [n.segment_id for n in await broker.hosting.stored(ORDERS)] == [0, 1, 2]
-        assert await broker.segments.rolled([ORDERS]) == []
+        assert await broker.segments.find_aging([ORDERS]) == []
         assert await broker.parts.retention.look() >= 0
 
 

@@ -123,6 +123,23 @@ def test_everything_is_on_the_page():
     assert re.search(r"busy +2 sealed +70\.5", page)
 
 
+def test_segments_that_are_not_listed_are_one_line_for_each_namespace():
+    rest = '{namespace="public/big",topic="",segment=""}'
+    text = exposition(
+        storage_size={segment("busy", 1): 10, rest: 4_096},
+        subscription_back_log={'{namespace="public/big",topic="",segment="",subscription=""}': 77},
+        segments_unlisted={'{namespace="public/big"}': 1_234},
+        topics_unmeasured=5,
+    )
+    view = look(Metrics(text))
+    assert [row.topic for row in view.topics] == ["busy", "others of public/big"]
+    assert (view.topics[1].segments, view.topics[1].stored, view.topics[1].backlog) == (1_234, 4_096, 77)
+    assert [row.topic for row in view.segments] == ["busy"]
+    page = shown(text)
+    assert re.search(r"others of public/big +1234 .* 77 +4\.0 KiB", page)
+    assert "5 topics to be measured" in page
+
+
 def test_a_proxy_is_no_broker():
     """It would be one that is not ready, and has nothing."""
     with pytest.raises(UnsupportedError, match="the broker's own --url"):

@@ -33,6 +33,7 @@ from engine.broker.session.keepalive import KeepAlive
 from engine.broker.settings.config import BrokerConfig
 from engine.broker.settings.current import CurrentConfig
 from engine.broker.settings.doors import Doors, check_exposed
+from engine.broker.upkeep.stocktaking import Stocktaking
 from engine.broker.upkeep.transaction_sweep import TransactionSweep
 from engine.broker.upkeep.unexplained import check_explained
 from engine.clock import Clock, SystemClock
@@ -154,6 +155,11 @@ class Broker:
         return self.parts.subscriptions
 
     @property
+    def stocktaking(self) -> Stocktaking:
+        """What keeps the inventory of its segments."""
+        return self.parts.stocktaking
+
+    @property
     def hosting(self) -> SegmentHosting:
         """The control plane's port to its segments."""
         return self.parts.hosting
@@ -233,6 +239,7 @@ class Broker:
         environment = Environment(
             publish=self.memory.publish,
             reads=self.memory.outbound.reads,
+            open_entries=self.memory.open_entries,
             latency=self.measures,
             clock=self.clock,
             serving_since=self._serving_since,

@@ -35,6 +35,7 @@ def print_stats(stats: Mapping[str, Any]) -> None:
         click.echo()
         print_subscriptions(stats["subscriptions"])
     print_consumers(stats["subscriptions"])
+    print_groups(stats["checkpointGroups"])
 
 
 def rate(part: Mapping[str, Any], way: str) -> str:
@@ -115,6 +116,18 @@ def print_consumers(subscriptions: Mapping[str, Mapping[str, Any]]) -> None:
         click.echo()
         columns = ["subscription", "consumer", "connected", "segments", "not acknowledged", "out msg/s"]
         output.print_table(columns, rows)
+
+
+def print_groups(groups: Mapping[str, Mapping[str, Any]]) -> None:
+    """The members of checkpoint groups, one line each; nothing where there are none."""
+    rows = [
+        (name, member, m["connected"], share({**m, "buckets": {}}))
+        for name, group in groups.items()
+        for member, m in group["consumers"].items()
+    ]
+    if rows:
+        click.echo()
+        output.print_table(["checkpoint group", "member", "connected", "segments"], rows)
 
 
 def share(consumer: Mapping[str, Any]) -> str:

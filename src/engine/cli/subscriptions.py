@@ -52,11 +52,12 @@ def stats(topic: str, subscription: str, url: str, data: str | None, as_json: bo
 @click.argument("topic", type=topic_name)
 @click.argument("subscription", type=subscription_name)
 @click.option("--from", "initial", type=click.Choice(["earliest", "latest"]), default="latest", show_default=True)
+@click.option("--kind", type=click.Choice(["stream", "queue"]), help="Of its consumers; shown before the first comes.")
 @connection_options
-def create(topic: str, subscription: str, url: str, data: str | None, initial: str) -> None:
+def create(topic: str, subscription: str, url: str, data: str | None, initial: str, kind: str | None) -> None:
     """Make a subscription, before its first consumer comes."""
     with connect(url, data) as client:
-        client.admin.create_subscription(topic, subscription, initial_position=initial)
+        client.admin.create_subscription(topic, subscription, initial_position=initial, kind=kind)
     lines.say(f"created {subscription} on {topic}")
 
 

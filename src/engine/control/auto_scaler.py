@@ -55,7 +55,7 @@ class AutoScaling:
         if controller is not None and controller.leadership.leading:
             return
         try:
-            if await self._resources.load_leader(topic) is None and (await self._effective(topic)).enabled:
+            if await self._resources.load_leader(topic) is None and (await self.effective(topic)).enabled:
                 (await self._controllers.lead(topic)).scaling.look()
         except (NotOwnerError, NotFoundError, AlreadyClosedError):
             return
@@ -71,7 +71,7 @@ class AutoScaling:
         NotFoundError.
         """
         name = TopicName.parse(topic)
-        policy, loads = await self._effective(name), await read_loads(self._resources.metadata, name)
+        policy, loads = await self.effective(name), await read_loads(self._resources.metadata, name)
         controller = self._controllers.get(name)
         if controller is None or not controller.leadership.leading:
             return AutoScaleStatus(policy, loads=loads)
@@ -94,7 +94,8 @@ class AutoScaling:
         """Replace the namespace's override (None: remove it). Its topics follow at their next look."""
         await self._resources.save_namespace_auto_scale_policy(*parse_namespace(namespace), override or None)
 
-    async def _effective(self, topic: TopicName) -> AutoScalePolicy:
+    async def effective(self, topic: TopicName) -> AutoScalePolicy:
+        """What holds for the topic, of all three levels. Raises NotFoundError."""
         layout = (await self._load(topic)).layout
         namespace = await self._resources.load_namespace_auto_scale_policy(topic.tenant, topic.namespace)
         return resolve(self._config.auto_scale, namespace, layout.auto_scale_policy)

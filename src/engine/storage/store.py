@@ -35,11 +35,13 @@ from engine.storage.disk.disk import Disk
 from engine.storage.disk.measures import StorageStatistics
 from engine.storage.file.context import Context
 from engine.storage.file.continuation import NOTHING, Known
+from engine.storage.file.extent import Extent, read_extent
 from engine.storage.file.handles import Handles
 from engine.storage.file.logfile import SyncFailed, holds_messages, new_file, parse_file_name, read_header
 from engine.storage.file.owners import Lease
 from engine.storage.file.recovery import Recovered, file_facts, recover
 from engine.storage.file.removal import finish_removal, remaining, remove, term_of
+from engine.storage.file.stored import Stored, stored
 from engine.storage.file.tail import TailCache
 from engine.storage.segment import Segment
 
@@ -311,21 +313,29 @@ class SegmentStore:
             if segment is not None:
                 segment.release()
 
-    async def rolled(self, topics: Iterable[TopicName]) -> list[SegmentName]:
-        """The segments of these topics with more than one file. Reads directories only."""
-        rolled: list[SegmentName] = []
+    async def find_aging(self, topics: Iterable[TopicName]) -> list[Stored]:
+        """The segments of these topics that retention may have work in. Reads directories, and heads of files."""
+        found: list[Stored] = []
         source = iter(topics)
         while some := list(islice(source, _TOPICS_AT_ONCE)):
-            rolled += await self._run(partial(self._rolled, some), self._root)
-        return rolled
+            found += await self._run(partial(self._stored, some), self._root)
+        return found
 
-    def _rolled(self, topics: Sequence[TopicName]) -> list[SegmentName]:
+    def _stored(self, topics: Sequence[TopicName]) -> list[Stored]:
         return [
-            name
+            found
             for topic in topics
             for name, files in _stores_in(self._disk, topic, self._topic_directory(topic))
-            if len(remaining(files)) > 1
+            if (found := stored(self._disk, self.directory(name), name, remaining(files))) is not None
         ]
+
+    async def extent(self, name: SegmentName, bucket_ends: Sequence[int], born: int = 0) -> Extent:
+        """How far a closed segment's log reaches, from its files; see read_extent(). Opens and repairs nothing.
+
+        Raises CorruptionError, UnsupportedError, StorageError.
+        """
+        directory = self.directory(name)
+        return await self._run(partial(read_extent, self._disk, directory, bucket_ends, born), directory)
 
     async def exists(self, name: SegmentName) -> bool:
         """Whether the segment has files, and its deletion was not begun. Reads a directory only."""

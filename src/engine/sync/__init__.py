@@ -11,7 +11,7 @@ from engine.sync.admin import Admin
 from engine.sync.client import Client
 from engine.sync.consumers import CheckpointConsumer, QueueConsumer, StreamConsumer
 from engine.sync.producer import Producer
-from engine.sync.ranges import RangeReader, TopicView
+from engine.sync.ranges import RangeReader, TopicReader, TopicView
 from engine.sync.topic_watch import TopicWatch
 from engine.sync.transaction import Transaction
 
@@ -23,6 +23,7 @@ __all__ = [
     "QueueConsumer",
     "RangeReader",
     "StreamConsumer",
+    "TopicReader",
     "TopicView",
     "TopicWatch",
     "Transaction",

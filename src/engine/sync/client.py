@@ -19,13 +19,14 @@ from engine.client.base.options import (
     TopicListKeywords,
 )
 from engine.client.ranges.range_reader import Ranges
+from engine.client.ranges.topic_reader import TopicReaderKeywords
 from engine.client.topic.topic_list import Topics
 from engine.client.transact.entering import Entering
 from engine.sync.admin import Admin
 from engine.sync.closing import close_before_exit, run_to_close
 from engine.sync.consumers import CheckpointConsumer, QueueConsumer, StreamConsumer
 from engine.sync.producer import Producer
-from engine.sync.ranges import RangeReader, TopicView, handing_over
+from engine.sync.ranges import RangeReader, TopicReader, TopicView, handing_over
 from engine.sync.topic_watch import TopicWatch
 from engine.sync.transaction import Transaction
 
@@ -101,10 +102,11 @@ class Client:
         later, or those of them that have all of `properties`, and whose own name the RE2 `pattern` matches as a whole.
         `name`: the session's name; one that comes back under its name keeps its share. `initial_position`: "earliest"
         or "latest" (default), where a new subscription starts; topics that come later are always read from their
-        beginning. `receive_queue_size`: messages fetched ahead, over all segments and topics; a whole block may come
-        on top.
+        beginning. `receive_queue_size`: messages fetched ahead, over all segments and topics; "auto" (default): what
+        memory allows, 100,000 at most.
         `schema`: what values are: bytes (the default), str, a dataclass, or an engine.Schema; checked against the
-        topic's, and recorded where that has none. `on_corrupt`: at a bad entry, one receive raises CorruptionError and
+        topic's, and recorded where that has none. `create`: a missing topic is created where the broker allows it, and
+        a warning logged (True); False: NotFoundError. `on_corrupt`: at a bad entry, one receive raises CorruptionError and
         nothing behind it comes of its segment ("stop", the default), or it is passed by, logged and counted ("skip").
 
         Raises NotFoundError, ConsumerBusyError (SubscriptionKindError: queue consumers hold the subscription),
@@ -120,8 +122,9 @@ class Client:
         """A consumer of single messages; each goes to one of the subscription's consumers and comes back unless
         acknowledged.
 
-        `topic`, `namespace`, `properties`, `pattern`, `name`, `initial_position`, `schema`, `receive_queue_size` as of
-        stream_consumer; a small `receive_queue_size` spreads work evenly. `ack_timeout`: seconds after which a message
+        `topic`, `namespace`, `properties`, `pattern`, `name`, `initial_position`, `schema`, `create` as of
+        stream_consumer. `receive_queue_size`: messages that it has and has not acknowledged; "auto" (default): about
+        0.2 s of its own work. `ack_timeout`: seconds after which a message
         that was received and not acknowledged is handed back. `nack_backoff`: how long one that was negatively
         acknowledged is kept back, an engine.Backoff or a number of seconds (default 1). `dead_letter`: an
         engine.DeadLetter; what came back more often goes to its topic instead. `priority`: consumers with the lowest
@@ -137,10 +140,10 @@ class Client:
 
         `start`: a Checkpoint, default `Checkpoint.latest()`. `group`: the consumers of one group share the topic's
         segments; none of them remembers anything, so each starts from a Checkpoint of its own. `name`: the member's
-        name; one that comes back under its name within the grace period keeps its share. `receive_queue_size`:
-        messages fetched ahead, over all segments.
+        name; one that comes back under its name within the grace period keeps its share. `receive_queue_size`
+        as of stream_consumer.
         `schema`: what values are: bytes (the default), str, a dataclass, or an engine.Schema; checked against the
-        topic's, and recorded where that has none. `on_corrupt` as of stream_consumer.
+        topic's, and recorded where that has none. `create`, `on_corrupt` as of stream_consumer.
 
         Raises NotFoundError, ConsumerBusyError (SubscriptionKindError: stream consumers hold that name), ConnectError,
         TimeoutError, InvalidArgumentError.
@@ -169,6 +172,25 @@ class Client:
         """
         opening = handing_over(self._client.range_reader(topic, ranges, **options))
         return RangeReader(self._portal, self._portal.run(opening))
+
+    def reader(self, topic: str, **options: Unpack[TopicReaderKeywords]) -> TopicReader:
+        """The messages of a topic from `start` to `end`, for whatever reads Arrow streams: Polars, DuckDB, pyarrow.
+
+        The topic is not created; pyarrow is needed. `start` ("earliest"), `end` ("latest"): one of these words, an
+        aware datetime (messages published then or later are behind it) or a Checkpoint. What is read ends where the
+        topic ended when this was called, at the latest. `columns`: names of those that are read, in order; None: all.
+        `schema`: what values are: bytes (the default), str, a dataclass, or an engine.Schema; the fields of records
+        become columns. It is checked against the topic's, and never recorded. `on_corrupt`: a bad entry ends the
+        reading with CorruptionError ("stop", the default), or is passed by, logged and counted ("skip").
+
+        Raises NotFoundError, also where retention has deleted messages behind a Checkpoint; ConnectError, TimeoutError,
+        InvalidArgumentError (SchemaError: the schema cannot read the topic's), UnsupportedError without pyarrow.
+        """
+        return TopicReader(self._portal, self._portal.run(self._client.reader(topic, **options)))
+
+    def table(self, topic: str, **options: Unpack[TopicReaderKeywords]) -> Any:
+        """The messages of a topic as a pyarrow.Table; the options, and what is raised, are those of reader()."""
+        return self.reader(topic, **options).to_table()
 
     def list_topics(self, namespace: str = "public/default", **options: Unpack[TopicListKeywords]) -> list[str]:
         """The topics of a "tenant/namespace", sorted, that have all of `properties`, and whose own name the RE2

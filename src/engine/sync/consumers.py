@@ -24,6 +24,7 @@ from engine.client.base.options import check_count, check_timeout
 from engine.client.consume.queue_consumer import Acknowledgeable
 from engine.client.consume.receiving import BATCH_MESSAGES
 from engine.client.consume.run_terms import ATTEMPTS_MAX, DRAIN_TIMEOUT_S, Handler, takes_batches
+from engine.client.consume.subscribed import When
 from engine.errors import AlreadyClosedError
 from engine.sync.closing import run_to_close
 from engine.sync.run import run_on_threads
@@ -53,6 +54,19 @@ class _Consumer:
         """The full names of the topics it receives from now, sorted."""
         topics: list[str] = self._consumer.topics
         return topics
+
+    @property
+    def paused(self) -> bool:
+        """Whether receives wait, whatever is queued."""
+        return bool(self._consumer.paused)
+
+    def pause(self) -> None:
+        """Deliver nothing until resume(): receives wait, and what is fetched ahead stays here. Idempotent."""
+        self._portal.call(self._consumer.pause)
+
+    def resume(self) -> None:
+        """Deliver again after pause(). Idempotent."""
+        self._portal.call(self._consumer.resume)
 
     def receive(self, timeout: float | None = None) -> Message | None:
         """The next message; None when none came within `timeout` seconds (None: wait for ever).
@@ -127,7 +141,38 @@ class _Consumer:
         self.close()
 
 
-class StreamConsumer(_Consumer):
+class _SubscriptionConsumer(_Consumer):
+    """What stream and queue consumers share."""
+
+    @property
+    def subscription(self) -> str:
+        """The subscription's name."""
+        return str(self._consumer.subscription)
+
+    def lag(self) -> int:
+        """How many messages of its topics the subscription has not acknowledged, as the segments' owners say now.
+
+        Raises NotFoundError when it was deleted, AlreadyClosedError, ConnectError, TimeoutError.
+        """
+        return int(self._portal.run(self._consumer.lag()))
+
+    def seek(self, when: When) -> None:
+        """Move the subscription, for all its consumers: to "earliest", "latest", or the first message published at an
+        aware datetime or later. What was fetched before is dropped.
+
+        Raises NotFoundError, AlreadyClosedError, ConnectError, TimeoutError, InvalidArgumentError.
+        """
+        self._portal.run(self._consumer.seek(when))
+
+    def unsubscribe(self) -> None:
+        """Close, then delete the subscription; its other consumers get NotFoundError.
+
+        Raises NotFoundError when it was deleted before, ConnectError, TimeoutError.
+        """
+        self._portal.run(self._consumer.unsubscribe())
+
+
+class StreamConsumer(_SubscriptionConsumer):
     """Receives the messages of its segments, per segment in order. Made by `client.stream_consumer()`."""
 
     _consumer: AsyncStreamConsumer
@@ -184,7 +229,7 @@ class StreamConsumer(_Consumer):
         self._run(handler, concurrency, options)
 
 
-class QueueConsumer(_Consumer):
+class QueueConsumer(_SubscriptionConsumer):
     """Receives messages that no other consumer of the subscription has. Made by `client.queue_consumer()`."""
 
     _consumer: AsyncQueueConsumer
@@ -248,6 +293,14 @@ class CheckpointConsumer(_Consumer):
     """A reader that keeps its own position. Made by `client.checkpoint_consumer()`."""
 
     _consumer: AsyncCheckpointConsumer
+
+    def lag(self) -> int:
+        """How many messages, at most, lie between its position and the end of the topic; of a member of a group, in its
+        share of the segments. Messages of transactions that were aborted count.
+
+        Raises NotFoundError when the topic was deleted, AlreadyClosedError, ConnectError, TimeoutError.
+        """
+        return self._portal.run(self._consumer.lag())
 
     def checkpoint(self) -> Checkpoint:
         """Where this consumer stands: what it has delivered, for every segment. Raises AlreadyClosedError.

@@ -135,6 +135,31 @@ class Producer:
             )
         )
 
+    def send_table(
+        self,
+        table: Any,
+        *,
+        key: str | None = None,
+        value: str = "value",
+        event_time: str | None = None,
+        properties: str | None = None,
+        transaction: Transaction | None = None,
+    ) -> None:
+        """Enqueue the rows of a table of Arrow, pandas, Polars, DuckDB or whatever else has `__arrow_c_stream__`, one
+        message each, waiting for room where needed. Failures surface as with send_nowait.
+
+        `key`, `value`, `event_time`, `properties`: names of columns; others are left out. Keys are text, binary or
+        whole numbers (sent as their digits). Without a schema, values are text or binary. With a schema of records,
+        they are made of the columns that are called as its fields (or "VALUE.FIELD"), or of a struct column `value`;
+        with any other schema, of the column `value`. Rows that were enqueued before one that raises stay so: send in a
+        `transaction` where that matters.
+
+        Raises InvalidArgumentError, SchemaError, which names the row, UnsupportedError without pyarrow; as send_batch.
+        """
+        names = {"key": key, "value": value, "event_time": event_time, "properties": properties}
+        for columns in self._producer.table_rows(table, **names):
+            self._portal.run(self._producer.send_columns(columns, transaction))
+
     def writable(self) -> None:
         """Wait until a quarter of the pending limit is free."""
         self._producer.check_open()

@@ -11,7 +11,8 @@ from engine.broker.settings.config import BrokerConfig
 from engine.control.service import ScalableTopicService
 from engine.errors import UnsupportedError
 from engine.model.autoscale import AutoScalePolicyOverride
-from engine.model.policies import FOR_EVER, NamespacePolicies
+from engine.model.names import SegmentName, TopicName
+from engine.model.policies import FOR_EVER, NamespacePolicies, resolved
 
 T = TypeVar("T")
 
@@ -39,8 +40,6 @@ class LocalAdmin:
 
     async def create_topic(self, topic: str, **options: Any) -> None:
         """None takes the namespace's or the broker's default."""
-        if not self._config.scalable_topic_enabled:
-            raise UnsupportedError("scalable topics are disabled on this broker (scalable_topic_enabled)")
         await self._service.create_topic(topic, **options)
 
     async def list_topics(self, namespace: str, properties: Mapping[str, str] | None) -> list[str]:
@@ -49,6 +48,10 @@ class LocalAdmin:
 
     async def get_metadata(self, topic: str) -> dict[str, Any]:
         return await self._service.get_metadata(topic)
+
+    async def get_segment_stats(self, segment: str) -> dict[str, Any]:
+        """Asked of the segment's owner."""
+        return await self._service.get_segment_stats(SegmentName.parse(segment))
 
     async def list_transactions(
         self, open_longer_than: float | None, segment: str | None, limit: int | None
@@ -63,13 +66,27 @@ class LocalAdmin:
     async def abort_transaction(self, ident: str) -> None:
         await _there(self._transactions).abort(ident)
 
-    async def get_namespace_policies(self, namespace: str) -> dict[str, Any]:
-        """By snake_case name; of a namespace that has none, those of the configuration."""
-        policies = await self._service.find_namespace_policies(namespace)
-        return (policies or _policies_of(self._config)).to_mapping()
+    async def get_namespace_policies(self, namespace: str, own: bool) -> dict[str, Any]:
+        """By snake_case name: those in effect, or only what the namespace says itself."""
+        policies = await self._service.get_namespace_policies(namespace)
+        return policies.to_mapping() if own else resolved(policies, _policies_of(self._config))
 
     async def set_namespace_policies(self, namespace: str, policies: Mapping[str, Any]) -> None:
-        await self._service.set_namespace_policies(namespace, NamespacePolicies.of(policies))
+        """Change these; others stay."""
+        await self._service.change_namespace_policies(namespace, policies)
+
+    async def replace_namespace_policies(self, namespace: str, policies: Mapping[str, Any]) -> None:
+        """All of them are named."""
+        await self._service.set_namespace_policies(namespace, NamespacePolicies.of_all(policies))
+
+    async def get_topic_policies(self, topic: str, own: bool) -> dict[str, Any]:
+        """Those in effect, or only what the topic says itself."""
+        policies, name = await self._service.find_topic_policies(topic), TopicName.parse(topic)
+        if own:
+            return policies.to_mapping()
+        namespace = await self._service.get_namespace_policies(f"{name.tenant}/{name.namespace}")
+        found = resolved(policies, namespace, _policies_of(self._config))
+        return {name: found[name] for name in policies.to_mapping()}
 
     async def remove_namespace_policies(self, namespace: str) -> None:
         await self._service.set_namespace_policies(namespace, None)
@@ -113,9 +130,11 @@ class LocalAdmin:
 
 
 def _policies_of(config: BrokerConfig) -> NamespacePolicies:
-    """What holds where a namespace has none."""
+    """What holds where a namespace says nothing."""
     time_s = FOR_EVER if config.retention_time is None else int(config.retention_time)
-    return NamespacePolicies(time_s, config.retention_size, config.durability)
+    size = FOR_EVER if config.retention_size is None else config.retention_size
+    creates = config.auto_create_topics and config.scalable_topic_enabled
+    return NamespacePolicies(time_s, size, config.durability, creates)
 
 
 def _there(part: T | None) -> T:

@@ -334,11 +334,7 @@ class HostedSubscription:
 
     def backlog_below(self, offset: int) -> int:
         """The backlog below an offset."""
-        cursor, first = self.cursor, self.hosted.segment.first_offset
-        gone = cursor.backlog(first)  # deleted by retention, perhaps before the subscription was made
-        unacknowledged = max(0, cursor.backlog(offset) - gone)
-        hidden = self.hosted.hidden(max(first, cursor.position), offset) if unacknowledged else None
-        return unacknowledged if hidden is None else unacknowledged - cursor.unacked_of(hidden, offset)
+        return self.cursor.waiting(self.hosted.segment.first_offset, offset, self.hosted.hidden)
 
     async def settled(self) -> int:
         """The offset below which all is acknowledged, once that is durable. Raises as an acknowledgement."""

@@ -139,6 +139,7 @@ class OpenSubscriptions:
             if hosted is not None and (found := subscriptions_of(hosted).pop(subscription, None)) is not None:
                 found.delete(deleted_subscription(segment.topic, subscription))
                 await found.end()
+            self._segments.inventory.forget_subscription(segment, subscription)
             await self._operations.forget_subscription(segment, subscription)
             await self._cursors.delete(segment, subscription)
 

@@ -14,6 +14,7 @@ from engine.broker.pools.pools import BrokerMemory
 from engine.broker.session.connection import Connection
 from engine.broker.settings.config import BrokerConfig
 from engine.broker.settings.doors import Doors
+from engine.broker.upkeep.stocktaking import Stocktaking
 from engine.broker.upkeep.transaction_sweep import TransactionSweep
 from engine.clock import Clock
 from engine.control.service import ScalableTopicService
@@ -75,6 +76,10 @@ class Observed(Vital, Protocol):
     @property
     def segments(self) -> OpenSegments:
         """Its open segments."""
+
+    @property
+    def stocktaking(self) -> Stocktaking:
+        """What keeps the inventory of its segments."""
 
     @property
     def measures(self) -> Measures:

@@ -34,6 +34,11 @@ def _connected(broker: Observed) -> Iterator[AnyFamily]:
     yield gauge("producers", "Producers attached to segments", sum(len(h.producers) for h in hosted))
     yield gauge("consumers", "Consumers attached to segments", sum(1 for h in hosted for _ in h.consumers))
     yield gauge("segments_open", "Segments open now", len(hosted))
+    inventory = broker.segments.inventory
+    known = len(inventory) + sum(1 for h in hosted if inventory.get(h.name) is None)
+    yield gauge("segments", "Segments that this broker answers for, open or not", known)
+    text = "Topics that are still to be looked at: until it is 0, closed segments may be missing"
+    yield gauge("topics_unmeasured", text, broker.stocktaking.waiting)
     yield gauge("publish_bytes_in_flight", "Received, not durable yet", broker.memory.in_flight)
     yield gauge("publish_bytes_limit", "Above it, reading from publishing connections pauses", broker.memory.limit)
 

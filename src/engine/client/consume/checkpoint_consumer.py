@@ -101,6 +101,27 @@ class AsyncCheckpointConsumer(Receiver):
         self._begin_at(positions)
         await self._tried_all()
 
+    async def lag(self) -> int:
+        """How many messages, at most, lie between its position and the end of the topic; of a member of a group, in its
+        share of the segments. Messages of transactions that were aborted count.
+
+        Raises NotFoundError when the topic was deleted, AlreadyClosedError, ConnectError, TimeoutError.
+        """
+        self._check_open()
+        await self.session.look()
+        mine = [i for i in self.session.layout.segments if self._is_mine(i)]
+        return sum(await asyncio.gather(*map(self._lag_in, mine)))
+
+    async def _lag_in(self, segment_id: int) -> int:
+        try:
+            place = await self.session.place(segment_id, "latest")
+        except NotFoundError:
+            await self.session.look()
+            if segment_id in self.session.layout.segments:
+                raise
+            return 0  # deleted by retention
+        return max(0, place.offset - max(self._standing(segment_id), place.first))
+
     def _begin_at(self, positions: dict[int, int]) -> None:
         self._finished.clear()
         self._ending = False

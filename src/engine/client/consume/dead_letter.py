@@ -26,13 +26,13 @@ from engine._native.format.entry import Entry
 from engine._native.format.offsets import range_set, runs
 from engine._native.produce.hashing import xxh64
 from engine.aio.backoff import RetryDelay
-from engine.client.base.compression import decompressor
 from engine.client.base.options import ProducerOptions
 from engine.client.consume.failure import Failure
 from engine.client.net.pool import Pool
 from engine.client.produce.producer import AsyncProducer
 from engine.errors import AlreadyClosedError, CorruptionError, EngineError, InvalidArgumentError, MessageTooLargeError
 from engine.limits import RECEIVE_QUEUE_BYTES
+from engine.model.compression import decompressor
 from engine.model.names import TopicName
 from engine.model.positions import MessageId
 from engine.model.redelivery import DeadLetter
@@ -89,8 +89,7 @@ class LetterWriter:
 class DeadLetters:
     """The dead letters of one queue consumer. Loop thread only. `moved`: how many were published and acknowledged.
 
-    `acknowledge` and `acknowledge_received` take a segment and an offset: the first is for a message that was put aside
-    when it was delivered, the second for one that was received.
+    `acknowledge` takes a segment and an offset.
     """
 
     def __init__(
@@ -102,14 +101,12 @@ class DeadLetters:
         *,
         created_ms: Callable[[], int | None],
         acknowledge: Acknowledge,
-        acknowledge_received: Acknowledge,
     ) -> None:
         self.moved = 0
         self._pool = pool
         self._max = policy.max_redeliveries
         self._writer = LetterWriter(pool, source, subscription, policy.topic_of(source), created_ms)
         self._acknowledge = acknowledge
-        self._acknowledge_received = acknowledge_received
         self._queue = EntryQueue(self._writer.source, MessageId, None, None, decompressor())
         self._failed: deque[tuple[Message, Failure]] = deque()  # received for the last time
         self._failed_bytes = 0
@@ -173,9 +170,9 @@ class DeadLetters:
             if self._failed:
                 message, failure = self._failed.popleft()
                 self._failed_bytes -= message.size
-                await self._move(message, failure, self._acknowledge_received)
+                await self._move(message, failure)
             elif (found := self._next()) is not None:
-                await self._move(found, None, self._acknowledge)
+                await self._move(found, None)
             else:
                 return
 
@@ -188,14 +185,14 @@ class DeadLetters:
                 self._queue.damaged(drop=True)
                 log.warning("%s: a message was redelivered too often, and cannot be moved: %s", self._writer.source, e)
 
-    async def _move(self, message: Message, failure: Failure | None, acknowledge: Acknowledge) -> None:
+    async def _move(self, message: Message, failure: Failure | None) -> None:
         """Publish and acknowledge it, as often as it takes, while this consumer holds the message."""
         segment_id, life = message.segment_id, self._lives.get(message.segment_id, 0)
         backoff = RetryDelay(self._pool.options.rng, initial=RETRY_S_FIRST, maximum=RETRY_S_MAX)
         while not self._closed and self._lives.get(segment_id, 0) == life:
             try:
                 await self._publish(message, failure)
-                await acknowledge(segment_id, message.offset)
+                await self._acknowledge(segment_id, message.offset)
                 self.moved += 1
                 return
             except AlreadyClosedError:

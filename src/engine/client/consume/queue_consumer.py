@@ -17,14 +17,15 @@ from engine._native.consume.batch import MessageBatch
 from engine._native.consume.message import Message
 from engine._native.format.entry import Entry
 from engine._native.format.offsets import offset_set, pack, range_set, runs
-from engine.client.base.options import ConsumerOptions, QueueOptions, check_seconds
+from engine.client.base.options import AUTO, ConsumerOptions, QueueOptions, check_seconds
 from engine.client.base.positions import offsets_of
 from engine.client.consume.attachment import Attachment, all_acknowledged
 from engine.client.consume.dead_letter import DeadLetters
 from engine.client.consume.failure import Failure
-from engine.client.consume.receiver import Receiver
-from engine.client.consume.receiving import ConsumerStatistics
+from engine.client.consume.permits import Permits
+from engine.client.consume.receiving import ConsumerStatistics, MemberOwner
 from engine.client.consume.runs import QueueRuns
+from engine.client.consume.subscribed import SubscriptionConsumer
 from engine.client.consume.unacked import Unacknowledged
 from engine.client.net.pool import Pool
 from engine.client.topic.layout import TopicLayout
@@ -58,7 +59,7 @@ class QueueConsumerStatistics(ConsumerStatistics):
     unacknowledged: int
 
 
-class AsyncQueueConsumer(QueueRuns, Receiver):
+class AsyncQueueConsumer(QueueRuns, SubscriptionConsumer):
     """Receives messages that no other consumer of the subscription has.
 
     Made by `client.queue_consumer()`; usable with `async with`.
@@ -75,6 +76,8 @@ class AsyncQueueConsumer(QueueRuns, Receiver):
         self._finished: set[int] = set()  # sealed, and acknowledged to the end or deleted
         self._backoff = (queue or QueueOptions()).nack_backoff
         self._unacked = Unacknowledged((queue or QueueOptions()).ack_timeout, self._loop.time)
+        self._permits = permits_of(options, self._loop)
+        self._counted_held = 0  # what `_permits` has counted of `_unacked.total`
         self._lives: dict[int, int] = {}  # by segment, how often its messages were taken back by the broker
         self._timer: asyncio.TimerHandle | None = None
         self._acknowledged = self._nacked = self._timed_out = 0
@@ -87,7 +90,6 @@ class AsyncQueueConsumer(QueueRuns, Receiver):
                 queue.dead_letter,
                 created_ms=lambda: self.session.layout.created_ms,
                 acknowledge=self._acknowledge_one,
-                acknowledge_received=self._acknowledge_received,
             )
 
     async def start(self) -> None:
@@ -110,12 +112,20 @@ class AsyncQueueConsumer(QueueRuns, Receiver):
                 self.attachments[segment.segment_id] = attachment
                 attachment.begin()
         for segment_id in self.attachments.keys() - layout.segments.keys():
-            self.attachments.pop(segment_id).give_up()
+            attachment = self.attachments.pop(segment_id)
+            attachment.give_up()
+            self._permits.leave(attachment)
             self._let_go(segment_id)
         self._finished &= layout.segments.keys()
 
+    def attached(self, attachment: Attachment) -> None:
+        """Grant credit: bytes, then messages."""
+        super().attached(attachment)
+        self._permits.admit(attachment)
+
     def detached(self, attachment: Attachment) -> None:
         """A seek ends the attachments to all active segments: finished ones may have a backlog again."""
+        self._permits.leave(attachment)
         self._settle()
         super().detached(attachment)
         self._let_go(attachment.segment_id)
@@ -124,13 +134,15 @@ class AsyncQueueConsumer(QueueRuns, Receiver):
 
     def _abandon(self) -> None:
         super()._abandon()
-        for segment_id in self.attachments:
+        for segment_id, attachment in self.attachments.items():
+            self._permits.leave(attachment)
             self._let_go(segment_id)
 
     def segment_gone(self, attachment: Attachment) -> None:
         """Retention deletes what every subscription has acknowledged."""
         self._finished.add(attachment.segment_id)
         super().segment_gone(attachment)
+        self._permits.leave(attachment)
         self._let_go(attachment.segment_id)
 
     def end_reached(self, attachment: Attachment) -> None:
@@ -138,6 +150,7 @@ class AsyncQueueConsumer(QueueRuns, Receiver):
         self._finished.add(attachment.segment_id)
         self.attachments.pop(attachment.segment_id, None)
         attachment.give_up()
+        self._permits.leave(attachment)
         self._forget_left()
         self._let_go(attachment.segment_id)
 
@@ -145,10 +158,30 @@ class AsyncQueueConsumer(QueueRuns, Receiver):
         """Also a segment that is acknowledged to its end."""
         return segment_id in self._finished or super()._is_done(segment_id, place, position)
 
+    # -- credit ----------------------------------------------------------------------------------------------
+
+    def _counted(self, options: ConsumerOptions) -> int:
+        return 0  # by _permits
+
+    def become_member(self, owner: MemberOwner) -> None:
+        """Also the window for messages is that of the whole consumer."""
+        super().become_member(owner)
+        assert owner.permits is not None
+        self._permits = owner.permits
+
+    def _held_changed(self, done: int = 0) -> None:
+        change, self._counted_held = self._unacked.total - self._counted_held, self._unacked.total
+        self._permits.change(change, done)
+
+    def _asked(self) -> None:
+        if not self._queue.messages:
+            self._permits.ask()
+
     # -- what the user has -----------------------------------------------------------------------------------
 
     def _push(self, attachment: Attachment, entries: list[Entry], header: commands.Message, begin: int) -> int:
         """Queue a block; messages that were redelivered too often become dead letters."""
+        self._permits.arrived(attachment, header.messages)
         if not entries or self._closed:
             return 0
         skip, redelivered = header.skip, header.redelivered
@@ -167,16 +200,17 @@ class AsyncQueueConsumer(QueueRuns, Receiver):
         self._settle()
         self._unacked.arrived(attachment.segment_id, offsets)
         self._watch()
-        return super()._push(attachment, entries, header, begin)
+        pushed = super()._push(attachment, entries, header, begin)
+        self._held_changed()
+        return pushed
 
     def _put_aside(
         self, attachment: Attachment, letters: DeadLetters, entries: list[Entry], dead: BitMap64, redelivered: Any
     ) -> None:
-        """They take no room in the queue; once they are moved, the broker is granted credit for others."""
+        """They take no room in the queue, nor in the window."""
         self._credited_messages += len(dead)
         if letters.full:
             self._hand_back(attachment, dead, Backoff())
-            attachment.grant(len(dead), 0)
         else:
             letters.push(entries, dead, redelivered)
 
@@ -187,6 +221,7 @@ class AsyncQueueConsumer(QueueRuns, Receiver):
     def _let_go(self, segment_id: int) -> None:
         """Drop a segment's messages, received or not: the broker may deliver them to another consumer."""
         self._unacked.drop(segment_id)
+        self._held_changed()
         self._lives[segment_id] = self._lives.get(segment_id, 0) + 1
         if self._dead_letters is not None:
             self._dead_letters.drop(segment_id)
@@ -195,6 +230,7 @@ class AsyncQueueConsumer(QueueRuns, Receiver):
         """What was delivered before a loss, and acknowledged after it, is not delivered once more."""
         self._settle()
         self._unacked.forget(attachment.segment_id, offset_set(ranges, OFFSET_MAX))
+        self._held_changed()
         super().acknowledged_again(attachment, ranges)
 
     def _watch(self) -> None:
@@ -208,6 +244,7 @@ class AsyncQueueConsumer(QueueRuns, Receiver):
         for segment_id, offsets in self._unacked.expired():
             self._timed_out += len(offsets)
             self._hand_back(self.attachments.get(segment_id), offsets, None)
+            self._held_changed(len(offsets))
         self._watch()
 
     def _hand_back(self, attachment: Attachment | None, offsets: BitMap64, backoff: Backoff | None) -> None:
@@ -241,6 +278,7 @@ class AsyncQueueConsumer(QueueRuns, Receiver):
     def _break_off(self, attachment: Attachment, end: Entry) -> None:
         self._settle()
         self._unacked.arrived(attachment.segment_id, range_set(end.first_offset, end.first_offset))
+        self._held_changed()
         super()._break_off(attachment, end)
 
     # -- acknowledging ---------------------------------------------------------------------------------------
@@ -280,6 +318,7 @@ class AsyncQueueConsumer(QueueRuns, Receiver):
             )
         try:
             waits = [wait for i, offsets in found.items() for wait in self._sent(i, offsets, scope)]
+            self._held_changed(sum(len(taken) for _, taken in held.values()))
             saved = await all_acknowledged(waits)
         except BaseException:
             self._give_back(held)
@@ -292,6 +331,7 @@ class AsyncQueueConsumer(QueueRuns, Receiver):
         for segment_id, (life, offsets) in held.items():
             if self._lives.get(segment_id, 0) == life:
                 self._unacked.give_back(segment_id, offsets)
+        self._held_changed()
         self._watch()
 
     def _sent(self, segment_id: int, offsets: BitMap64, scope: Scope | None) -> list[Coroutine[Any, Any, bool]]:
@@ -306,15 +346,9 @@ class AsyncQueueConsumer(QueueRuns, Receiver):
             waits.append(attachment.acknowledged(sent, "individual", ranges=ranges, scope=scope))
         return waits
 
-    async def _acknowledge_received(self, segment_id: int, offset: int) -> None:
-        """Acknowledge a dead letter that was received and published."""
-        await self._acknowledge({segment_id: BitMap64((offset,))})
-
     async def _acknowledge_one(self, segment_id: int, offset: int) -> None:
-        """Acknowledge a dead letter that was published without being received: it took no room in the queue."""
-        await self._acknowledge_received(segment_id, offset)
-        if (attachment := self.attachments.get(segment_id)) is not None:
-            attachment.grant(1, 0)
+        """Acknowledge a dead letter that was published."""
+        await self._acknowledge({segment_id: BitMap64((offset,))})
 
     async def negative_acknowledge(
         self, x: Acknowledgeable, *, delay: float | None = None, reason: str | BaseException | None = None
@@ -340,10 +374,11 @@ class AsyncQueueConsumer(QueueRuns, Receiver):
             if await self._is_known(segment_id):
                 self._settle()
                 held = self._unacked.take(segment_id, offsets)
-                self._nacked += len(held)
+                self._nacked += (done := len(held))
                 if failure is not None and (dead := held & BitMap64(last.get(segment_id, ()))):
                     held -= self._give_up(last[segment_id], dead, failure)
                 self._hand_back(self.attachments.get(segment_id), held, backoff)
+                self._held_changed(done)
 
     def _last_deliveries(self, x: Acknowledgeable) -> dict[int, dict[int, Message]]:
         """By segment and offset, the messages that may not be delivered again."""
@@ -368,6 +403,7 @@ class AsyncQueueConsumer(QueueRuns, Receiver):
         self._settle()
         for segment_id, offsets in offsets_of(x, self._topic).items():
             self._unacked.take(segment_id, offsets)
+        self._held_changed()
 
     async def _is_known(self, segment_id: int) -> bool:
         """Whether the segment may have something unacknowledged. Raises NotFoundError when there never was one."""
@@ -400,6 +436,12 @@ class AsyncQueueConsumer(QueueRuns, Receiver):
         self._restart_queue()
         if self._dead_letters is not None:
             await self._dead_letters.close()
+
+
+def permits_of(options: ConsumerOptions, loop: asyncio.AbstractEventLoop) -> Permits:
+    """The credit for messages of a consumer with these options."""
+    size = options.receive_queue_size
+    return Permits(None if size == AUTO else size, loop.time)
 
 
 def _unreadable(entries: list[Entry]) -> BitMap64:

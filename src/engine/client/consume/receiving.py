@@ -16,8 +16,10 @@ from typing import TYPE_CHECKING, Any, Protocol, Self, TypeVar
 
 from engine._native.consume.batch import MessageBatch
 from engine._native.consume.message import Message
+from engine.client.base.html import HtmlRecord
 from engine.client.base.options import check_count, check_timeout
 from engine.client.consume.credit import Budget
+from engine.client.consume.permits import Permits
 from engine.errors import AlreadyClosedError, EngineError
 
 if TYPE_CHECKING:
@@ -31,6 +33,7 @@ class MemberOwner(Protocol):
     """A consumer of several topics, made of consumers of one. Methods run on the loop, and neither block nor raise."""
 
     budget: Budget
+    permits: Permits | None
 
     def messages_came(self, member: Receiver) -> None:
         """Messages are queued there."""
@@ -43,8 +46,11 @@ class MemberOwner(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class ConsumerStatistics:
+class ConsumerStatistics(HtmlRecord):
     """Totals since the consumer was made; `…_queued` and `segments` are current values. Bytes are those of entries.
+
+    `…_received`: what the program has received, and not what was fetched ahead for it; an entry's bytes count with its
+    last message.
 
     `corrupt_entries`, `corrupt_messages`: bad ones that were skipped. `gaps`: places at which messages may have been
     lost before they were synced, in a relaxed mode of durability. `handled`, `handler_failures`: calls of the handler
@@ -84,6 +90,7 @@ class Receiving(ABC):
         self._loop = asyncio.get_running_loop()
         self._receives: deque[_Wait] = deque()
         self._failure: EngineError | None = None
+        self._paused = False
 
     async def receive(self, timeout: float | None = None) -> Message | None:
         """The next message; None when none arrived within `timeout` seconds (None: no limit).
@@ -143,6 +150,22 @@ class Receiving(ABC):
         """Calls of the handler of run() that raised."""
         return 0
 
+    # -- pausing ---------------------------------------------------------------------------------------------
+
+    @property
+    def paused(self) -> bool:
+        """Whether receives wait, whatever is queued."""
+        return self._paused
+
+    def pause(self) -> None:
+        """Deliver nothing until resume(): receives wait, and what is fetched ahead stays here. Idempotent."""
+        self._paused = True
+
+    def resume(self) -> None:
+        """Deliver again after pause(). Idempotent."""
+        self._paused = False
+        self._wake()
+
     # -- what the consumer does ------------------------------------------------------------------------------
 
     @property
@@ -165,6 +188,9 @@ class Receiving(ABC):
     def _popped(self) -> None:  # noqa: B027 - not all consumers need it
         """After every pop, on the loop."""
 
+    def _asked(self) -> None:  # noqa: B027 - not all consumers need it
+        """A receive waits."""
+
     # -- turns -----------------------------------------------------------------------------------------------
 
     async def _in_turn(self, pop: Callable[[], T | None], timeout: float | None) -> T | None:
@@ -172,6 +198,7 @@ class Receiving(ABC):
         self._check_coming()
         turn = _Wait(self._loop.create_future())
         self._receives.append(turn)
+        self._asked()
         timer = None if timeout is None else self._loop.call_later(timeout, turn.wake, False)
         if timeout is None or self.waiting:
             self._wake()
@@ -183,12 +210,15 @@ class Receiving(ABC):
                     return found
                 self._check_coming()  # nothing would wake it any more
                 turn.future = self._loop.create_future()  # a take_now() was faster
+                self._asked()
             return None
         finally:
             if timer is not None:
                 timer.cancel()
             self._receives.remove(turn)
             self._wake()
+            if self._receives:
+                self._asked()
 
     def _wake(self) -> None:
         """Wake the oldest receive if a message is queued."""

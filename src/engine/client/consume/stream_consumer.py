@@ -16,11 +16,11 @@ from engine._native.consume.message import Message
 from engine._native.format.entry import Entry
 from engine.client.base.options import ConsumerOptions
 from engine.client.base.positions import Ack, Asked, by_segment, place_of, position_vector, without
-from engine.client.consume.attachment import Attachment, all_acknowledged
+from engine.client.consume.attachment import Attachment, AttachmentState, all_acknowledged
 from engine.client.consume.dead_letter import LetterWriter
-from engine.client.consume.receiver import Receiver
 from engine.client.consume.registration import Assigned, Registration
 from engine.client.consume.runs import StreamRuns
+from engine.client.consume.subscribed import SubscriptionConsumer
 from engine.client.net.pool import Pool
 from engine.client.topic.layout import TopicLayout
 from engine.client.transact.scope import InTransaction, Scope, scope_of
@@ -33,7 +33,7 @@ from engine.wire import commands
 log = logging.getLogger(__name__)
 
 
-class AsyncStreamConsumer(StreamRuns, Receiver):
+class AsyncStreamConsumer(StreamRuns, SubscriptionConsumer):
     """Receives the messages of its segments, per segment in order.
 
     Made by `client.stream_consumer()`; usable with `async with`.
@@ -103,9 +103,10 @@ class AsyncStreamConsumer(StreamRuns, Receiver):
 
     def _let_go(self, attachment: Attachment) -> None:
         """Deliver no more of it; detach when everything delivered is acknowledged (semantics 18)."""
-        if attachment.parked is None:
+        if attachment.state is AttachmentState.DELIVERING:
             self._return_credit()
-            attachment.parked = parked = self._new_queue()
+            parked = self._new_queue()
+            attachment.drain(parked)
             attachment.pushed -= self._queue.move(attachment.segment_id, parked)
             self._credited_messages += parked.messages  # counted as credited, without a FLOW
             self._credited_bytes += parked.bytes
@@ -116,7 +117,7 @@ class AsyncStreamConsumer(StreamRuns, Receiver):
         due = parked.take_credit()
         self._credited_messages -= parked.messages + sum(messages for messages, _ in due.values())
         self._credited_bytes -= parked.bytes + sum(size for _, size in due.values())
-        attachment.parked = None
+        attachment.deliver_again()
         attachment.pushed += parked.move(attachment.segment_id, self._queue)
         self._grant(due)
         self._wake()
@@ -127,7 +128,7 @@ class AsyncStreamConsumer(StreamRuns, Receiver):
         if self.attachments.get(attachment.segment_id) is not attachment:
             return
         del self.attachments[attachment.segment_id]
-        attachment.closed = True  # its frames are ignored: another attachment may follow soon
+        attachment.move_to(AttachmentState.CLOSED)  # its frames are ignored: another attachment may follow soon
         self._confirmed_there |= attachment.progress.confirmed_places()
         self._forget_left()
         self.pool.tasks.spawn(self._ended(attachment), name=f"release {attachment.name}")

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 
 from engine._native.consume.opening import first_value
 from engine._native.format.entry import Entry
-from engine.client.base.compression import decompressor
 from engine.client.topic.declaring import learn
 from engine.errors import EngineError
+from engine.model.compression import decompressor
 
 if TYPE_CHECKING:
     from engine.client.consume.receiver import Receiver

@@ -13,7 +13,8 @@ from engine._native.consume.batch import MessageBatch
 from engine._native.consume.message import Message
 from engine.client.base.options import ConsumerOptions, check_seconds
 from engine.client.consume.dead_letter import LetterWriter
-from engine.client.consume.queue_consumer import Acknowledgeable, AsyncQueueConsumer
+from engine.client.consume.permits import Permits
+from engine.client.consume.queue_consumer import Acknowledgeable, AsyncQueueConsumer, permits_of
 from engine.client.consume.receiver import Receiver
 from engine.client.consume.runs import QueueRuns, StreamRuns
 from engine.client.consume.stream_consumer import AsyncStreamConsumer
@@ -147,6 +148,9 @@ class AsyncMultiQueueConsumer(QueueRuns, MultiConsumer[AsyncQueueConsumer]):
         dead_letter: DeadLetter | None = None,
     ) -> None:
         super().__init__(pool, topics, options, make, partial(_takes_dead_letters, dead_letter))
+
+    def _make_permits(self) -> Permits:
+        return permits_of(self.options, self._loop)
 
     def _make_turns(self) -> TopicTurns[AsyncQueueConsumer]:
         return QueueTurns(self._exhausted)

@@ -13,6 +13,7 @@ from engine.client.base.options import ProducerOptions
 from engine.client.net.pool import Pool
 from engine.client.produce.in_flight import ProducerStatistics
 from engine.client.produce.outbox import Outbox
+from engine.client.produce.table_rows import TableRows
 from engine.client.transact.scope import InTransaction
 from engine.errors import AlreadyClosedError, QueueFullError
 from engine.model.names import TopicName
@@ -163,7 +164,40 @@ class AsyncProducer:
         """
         if not self._schema.raw:
             values = [self._schema.encode(value) for value in values]
-        columns = MessageColumns(values, keys, event_times, properties)
+        await self.send_columns(MessageColumns(values, keys, event_times, properties), transaction)
+
+    async def send_table(
+        self,
+        table: Any,
+        *,
+        key: str | None = None,
+        value: str = "value",
+        event_time: str | None = None,
+        properties: str | None = None,
+        transaction: InTransaction | None = None,
+    ) -> None:
+        """Enqueue the rows of a table of Arrow, pandas, Polars, DuckDB or whatever else has `__arrow_c_stream__`, one
+        message each, waiting for room where needed. Failures surface as with send_nowait.
+
+        `key`, `value`, `event_time`, `properties`: names of columns; others are left out. Keys are text, binary or
+        whole numbers (sent as their digits). Without a schema, values are text or binary. With a schema of records,
+        they are made of the columns that are called as its fields (or "VALUE.FIELD"), or of a struct column `value`;
+        with any other schema, of the column `value`. Rows that were enqueued before one that raises stay so: send in a
+        `transaction` where that matters.
+
+        Raises InvalidArgumentError, SchemaError, which names the row, UnsupportedError without pyarrow; as send_batch.
+        """
+        rows = self.table_rows(table, key=key, value=value, event_time=event_time, properties=properties)
+        parts = iter(rows)
+        while (part := await asyncio.to_thread(next, parts, None)) is not None:
+            await self.send_columns(part, transaction)
+
+    def table_rows(self, table: Any, **names: Any) -> TableRows:
+        """A table as columns for send_columns(). Iterate it on any thread."""
+        return TableRows(table, self._schema, **names)
+
+    async def send_columns(self, columns: MessageColumns, transaction: InTransaction | None = None) -> None:
+        """send_batch() of encoded values."""
         done = 0
         while True:
             self.check_open()

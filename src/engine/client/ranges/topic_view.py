@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any, Self
 
 from engine._native.produce.hashing import MURMUR3, XXH64, key32
+from engine.client.base.html import html_table
 from engine.client.net.pool import Pool
 from engine.client.ranges.tails import Tails
 from engine.client.topic.layout import SegmentView, TopicLayout
@@ -67,6 +68,14 @@ class TopicSegments:
     def latest(self) -> Checkpoint:
         """The position behind the last readable message of every segment."""
         return self._checkpoint({i: s.end for i, s in self.segments.items()})
+
+    def _repr_html_(self) -> str:
+        rows = [
+            (i, f"{s.hash_start:04x}-{s.hash_end:04x}", "active" if s.active else "sealed", s.first, s.end, s.parents)
+            for i, s in sorted(self.segments.items())
+        ]
+        head = ("segment", "hashes", "state", "first offset", "end", "parents")
+        return html_table(f"{self.topic}, epoch {self.epoch}", head, rows)
 
     def _checkpoint(self, positions: Mapping[int, int]) -> Checkpoint:
         return Checkpoint(positions, epoch=self.epoch, topic=self.topic, topic_created_ms=self.created_ms)

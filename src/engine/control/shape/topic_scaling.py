@@ -265,11 +265,12 @@ class TopicScaling:
     async def _act(self, decision: Action) -> bool:
         which = spoken(decision.segment_ids)
         log.info(
-            "%s: auto-scale: %s of %s, for: %s",
+            "%s: auto-scale: %s of %s, for: %s%s",
             self.topic,
             _verb(decision),
             which,
             decision.reason,
+            _cause_text(decision),
             extra={"change": _verb(decision), "segments": list(decision.segment_ids), "why": str(decision.reason)},
         )
         epoch = self._layout().epoch
@@ -316,13 +317,21 @@ class Peak:
 
 def in_json(decision: Decision, now_ms: int) -> dict[str, Any]:
     """A decision for statistics: the change, its segments, its reason, and what guards held back."""
+    cause = decision.cause if isinstance(decision, Split) else None
+    above = None if cause is None else {"rate": cause.name, "value": cause.value, "threshold": cause.threshold}
     return {
         "action": _verb(decision),
         "segments": list(decision.segment_ids),
         "reason": str(decision.reason),
         "suppressed": [str(held.reason) for held in decision.held],
+        "cause": above,
         "atMs": now_ms,
     }
+
+
+def _cause_text(decision: Decision) -> str:
+    cause = decision.cause if isinstance(decision, Split) else None
+    return "" if cause is None else f", {cause.name} {cause.value:,.0f}/s is above {cause.threshold:,.0f}/s"
 
 
 def _verb(decision: Decision) -> str:
@@ -336,7 +345,9 @@ def _plans(decision: Action, epoch: int) -> Iterator[Plan]:
         yield lambda layout: plan_split(_same(layout, epoch), split.segment_id)
     elif isinstance(decision, Merge):
         merge = decision
-        yield lambda layout: plan_merge(_same(layout, epoch), merge.first_id, merge.second_id)
+        yield lambda layout: plan_merge(
+            _same(layout, epoch), merge.first_id, merge.second_id, merge.buckets_max
+        )
     else:
         for segment_id, buckets in decision.targets:
             yield partial(plan_rebucket, segment_id=segment_id, buckets=buckets)

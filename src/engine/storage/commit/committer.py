@@ -351,7 +351,7 @@ class Committer:
 
     # From one file to the next
 
-    def _roll(self, new: LogFile, abandoned: LogFile | None) -> None:
+    def _roll(self, new: LogFile, abandoned: LogFile | None, *, closes: bool = True) -> None:
         """Create a new file and go on there. `abandoned`: the file before, after a failed sync."""
         self._move_to(Phase.CHANGING)
         old = self._active.file
@@ -363,7 +363,7 @@ class Committer:
                 return
             self.counters.rolls += 1
             self._segment.file_created(new)
-            if old is not None:
+            if old is not None and closes:
                 self._active.close_rolled(old, new.snapshot or b"")
             new.snapshot = None
             self._pump()
@@ -515,12 +515,24 @@ class Committer:
         """Make the closing block that was found at open durable once more. Raises StorageError."""
         await self._active.confirm()
 
-    async def replace(self) -> None:
-        """Go on in a new file, created now. Raises StorageError."""
+    async def end_file(self, *, closes: bool = True) -> None:
+        """Go on in a new file: now, if nothing is under way, or with the next append. Raises as replace() does."""
+        file, groups = self._active.file, self.groups
+        if not self.is_running or groups.file not in (None, file):
+            return  # a new one is planned
+        groups.go_on_in(None)
+        if groups.newest is not None:
+            return
+        await self.drain()  # all of a file is synced before the next one is created
+        if self._active.file is file and groups.file is None:
+            await self.replace(closes=closes)
+
+    async def replace(self, *, closes: bool = True) -> None:
+        """Go on in a new file, created now. `closes`: the one before gets a footer. StorageError."""
         self._check_not_stopped()
         new = self._segment.plan_file(self.groups.next_offset)
         self.groups.go_on_in(new)
-        self._roll(new, None)
+        self._roll(new, None, closes=closes)
         await self.drain()
         if self._active.file is not new:
             raise StorageError(f"{new.path} could not be created")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import os
 import posixpath
 from collections.abc import Sequence
 
@@ -74,7 +73,7 @@ class MemoryFile:
 
     def fileno(self) -> int:
         """Raises OSError: there is no descriptor."""
-        raise OSError(errno.EBADF, os.strerror(errno.EBADF), self.path)
+        raise OSError(errno.EBADF, "no file of the system", self.path)
 
     def close(self) -> None:
         """Nothing is held."""
@@ -102,7 +101,7 @@ class MemoryDisk:
     def create(self, path: str) -> MemoryFile:
         with self._names:
             if posixpath.dirname(path) not in self._directories:
-                raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path)
+                raise FileNotFoundError(errno.ENOENT, "no such file or directory", path)
             contents = self._files.get(path)
             if contents is None:
                 contents = self._files[path] = _Bytes()
@@ -114,7 +113,7 @@ class MemoryDisk:
         with self._names:
             contents = self._files.get(path)
         if contents is None:
-            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path)
+            raise FileNotFoundError(errno.ENOENT, "no such file or directory", path)
         return MemoryFile(path, contents)
 
     def list(self, path: str) -> list[str]:
@@ -130,7 +129,7 @@ class MemoryDisk:
         with self._names:
             while path not in self._directories:
                 if path in self._files:
-                    raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), path)
+                    raise NotADirectoryError(errno.ENOTDIR, "not a directory", path)
                 self._directories.add(path)
                 path = posixpath.dirname(path)
 
@@ -141,7 +140,7 @@ class MemoryDisk:
             elif old in self._directories:
                 self._move_directory(old, new)
             else:
-                raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), old)
+                raise FileNotFoundError(errno.ENOENT, "no such file or directory", old)
 
     def _move_directory(self, old: str, new: str) -> None:
         inside = f"{old}/"
@@ -158,7 +157,7 @@ class MemoryDisk:
 
     def remove_directory(self, path: str) -> None:
         if self.list(path):
-            raise OSError(errno.ENOTEMPTY, os.strerror(errno.ENOTEMPTY), path)
+            raise OSError(errno.ENOTEMPTY, "directory not empty", path)
         with self._names:
             self._directories.discard(path)
 
@@ -166,7 +165,7 @@ class MemoryDisk:
         """Raises FileNotFoundError where there is none; there is nothing to make durable."""
         with self._names:
             if path not in self._directories:
-                raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path)
+                raise FileNotFoundError(errno.ENOENT, "no such file or directory", path)
 
     def lock(self, path: str) -> _MemoryLock:
         with self._names:
