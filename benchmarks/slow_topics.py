@@ -98,11 +98,11 @@ async def measure(root: Path, topics: int, hours: int, every: int, retention_s: 
             hosted = await broker.segments.open(spec, create=True)
             await hosted.segment.append(an_entry(hour // every))
             if i % 100 == hour % 100:
-                await broker.parts.retention.look()
+                await broker.parts.retention.sweep()
             await broker.segments.unload(hosted)
         clock.advance(HOUR_S)
-        broker.parts.retention._looks = 0  # the search that comes once in an hour
-        await broker.parts.retention.look()
+        broker.parts.retention._sweeps = 0  # the search that comes once in an hour
+        await broker.parts.retention.sweep()
         files = [entry for entry in root.glob("segments/*/*/*/*/*.log")]
         done = disk.counts - before
         size = sum(file.stat().st_size for file in files)

@@ -78,7 +78,7 @@ async def test_an_acknowledgement_is_answered_only_when_durable(start_broker, mo
         consumer = await peer.consumer(segment, "exclusive")
         await peer.messages(consumer, 3)
         gate = asyncio.Event()
-        metadata = broker._own_metadata
+        metadata = broker.metadata
         put = metadata.put
 
         async def slow_put(*args, **kwargs):
@@ -151,10 +151,10 @@ async def test_retention_deletes_what_is_acknowledged_and_old(start_broker, monk
         await peer.receipts(producer, 40)
         consumer = await peer.consumer(segment, "exclusive", credit=0)
         (hosted,) = broker.segments
-        assert await broker.parts.retention.look() == 0
+        assert await broker.parts.retention.sweep() == 0
         await peer.ack(consumer, position=20)
         monkeypatch.setattr(broker.clock, "time_ms", lambda: 2**50)
-        assert await broker.parts.retention.look() == 1
+        assert await broker.parts.retention.sweep() == 1
         assert 0 < hosted.segment.first_offset <= 20
         reader = await peer.consumer(segment, "reader", None)
         assert (await peer.messages(reader, 1))[0][0] == hosted.segment.first_offset
@@ -170,7 +170,7 @@ async def test_retention_looks_at_closed_segments_too(start_broker, monkeypatch)
             await peer.receipts(producer, 40 if topic == "orders" else 1)
     async with start_broker(retention_time=0.0, log_file_size=64 << 20) as broker:
         monkeypatch.setattr(broker.clock, "time_ms", lambda: 2**50)
-        assert await broker.parts.retention.look() == 4, "of the last file, too, all is acknowledged and old"
+        assert await broker.parts.retention.sweep() == 4, "of the last file, too, all is acknowledged and old"
         assert not len(broker.segments), "it is closed again"
         peer = await Peer.connect(broker)
         answer = await peer.ask(Command.SEGMENT_OFFSET, topic=await peer.segment("orders"), at="earliest")

@@ -73,8 +73,8 @@ async def fill(broker: Broker, topics: int, messages: int) -> None:
 async def close_all(broker: Broker) -> None:
     loop = IdleLoop(broker.segments, 0.0)
     await until(lambda: not any(hosted.in_use for hosted in broker.segments))
-    await loop.look()
-    await loop.look()
+    await loop.sweep()
+    await loop.sweep()
     assert len(broker.segments) == 0
 
 

@@ -121,7 +121,7 @@ async def test_answers_are_as_described(http, broker):
     consumer = await peer.consumer(segment, "queue")
     ident = await begin(peer, name="batch")
     await peer.ack(consumer, ranges=[[0, 1]], transaction=ident)
-    await broker.parts.loads.look()
+    await broker.parts.loads.report()
     await call(http, "PUT", f"{BASE}/orders/autoScalePolicy", json={"maxSegments": 9, "enabled": False})
     await call(http, "PATCH", f"{NAMESPACE}/policies", json={"durability": "os"})
     await call(http, "POST", f"{SETTINGS}/publish_bytes_max/64MB")

@@ -51,10 +51,10 @@ async def test_an_idle_topics_messages_go_and_its_offsets_and_cursors_stay(start
         await publish(peer, segment)
         consumer = await peer.consumer(segment, "exclusive", "s")
         later(broker, 2)
-        await broker.parts.retention.look()
+        await broker.parts.retention.sweep()
         assert first_offset(broker, segment) == 0, "it is not acknowledged"
         await peer.ack(consumer, position=5)
-        await broker.parts.retention.look()
+        await broker.parts.retention.sweep()
         assert first_offset(broker, segment) == 5
         assert broker.segments.peek(SegmentName.parse(segment)).segment.size_bytes < 1000
     async with start_broker(retention_time=3600.0) as broker:
@@ -72,7 +72,7 @@ async def test_a_closed_segment_is_opened_when_it_is_due_and_no_sooner(start_bro
         await peer.segment("empty")
         await publish(peer, segment)
     async with start_broker(retention_time=40 * 60.0) as broker:
-        opened, look = count_opens(broker, monkeypatch), broker.parts.retention.look
+        opened, look = count_opens(broker, monkeypatch), broker.parts.retention.sweep
         await look()
         assert opened == []
         later(broker, 0.4)
@@ -93,7 +93,7 @@ async def test_a_topic_that_becomes_idle_is_looked_at_again_before_the_next_sear
     start_broker, later, monkeypatch
 ) -> None:
     async with start_broker(retention_time=40 * 60.0) as broker:
-        peer, look = await Peer.connect(broker), broker.parts.retention.look
+        peer, look = await Peer.connect(broker), broker.parts.retention.sweep
         segment = await peer.segment("orders")
         await look()
         await publish(peer, segment)
@@ -110,7 +110,7 @@ async def test_a_topic_that_becomes_idle_is_looked_at_again_before_the_next_sear
 
 async def test_a_segment_of_which_nothing_can_go_is_not_opened_in_every_search(start_broker, later, monkeypatch) -> None:
     async with start_broker(retention_time=60.0) as broker:
-        peer, look = await Peer.connect(broker), broker.parts.retention.look
+        peer, look = await Peer.connect(broker), broker.parts.retention.sweep
         segment = await peer.segment("orders")
         await broker.service.ensure_subscription("orders", "s", initial_position="earliest")
         await publish(peer, segment)
@@ -128,7 +128,7 @@ async def test_a_segment_of_which_nothing_can_go_is_not_opened_in_every_search(s
 
 async def test_the_last_file_stays_while_a_transaction_in_it_is_open(start_broker, later) -> None:
     async with start_broker(retention_time=60.0) as broker:
-        peer, look = await Peer.connect(broker), broker.parts.retention.look
+        peer, look = await Peer.connect(broker), broker.parts.retention.sweep
         segment = await peer.segment("orders")
         transaction = await begin(peer)
         producer = await peer.producer(segment)

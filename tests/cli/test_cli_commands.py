@@ -256,7 +256,7 @@ def test_a_range_of_a_segment_is_given_up(engine: Run, place: list[str], tmp_pat
     engine("subscriptions", "create", "t", "s", *place)
     engine("produce", "t", "--file", write_lines(tmp_path / "in", list("abcd")), *place)
     result = engine("subscriptions", "skip", "t", "s", "0", "1..2", "--yes", *place)
-    assert (result.code, result.err) == (0, "s on t goes on behind offset 2 of segment 0\n")
+    assert (result.code, result.err) == (0, "s on t continues behind offset 2 of segment 0\n")
     assert json.loads(engine("subscriptions", "stats", "t", "s", "--json", *place).out)["backlog"] == 2
     assert engine("subscriptions", "skip", "t", "s", "0", "0", "--yes", *place).code == 0
     assert json.loads(engine("subscriptions", "stats", "t", "s", "--json", *place).out)["backlog"] == 1
@@ -331,8 +331,8 @@ def test_misuse_is_code_2_and_opens_nothing(engine: Run, tmp_path: Path):
 @pytest.mark.parametrize(
     ("line", "said"),
     [
-        ("topics split t -1", "'-1' is no segment id; `engine topics describe` shows them"),
-        ("topics merge t 0 -2", "'-2' is no segment id"),
+        ("topics split t -1", "must be a segment id, got '-1'; `engine topics describe` lists them"),
+        ("topics merge t 0 -2", "must be a segment id, got '-2'"),
         ("topics rebucket t 0 -3", "-3 is not in the range"),
         ("topics create a/b", "topic name 'a/b' has 2 parts between its slashes, not 3 or a name alone"),
         ("topics create a//b", "namespace of 'a//b' must not be empty"),

@@ -22,7 +22,7 @@ from engine.broker.cluster.membership import Membership
 from engine.broker.hosting.open_segments import OpenSegments
 from engine.broker.hosting.open_subscriptions import OpenSubscriptions
 from engine.broker.hosting.segment_host import SegmentHosting
-from engine.broker.pools.latency import Measures
+from engine.broker.pools.latency import BrokerMetrics
 from engine.broker.pools.partial_frames import HalfFrames
 from engine.broker.pools.pools import BrokerMemory
 from engine.broker.pools.ports import Pause
@@ -93,7 +93,7 @@ class Broker:
         self.addresses = Addresses(self.current)
         self.clock: Clock = clock or SystemClock()
         self.memory = BrokerMemory(self.config)
-        self.measures = Measures(self.clock)
+        self.metrics = BrokerMetrics(self.clock)
         self.loop_lag = LoopLag()  # measured while the admin API is served
         self.tasks = Supervisor("broker")
         self.connections: Bag[Connection] = Bag()
@@ -109,6 +109,7 @@ class Broker:
         self._own_workers: NativeWorkers | None = None
         # Made by start().
         self.store: SegmentStore
+        self.metadata: MetadataStore  # its own, or the one that was handed in
         self.started_as: Identity
         self._parts: Parts | None = None
         self._pool = ChunkPool()
@@ -232,6 +233,7 @@ class Broker:
                 metadata = self._records_in_memory = MemoryMetadataStore(self.clock)
             else:
                 metadata = self._own_metadata = await self._open_metadata(executor)
+        self.metadata = metadata
         store = self.store = self._segment_store(metadata, executor)
         await check_explained(store, metadata, str(self._data), shared=self.shared)
         self.started_as = await raise_generation(metadata, store.rng)
@@ -240,7 +242,7 @@ class Broker:
             publish=self.memory.publish,
             reads=self.memory.outbound.reads,
             open_entries=self.memory.open_entries,
-            latency=self.measures,
+            latency=self.metrics,
             clock=self.clock,
             serving_since=self._serving_since,
         )
@@ -354,7 +356,7 @@ class Broker:
 
     def _accept(self, connection: Connection) -> Connection:
         self.connections.add(connection)
-        self.measures.accepted += 1
+        self.metrics.accepted += 1
         self.memory.callers.add(connection.caller)
         many = len(self.connections) > self.config.connections_max + _REFUSED_MAX
         if many or self._crowded(connection, _REFUSED_MAX):
@@ -394,10 +396,10 @@ class Broker:
         if self.refusing:
             return ConnectError("the broker is not running")
         if len(self.connections) > self.config.connections_max:
-            self.measures.refused += 1
+            self.metrics.refused += 1
             return ConnectError(f"the broker has its maximum of {self.config.connections_max} connections")
         if self._crowded(connection):
-            self.measures.refused += 1
+            self.metrics.refused += 1
             most = self.config.connections_per_address_max
             return ConnectError(f"the broker has its maximum of {most} connections from this address")
         return None

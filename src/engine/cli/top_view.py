@@ -96,7 +96,7 @@ class View:
         return asdict(self) | {"times": times}
 
 
-def look(now: Metrics, before: Metrics | None = None, sort: str = "in") -> View:
+def view_of(now: Metrics, before: Metrics | None = None, sort: str = "in") -> View:
     """What is there; without `before` the times are those of all that the broker has done.
 
     Raises UnsupportedError when it is a proxy that has served this.

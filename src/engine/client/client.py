@@ -136,17 +136,17 @@ class AsyncClient:
         only one producer may use it at a time. `access_mode`: "shared", "exclusive", "exclusive_with_fencing" or
         "wait_for_exclusive". `batching`: when a batch goes out; Batching(max_messages=1) makes each message one of its
         own, None is Batching(). `compression`: "none", "lz4" (block format) or "zstd". `send_timeout`: seconds until an
-        unacknowledged message fails. `max_pending_bytes`: on their way at most. `initial_sequence_id`: the first
-        message gets the next one. `on_error`: called on the loop's thread with what befell messages of send_nowait and
-        send_batch; what it raises is logged. `schema`: what values are: bytes (the default), str, a dataclass, or an
-        engine.Schema; recorded with the topic. `properties`: what the statistics of the topic say of this producer,
-        text to text.
+        unacknowledged message fails. `max_pending_bytes`: limit of bytes sent and not acknowledged.
+        `initial_sequence_id`: the first message gets the next one. `on_error`: called on the loop's thread with what
+        befell messages of send_nowait and send_batch; what it raises is logged. `schema`: what values are: bytes (the
+        default), str, a dataclass, or an engine.Schema; recorded with the topic. `properties`: what the statistics of
+        the topic say of this producer, text to text.
 
         Compression works on the loop's thread, an entry at a time, and nothing else happens there meanwhile: some
         tenths of a millisecond for 128 KiB with zstd, less with lz4.
 
         Raises NotFoundError, ProducerBusyError, ConnectError, TimeoutError, InvalidArgumentError (SchemaError: the
-        schema does not go together with the topic's).
+        schema is incompatible with the topic's).
         """
         check_properties(properties)
         options = ProducerOptions(
@@ -190,7 +190,7 @@ class AsyncClient:
         `schema`: what values are: bytes (the default), str, a dataclass, or an engine.Schema; checked against the
         topic's, and recorded where that has none. `create`: a missing topic is created where the broker allows it, and
         a warning logged; False: NotFoundError. `on_corrupt`: at a bad entry, one receive raises CorruptionError and
-        nothing behind it comes of its segment ("stop"), or it is passed by, logged and counted ("skip").
+        nothing behind it comes of its segment ("stop"), or the entry is skipped, logged and counted ("skip").
 
         Raises NotFoundError, ConsumerBusyError (SubscriptionKindError: queue consumers hold the subscription),
         ConnectError, TimeoutError, InvalidArgumentError.
@@ -265,10 +265,10 @@ class AsyncClient:
         create: bool = True,
         on_corrupt: str = "stop",
     ) -> AsyncCheckpointConsumer:
-        """A reader that keeps its own position; the broker remembers nothing of it.
+        """A reader that keeps its own position; the broker stores none.
 
         `start`: a Checkpoint, default `Checkpoint.latest()`. `group`: the consumers of one group share the topic's
-        segments; none of them remembers anything, so each starts from a Checkpoint of its own. `name`: the member's
+        segments; each starts from a Checkpoint of its own, as the broker stores no position. `name`: the member's
         name; one that comes back under its name within the grace period keeps its share.
         `schema`: what values are: bytes (the default), str, a dataclass, or an engine.Schema; checked against the
         topic's, and recorded where that has none. `create`, `on_corrupt` as of stream_consumer.
@@ -311,7 +311,7 @@ class AsyncClient:
         return await self._started(watch, watch.start)
 
     async def topic_exists(self, topic: str) -> bool:
-        """Whether there is such a topic; it is not created. Raises ConnectError, TimeoutError, InvalidArgumentError."""
+        """Whether the topic exists; it is not created. Raises ConnectError, TimeoutError, InvalidArgumentError."""
         self._children.check_open()
         session = TopicSession(self._pool, TopicName.parse(topic))
         try:
@@ -363,7 +363,7 @@ class AsyncClient:
     # -- reading by plan -------------------------------------------------------------------------------------
 
     async def topic_view(self, topic: str) -> AsyncTopicView:
-        """Follows a topic's segments, and tells how far each of them reaches. The topic is not created.
+        """Follows a topic's segments, and the end offset of each. The topic is not created.
 
         Raises NotFoundError, ConnectError, TimeoutError, InvalidArgumentError.
         """
@@ -381,15 +381,15 @@ class AsyncClient:
         receive_queue_size: int = RECEIVE_QUEUE_MESSAGES,
         on_corrupt: str = "stop",
     ) -> AsyncRangeReader:
-        """Reads `ranges`, {segment id: (first offset, offset behind the last)}, and then it is done.
+        """Reads `ranges`, {segment id: (first offset, offset behind the last)}, and ends.
 
-        One segment after the other, parents before children, each in the order of its offsets; what belongs to no
-        committed transaction is left out. `buckets`: (first, last), only entries whose smallest bucket hash lies
-        there: tasks whose `buckets` tile 0..65535 share the entries out, each to one of them, and where they are cut
-        at bucket boundaries, a key is in one task. `keys`: entries that hold none of these may be left out; what comes
-        is not filtered further. `skip_deleted`: leave out what retention has deleted, and say so in `deleted`, rather
-        than raise NotFoundError where it is met. `receive_queue_size`: messages fetched ahead. `on_corrupt`: a bad
-        entry ends the reading with CorruptionError ("stop"), or is passed by, logged and counted ("skip").
+        One segment after the other, parents before children, each in the order of its offsets; messages of transactions
+        that are not committed are left out. `buckets`: (first, last), only entries whose smallest bucket hash lies
+        there: tasks whose `buckets` tile 0..65535 share the entries out, each to one of them, and where they are cut at
+        bucket boundaries, a key is in one task. `keys`: entries that hold none of these may be left out; what comes is
+        not filtered further. `skip_deleted`: leave out what retention has deleted, and say so in `deleted`, rather than
+        raise NotFoundError where it is met. `receive_queue_size`: messages fetched ahead. `on_corrupt`: a bad entry
+        ends the reading with CorruptionError ("stop"), or is skipped, logged and counted ("skip").
 
         Raises NotFoundError, ConnectError, TimeoutError; InvalidArgumentError, also for a range beyond a segment's end.
         """

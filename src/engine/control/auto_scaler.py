@@ -44,7 +44,7 @@ class AutoScaling:
         while True:
             await asyncio.sleep(self._config.auto_scale_interval)
             for controller in self._controllers.led():
-                controller.scaling.look()
+                controller.scaling.tick()
             loaded, self._loaded = list(self._loaded), set()
             for first in range(0, len(loaded), _AT_ONCE_MAX):
                 await asyncio.gather(*map(self._find_leader, loaded[first : first + _AT_ONCE_MAX]))
@@ -56,7 +56,7 @@ class AutoScaling:
             return
         try:
             if await self._resources.load_leader(topic) is None and (await self.effective(topic)).enabled:
-                (await self._controllers.lead(topic)).scaling.look()
+                (await self._controllers.lead(topic)).scaling.tick()
         except (NotOwnerError, NotFoundError, AlreadyClosedError):
             return
         except EngineError as e:

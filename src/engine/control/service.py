@@ -104,13 +104,13 @@ class ScalableTopicService:
             led=self._controllers.keys,
             topic_seen=self._controllers.topic_seen,
             leader_seen=self._leader_seen,
-            leaders_shown=self._controllers.resumption.look,
+            leaders_shown=self._controllers.resumption.search,
         )
 
     async def start(self) -> None:
         """Begin to follow the metadata store, and resume pending changes."""
         self._watches.start()
-        self._controllers.resumption.look()
+        self._controllers.resumption.search()
         self.scaling.start()
 
     async def close(self) -> None:
@@ -475,4 +475,4 @@ class ScalableTopicService:
     def _leader_seen(self, key: str, leader: LeaderRecord | None) -> None:
         self._controllers.leader_seen(key, leader)
         if leader is None:
-            self._controllers.resumption.look()
+            self._controllers.resumption.search()

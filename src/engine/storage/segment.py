@@ -457,7 +457,7 @@ class Segment:
         """A sync failed in a relaxed mode: acknowledged messages from `end` on may be lost (file/continuation.py)."""
         self._continuation = (end, restart)
         self.gaps = Gaps(self._files, self._continuation)
-        self._context.measures.gaps += 1
+        self._context.metrics.gaps += 1
         self.on_gap()
 
     def snapshot(self, below: int) -> bytes:

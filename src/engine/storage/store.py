@@ -32,7 +32,7 @@ from engine.model.names import SegmentName, TopicName
 from engine.storage.cursor.store import CursorStore
 from engine.storage.disk.config import FSYNC, StorageConfig, check_mode, storage_error
 from engine.storage.disk.disk import Disk
-from engine.storage.disk.measures import StorageStatistics
+from engine.storage.disk.metrics import StorageStatistics
 from engine.storage.file.context import Context
 from engine.storage.file.continuation import NOTHING, Known
 from engine.storage.file.extent import Extent, read_extent
@@ -134,19 +134,19 @@ class SegmentStore:
 
     def statistics(self) -> StorageStatistics:
         context = self._context
-        measures, cache = context.measures, context.cache
+        metrics, cache = context.metrics, context.cache
         return StorageStatistics(
-            sync_s=measures.sync_s.statistics(),
-            commit_bytes=measures.commit_bytes.statistics(),
-            commit_appends=measures.commit_appends.statistics(),
+            sync_s=metrics.sync_s.statistics(),
+            commit_bytes=metrics.commit_bytes.statistics(),
+            commit_appends=metrics.commit_appends.statistics(),
             cache_bytes=cache.size,
             cache_limit=cache.limit,
             open_files=len(context.handles),
             segments=len(self._segments),
-            trouble=measures.trouble,
-            torn_tails=measures.torn_tails,
-            torn_bytes=measures.torn_bytes,
-            gaps=measures.gaps,
+            trouble=metrics.trouble,
+            torn_tails=metrics.torn_tails,
+            torn_bytes=metrics.torn_bytes,
+            gaps=metrics.gaps,
         )
 
     async def create(
@@ -263,16 +263,16 @@ class SegmentStore:
 
     def _report(self, name: SegmentName, recovered: Recovered) -> None:
         """Log and count what was lost."""
-        measures, torn, end, restart = self._context.measures, recovered.torn, recovered.end, recovered.restart
+        metrics, torn, end, restart = self._context.metrics, recovered.torn, recovered.end, recovered.restart
         if torn is not None:
-            measures.torn_tails += 1
-            measures.torn_bytes += torn.size
+            metrics.torn_tails += 1
+            metrics.torn_bytes += torn.size
             log.warning(
                 "%s, position %d: %d bytes from offset %d on were not known to be durable and fail their checks; "
                 "the torn tail was cut off", torn.path, torn.position, torn.size, torn.offset,
             )  # fmt: skip
         if restart > end:
-            measures.gaps += 1
+            metrics.gaps += 1
             log.warning(
                 "%s: the log ends at offset %d and goes on at %d: it was not closed in order, and its durability does "
                 "not sync before it acknowledges; messages between, if there were any, are lost", name, end, restart,

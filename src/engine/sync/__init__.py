@@ -1,8 +1,8 @@
-"""The same client for code that does not await: thin shells over the asynchronous one, whose loop runs on a thread.
+"""The blocking client: thin shells over the asynchronous one, whose event loop runs on a thread.
 
 Every object may be used from several threads. What a shell adds: `Producer.send_nowait` is the native method on the
 caller's thread, and waits for room where the pending limit is reached; receives look into the queue on the caller's
-thread before they ask the loop.
+thread before they call the loop.
 """
 
 from __future__ import annotations

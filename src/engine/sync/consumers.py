@@ -116,7 +116,7 @@ class _Consumer:
         return statistics
 
     def close(self) -> None:
-        """Leave. Acknowledges nothing but what run() has finished, whose calls it awaits; receives that wait on other
+        """Close. Acknowledges nothing but what run() has finished, whose calls it awaits; receives that wait on other
         threads raise AlreadyClosedError. Idempotent.
 
         In a handler of run(), it only ends the run, which then closes the consumer.
@@ -251,8 +251,8 @@ class QueueConsumer(_SubscriptionConsumer):
     def negative_acknowledge(
         self, x: Acknowledgeable, *, delay: float | None = None, reason: str | BaseException | None = None
     ) -> None:
-        """Hand back: it is delivered again after `delay` seconds (default: what `nack_backoff` says), or as soon as
-        the subscription has no consumer any more and gets one again.
+        """Negatively acknowledge: `x` is delivered again after `delay` seconds (default: what `nack_backoff` says), or
+        as soon as the subscription has no consumer any more and gets one again.
 
         `x`: as of acknowledge(); of messages that this consumer has received and not acknowledged. Does not wait for
         the broker. Raises AlreadyClosedError, InvalidArgumentError.
@@ -303,17 +303,17 @@ class CheckpointConsumer(_Consumer):
         return self._portal.run(self._consumer.lag())
 
     def checkpoint(self) -> Checkpoint:
-        """Where this consumer stands: what it has delivered, for every segment. Raises AlreadyClosedError.
+        """The position of this consumer: what it has delivered, for every segment. Raises AlreadyClosedError.
 
         Start from it later to get exactly what follows; `to_bytes()` keeps it.
         """
         return self._portal.run(self._consumer.checkpoint())
 
     def seek(self, checkpoint: Checkpoint) -> None:
-        """Go on from `checkpoint`; what was fetched ahead is dropped.
+        """Continue from `checkpoint`; prefetched messages are dropped.
 
-        Raises AlreadyClosedError, TimeoutError; InvalidArgumentError for what is no Checkpoint, or one of another
-        topic.
+        Raises AlreadyClosedError, TimeoutError; InvalidArgumentError for a value that is not a Checkpoint, or
+        one of another topic.
         """
         self._portal.run(self._consumer.seek(checkpoint))
 

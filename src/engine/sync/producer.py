@@ -62,7 +62,7 @@ class Producer:
         deliver_after: float | timedelta | None = None,
         transaction: Transaction | None = None,
     ) -> MessageId:
-        """Send one message and wait until it is durable; its id.
+        """Send one message, wait until it is durable, and return its id.
 
         `value`: any buffer, 5 MiB at most. `key`: bytes, text (UTF-8) or None; messages of one key stay in order.
         `properties`: text to text. `event_time`: an aware datetime or milliseconds since 1970. `sequence_id`: larger
@@ -99,7 +99,7 @@ class Producer:
         those of messages in a transaction in its commit() and `on_error`.
 
         Raises MessageTooLargeError, InvalidArgumentError, TransactionConflictError at once. Where `max_pending_bytes`
-        are on their way it waits for room, or, for a producer made with `block_when_full=False`, raises QueueFullError.
+        are on their way it waits for room or, for a producer made with `block_when_full=False`, raises QueueFullError.
         """
         self._producer.send_nowait(  # shadowed by the native method
             value,

@@ -36,7 +36,7 @@ class TopicView:
         return self._view.topic
 
     def segments(self, *, exact: bool = False) -> TopicSegments:
-        """All segments there are now, and how far they reach; the very object of the last time if nothing has changed.
+        """The present segments with their end offsets; the identical object as last time if nothing has changed.
 
         Each active segment's owner is asked, all at the same time: what was acknowledged before the call is in it.
         `exact`: so are those of settled segments, of whose beginning retention may have deleted something since they

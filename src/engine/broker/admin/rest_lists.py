@@ -16,7 +16,7 @@ from engine.limits import TOPIC_LIST_INITIAL_SIZE, TOPICS_PER_FRAME_MAX
 
 log = logging.getLogger(__name__)
 
-PART_S_MAX = 30.0  # a client that does not read a part for so long is disconnected: its list holds memory
+PART_S_MAX = 30.0  # a client that does not read a part within this time is disconnected, since its list holds memory
 
 
 class TopicListPages:

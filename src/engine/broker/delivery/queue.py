@@ -253,7 +253,7 @@ class QueueDispatcher:
     def _pump_at_end(self) -> None:
         segment = self.hosted.segment
         if segment.sealed:
-            self.subscription.look()
+            self.subscription.check_drained()
         elif self._next >= segment.durable_offset:
             self._reader.wait(self._next)
 

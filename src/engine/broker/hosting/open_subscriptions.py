@@ -157,7 +157,7 @@ class OpenSubscriptions:
         found.cursor.pass_gaps(segment.gaps)
         await self._operations.forget_subscription(hosted.name, subscription)
         found.redeliveries = RedeliveryCounts()
-        found.look()
+        found.check_drained()
 
     async def skip(self, hosted: HostedSegment, subscription: str, first: int, last: int) -> None:
         """Acknowledge the offsets first..last for it. Raises InvalidArgumentError, TransactionConflictError."""

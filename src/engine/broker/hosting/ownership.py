@@ -289,7 +289,7 @@ class Ownership:
         after = Owner.of(record)
         if record is not None:
             self._owners[key] = after
-        self._tell(topic)
+        self._notify(topic)
         owner = self._live_owner(after)
         if owner not in (before, self.brokers.url):
             self.answering(topic, int(segment_id), owner is not None)
@@ -299,9 +299,9 @@ class Ownership:
 
     def _brokers_changed(self) -> None:
         for key in list(self._listeners):
-            self._tell(key)
+            self._notify(key)
 
-    def _tell(self, key: str) -> None:
+    def _notify(self, key: str) -> None:
         for listener in list(self._listeners.get(key, ())):
             listener()
 

@@ -9,7 +9,7 @@ from engine.aio.loop_lag import LoopLag
 from engine.aio.semaphore import PoolStatistics
 from engine.broker.cluster.membership import Membership
 from engine.broker.hosting.open_segments import OpenSegments
-from engine.broker.pools.latency import Measures
+from engine.broker.pools.latency import BrokerMetrics
 from engine.broker.pools.pools import BrokerMemory
 from engine.broker.session.connection import Connection
 from engine.broker.settings.config import BrokerConfig
@@ -82,7 +82,7 @@ class Observed(Vital, Protocol):
         """What keeps the inventory of its segments."""
 
     @property
-    def measures(self) -> Measures:
+    def metrics(self) -> BrokerMetrics:
         """Latencies and counts of connections."""
 
     @property

@@ -53,7 +53,7 @@ class ClosedSegments:
 
     async def search(self, topics: Iterable[TopicName]) -> None:
         """Look at the closed segments of these topics. Raises StorageError."""
-        wall_ms = self._steps.look()
+        wall_ms = self._steps.sample()
         for found in await self._segments.find_aging(topics):
             limits = await self._limits(found.name.topic)
             if limits is None or limits.none:

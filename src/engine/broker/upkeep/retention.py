@@ -29,8 +29,9 @@ _CLOSED_EVERY = 120  # rounds over open segments per search through closed ones
 class RetentionLoop:
     """Checks every open segment once per interval, and closed ones when they are due (closed_segments.py).
 
-    A check of a segment deletes expired files, and ends the last one in time for it to expire. Drained sealed segments, and orphans, are searched among the
-    topics that have several segments on disk; for topics with open segments in every round.
+    A check of a segment deletes expired files, and ends the last one in time for it to expire. Drained sealed segments,
+    and orphans, are searched among the topics that have several segments on disk; for topics with open segments in
+    every round.
     """
 
     def __init__(
@@ -51,59 +52,59 @@ class RetentionLoop:
         self._sealed = SealedSegments(service, segments, subscriptions, clock, self._steps, prune)
         self._orphans = Orphans(service, segments)
         self._ages: dict[SegmentName, Ages[int]] = {}  # of the files of each checked segment ...
-        self._looked_at: set[SegmentName] = set()  # ... since the last round over closed ones
-        self._looks = 0
+        self._swept: set[SegmentName] = set()  # ... since the last round over closed ones
+        self._sweeps = 0
         self._rules: dict[TopicName, Rule] = {}  # during one round; a large topic's layout is costly to read
         self._namespaces: dict[str, NamespacePolicies] = {}  # likewise
         self._closed = ClosedSegments(segments, clock, self._steps, self._find_limits)
 
     async def run(self) -> None:
         """Runs until cancelled. A failed round is logged and the next one runs."""
-        await self._safely(self._look_for_orphans)
+        await self._safely(self._sweep_orphans)
         while True:
             await asyncio.sleep(self._config.retention_interval)
-            await self._safely(self.look)
+            await self._safely(self.sweep)
 
-    async def _safely(self, look: Callable[[], Awaitable[object]]) -> None:
+    async def _safely(self, step: Callable[[], Awaitable[object]]) -> None:
         try:
-            await look()
+            await step()
         except AlreadyClosedError as e:
             log.debug("retention: %s", e)
         except Exception:
             log.exception("a round of retention failed")
 
-    async def _look_for_orphans(self) -> None:
+    async def _sweep_orphans(self) -> None:
         try:
-            await self._orphans.look(await self._segments.on_disk())
+            await self._orphans.sweep(await self._segments.on_disk())
         except EngineError as e:
             log.warning("orphans could not be deleted: %s", e)
 
-    async def look(self) -> int:
+    async def sweep(self) -> int:
         """Delete expired files and segments; returns how many of both together."""
         self._rules.clear()
         self._namespaces.clear()
-        self._steps.look()
-        deleted = sum([await self._look_safely(hosted) for hosted in self._segments])
+        self._steps.sample()
+        deleted = sum([await self._sweep_safely(hosted) for hosted in self._segments])
         for name in list(self._segments.undeleted):
             await self._orphans.remove(name)
         topics = {hosted.name.topic for hosted in self._segments}
-        if self._looks % _CLOSED_EVERY == 0:
+        if self._sweeps % _CLOSED_EVERY == 0:
             try:
                 await self._search()
-                topics |= await self._look_at_disk()
+                topics |= await self._sweep_disk()
                 self._sealed.forget(topics)
             except EngineError as e:
                 log.warning("retention of closed segments: %s", e)
-            self._ages = {name: ages for name, ages in self._ages.items() if name in self._looked_at}
-            self._looked_at.clear()
-        self._looks += 1
-        deleted += sum([await self._look_at_closed(name) for name in self._closed.take_due()])
+            self._ages = {name: ages for name, ages in self._ages.items() if name in self._swept}
+            self._swept.clear()
+        self._sweeps += 1
+        deleted += sum([await self._sweep_closed(name) for name in self._closed.take_due()])
         return deleted + sum([await self._collect(topic) for topic in sorted(topics)])
 
-    async def _look_at_disk(self) -> set[TopicName]:
+    async def _sweep_disk(self) -> set[TopicName]:
         """Delete orphans; returns the topics that may have sealed segments."""
         stores = await self._segments.on_disk()
-        await self._orphans.look(stores)
+        await self._orphans.sweep(stores)
         return {topic for topic, names in stores.items() if len(names) > 1}
 
     async def _collect(self, topic: TopicName) -> int:
@@ -120,7 +121,7 @@ class RetentionLoop:
         async for topics in self._service.topic_pages():
             await self._closed.search(topics)
 
-    async def _look_at_closed(self, name: SegmentName) -> int:
+    async def _sweep_closed(self, name: SegmentName) -> int:
         """Open it, check it, and close it again."""
         try:
             spec = await self._service.segment_spec(name.topic, name.segment_id)
@@ -130,24 +131,24 @@ class RetentionLoop:
         except EngineError as e:
             log.warning("retention of %s: %s", name, e)
             return 0
-        deleted = await self._look_safely(hosted)
+        deleted = await self._sweep_safely(hosted)
         await self._segments.unload(hosted)
         return deleted
 
-    async def _look_safely(self, hosted: HostedSegment) -> int:
+    async def _sweep_safely(self, hosted: HostedSegment) -> int:
         try:
-            return await self._look_at(hosted)
+            return await self._sweep_segment(hosted)
         except (NotFoundError, NotOwnerError):
             return 0  # deleted or closed meanwhile
         except EngineError as e:
             log.warning("retention of %s: %s", hosted.name, e)
             return 0
 
-    async def _look_at(self, hosted: HostedSegment) -> int:
+    async def _sweep_segment(self, hosted: HostedSegment) -> int:
         rule = await self._rule(hosted.name.topic)
         acknowledged = await self._subscriptions.acknowledged(hosted, rule.subscriptions)
         ages = self._ages.setdefault(hosted.name, Ages[int](self._clock, self._steps))
-        self._looked_at.add(hosted.name)
+        self._swept.add(hosted.name)
         deleted = await hosted.segment.retain(
             acknowledged,
             retention_ms=rule.retention_ms,

@@ -108,7 +108,7 @@ class AttachmentOwner(Protocol):
     def broken_off(self, attachment: Attachment, error: CorruptionError) -> None:
         """The broker cannot read on in its segment."""
 
-    def gaps_told(self, count: int) -> None:
+    def gaps_reported(self, count: int) -> None:
         """More gaps were passed: messages may be lost there."""
 
     def end_reached(self, attachment: Attachment) -> None:
@@ -125,7 +125,7 @@ class Attachment:
     """Loop thread only.
 
     `end`: where a sealed segment ends, None before that is known. `pushed`: messages queued and not dropped again.
-    `rewound`: the cursor was moved back since the attachment before. `looks`: the session's count of lookups when the
+    `rewound`: the cursor was moved back since the attachment before. `lookups`: the session's count of lookups when the
     segment was first reported missing. `parked`: while it drains, the queue of what arrived. `window`: the messages and
     bytes that may be sent ahead, None before credit was granted. `window_told`: the consumer's window in messages where
     that is not fixed. `state`, `broken`: see above.
@@ -149,7 +149,7 @@ class Attachment:
         self.end: int | None = None
         self.pushed = 0
         self.rewound = False
-        self.looks: int | None = None
+        self.lookups: int | None = None
         self.parked: EntryQueue | None = None
         self.window_told = owner.options.window_told
         self.window: tuple[int, int] | None = None
@@ -346,14 +346,14 @@ class Attachment:
         if answer is None:
             return
         owner.subscription_ms = owner.subscription_ms or answer.created_ms
-        self._link, self.looks = link, None
+        self._link, self.lookups = link, None
         self._url = url or link.connection.broker_url  # any broker was asked, and it was the owner
         before, self._seeks = self._seeks, (url, answer.seeks or 0)
         moved = before is not None and before[0] == url and before != self._seeks
         self.rewound = moved or answer.position < self.progress.confirmed
         if self.rewound and self.mode is not DeliveryMode.QUEUE:
             self.progress.moved_back()
-        owner.gaps_told(self.gaps.told(answer.gaps or (), self.name, owner.options.subscription))
+        owner.gaps_reported(self.gaps.add(answer.gaps or (), self.name, owner.options.subscription))
         position = answer.position
         marks = BucketMarks(self.segment_id, self.bucket_ends, True) if self.mode is DeliveryMode.SHARED else None
         self.progress.begin(position, self.gaps.skip(position), marks)

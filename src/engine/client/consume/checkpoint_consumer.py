@@ -91,7 +91,7 @@ class AsyncCheckpointConsumer(Receiver):
         if not isinstance(checkpoint, Checkpoint):
             raise InvalidArgumentError(f"checkpoint must be an engine.Checkpoint, got {type(checkpoint).__name__}")
         if checkpoint.form in ("latest", "timestamp"):  # else unknown children would be read from their start
-            await self.session.look()
+            await self.session.refresh()
         positions = await self._resolve(checkpoint)
         self._check_open()
         left, self.attachments = list(self.attachments.values()), {}
@@ -108,7 +108,7 @@ class AsyncCheckpointConsumer(Receiver):
         Raises NotFoundError when the topic was deleted, AlreadyClosedError, ConnectError, TimeoutError.
         """
         self._check_open()
-        await self.session.look()
+        await self.session.refresh()
         mine = [i for i in self.session.layout.segments if self._is_mine(i)]
         return sum(await asyncio.gather(*map(self._lag_in, mine)))
 
@@ -116,7 +116,7 @@ class AsyncCheckpointConsumer(Receiver):
         try:
             place = await self.session.place(segment_id, "latest")
         except NotFoundError:
-            await self.session.look()
+            await self.session.refresh()
             if segment_id in self.session.layout.segments:
                 raise
             return 0  # deleted by retention
@@ -147,7 +147,7 @@ class AsyncCheckpointConsumer(Receiver):
         """Have the layout of the checkpoint: with an older one, deleted segments would be read."""
         self._check_same_topic(start)
         if self.session.layout.epoch < start.epoch:
-            await self.session.look()
+            await self.session.refresh()
         if self.session.layout.epoch < start.epoch:
             raise InvalidArgumentError(
                 f"{start!r} is of a later layout than {self._topic} has, which is {self.session.layout.epoch}; "
@@ -167,7 +167,7 @@ class AsyncCheckpointConsumer(Receiver):
         try:
             return (await self.session.place(segment.segment_id, at)).offset
         except NotFoundError:
-            await self.session.look()
+            await self.session.refresh()
             view = self.session.layout.segments.get(segment.segment_id)
             if view is not None and view.active:
                 raise
@@ -265,7 +265,7 @@ class AsyncCheckpointConsumer(Receiver):
         """The layout may name another controller as well."""
         super().readdressed(layout)
         if self._registration is not None:
-            self._registration.look()
+            self._registration.check_controller()
 
     def end_reached(self, attachment: Attachment) -> None:
         """All of a sealed segment arrived: its children may be read when all of it is delivered, without the broker."""
@@ -278,8 +278,8 @@ class AsyncCheckpointConsumer(Receiver):
         if self._ending:
             self._end_delivered()
 
-    def _must_look(self) -> bool:
-        return self._ending or super()._must_look()
+    def _owes_credit(self) -> bool:
+        return self._ending or super()._owes_credit()
 
     def _return_credit(self) -> None:
         super()._return_credit()

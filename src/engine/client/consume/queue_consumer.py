@@ -236,9 +236,9 @@ class AsyncQueueConsumer(QueueRuns, SubscriptionConsumer):
     def _watch(self) -> None:
         """Check for expired messages regularly, while there may be some."""
         if self._unacked.timeout is not None and self._timer is None and self._unacked.busy and not self._closed:
-            self._timer = self._loop.call_later(self._unacked.tick, self._look)
+            self._timer = self._loop.call_later(self._unacked.tick, self._redeliver_expired)
 
-    def _look(self) -> None:
+    def _redeliver_expired(self) -> None:
         self._timer = None
         self._settle()
         for segment_id, offsets in self._unacked.expired():
@@ -353,8 +353,8 @@ class AsyncQueueConsumer(QueueRuns, SubscriptionConsumer):
     async def negative_acknowledge(
         self, x: Acknowledgeable, *, delay: float | None = None, reason: str | BaseException | None = None
     ) -> None:
-        """Hand back: it is delivered again after `delay` seconds (default: as `nack_backoff` says), or as soon as the
-        subscription has lost all its consumers and gets one again.
+        """Negatively acknowledge: `x` is delivered again after `delay` seconds (default: as `nack_backoff` says), or as
+        soon as the subscription has lost all its consumers and gets one again.
 
         It applies to messages that this consumer has received and not acknowledged; others are ignored, since another
         consumer has them or they are acknowledged. Does not wait for the broker. Raises AlreadyClosedError,

@@ -44,7 +44,7 @@ log = logging.getLogger("engine.client")
 
 
 class Receiver(Receiving):
-    """Base of the consumers of one topic. Loop thread only, but for take_now() and _must_look()."""
+    """Base of the consumers of one topic. Loop thread only, but for take_now() and _owes_credit()."""
 
     def __init__(self, pool: Pool, topic: TopicName, options: ConsumerOptions) -> None:
         super().__init__()
@@ -102,7 +102,8 @@ class Receiver(Receiving):
         return layout
 
     async def _look_up(self) -> TopicLayout:
-        """The topic's layout; a missing topic is created where that is asked for, and as the name may be wrong, logged."""
+        """The topic's layout; a missing topic is created where that is asked for, and as the name may be wrong, logged.
+        """
         try:
             return await self.session.open(create=False)
         except NotFoundError:
@@ -164,7 +165,7 @@ class Receiver(Receiving):
             found = self._take_message() if max_messages is None else self._take_batch(max_messages, max_bytes)
         except CorruptionError:
             return None  # the loop pops it again
-        if found is not None and not self._returning and self._must_look():
+        if found is not None and not self._returning and self._owes_credit():
             self._returning = True
             call_threadsafe(self._loop, self._return_credit)
         return found
@@ -245,7 +246,7 @@ class Receiver(Receiving):
         start = progress.expected if ordered else 0
         entries, lost = take_block(payload, header.salt, attachment.segment_id, start if ordered else -1)
         if self.options.schema.evolves:
-            self._writers.look(entries)
+            self._writers.check(entries)
         self._pushed_messages += header.messages
         self._pushed_bytes += len(payload)
         begin = 0 if attachment.mode is DeliveryMode.QUEUE else max(start, progress.confirmed)
@@ -296,10 +297,10 @@ class Receiver(Receiving):
 
     def _popped(self) -> None:
         """After every pop, on the loop."""
-        if self._must_look():
+        if self._owes_credit():
             self._return_credit()
 
-    def _must_look(self) -> bool:
+    def _owes_credit(self) -> bool:
         """Whether enough was consumed for a FLOW."""
         messages = self._pushed_messages - self._queue.messages - self._credited_messages
         size = self._pushed_bytes - self._queue.bytes - self._credited_bytes
@@ -353,12 +354,12 @@ class Receiver(Receiving):
         """
         view = self.session.layout.segments.get(attachment.segment_id)
         if view is None or view.active:
-            if attachment.looks is None:
-                attachment.looks = self.session.looks
-                self.session.look_again()
-            if self.session.looks == attachment.looks:
+            if attachment.lookups is None:
+                attachment.lookups = self.session.lookups
+                self.session.refresh_soon()
+            if self.session.lookups == attachment.lookups:
                 return True
-            attachment.looks = None
+            attachment.lookups = None
         if view is not None and view.active:
             self.fail(error)
         else:
@@ -440,7 +441,7 @@ class Receiver(Receiving):
         """The consumer's name."""
         return self.options.name
 
-    def gaps_told(self, count: int) -> None:
+    def gaps_reported(self, count: int) -> None:
         """Count gaps."""
         self._gaps += count
 

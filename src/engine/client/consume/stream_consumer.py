@@ -73,7 +73,7 @@ class AsyncStreamConsumer(StreamRuns, SubscriptionConsumer):
     def readdressed(self, layout: TopicLayout) -> None:
         """The layout may name another controller as well."""
         super().readdressed(layout)
-        self._registration.look()
+        self._registration.check_controller()
 
     # -- assignment ------------------------------------------------------------------------------------------
 
@@ -379,7 +379,7 @@ class AsyncStreamConsumer(StreamRuns, SubscriptionConsumer):
         try:
             place = await self.session.place(segment_id, "latest", self.options.subscription, buckets or None)
         except NotFoundError:
-            await self.session.look()  # raises when the topic is gone
+            await self.session.refresh()  # raises when the topic is gone
             if segment_id in self.session.layout.segments:  # a segment leaves the layout before its store goes
                 raise
             return True

@@ -63,7 +63,7 @@ async def unacknowledged(session: TopicSession, segment_id: int, subscription: s
     try:
         place = await session.place(segment_id, "latest", subscription)
     except NotFoundError:
-        await session.look()  # raises when the topic is gone
+        await session.refresh()  # raises when the topic is gone
         if segment_id in session.layout.segments:
             raise
         return 0
@@ -86,7 +86,7 @@ class SubscriptionConsumer(Receiver):
         Raises NotFoundError when it was deleted, AlreadyClosedError, ConnectError, TimeoutError.
         """
         self._check_open()
-        await self.session.look()
+        await self.session.refresh()
         segments = list(self.session.layout.segments)
         return sum(await asyncio.gather(*(unacknowledged(self.session, i, self.subscription) for i in segments)))
 

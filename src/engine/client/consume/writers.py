@@ -22,7 +22,7 @@ class Writers:
         self._receiver = receiver
         self._decompress = decompressor()
 
-    def look(self, entries: Iterable[Entry]) -> None:
+    def check(self, entries: Iterable[Entry]) -> None:
         """All messages of an entry have one schema. A compressed entry is decompressed again when it is received."""
         receiver = self._receiver
         values = (first_value(entry, self._decompress) for entry in entries)

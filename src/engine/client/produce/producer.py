@@ -57,7 +57,7 @@ class AsyncProducer:
         deliver_after: float | timedelta | None = None,
         transaction: InTransaction | None = None,
     ) -> MessageId:
-        """Send one message and wait until it is durable; its id. Waits for room first at the pending limit.
+        """Send one message, wait until it is durable, and return its id. Waits for room first at the pending limit.
 
         `value`: any buffer, or a value of the producer's schema. `key`: bytes, text (UTF-8) or None. `event_time`: an
         aware datetime or milliseconds.

@@ -140,11 +140,11 @@ class AsyncTopicView:
         """
         self._check_open()
         if exact:
-            await self._session.look()
+            await self._session.refresh()
             self._settled.clear()
         layout, asked = await self._ask_all()
         if any(view.active and (place := asked.get(i)) and place.sealed for i, view in layout.segments.items()):
-            await self._session.look()  # it has children that are not known yet
+            await self._session.refresh()  # it has children that are not known yet
             layout, asked = await self._ask_all()
         told = [view for i, view in layout.segments.items() if i in asked]
         found = {view.segment_id: self._known_or(view, asked[view.segment_id]) for view in told}
@@ -216,7 +216,7 @@ class AsyncTopicView:
         except NotFoundError:
             if self._failure is not None:
                 raise
-            await self._session.look()
+            await self._session.refresh()
             now = self._session.layout.segments.get(view.segment_id)
             if now is not None and now.active:
                 raise
@@ -237,7 +237,7 @@ class AsyncTopicView:
             segments = await self.segments(exact=True)
             return segments.earliest if place.form == "earliest" else segments.latest
         self._check_open()
-        await self._session.look()
+        await self._session.refresh()
         layout, at = self._session.layout, place.timestamp_ms
         results = await asyncio.gather(*(self._ask(view, at) for view in layout.segments.values()))
         offsets = {i: r.offset for i, r in zip(layout.segments, results, strict=True) if r is not None}

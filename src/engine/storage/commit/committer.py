@@ -47,7 +47,7 @@ from engine.storage.commit.groups import Group, Groups, fail_all
 from engine.storage.commit.ports import Counters, SegmentLog
 from engine.storage.commit.witness import WitnessWriter
 from engine.storage.disk.config import FSYNC, INTERVAL
-from engine.storage.disk.measures import Marks
+from engine.storage.disk.metrics import Marks
 from engine.storage.file.context import Context
 from engine.storage.file.format import State
 from engine.storage.file.logfile import LogFile, SyncFailed
@@ -97,7 +97,7 @@ class Committer:
         "_failure",
         "_idle",
         "_lease",
-        "_measures",
+        "_metrics",
         "_mode",
         "_phase",
         "_primary",
@@ -132,7 +132,7 @@ class Committer:
         # Fixed after it was made.
         self._segment = segment
         self._clock = context.clock
-        self._measures = context.measures
+        self._metrics = context.metrics
         self._commit_bytes_max = context.config.commit_bytes_max
         self._mode = mode
         self._lease = lease  # None: no other broker can own the segment
@@ -273,7 +273,7 @@ class Committer:
         else:
             if job.syncs:
                 self.counters.syncs += 1
-                self._measures.sync_s.observe(self._clock.monotonic() - job.begun)
+                self._metrics.sync_s.observe(self._clock.monotonic() - job.begun)
                 self._active.synced_offset, self._active.synced_position = job.offset, job.position
                 self._witness.synced()
             if self._mode == FSYNC:
@@ -326,9 +326,9 @@ class Committer:
         size = sum(g.size for g in groups)
         self.counters.commits += 1
         self.counters.commit_bytes += size
-        self._measures.trouble = None
-        self._measures.commit_bytes.observe(size)
-        self._measures.commit_appends.observe(sum(len(g.waiters) for g in groups))
+        self._metrics.trouble = None
+        self._metrics.commit_bytes.observe(size)
+        self._metrics.commit_appends.observe(sum(len(g.waiters) for g in groups))
         self.marks.add(groups[0].first_offset, self._clock.monotonic())
 
     def _tick(self) -> None:
@@ -470,7 +470,7 @@ class Committer:
     def _report_trouble(self, error: BaseException) -> None:
         """The store counts as troubled until something is durable again, in any segment."""
         if isinstance(error, OSError | SyncFailed):
-            self._measures.trouble = (self._clock.monotonic(), str(error))
+            self._metrics.trouble = (self._clock.monotonic(), str(error))
 
     # Standing still
 

@@ -11,9 +11,9 @@ The first file that has to stay keeps all behind it, so that the log never has a
 before the next one, for the same reason.
 
 The last file never goes: it says where the log goes on, and at its head what duplicate detection knew. So a slow
-segment, whose last file would hold its messages for years, gets a new one: an empty file that begins at the next offset.
-Then the old one goes as any other. A file ends when its oldest message is as old as the *span*, so that no message stays
-for longer than retention_ms and the span; and when it alone holds retention_bytes.
+segment, whose last file would hold its messages for years, gets a new one: an empty file that begins at the next
+offset. Then the old one goes as any other. A file ends when its oldest message is as old as the *span*, so that no
+message stays for longer than retention_ms and the span; and when it alone holds retention_bytes.
 
     retention_ms             span, of messages in one file
     up to 32 minutes         1 minute
@@ -83,7 +83,7 @@ def ages_of(files: Sequence[LogFile], now_ms: int, ages: Ages[int] | None) -> di
     if oldest_ms is not None:
         began_ms |= {last.first_offset: last.last_time_ms, OLDEST: oldest_ms}
     if ages is not None:
-        return ages.look(began_ms)
+        return ages.update(began_ms)
     return {key: (now_ms - time_ms) / 1000 for key, time_ms in began_ms.items()}
 
 
