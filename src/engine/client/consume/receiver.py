@@ -456,6 +456,8 @@ class Receiver(Receiving):
             corrupt_entries=self._damage.entries,
             corrupt_messages=self._damage.messages,
             gaps=self._gaps,
+            handled=self.handled,
+            handler_failures=self.handler_failures,
         )
 
     async def close(self) -> None:
