@@ -151,4 +151,3 @@ def resolved(*levels: TopicPolicies | None) -> dict[str, Any]:
 
 def _names(kind: type[TopicPolicies]) -> list[str]:
     return [field.name for field in fields(kind)]
-

@@ -21,8 +21,10 @@ from engine.client.base.options import AUTO, ConsumerOptions, QueueOptions, chec
 from engine.client.base.positions import offsets_of
 from engine.client.consume.attachment import Attachment, all_acknowledged
 from engine.client.consume.dead_letter import DeadLetters
+from engine.client.consume.failure import Failure
 from engine.client.consume.permits import Permits
 from engine.client.consume.receiving import ConsumerStatistics, MemberOwner
+from engine.client.consume.runs import QueueRuns
 from engine.client.consume.subscribed import SubscriptionConsumer
 from engine.client.consume.unacked import Unacknowledged
 from engine.client.net.pool import Pool
@@ -57,7 +59,7 @@ class QueueConsumerStatistics(ConsumerStatistics):
     unacknowledged: int
 
 
-class AsyncQueueConsumer(SubscriptionConsumer):
+class AsyncQueueConsumer(QueueRuns, SubscriptionConsumer):
     """Receives messages that no other consumer of the subscription has.
 
     Made by `client.queue_consumer()`; usable with `async with`.
@@ -166,6 +168,14 @@ class AsyncQueueConsumer(SubscriptionConsumer):
         super().become_member(owner)
         assert owner.permits is not None
         self._permits = owner.permits
+
+    def _leave_permits(self) -> None:
+        """The other topics of the consumer get its part of the window."""
+        for attachment in self.attachments.values():
+            self._permits.leave(attachment)
+        self._permits.change(-self._counted_held)
+        self._permits = permits_of(self.options, self._loop)
+        self._permits.change(self._counted_held)
 
     def _held_changed(self, done: int = 0) -> None:
         change, self._counted_held = self._unacked.total - self._counted_held, self._unacked.total
@@ -348,26 +358,60 @@ class AsyncQueueConsumer(SubscriptionConsumer):
         """Acknowledge a dead letter that was published."""
         await self._acknowledge({segment_id: BitMap64((offset,))})
 
-    async def negative_acknowledge(self, x: Acknowledgeable, *, delay: float | None = None) -> None:
+    async def negative_acknowledge(
+        self, x: Acknowledgeable, *, delay: float | None = None, reason: str | BaseException | None = None
+    ) -> None:
         """Negatively acknowledge: `x` is delivered again after `delay` seconds (default: as `nack_backoff` says), or as
         soon as the subscription has lost all its consumers and gets one again.
 
         It applies to messages that this consumer has received and not acknowledged; others are ignored, since another
         consumer has them or they are acknowledged. Does not wait for the broker. Raises AlreadyClosedError,
         InvalidArgumentError.
+
+        `reason`: a text, or the exception. A message (not an id) that may not be delivered again then becomes a dead
+        letter at once, which carries the reason.
         """
         if delay is not None:
             check_seconds("delay", delay)
+        failure = None if reason is None else Failure.of(reason)
         backoff = self._backoff if delay is None else Backoff.constant(float(delay))
         found = offsets_of(x, self._topic)
         self._check_open()
+        last = {} if failure is None else self._last_deliveries(x)
         for segment_id, offsets in found.items():
             if await self._is_known(segment_id):
                 self._settle()
                 held = self._unacked.take(segment_id, offsets)
-                self._nacked += len(held)
+                self._nacked += (done := len(held))
+                if failure is not None and (dead := held & BitMap64(last.get(segment_id, ()))):
+                    held -= self._give_up(last[segment_id], dead, failure)
                 self._hand_back(self.attachments.get(segment_id), held, backoff)
-                self._held_changed(len(held))
+                self._held_changed(done)
+
+    def _last_deliveries(self, x: Acknowledgeable) -> dict[int, dict[int, Message]]:
+        """By segment and offset, the messages that may not be delivered again."""
+        letters, last = self._dead_letters, dict[int, dict[int, Message]]()
+        if letters is not None and not isinstance(x, MessageId):
+            for one in (x,) if isinstance(x, Message) else x:
+                if isinstance(one, Message) and letters.is_last(one):
+                    last.setdefault(one.segment_id, {})[one.offset] = one
+        return last
+
+    def _give_up(self, messages: dict[int, Message], dead: BitMap64, failure: Failure) -> BitMap64:
+        """Make dead letters of them; those that were taken on."""
+        taken = BitMap64()
+        for offset in dead:
+            if self._dead_letters is not None and not self._dead_letters.full:
+                self._dead_letters.push_failed(messages[offset], failure)
+                taken.add(offset)
+        return taken
+
+    def unsee(self, x: Acknowledgeable) -> None:
+        """The program has not seen these although they were received: closing does not count them as delivered."""
+        self._settle()
+        for segment_id, offsets in offsets_of(x, self._topic).items():
+            self._unacked.take(segment_id, offsets)
+        self._held_changed()
 
     async def _is_known(self, segment_id: int) -> bool:
         """Whether the segment may have something unacknowledged. Raises NotFoundError when there never was one."""
@@ -397,6 +441,7 @@ class AsyncQueueConsumer(SubscriptionConsumer):
         for segment_id, attachment in self.attachments.items():
             seen = runs(self._unacked.held(segment_id))
             attachment.parting = {"seen": pack(seen)} if len(seen) <= RANGES_MAX else {}
+        self._leave_permits()
         self._restart_queue()
         if self._dead_letters is not None:
             await self._dead_letters.close()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, ClassVar
@@ -11,22 +12,24 @@ from typing import Any, ClassVar
 from engine._native.consume.batch import MessageBatch
 from engine._native.consume.message import Message
 from engine.client.base.options import ConsumerOptions, check_seconds
+from engine.client.consume.dead_letter import LetterWriter
 from engine.client.consume.permits import Permits
 from engine.client.consume.queue_consumer import Acknowledgeable, AsyncQueueConsumer, permits_of
 from engine.client.consume.receiver import Receiver
+from engine.client.consume.runs import QueueRuns, StreamRuns
 from engine.client.consume.stream_consumer import AsyncStreamConsumer
 from engine.client.many.consumer import MultiConsumer, MultiConsumerStatistics
 from engine.client.many.turns import QueueTurns, StreamTurns, TopicTurns, created_ms
 from engine.client.net.pool import Pool
 from engine.client.topic.topic_list import TopicQuery
 from engine.client.transact.scope import InTransaction
-from engine.errors import EngineError, FencedError, InvalidArgumentError
+from engine.errors import AlreadyClosedError, EngineError, FencedError, InvalidArgumentError
 from engine.model.names import TopicName
 from engine.model.positions import MessageId, TopicPositions
 from engine.model.redelivery import DEAD_LETTER_SUFFIX, DeadLetter
 
 
-class AsyncMultiStreamConsumer(MultiConsumer[AsyncStreamConsumer]):
+class AsyncMultiStreamConsumer(StreamRuns, MultiConsumer[AsyncStreamConsumer]):
     """Receives the messages of its share of several topics: per segment in order, the topics in turn.
 
     Made by `client.stream_consumer()` with a list of topics, or with `namespace=`; usable with `async with`. In each
@@ -77,6 +80,19 @@ class AsyncMultiStreamConsumer(MultiConsumer[AsyncStreamConsumer]):
         ]
         _raise(failed)
 
+    def letter_writer(self, topic: str, target: TopicName) -> LetterWriter:
+        """Publishes dead letters of one of the topics, also when that has left."""
+        member, subscription = self._member(topic), str(self.options.subscription)
+        born = None if member is None else created_ms(member)
+        return LetterWriter(self.pool, TopicName.parse(topic), subscription, target, lambda: born)
+
+    def _check_dead_letter(self, target: TopicName) -> None:
+        query = self._query
+        if str(target) in self._named or (
+            query is not None and f"{target.tenant}/{target.namespace}" == query.namespace
+        ):
+            raise InvalidArgumentError(f"dead_letter must be a topic that {self!r} does not receive from, got {target}")
+
     def _vectors(self, x: object) -> Mapping[str, TopicPositions]:
         """{topic: how far it was delivered}. Raises InvalidArgumentError."""
         ident = _id_of(x)
@@ -110,7 +126,7 @@ class MultiQueueConsumerStatistics(MultiConsumerStatistics):
     unacknowledged: int
 
 
-class AsyncMultiQueueConsumer(MultiConsumer[AsyncQueueConsumer]):
+class AsyncMultiQueueConsumer(QueueRuns, MultiConsumer[AsyncQueueConsumer]):
     """Receives messages of several topics that no other consumer of the subscription has, the topics in turn.
 
     Made by `client.queue_consumer()` with a list of topics, or with `namespace=`; usable with `async with`. In each
@@ -153,16 +169,24 @@ class AsyncMultiQueueConsumer(MultiConsumer[AsyncQueueConsumer]):
         outcomes = zip(parts, ended, strict=True)
         _raise([(m, e) for (m, _), e in outcomes if isinstance(e, BaseException) and not self._has_left(m, e)])
 
-    async def negative_acknowledge(self, x: Acknowledgeable, *, delay: float | None = None) -> None:
+    async def negative_acknowledge(
+        self, x: Acknowledgeable, *, delay: float | None = None, reason: str | BaseException | None = None
+    ) -> None:
         """Hand back what acknowledge() takes: it is delivered again later. See AsyncQueueConsumer."""
         if delay is not None:
             check_seconds("delay", delay)
         for member, part in self._by_member(x):
             try:
-                await member.negative_acknowledge(part, delay=delay)
+                await member.negative_acknowledge(part, delay=delay, reason=reason)
             except EngineError as e:
                 if not self._has_left(member, e):
                     raise
+
+    def unsee(self, x: Acknowledgeable) -> None:
+        """The program has not seen these: closing does not count them as delivered."""
+        with suppress(AlreadyClosedError):
+            for member, part in self._by_member(x):
+                member.unsee(part)
 
     def _by_member(self, x: object) -> list[tuple[AsyncQueueConsumer, Any]]:
         """(member, the part of `x` that is its topic's); nothing for topics that have left.

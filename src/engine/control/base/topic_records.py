@@ -240,9 +240,7 @@ class ScalableTopicResources:
 
         await self._change_namespace(tenant, namespace, changed)
 
-    async def _change_namespace(
-        self, tenant: str, namespace: str, change: Callable[[Fields], dict[str, Any]]
-    ) -> None:
+    async def _change_namespace(self, tenant: str, namespace: str, change: Callable[[Fields], dict[str, Any]]) -> None:
         key = keys.namespace(tenant, namespace)
         for attempt in itertools.count(1):
             record = await self.metadata.get(key)
