@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
-from typing import BinaryIO
+from typing import BinaryIO, cast
 
 import click
 
 from engine.cli import lines, output
 from engine.cli.connection import connect, connection_options, json_option
 from engine.cli.values import key_values, separator, topic_name
+from engine.client.base.options import CompressionName
 from engine.errors import InvalidArgumentError
 
 PROGRESS_STEP = 1000
@@ -46,7 +47,7 @@ def command(
     failures: list[Exception] = []
     with (
         connect(url, data, create=True) as client,
-        client.producer(topic, compression=compression, on_error=failures.append) as producer,
+        client.producer(topic, compression=cast(CompressionName, compression), on_error=failures.append) as producer,
         output.progress(disable=total is None) as bar,
     ):
         task = bar.add_task("sending", total=total, note="")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import builtins
 import contextlib
 import dataclasses
 import io
@@ -10,7 +11,7 @@ import struct
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping
 from functools import lru_cache
-from typing import Any
+from typing import Any, Generic, TypeVar, overload
 
 import msgspec
 
@@ -25,7 +26,11 @@ _SINGLE_OBJECT = struct.Struct("<2sQ")
 _MARKER = b"\xc3\x01"
 
 
-class Schema(ABC):
+T = TypeVar("T")  # of the values
+S = TypeVar("S")
+
+
+class Schema(ABC, Generic[T]):
     """A form of values. `encode` and `decode` may be called from any thread; both raise SchemaError.
 
     `facts` is what the topic records, None for plain bytes, of which nothing is recorded or checked.
@@ -34,29 +39,47 @@ class Schema(ABC):
     facts: TopicSchema | None = None
 
     @staticmethod
-    def bytes() -> Schema:
+    def bytes() -> Schema[builtins.bytes]:
         """Values as they are: any buffer in, bytes out. What holds without a schema."""
         return _BYTES
 
     @staticmethod
-    def string() -> Schema:
+    def string() -> Schema[str]:
         """Text, as UTF-8."""
         return _STRING
 
+    @overload
     @staticmethod
-    def json(form: type | None = None) -> Schema:
+    def json(form: None = None) -> Schema[Any]: ...
+    @overload
+    @staticmethod
+    def json(form: type[S]) -> Schema[S]: ...
+    @staticmethod
+    def json(form: type[S] | None = None) -> Schema[S]:
         """JSON. `form`: a dataclass (or whatever else msgspec knows) that values are instances of; None: any value that
         JSON can say, in dicts and lists. Raises InvalidArgumentError for a form without a schema.
         """
         return _Packed(SchemaType.JSON, form, msgspec.json.Encoder().encode, _json_decoder(form))
 
+    @overload
     @staticmethod
-    def msgpack(form: type | None = None) -> Schema:
+    def msgpack(form: None = None) -> Schema[Any]: ...
+    @overload
+    @staticmethod
+    def msgpack(form: type[S]) -> Schema[S]: ...
+    @staticmethod
+    def msgpack(form: type[S] | None = None) -> Schema[S]:
         """MessagePack; `form` as for json()."""
         return _Packed(SchemaType.MSGPACK, form, msgspec.msgpack.Encoder().encode, _msgpack_decoder(form))
 
+    @overload
     @staticmethod
-    def avro(definition: str | Mapping[str, Any] | list[Any] | type) -> Schema:
+    def avro(definition: type[S]) -> Schema[S]: ...
+    @overload
+    @staticmethod
+    def avro(definition: str | Mapping[str, Any] | list[Any]) -> Schema[Any]: ...
+    @staticmethod
+    def avro(definition: str | Mapping[str, Any] | list[Any] | type) -> Schema[Any]:
         """Avro. `definition`: an Avro schema as JSON text or as dicts and lists (values are what fastavro makes of it),
         or a dataclass (values are its instances). Raises InvalidArgumentError.
         """
@@ -65,13 +88,13 @@ class Schema(ABC):
         return _Avro(canonical(definition), None)
 
     @staticmethod
-    def of(schema: object) -> Schema:
+    def of(schema: object) -> Schema[Any]:
         """What the argument `schema=` means: a Schema, `bytes` or None, `str`, or a dataclass, which is Schema.json of
         it. Raises InvalidArgumentError.
         """
         if isinstance(schema, Schema):
             return schema
-        plain = {None: _BYTES, bytes: _BYTES, str: _STRING}
+        plain: dict[object, Schema[Any]] = {None: _BYTES, bytes: _BYTES, str: _STRING}
         if schema is None or (isinstance(schema, type) and schema in plain):
             return plain[schema]
         if isinstance(schema, type) and dataclasses.is_dataclass(schema):
@@ -99,7 +122,7 @@ class Schema(ABC):
     def decode(self, data: Any) -> Any:
         """The value of bytes."""
 
-    def learn(self, versions: Iterable[TopicSchema]) -> None:  # noqa: B027 - most forms need no other's schema
+    def learn(self, versions: Iterable[TopicSchema]) -> None:
         """These are the schemas that the topic's values may have been written with."""
 
     def unknown(self, data: Any) -> bool:
@@ -110,7 +133,7 @@ class Schema(ABC):
         return "<Schema bytes>" if self.facts is None else f"<Schema {self.facts.type} {self.facts.definition:.60}>"
 
 
-class _Bytes(Schema):
+class _Bytes(Schema[bytes]):
     def encode(self, value: Any) -> Any:
         return value
 
@@ -118,7 +141,7 @@ class _Bytes(Schema):
         return data
 
 
-class _String(Schema):
+class _String(Schema[str]):
     facts = TopicSchema(SchemaType.STRING)
 
     def encode(self, value: Any) -> bytes:
@@ -136,7 +159,7 @@ class _String(Schema):
             raise SchemaError(f"the value is not UTF-8: {e}") from e
 
 
-class _Packed(Schema):
+class _Packed(Schema[Any]):
     """JSON or MessagePack, by msgspec."""
 
     def __init__(
@@ -166,7 +189,7 @@ class _Packed(Schema):
             raise SchemaError(f"the value is not what the schema says: {e}") from e
 
 
-class _Avro(Schema):
+class _Avro(Schema[Any]):
     """Values in the single-object encoding, so that each says which schema it was written with."""
 
     def __init__(self, definition: str, form: type | None) -> None:

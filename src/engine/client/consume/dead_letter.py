@@ -13,6 +13,7 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Iterable
 from datetime import UTC
+from typing import Any
 
 from pyroaring import BitMap64
 
@@ -143,7 +144,7 @@ class DeadLetters:
     async def _publish(self, message: Message) -> None:
         """Publish it unless it is stored already. Durable when this returns."""
         name = producer_name(self._source, self._created_ms(), self._subscription, message.segment_id, message.offset)
-        producer = AsyncProducer(self._pool, self._target, name, ProducerOptions(name=name))
+        producer = AsyncProducer[Any](self._pool, self._target, name, ProducerOptions(name=name))
         await producer.start()
         try:
             if producer.last_sequence_id < 0:
@@ -151,7 +152,7 @@ class DeadLetters:
         finally:
             await producer.close()
 
-    async def _send(self, producer: AsyncProducer, message: Message) -> None:
+    async def _send(self, producer: AsyncProducer[Any], message: Message) -> None:
         origin = origin_of(message, self._source, self._subscription)
         event_time = message.event_time_ms
         try:
