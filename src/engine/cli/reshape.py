@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import click
@@ -60,7 +61,7 @@ def rebucket(topic: str, segment: int, buckets: int, url: str, data: str | None,
     report(f"rebucketed segment {segment} of {topic}", [segment], metadata, as_json)
 
 
-def report(done: str, parents: list[int], metadata: dict[str, Any], as_json: bool) -> None:
+def report(done: str, parents: list[int], metadata: Mapping[str, Any], as_json: bool) -> None:
     """What has come of it: the new metadata for a program, a line for a person."""
     if as_json:
         output.print_json(metadata)

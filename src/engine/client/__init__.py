@@ -21,6 +21,7 @@ from engine.client.ranges.range_reader import AsyncRangeReader
 from engine.client.ranges.topic_view import AsyncTopicView, Segment, TopicSegments
 from engine.client.topic.topic_list import AsyncTopicWatch, TopicsChanged
 from engine.client.transact.transaction import AsyncTransaction
+from engine.model.admin_dictionaries import TopicMetadata, TopicStatistics
 from engine.model.positions import Checkpoint, MessageId
 from engine.model.redelivery import Backoff, DeadLetter
 
@@ -52,6 +53,8 @@ __all__ = [
     "QueueConsumerStatistics",
     "Schema",
     "Segment",
+    "TopicMetadata",
     "TopicSegments",
+    "TopicStatistics",
     "TopicsChanged",
 ]

@@ -329,7 +329,7 @@ class AsyncClient:
 
     def join_transaction(
         self,
-        id: str,
+        id: str,  # noqa: A002 - what it is called
         attempt: str | None = None,
     ) -> Entering[AsyncTransaction]:
         """Takes part in a transaction that is begun and ended elsewhere: await it, or enter it with `async with`,

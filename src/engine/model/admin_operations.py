@@ -20,6 +20,7 @@ from engine.errors import (
 )
 from engine.limits import BUCKETS_PER_SEGMENT_MAX, SEGMENTS_PER_TOPIC_MAX
 from engine.model import admin_answers as answers
+from engine.model.admin_dictionaries import TopicMetadata, TopicStatistics
 from engine.model.admin_parameters import (
     POSITIONS,
     Choice,
@@ -80,7 +81,7 @@ _OVERRIDES = Parameter("policy", Overrides(), Where.BODY)
 _SETTING = Parameter("name", Kind(), Where.PATH)
 
 _NOTHING = Result[None]("None", type(None))
-_METADATA = Result[dict[str, Any]]("dict[str, Any]", dict, answers.TopicMetadata)
+_METADATA = Result[TopicMetadata]("TopicMetadata", dict, answers.TopicMetadata)
 _POLICIES = Result[dict[str, Any]]("dict[str, Any]", dict, answers.NamespacePolicy)
 _SETTINGS = Result[dict[str, Any]]("dict[str, Any]", dict, dict[str, Any])
 _OVERRIDDEN = OverridesResult("dict[str, Any]", dict, answers.AutoScaleOverrides)
@@ -155,7 +156,7 @@ GET_STATS = Operation(
     name="get_stats",
     http=f"GET {_TOPIC_PATH}/stats",
     parameters=(_TOPIC,),
-    result=Result[dict[str, Any]]("dict[str, Any]", dict, answers.TopicNumbers),
+    result=Result[TopicStatistics]("TopicStatistics", dict, answers.TopicNumbers),
     summary="Segments, rates, subscriptions, consumers, auto-scale: the specification's JSON as a dict.",
     errors=(NotFoundError,),
     leader=Leader.PREFERRED,
