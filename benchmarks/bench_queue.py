@@ -21,7 +21,7 @@ from engine.aio.tasks import Supervisor
 from engine.broker.delivery.pending_acks import Participation
 from engine.broker.delivery.queue import QueueConsumer
 from engine.broker.delivery.subscription import HostedSubscription
-from engine.broker.pools.latency import Measures
+from engine.broker.pools.latency import BrokerMetrics
 from engine.broker.pools.pools import BrokerMemory
 from engine.broker.segment.environment import Environment
 from engine.broker.segment.hosted import HostedSegment
@@ -86,7 +86,7 @@ async def holding(messages: int) -> QueueConsumer:
     cursor = await CursorStore(store).create(NAME, "s", 0)
     parts = Participation(TransactionHeaders(store), Operations(store), Supervisor("benchmark"))
     memory = BrokerMemory(BrokerConfig())
-    shared = Environment(memory.publish, memory.outbound.reads, Measures(loop_clock), loop_clock, lambda: None)
+    shared = Environment(memory.publish, memory.outbound.reads, BrokerMetrics(loop_clock), loop_clock, lambda: None)
     make_buffer: Any = None  # there are no transactions
     hosted = HostedSegment(spec, segment, 1, shared, make_buffer)
     subscription = HostedSubscription(hosted, "s", cursor, parts)

@@ -35,7 +35,7 @@ async def split_under_load(client: Any, sample: Rows) -> Split:
     """Split the only segment of a new topic while one producer sends all it can; raises what a send raises."""
     async with new_topic(client) as topic, await client.producer(topic) as producer:
         progress: Progress = []
-        async with _background(_publish(producer, sample)), _background(_look(producer, progress)):
+        async with _background(_publish(producer, sample)), _background(_sample(producer, progress)):
             await asyncio.sleep(2 * BEFORE_S)
             began = time.monotonic()
             await client.admin.split_segment(topic, 0)
@@ -72,7 +72,7 @@ async def _publish(producer: Any, sample: Rows) -> None:
             await asyncio.sleep(0)
 
 
-async def _look(producer: Any, progress: Progress) -> None:
+async def _sample(producer: Any, progress: Progress) -> None:
     """Write down how far it is, until cancelled."""
     ticker = Ticker(LOOKS)
     try:

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
         AsyncQueueConsumer,
         AsyncRangeReader,
         AsyncStreamConsumer,
+        AsyncTopicReader,
         AsyncTopicView,
         AsyncTopicWatch,
         AsyncTransaction,
@@ -87,6 +88,7 @@ if TYPE_CHECKING:
         QueueConsumer,
         RangeReader,
         StreamConsumer,
+        TopicReader,
         TopicView,
         TopicWatch,
         Transaction,
@@ -96,10 +98,10 @@ if TYPE_CHECKING:
 
 _HOMES = {
     "engine.client": """AsyncAdmin AsyncCheckpointConsumer AsyncClient AsyncMultiQueueConsumer AsyncMultiStreamConsumer
-        AsyncProducer AsyncQueueConsumer AsyncRangeReader AsyncStreamConsumer AsyncTopicView AsyncTopicWatch
-        AsyncTransaction Backoff Batching BucketStatistics Checkpoint ConsumerStatistics DeadLetter Message MessageBatch
-        MessageId MultiConsumerStatistics MultiQueueConsumerStatistics ProducerStatistics QueueConsumerStatistics Schema
-        Segment TopicMetadata TopicSegments TopicStatistics TopicsChanged""",
+        AsyncProducer AsyncQueueConsumer AsyncRangeReader AsyncStreamConsumer AsyncTopicReader AsyncTopicView
+        AsyncTopicWatch AsyncTransaction Backoff Batching BucketStatistics Checkpoint ConsumerStatistics DeadLetter
+        Message MessageBatch MessageId MultiConsumerStatistics MultiQueueConsumerStatistics ProducerStatistics
+        QueueConsumerStatistics Schema Segment TopicMetadata TopicSegments TopicStatistics TopicsChanged""",
     "engine.embedded": "AsyncEngine Engine open open_async",
     "engine.errors": """AlreadyClosedError AlreadyExistsError AuthenticationError AuthorizationError ConnectError
         ConsumerBusyError CorruptionError DataDirectoryBusyError DataDirectoryError DiskFullError EngineError
@@ -107,8 +109,8 @@ _HOMES = {
         NotFoundError PermitQueueFullError PermitTimeoutError ProducerBusyError ProtocolError QueueFullError SchemaError
         StorageError SubscriptionKindError TimeoutError TooManyRequestsError TransactionConflictError
         TransactionNotFoundError UnknownOutcomeError UnsupportedError""",
-    "engine.sync": """Admin CheckpointConsumer Client Producer QueueConsumer RangeReader StreamConsumer TopicView
-        TopicWatch Transaction""",
+    "engine.sync": """Admin CheckpointConsumer Client Producer QueueConsumer RangeReader StreamConsumer TopicReader
+        TopicView TopicWatch Transaction""",
 }
 _HOME = {name: home for home, names in _HOMES.items() for name in names.split()}
 
@@ -126,6 +128,7 @@ __all__ = [
     "AsyncQueueConsumer",
     "AsyncRangeReader",
     "AsyncStreamConsumer",
+    "AsyncTopicReader",
     "AsyncTopicView",
     "AsyncTopicWatch",
     "AsyncTransaction",
@@ -178,6 +181,7 @@ __all__ = [
     "TimeoutError",
     "TooManyRequestsError",
     "TopicMetadata",
+    "TopicReader",
     "TopicSegments",
     "TopicStatistics",
     "TopicView",

@@ -50,7 +50,7 @@ class ForwardSteps:
         self._steps: list[tuple[int, int]] = []  # (wall clock before it, milliseconds), rising by time
         self._seen = clock.time_ms(), clock.monotonic()
 
-    def look(self) -> int:
+    def sample(self) -> int:
         """Compare the two clocks; the wall-clock time. Call it often: a step and its undoing in between are missed."""
         then_ms, then = self._seen
         now_ms, now = self._seen = self._clock.time_ms(), self._clock.monotonic()
@@ -80,25 +80,25 @@ class Ages(Generic[K]):
     """Ages of things whose beginnings are known as wall-clock times only, whichever way that clock is set.
 
     The wall clock is read once for each thing, when it is first seen; its age then grows with the monotonic clock. A
-    beginning in the future counts as now, skipped time does not count, and a thing that was absent from one look is
-    younger than that look. So setting the clock back makes no known thing younger, and setting it forward while this
+    beginning in the future counts as now, skipped time does not count, and a thing that was absent from one update is
+    younger than that update. So setting the clock back makes no known thing younger, and setting it forward while this
     process runs makes none older.
     """
 
-    __slots__ = ("_began", "_clock", "_looked", "_steps")
+    __slots__ = ("_began", "_clock", "_steps", "_updated")
 
     def __init__(self, clock: Clock, steps: ForwardSteps) -> None:
         self._clock = clock
         self._steps = steps
         self._began: dict[K, tuple[int, float]] = {}  # by the wall clock, as it was told; by the monotonic clock
-        self._looked: float | None = None
+        self._updated: float | None = None
 
-    def look(self, began_ms: Mapping[K, int], now: float | None = None) -> dict[K, float]:
+    def update(self, began_ms: Mapping[K, int], now: float | None = None) -> dict[K, float]:
         """The ages, in seconds, of all things that exist; things not in `began_ms` are forgotten.
 
         `now`: the monotonic time at which the things were read, where that took time; default: the present.
         """
-        now, wall_ms = self._clock.monotonic() if now is None else now, self._steps.look()
+        now, wall_ms = self._clock.monotonic() if now is None else now, self._steps.sample()
         began = self._began
         self._began = {}
         for key, said_ms in began_ms.items():
@@ -106,17 +106,17 @@ class Ages(Generic[K]):
             if seen is None or seen[0] != said_ms:
                 seen = said_ms, now - self._first(said_ms, now, wall_ms)
             self._began[key] = seen
-        self._looked = now
+        self._updated = now
         return {key: max(0.0, now - since) for key, (_, since) in self._began.items()}
 
     def age(self, key: K, began_ms: int) -> float | None:
-        """One thing's age. It is remembered only if look() has seen it. None: its beginning lies in the future."""
-        now, wall_ms = self._clock.monotonic(), self._steps.look()
+        """One thing's age. It is remembered only if update() has seen it. None: its beginning lies in the future."""
+        now, wall_ms = self._clock.monotonic(), self._steps.sample()
         seen = self._began.get(key)
         if seen is not None and seen[0] == began_ms:
             return max(0.0, now - seen[1])
-        return None if began_ms > wall_ms and self._looked is None else self._first(began_ms, now, wall_ms)
+        return None if began_ms > wall_ms and self._updated is None else self._first(began_ms, now, wall_ms)
 
     def _first(self, began_ms: int, now: float, wall_ms: int) -> float:
         age = max(0.0, (wall_ms - began_ms - self._steps.left_out_ms(began_ms)) / 1000)
-        return age if self._looked is None else min(age, max(0.0, now - self._looked))
+        return age if self._updated is None else min(age, max(0.0, now - self._updated))

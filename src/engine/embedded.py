@@ -38,6 +38,11 @@ class AsyncEngine(LocalClient):
         """The broker itself."""
         return self._broker
 
+    @property
+    def admin_url(self) -> str | None:
+        """Where the REST API is, with the port that was bound; None without one."""
+        return self._broker.admin_url
+
     async def _close(self) -> None:
         """Close the client, then the broker."""
         try:
@@ -51,6 +56,12 @@ class Engine(Client):
 
     def __init__(self, path: Path, listen: Address, admin: Address, config: Config) -> None:
         self._begin(lambda: _open(path, listen, admin, config, threadsafe=True))
+
+    @property
+    def admin_url(self) -> str | None:
+        """Where the REST API is, with the port that was bound; None without one."""
+        assert isinstance(self._client, AsyncEngine)
+        return self._client.admin_url
 
 
 def open(path: Path, *, listen: Address = None, admin: Address = None, config: Config = None) -> Engine:  # noqa: A001

@@ -66,6 +66,7 @@ SCARCE_BLOCK_SIZE = 64 * KIB  # sent to one consumer at a time while the broker'
 BODIES_MAX = 64 * MIB  # all request bodies of the admin API together
 CONNECTIONS_MAX = 10_000
 HTTP_CONNECTIONS_MAX = 1_000  # of the admin API
+METRICS_SEGMENTS_MAX = 2_000  # closed segments with series of their own, 2 kB and more of text each
 HTTP_HEAD_S_MAX = 20.0  # for the head of a request; longer than clients keep idle connections for the next one (15 s)
 HTTP_BODY_S_MAX = 30.0  # for the body of a request
 ATTACHMENTS_MAX = 100_000  # producers and consumers of one broker, 10 kB and more each
@@ -86,7 +87,12 @@ RESUME_S_MAX = 2.0
 DRAIN_ASK_S = 1.0  # the first consumer of a subscription waits this long for owners of sealed segments
 DRAIN_RECHECK_S = 5.0  # a watch for the end of a sealed segment's backlog is renewed this often
 ENTRY_BUCKETS_DEFAULT = 4
-RETENTION_S_DEFAULT = 7 * 24 * 3600
+RETENTION_S_DEFAULT = 7 * 24 * 3600.0
+RETENTION_ROUND_S = 30.0  # between two looks at open segments: what is past its time waits for two of them at most
+RETENTION_RETRY_S = 86_400.0  # a closed segment of which nothing could go is not opened again for so long
+RETENTION_PARTS = 32  # of the retention time: one file holds messages of at most one part, or of ...
+RETENTION_SPAN_S_MIN = 60.0  # ... so long where that is more
+RETENTION_UNREAD_SPAN_S_MIN = 3600.0  # likewise, while no subscription has acknowledged anything in it
 
 # Topic lists.
 TOPIC_PATTERN_SIZE_MAX = 1024  # characters

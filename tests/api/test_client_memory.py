@@ -41,7 +41,7 @@ async def test_what_compresses_well_is_decompressed_when_it_is_received(served: 
     await zeros(served, "t", count)
     async with limited(served) as client:
         make = client.stream_consumer if kind == "stream" else client.queue_consumer
-        async with await make("t", "s", initial_position="earliest") as consumer:
+        async with await make("t", "s", initial_position="earliest", receive_queue_size=1000) as consumer:
             await until(lambda: consumer.statistics().messages_queued == count)
             assert consumer.statistics().bytes_queued < MIB
             tracemalloc.start()

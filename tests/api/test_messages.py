@@ -194,3 +194,27 @@ async def test_cancelled_sends_leave_nothing_behind(client: engine.AsyncClient):
     assert totals.messages_acknowledged == totals.messages_sent >= 20
     assert not producer._outbox.in_flight._room
     assert not producer._outbox.in_flight._pieces
+
+
+async def test_statistics_count_what_the_program_received_and_not_what_was_fetched_ahead(client: engine.AsyncClient):
+    await client.admin.create_topic("t")
+    await client.admin.create_subscription("t", "s", initial_position="earliest")
+    async with await client.producer("t") as producer:
+        await asyncio.gather(*(producer.send(b"%d" % i) for i in range(100)))
+    async with await client.queue_consumer("t", "s") as consumer:
+        await consumer.receive()
+        async with asyncio.timeout(30):
+            while consumer.statistics().messages_queued < 99:  # noqa: ASYNC110
+                await asyncio.sleep(0)
+        assert consumer.statistics().messages_received == 1
+        for message in await consumer.receive_batch(9):
+            await consumer.acknowledge(message)
+        assert consumer.statistics().messages_received == 10
+    assert consumer.statistics().messages_received == 10, "the rest was dropped when it was closed"
+    async with await client.queue_consumer("t", "s") as consumer:
+        taken = 0
+        while taken < 91:
+            taken += len(await consumer.receive_batch(1_000))
+        found = consumer.statistics()
+        assert (found.messages_received, found.messages_queued) == (91, 0)
+        assert found.bytes_received > 0

@@ -12,8 +12,6 @@ from engine.broker.settings.config import BrokerConfig
 from engine.client import AsyncClient
 from engine.clock import SystemClock
 from engine.metadata.memory import MemoryMetadataStore
-from engine.model.layout import SegmentLayout
-from engine.model.names import TopicName
 from engine.wire.memory import MemoryConnector
 from tests.api.reshaping import until
 
@@ -34,15 +32,6 @@ async def client(broker: Broker) -> AsyncIterator[AsyncClient]:
         yield client
 
 
-async def put_properties(broker: Broker, name: str, properties: dict[str, str]) -> None:
-    """As whoever changes them does: the record is replaced."""
-    topic, resources = TopicName.parse(name), broker.service._resources
-    record = await resources.load_topic(topic)
-    assert record is not None
-    layout = SegmentLayout.from_metadata({**record.layout.to_metadata(), "properties": properties})
-    await resources.save_topic(topic, layout, record.version)
-
-
 async def send(client: AsyncClient, topic: str, value: bytes) -> None:
     async with await client.producer(topic) as producer:
         await producer.send(value)
@@ -55,19 +44,19 @@ async def test_who_begins_to_match_joins_and_who_stops_leaves(broker: Broker, cl
     async with await client.stream_consumer(None, "s", namespace="n/s", properties=X) as consumer:
         assert consumer.topics == [a]
         await send(client, b, b"b0")
-        await put_properties(broker, b, {**X, "more": "1"})
+        await broker.admin.set_topic_properties(b, {**X, "more": "1"})
         message = await consumer.receive(timeout=20)
         assert message is not None
         assert (message.topic, message.value) == (b, b"b0")
         await send(client, a, b"a0")
         last = await consumer.receive(timeout=20)
         assert last is not None
-        await put_properties(broker, b, {})
+        await broker.admin.set_topic_properties(b, {})
         await until(lambda: consumer.topics == [a])
         await consumer.acknowledge_cumulative(last)  # in a alone: b has left
         await send(client, b, b"b1")
         assert await consumer.receive(timeout=0.1) is None
-        await put_properties(broker, b, X)  # and comes back, where its subscription stands
+        await broker.admin.set_topic_properties(b, X)  # and comes back, where its subscription stands
         again = [await consumer.receive(timeout=20) for _ in range(2)]
         assert [m.value for m in again if m] == [b"b0", b"b1"]
         assert await consumer.receive(timeout=0.1) is None
@@ -78,7 +67,7 @@ async def test_other_properties_may_change(broker: Broker, client: AsyncClient):
     await broker.service.create_topic(a, properties=X)
     async with await client.queue_consumer(None, "q", namespace="n/s", properties=X) as consumer:
         attachments = dict(consumer._members[a].attachments)
-        await put_properties(broker, a, {**X, "other": "1"})
+        await broker.admin.set_topic_properties(a, {**X, "other": "1"})
         await send(client, a, b"1")
         assert await consumer.receive(timeout=20) is not None
         assert consumer._members[a].attachments == attachments

@@ -151,6 +151,7 @@ async def test_the_best_priority_is_served_first_and_others_get_the_rest(client:
     assert high.statistics().messages_queued == 10
     mine = await everything(high, 10)
     assert sorted(int(m.value) for m in [*first, *mine]) == list(range(40))
+    await high.acknowledge(mine)
     await publish(client, 10, max_messages=10)
     assert len(await everything(high, 10)) == 10, "it has room again"
     for consumer in (low, high):

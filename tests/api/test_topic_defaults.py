@@ -50,6 +50,24 @@ async def test_a_topics_durability_is_as_its_namespace_says(tmp_path: Path):
         assert (await broker.admin.get_metadata("topic://public/fast/sure"))["durability"] == "fsync"
 
 
+async def test_where_topics_are_disabled_none_is_made_in_any_way_and_old_ones_are_served(tmp_path: Path):
+    async with engine.open_async(tmp_path) as broker:
+        await broker.admin.create_topic("old")
+    async with engine.open_async(tmp_path, config={"scalable_topic_enabled": False}) as broker:
+        await broker.admin.set_namespace_policies("public/default", {"auto_create_topics": True})
+        for make in (broker.admin.create_topic, broker.producer, broker.checkpoint_consumer):
+            with pytest.raises(engine.UnsupportedError, match=r"new is not created: .* \(scalable_topic_enabled\)"):
+                await make("new")
+        async with await broker.producer("old") as producer:
+            await producer.send(b"x")
+
+
+async def test_a_topic_is_made_with_its_auto_scale_policy(tmp_path: Path):
+    async with engine.open_async(tmp_path) as broker:
+        await broker.admin.create_topic("t", auto_scale={"max_segments": 4, "merge_window": "5m"})
+        assert await broker.admin.get_auto_scale_policy("t") == {"max_segments": 4, "merge_window": 300.0}
+
+
 def test_a_blocking_admin_is_no_other(tmp_path: Path):
     with engine.open(tmp_path, config=CONFIG) as broker:
         broker.admin.create_topic("t")

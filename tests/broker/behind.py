@@ -27,7 +27,7 @@ class Writes:
         self.begun = asyncio.Event()
         self.gates: dict[str, asyncio.Event] = {}
         self.faults: dict[str, list[tuple[Exception, bool]]] = {}  # what it raises, after or before it is done
-        store: Any = broker.segments._metadata
+        store: Any = broker.metadata
         for name in WRITES:
             monkeypatch.setattr(store, name, self._through(name, getattr(store, name)))
         monkeypatch.setattr(store, "write_all", self._through_all(store.write_all))

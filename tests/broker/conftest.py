@@ -38,6 +38,18 @@ def start_broker(tmp_path: Path) -> Callable[..., Any]:
 
 
 @pytest.fixture
+def later(monkeypatch):
+    """later(broker, hours): the broker's clock goes on."""
+
+    def go(broker, hours: float) -> None:
+        now_ms, now = broker.clock.time_ms() + int(hours * 3_600_000), broker.clock.monotonic() + hours * 3600
+        monkeypatch.setattr(broker.clock, "time_ms", lambda: now_ms)
+        monkeypatch.setattr(broker.clock, "monotonic", lambda: now)
+
+    return go
+
+
+@pytest.fixture
 async def broker(start_broker) -> AsyncIterator[Broker]:
     async with start_broker() as broker:
         yield broker

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from engine.broker.pools.file_reads import FileReads
-from engine.broker.pools.latency import Measures
+from engine.broker.pools.latency import BrokerMetrics
 from engine.broker.pools.pools import PublishMemory
 from engine.broker.segment.environment import Environment
 from engine.broker.segment.hosted import HostedSegment
@@ -15,7 +15,7 @@ from engine.limits import MIB
 
 
 def environment(clock: Clock) -> Environment:
-    return Environment(PublishMemory(MIB), FileReads(lambda: False), Measures(clock), clock, lambda: None)
+    return Environment(PublishMemory(MIB), FileReads(lambda: False), BrokerMetrics(clock), clock, lambda: None)
 
 
 def hosted_segment(spec: Any, segment: Any, clock: Clock) -> HostedSegment:

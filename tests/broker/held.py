@@ -38,7 +38,7 @@ async def offsets(peer: Peer, consumer: int, count: int) -> list[int]:
 async def applied(broker: Broker, ident: str) -> None:
     """Nothing is left of a transaction's operations."""
     left, shown = set(), False
-    watch = broker.segments._metadata.watch(keys.transaction_ops(ident) + "/")
+    watch = broker.metadata.watch(keys.transaction_ops(ident) + "/")
     async with asyncio.timeout(20):
         async for event in watch:
             shown = shown or event.kind is EventKind.SNAPSHOT_END

@@ -300,5 +300,5 @@ async def test_who_lets_go_while_transactions_are_looked_at_follows_none(world):
         return await read(number)
 
     headers.read = drop_and_read  # type: ignore[method-assign]
-    await pending._look_at_all()
+    await pending._check_all()
     assert not len(headers)

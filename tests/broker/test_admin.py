@@ -109,18 +109,62 @@ async def test_deleting_tells_those_who_are_attached(broker):
 async def test_namespace_policies(http):
     path = "/admin/v2/namespaces/public/default/policies"
     before = await call(http, "GET", path, 200)
-    await call(http, "PUT", path, json={"retention_time_s": 5})
-    assert (await call(http, "GET", path, 200))["retention_time_s"] == 5
-    await call(http, "PUT", path, 400, json={"retention": 5})
-    answer = await call(http, "PUT", path, 400, json={"retention_time_s": -5})
+    await call(http, "PATCH", path, json={"retention_time_s": -1})
+    answer = await call(http, "PUT", path, 400, json={"durability": "os"})
+    assert "got none for retention_time_s; to change some, merge them with PATCH" in answer["reason"]
+    await call(http, "PATCH", path, json={"durability": "os"})
+    assert await call(http, "GET", path, 200) == before | {"retention_time_s": -1, "durability": "os"}
+    assert await call(http, "GET", f"{path}?own=true", 200) == {
+        "retention_time_s": -1,
+        "retention_size_bytes": None,
+        "durability": "os",
+        "auto_create_topics": None,
+    }
+    await call(http, "PUT", path, json=dict.fromkeys(before) | {"retention_time_s": 5})
+    assert await call(http, "GET", path, 200) == before | {"retention_time_s": 5}
+    await call(http, "PATCH", path, json={"retention_time_s": None})
+    assert await call(http, "GET", path, 200) == before
+    await call(http, "PATCH", path, 400, json={"retention": 5})
+    answer = await call(http, "PATCH", path, 400, json={"retention_time_s": -5})
     assert answer["reason"] == "retention_time_s must be an integer >= 0, or -1 for no limit, got -5"
     await call(http, "DELETE", path)
     assert await call(http, "GET", path, 200) == before
 
 
+async def test_topic_policies_and_properties(http):
+    topic = "/admin/v2/scalable/public/default/orders"
+    path = f"{topic}/policies"
+    await call(http, "GET", path, 404)
+    await call(http, "PATCH", path, 404, json={"retention_time_s": 5})
+    await call(http, "PUT", topic, json={"autoScalePolicy": {"maxSegments": 3}})
+    assert await call(http, "GET", f"{topic}/autoScalePolicy", 200) == {"maxSegments": 3}
+    await call(http, "PATCH", "/admin/v2/namespaces/public/default/policies", json={"retention_size_bytes": 7})
+    await call(http, "PATCH", path, json={"retention_time_s": -1})
+    assert await call(http, "GET", path, 200) == {"retention_time_s": -1, "retention_size_bytes": 7}
+    await call(http, "PATCH", path, json={"retention_size_bytes": 9})
+    own = await call(http, "GET", f"{path}?own=true", 200)
+    assert own == {"retention_time_s": -1, "retention_size_bytes": 9}
+    assert (await call(http, "GET", topic, 200))["policies"] == {"retentionTimeSeconds": -1, "retentionSizeBytes": 9}
+    await call(http, "PATCH", path, 400, json={"durability": "os"})
+    await call(http, "DELETE", path)
+    assert (await call(http, "GET", path, 200))["retention_size_bytes"] == 7
+    await call(http, "PUT", f"{topic}/properties", json={"team": "billing"})
+    await call(http, "PUT", f"{topic}/properties", 400, json={"team": 5})
+    assert (await call(http, "GET", topic, 200))["properties"] == {"team": "billing"}
+    assert await call(http, "GET", "/admin/v2/scalable/public/default?property=team%3Dbilling", 200) != []
+    await call(http, "PUT", f"{topic}/properties", json={})
+    assert (await call(http, "GET", topic, 200))["properties"] == {}
+    await call(http, "PUT", f"{topic}x", 400, json={"autoScalePolicy": {"maxSegments": 0}})
+
+
 async def test_where_a_namespace_has_no_policies_the_configuration_is_in_effect(start_broker):
     async with start_broker(retention_time=None, retention_size=10, durability="os") as broker:
-        in_effect = {"retention_time_s": -1, "retention_size_bytes": 10, "durability": "os"}
+        in_effect = {
+            "retention_time_s": -1,
+            "retention_size_bytes": 10,
+            "durability": "os",
+            "auto_create_topics": True,
+        }
         assert await broker.admin.get_namespace_policies("public/default") == in_effect
 
 

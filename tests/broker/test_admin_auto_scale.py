@@ -128,10 +128,10 @@ async def test_stats_have_the_last_load_report_of_each_segment_with_its_age(brok
     segment = await peer.segment("orders")
     producer = await peer.producer(segment)
     assert [s["load"] for s in (await admin.get_stats("orders"))["segments"].values()] == [None, None]
-    await broker.parts.loads.look()
+    await broker.parts.loads.report()
     peer.publish(producer, make_entries([b"x"] * 10))
     await peer.receipts(producer, 10)
-    await broker.parts.loads.look()
+    await broker.parts.loads.report()
     (load,) = [s["load"] for s in (await admin.get_stats("orders"))["segments"].values() if s["load"]]
     assert load["msgRateIn"] > 0
     assert load["bytesRateIn"] > load["msgRateIn"]

@@ -229,3 +229,35 @@ async def test_buckets_are_said_once_or_alike(http):
     await call(http, "POST", f"{path}?buckets=2&buckets=5", 400)
     await call(http, "POST", path, 400)
     assert (await call(http, "POST", f"{path}?buckets=8", 200, json={"buckets": 8}))["epoch"] == 1
+
+
+async def test_statistics_of_one_segment(broker, http, split):
+    peer = await Peer.connect(broker)
+    name = f"segment://public/default/orders/{LOW}"
+    producer, consumer = await peer.producer(name), await peer.consumer(name, "queue", "s", name="worker")
+    peer.publish(producer, make_entries([b"1", b"2", b"3"]))
+    await peer.receipts(producer, 3)
+    await peer.messages(consumer, 3)
+    found = await call(http, "GET", f"{split}/{LOW}/stats", 200)
+    assert found["segment"] == f"segment://public/default/orders/{LOW}"
+    assert (found["state"], found["owner"], found["nextOffset"]) == ("ACTIVE", broker.service_url, 3)
+    assert (found["consumerCount"], found["consumers"], found["backlog"]) == (1, {"s": ["worker"]}, {"s": 3})
+    part = found["subscriptions"]["s"]
+    assert (part["mode"], part["backlog"], part["consumerCount"]) == ("queue", 3, 1)
+    assert part["consumers"]["worker"]["unackedMessages"] == 3
+    sealed = await call(http, "GET", f"{split}/{WHOLE}/stats", 200)
+    assert (sealed["state"], sealed["childIds"], sealed["consumers"]) == ("SEALED", [1, 2], {})
+    assert await broker.admin.get_segment_stats(sealed["segment"]) == sealed
+    stats = await call(http, "GET", f"{BASE}/orders/stats", 200)
+    assert {i: s["owner"] for i, s in stats["segments"].items()} == dict.fromkeys("012", broker.service_url)
+    assert {i: s["consumers"] for i, s in stats["segments"].items()} == {"0": {}, "1": {"s": ["worker"]}, "2": {}}
+
+
+@pytest.mark.parametrize("path", [f"orders/{HIGH}9", "orders/0000-7fff-2", "orders/0000-0001-1", f"nothing/{WHOLE}"])
+async def test_statistics_of_an_unknown_segment_are_not_found(http, split, path):
+    answer = await call(http, "GET", f"{SEGMENTS}/{path}/stats", 404)
+    assert answer["code"] == NotFoundError.code
+
+
+async def test_a_malformed_segment_is_refused(http, split):
+    await call(http, "GET", f"{split}/7fff-0000/stats", 400)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-from engine.broker.session.in_flight import REQUEST_BYTES_MAX, Answers
+from engine.broker.session.answers import REQUEST_BYTES_MAX, Answers
 from engine.limits import CONNECTION_WRITE_HIGH, KIB, MIB
 from engine.wire.commands import Command
 from tests.kit.peer import Peer, listening, until

@@ -48,18 +48,6 @@ async def drain(peer: Peer, segment: str, subscription: str = "s", position: int
     await peer.ask(Command.CLOSE_CONSUMER, consumer_id=consumer)
 
 
-@pytest.fixture
-def later(monkeypatch):
-    """later(broker, hours): the broker's clock goes on."""
-
-    def go(broker, hours: float) -> None:
-        now_ms, now = broker.clock.time_ms() + int(hours * HOUR_MS), broker.clock.monotonic() + hours * 3600
-        monkeypatch.setattr(broker.clock, "time_ms", lambda: now_ms)
-        monkeypatch.setattr(broker.clock, "monotonic", lambda: now)
-
-    return go
-
-
 # -- sealed segments -----------------------------------------------------------------------------------------------
 
 
@@ -67,27 +55,27 @@ async def test_a_sealed_segment_goes_when_drained_and_past_its_retention(start_b
     async with start_broker(retention_time=3600.0) as broker:
         peer = await Peer.connect(broker)
         segment = await split_topic(broker, peer)
-        look = broker.parts.retention.look
-        await look()
+        sweep = broker.parts.retention.sweep
+        await sweep()
         later(broker, 2)
-        await look()
+        await sweep()
         assert await ids(broker) == [0, 1, 2], "it is not drained"
         await drain(peer, segment, position=4)
-        await look()
+        await sweep()
         assert await ids(broker) == [0, 1, 2], "not quite"
         await drain(peer, segment)
-        await look()
+        await sweep()
         view = await broker.service.ensure_topic("orders", create=False)
         assert list(view.layout.segments) == [1, 2]
         assert view.layout.epoch == 2
         assert not view.layout.segment(1).parent_ids
         assert sorted(n.segment_id for n in (await broker.segments.on_disk())[ORDERS]) == [1, 2]
         name = SegmentName.parse(segment)
-        assert await broker._own_metadata.get(keys.segment(name)) is None
-        assert await broker._own_metadata.get(keys.cursor(name, "s")) is None
+        assert await broker.metadata.get(keys.segment(name)) is None
+        assert await broker.metadata.get(keys.cursor(name, "s")) is None
         with pytest.raises(NotFoundError):
             await peer.consumer(segment, "reader", None)
-        assert await look() == 0
+        assert await sweep() == 0
 
 
 async def test_drained_is_not_enough_before_the_retention_has_passed(start_broker, later):
@@ -95,10 +83,10 @@ async def test_drained_is_not_enough_before_the_retention_has_passed(start_broke
         peer = await Peer.connect(broker)
         await drain(peer, await split_topic(broker, peer))
         later(broker, 0.9)
-        await broker.parts.retention.look()
+        await broker.parts.retention.sweep()
         assert await ids(broker) == [0, 1, 2]
         later(broker, 0.2)
-        await broker.parts.retention.look()
+        await broker.parts.retention.sweep()
         assert await ids(broker) == [1, 2]
 
 
@@ -110,10 +98,10 @@ async def test_every_subscription_counts_and_one_without_a_cursor_does_not(start
         await split_topic(broker, peer)
         await broker.service.ensure_subscription("orders", "younger", initial_position="latest")
         await drain(peer, segment)
-        await broker.parts.retention.look()
+        await broker.parts.retention.sweep()
         assert await ids(broker) == [0, 1, 2]
         await broker.service.delete_subscription("orders", "slow")
-        await broker.parts.retention.look()
+        await broker.parts.retention.sweep()
         assert await ids(broker) == [1, 2]
 
 
@@ -127,7 +115,7 @@ async def test_the_limits_of_retention(start_broker, later, how: str, goes: bool
         await drain(peer, await split_topic(broker, peer))
         if not goes:
             later(broker, 24 * 365)
-        await broker.parts.retention.look()
+        await broker.parts.retention.sweep()
         assert await ids(broker) == ([1, 2] if goes else [0, 1, 2])
 
 
@@ -137,10 +125,10 @@ async def test_generations_go_oldest_first_and_at_once(start_broker):
         segment = await split_topic(broker, peer)
         await broker.service.split_segment("orders", 1)
         await broker.service.merge_segments("orders", 3, 4)
-        await broker.parts.retention.look()
+        await broker.parts.retention.sweep()
         assert await ids(broker) == [0, 1, 2, 3, 4, 5], "the empty ones are drained, and wait for their parent"
         await drain(peer, segment)
-        await broker.parts.retention.look()
+        await broker.parts.retention.sweep()
         assert await ids(broker) == [2, 5]
         assert sorted(n.segment_id for n in (await broker.segments.on_disk())[ORDERS]) == [2, 5]
 
@@ -150,12 +138,12 @@ async def test_a_closed_sealed_segment_is_looked_at_and_closed_again(start_broke
         peer = await Peer.connect(broker)
         segment = await split_topic(broker, peer)
     async with start_broker(retention_time=0.0) as broker:
-        await broker.parts.retention.look()
+        await broker.parts.retention.sweep()
         assert not len(broker.segments)
         peer = await Peer.connect(broker)
         await drain(peer, segment)
     async with start_broker(retention_time=0.0) as broker:
-        await broker.parts.retention.look()
+        await broker.parts.retention.sweep()
         assert await ids(broker) == [1, 2]
 
 
@@ -168,7 +156,7 @@ async def test_a_sealed_segment_that_lost_its_store_leaves_the_layout(start_brok
         )
         with pytest.raises(NotFoundError):
             await peer.consumer(segment, "reader", None)  # a sealed one is never made anew (semantics 28)
-        await broker.parts.retention.look()
+        await broker.parts.retention.sweep()
         assert await ids(broker) == [1, 2]
 
 
@@ -177,7 +165,7 @@ async def test_an_active_segment_never_goes(start_broker):
         peer = await Peer.connect(broker)
         await split_topic(broker, peer, subscription=None)
         for _ in range(3):
-            await broker.parts.retention.look()
+            await broker.parts.retention.sweep()
         assert await ids(broker) == [1, 2]
         assert sorted(n.segment_id for n in (await broker.segments.on_disk())[ORDERS]) == [1, 2]
 
@@ -214,7 +202,7 @@ async def test_what_another_broker_owns_is_left_to_it(start_broker, monkeypatch)
             return await opened(spec, create=create)
 
         monkeypatch.setattr(broker.segments, "open", refuse_the_first)
-        await broker.parts.retention.look()
+        await broker.parts.retention.sweep()
         assert await ids(broker) == [0, 1, 2, 3, 4], "1 waits for its parent"
         monkeypatch.undo()
         await broker.parts.retention._collect(ORDERS)
@@ -236,7 +224,7 @@ async def test_the_leader_is_asked_wherever_it_is(start_broker, monkeypatch):
 
         monkeypatch.setattr(broker.service, "prune_segment", not_here)
         monkeypatch.setattr(broker.admin, "_forward", forward)
-        await broker.parts.retention.look()
+        await broker.parts.retention.sweep()
         assert asked == [(ORDERS, "prune_segment", {"segment_id": 0})]
 
 
@@ -245,8 +233,8 @@ async def test_the_leader_is_asked_wherever_it_is(start_broker, monkeypatch):
 
 async def make_store(broker, name: SegmentName) -> None:
     """A store that appears on the disk without anybody's word."""
-    await broker.segments._store.create(name)
-    await broker.segments._store.release(name)
+    await broker.store.create(name)
+    await broker.store.release(name)
 
 
 def orphan(topic: str = "orders", segment_id: int = 7, start: int = 0, end: int = 0x7FFF) -> SegmentName:
@@ -254,7 +242,7 @@ def orphan(topic: str = "orders", segment_id: int = 7, start: int = 0, end: int 
 
 
 async def sweep(broker) -> int:
-    return await Orphans(broker.service, broker.segments).look(await broker.segments.on_disk())
+    return await Orphans(broker.service, broker.segments).sweep(await broker.segments.on_disk())
 
 
 async def test_42_stores_that_nobody_names_are_swept_at_the_start(start_broker):
@@ -271,13 +259,13 @@ async def test_42_stores_that_nobody_names_are_swept_at_the_start(start_broker):
         async with asyncio.timeout(20):
             while (  # noqa: ASYNC110 - nothing tells
                 sum(map(len, (await broker.segments.on_disk()).values())) > 4
-                or any([await broker._own_metadata.get(key) for key in claim])
+                or any([await broker.metadata.get(key) for key in claim])
             ):
                 await asyncio.sleep(0.01)
         disk = await broker.segments.on_disk()
         assert {n.segment_id for n in disk[ORDERS]} == kept == {0, 1, 2}
         assert len(disk[TopicName.parse("other")]) == 1
-        assert await broker._own_metadata.get(keys.cursor(orphan(), "s")) is None
+        assert await broker.metadata.get(keys.cursor(orphan(), "s")) is None
         peer = await Peer.connect(broker)
         reader = await peer.consumer(segment, "reader", None)
         assert len(await peer.messages(reader, 5)) == 5
@@ -286,11 +274,11 @@ async def test_42_stores_that_nobody_names_are_swept_at_the_start(start_broker):
 async def test_a_topic_whose_record_cannot_be_read_keeps_what_it_has(broker, peer: Peer):
     await split_topic(broker, peer)
     await make_store(broker, orphan("gone", 4))
-    record = await broker._own_metadata.get(keys.topic(ORDERS))
-    await broker._own_metadata.put(keys.topic(ORDERS), b"{}", indexes={"topics": "public/default/orders"})
+    record = await broker.metadata.get(keys.topic(ORDERS))
+    await broker.metadata.put(keys.topic(ORDERS), b"{}", indexes={"topics": "public/default/orders"})
     assert await sweep(broker) == 1, "the others are looked at all the same"
     assert len((await broker.segments.on_disk())[ORDERS]) == 3
-    await broker._own_metadata.put(keys.topic(ORDERS), record.value, indexes={"topics": "public/default/orders"})
+    await broker.metadata.put(keys.topic(ORDERS), record.value, indexes={"topics": "public/default/orders"})
 
 
 async def test_42_while_a_change_is_pending_nothing_of_the_topic_is_swept(
@@ -319,7 +307,7 @@ async def test_42_a_reshape_that_begins_while_an_old_list_is_swept_keeps_its_chi
     await make_store(broker, child)
     listed = await broker.segments.on_disk()
     await broker.service.split_segment("orders", 0)
-    assert await Orphans(broker.service, broker.segments).look(listed) == 0
+    assert await Orphans(broker.service, broker.segments).sweep(listed) == 0
     assert not await broker.segments.remove_orphan(child)
     assert await ids(broker) == [0, 1, 2]
 
@@ -328,7 +316,7 @@ async def test_42_a_segment_that_is_wanted_while_it_is_swept_comes_into_being_be
     """The topic is created in the moment in which what an earlier one of that name left is deleted."""
     name = orphan("orders", 0, 0, 0xFFFF)
     await make_store(broker, name)
-    delete, opened = broker.segments._store.delete, []
+    delete, opened = broker.store.delete, []
 
     async def delete_while_wanted(name, term):
         await broker.service.create_topic("orders")
@@ -339,7 +327,7 @@ async def test_42_a_segment_that_is_wanted_while_it_is_swept_comes_into_being_be
         assert not opened[0].done()
         await delete(name, term)
 
-    monkeypatch.setattr(broker.segments._store, "delete", delete_while_wanted)
+    monkeypatch.setattr(broker.store, "delete", delete_while_wanted)
     assert await sweep(broker) == 1
     hosted = await opened[0]
     assert hosted.segment.next_offset == 0
@@ -375,7 +363,7 @@ async def test_a_clock_that_is_set_ends_no_retention_and_prolongs_none(
     async with contextlib.AsyncExitStack() as stack:
         broker = await stack.enter_async_context(start_broker(retention_time=3600.0))
         peer = await Peer.connect(broker)
-        await broker.parts.retention.look()
+        await broker.parts.retention.sweep()
         await drain(peer, await split_topic(broker, peer))
         if restart:
             await stack.aclose()
@@ -385,6 +373,6 @@ async def test_a_clock_that_is_set_ends_no_retention_and_prolongs_none(
         for passed in (0, 0.9, 0.2):
             assert await ids(broker) == [0, 1, 2]
             later(broker, passed)
-            broker.parts.retention._looks = 0  # closed segments are looked at seldom
-            await broker.parts.retention.look()
+            broker.parts.retention._sweeps = 0  # closed segments are looked at seldom
+            await broker.parts.retention.sweep()
         assert await ids(broker) == [1, 2]

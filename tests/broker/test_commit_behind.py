@@ -335,7 +335,7 @@ async def test_a_record_that_nobody_knows_of_is_found(
 ) -> None:
     """Header and record were written, the answer is lost, and then nobody can be asked: all of it counts, here too."""
     sender = await Sender.ready(await connect())
-    store: Any = broker.segments._metadata
+    store: Any = broker.metadata
     get, failures = store.get, [EngineError("out of reach")]
 
     async def out_of_reach(key: str) -> Any:

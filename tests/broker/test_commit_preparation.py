@@ -26,7 +26,7 @@ class Gets:
         self.begun = asyncio.Event()
         self.gate = asyncio.Event()
         self.error: Exception | None = None
-        store: Any = broker.segments._metadata
+        store: Any = broker.metadata
         get = store.get
 
         async def through(key: str) -> Any:

@@ -122,7 +122,7 @@ async def test_07_a_segment_without_a_store_is_drained(broker, connect):
     _, spec = await sealed_topic(broker, await connect())
     await broker.hosting.delete_segment(spec, term=await leader_term(broker, "orders"))
     await Watch(broker, spec).wait()
-    assert not await broker.segments._store.exists(spec.name), "looking makes none (semantics 28)"
+    assert not await broker.store.exists(spec.name), "looking makes none (semantics 28)"
 
 
 async def test_07_a_seek_and_a_cleared_backlog_count(broker, connect):
@@ -164,7 +164,7 @@ async def test_12_an_acknowledgement_that_could_not_be_saved_does_not_drain(brok
     await peer.messages(exclusive, 5)
     await peer.messages(queue, 5)
     watch = Watch(broker, spec)
-    metadata = broker.store.cursors._metadata
+    metadata = broker.metadata
     put, broken = metadata.put, True
 
     async def refuse(*args, **kwargs):
@@ -196,7 +196,7 @@ async def test_07_an_acknowledgement_on_its_way_while_the_segment_is_sealed_drai
     await peer.receipts(producer, 5)
     queue = await peer.consumer(segment, "queue", "q")
     await peer.messages(queue, 5)
-    metadata = broker.store.cursors._metadata
+    metadata = broker.metadata
     put, gate = metadata.put, asyncio.Event()
 
     async def slow_put(key, *args, **kwargs):

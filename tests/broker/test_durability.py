@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from engine.errors import DataDirectoryBusyError
-from engine.model.policies import NamespacePolicies
+from engine.model.names import TopicName
 from engine.wire.commands import Command
 from tests.kit.peer import Peer, leader_term, make_entries
 
@@ -78,7 +78,7 @@ async def test_an_acknowledgement_is_answered_only_when_durable(start_broker, mo
         consumer = await peer.consumer(segment, "exclusive")
         await peer.messages(consumer, 3)
         gate = asyncio.Event()
-        metadata = broker._own_metadata
+        metadata = broker.metadata
         put = metadata.put
 
         async def slow_put(*args, **kwargs):
@@ -151,10 +151,10 @@ async def test_retention_deletes_what_is_acknowledged_and_old(start_broker, monk
         await peer.receipts(producer, 40)
         consumer = await peer.consumer(segment, "exclusive", credit=0)
         (hosted,) = broker.segments
-        assert await broker.parts.retention.look() == 0
+        assert await broker.parts.retention.sweep() == 0
         await peer.ack(consumer, position=20)
         monkeypatch.setattr(broker.clock, "time_ms", lambda: 2**50)
-        assert await broker.parts.retention.look() == 1
+        assert await broker.parts.retention.sweep() == 1
         assert 0 < hosted.segment.first_offset <= 20
         reader = await peer.consumer(segment, "reader", None)
         assert (await peer.messages(reader, 1))[0][0] == hosted.segment.first_offset
@@ -170,19 +170,34 @@ async def test_retention_looks_at_closed_segments_too(start_broker, monkeypatch)
             await peer.receipts(producer, 40 if topic == "orders" else 1)
     async with start_broker(retention_time=0.0, log_file_size=64 << 20) as broker:
         monkeypatch.setattr(broker.clock, "time_ms", lambda: 2**50)
-        assert await broker.parts.retention.look() == 2
+        assert await broker.parts.retention.sweep() == 4, "of the last file, too, all is acknowledged and old"
         assert not len(broker.segments), "it is closed again"
         peer = await Peer.connect(broker)
         answer = await peer.ask(Command.SEGMENT_OFFSET, topic=await peer.segment("orders"), at="earliest")
-        assert answer["result"]["first"] > 0
+        assert answer["result"]["first"] == 40
 
 
-async def test_retention_follows_the_namespace_also_where_it_says_the_default(start_broker, monkeypatch):
-    async with start_broker(retention_time=0.0) as broker:
-        limits = broker.parts.retention._limits
-        assert await limits("public/default") == (0, None)
-        await broker.admin.set_namespace_policies("public/default", {})
-        kept_ms, size = await limits("public/default")
-        assert (kept_ms, size) == (NamespacePolicies().retention_time_s * 1000, None)
-        await broker.admin.remove_namespace_policies("public/default")
-        assert await limits("public/default") == (0, None)
+async def test_retention_is_the_topics_else_the_namespaces_else_the_brokers_field_by_field(start_broker):
+    async with start_broker(retention_time=0.5, retention_size=100) as broker:
+        admin = broker.admin
+        await admin.create_topic("orders")
+
+        async def limits() -> tuple[int | None, int | None]:
+            broker.parts.retention._namespaces.clear()
+            return (await broker.parts.retention._limits(TopicName.parse("orders")))[:2]
+
+        assert await limits() == (500, 100)
+        await admin.set_namespace_policies("public/default", {"retention_time_s": -1})
+        await admin.set_namespace_policies("public/default", {"durability": "os"})
+        assert await limits() == (None, 100), "what was to be kept for ever still is"
+        await admin.set_namespace_policies("public/default", {"retention_size_bytes": -1})
+        assert await limits() == (None, None)
+        await admin.set_topic_policies("orders", {"retention_time_s": 7})
+        assert await limits() == (7000, None)
+        await admin.set_topic_policies("orders", {"retention_size_bytes": 0})
+        assert await limits() == (7000, 0)
+        await admin.remove_namespace_policies("public/default")
+        await admin.set_topic_policies("orders", {"retention_time_s": None})
+        assert await limits() == (500, 0)
+        await admin.remove_topic_policies("orders")
+        assert await limits() == (500, 100)

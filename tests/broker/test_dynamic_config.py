@@ -127,8 +127,8 @@ async def test_what_cannot_be_read_is_said_and_left_alone(start_broker, caplog):
     """A newer broker's setting, or one that somebody has written by hand."""
     async with start_broker() as broker:
         for name, value in {"from_the_future": b"1", "connections_max": b"{", "lookups_max": b'"many"'}.items():
-            await broker._own_metadata.put(keys.setting(name), value)
-        await broker._own_metadata.put(keys.setting("topic_loads_max"), json.dumps(9).encode())
+            await broker.metadata.put(keys.setting(name), value)
+        await broker.metadata.put(keys.setting("topic_loads_max"), json.dumps(9).encode())
         async with asyncio.timeout(10):
             while broker.config.topic_loads_max != 9:  # noqa: ASYNC110 - nothing tells
                 await asyncio.sleep(0.01)

@@ -127,7 +127,7 @@ async def test_a_broker_takes_over_what_can_change(start_broker, caplog: pytest.
         assert broker.config.connections_max == 123
         assert broker.config.lookups_max == 77, "what was set at run time wins"
         assert broker.config.segments == 1
-        assert "segments has changed in the configuration, which needs a restart" in caplog.text
+        assert "segments has changed in the configuration: restart to apply it" in caplog.text
         headers = {"Host": "other.example", "Authorization": "Bearer new"}
         async with (
             aiohttp.ClientSession() as session,

@@ -11,19 +11,19 @@ async def test_a_pruned_segment_whose_deletion_failed_goes_at_the_next_look(star
     async with start_broker(retention_time=0.0) as broker:
         peer = await Peer.connect(broker)
         await drain(peer, await split_topic(broker, peer))
-        delete, failures = broker.segments._store.delete, [StorageError("the disk is busy")]
+        delete, failures = broker.store.delete, [StorageError("the disk is busy")]
 
         async def fail_first(name, term=None):
             if failures:
                 raise failures.pop()
             await delete(name, term)
 
-        monkeypatch.setattr(broker.segments._store, "delete", fail_first)
-        look = broker.parts.retention.look
-        await look()
+        monkeypatch.setattr(broker.store, "delete", fail_first)
+        sweep = broker.parts.retention.sweep
+        await sweep()
         assert await ids(broker) == [1, 2]
         assert sorted(n.segment_id for n in (await broker.segments.on_disk())[ORDERS]) == [0, 1, 2]
-        await look()
+        await sweep()
         assert sorted(n.segment_id for n in (await broker.segments.on_disk())[ORDERS]) == [1, 2]
         assert not broker.segments.undeleted
 
@@ -37,8 +37,8 @@ async def test_a_pruned_segment_whose_deletion_failed_goes_with_its_topic(start_
             raise StorageError("the disk is busy")
 
         with monkeypatch.context() as busy:
-            busy.setattr(broker.segments._store, "delete", fail)
-            await broker.parts.retention.look()
+            busy.setattr(broker.store, "delete", fail)
+            await broker.parts.retention.sweep()
         assert await ids(broker) == [1, 2]
         await broker.service.delete_topic("orders")
         assert not (await broker.segments.on_disk()).get(ORDERS)

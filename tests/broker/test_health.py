@@ -133,15 +133,15 @@ async def test_a_disk_that_failed_speaks_against_it_until_it_works(tmp_path, ope
 
 async def test_a_failure_is_not_held_against_it_for_ever(broker):
     """Nobody who is sent elsewhere shows that the disk works again."""
-    measures = broker.store._context.measures
-    measures.trouble = (broker.clock.monotonic(), "no space")
+    metrics = broker.store._context.metrics
+    metrics.trouble = (broker.clock.monotonic(), "no space")
     assert [reason.what for reason in unready(broker)] == ["disk"]
-    measures.trouble = (broker.clock.monotonic() - DISK_S - 1, "no space")
+    metrics.trouble = (broker.clock.monotonic() - DISK_S - 1, "no space")
     assert unready(broker) == []
 
 
 async def test_metadata_that_only_a_restart_mends(broker, http, monkeypatch):
-    monkeypatch.setattr(broker._own_metadata, "_failure", "the metadata store stopped")
+    monkeypatch.setattr(broker.metadata, "_failure", "the metadata store stopped")
     assert await reasons(http) == ["metadata"]
     await call(http, "GET", "/health", 503)
 

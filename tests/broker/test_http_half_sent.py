@@ -191,8 +191,8 @@ async def test_numbers_in_bodies_that_are_none_are_refused(http, text: str) -> N
         ("POST", f"{BASE}/t/subscriptions/s/seek", "when"),
         ("POST", f"{BASE}/t/rebucket/0", "buckets"),
         ("PUT", f"{BASE}/t/autoScalePolicy", "splitCooldownSeconds"),
-        ("PUT", "/admin/v2/namespaces/public/default/policies", "retention_time_s"),
-        ("PUT", "/admin/v2/namespaces/public/default/policies", "retention_size_bytes"),
+        ("PATCH", "/admin/v2/namespaces/public/default/policies", "retention_time_s"),
+        ("PATCH", "/admin/v2/namespaces/public/default/policies", "retention_size_bytes"),
     ):
         said = {"data": f'{{"{field}": {text}}}', "headers": {"Content-Type": "application/json"}}
         async with http.request(method, path, **said) as answer:

@@ -25,7 +25,7 @@ def values(n: int) -> list[bytes]:
 async def unload_idle(broker) -> int:
     """What one look sees as idle, the next one unloads."""
     loop = IdleLoop(broker.segments, 0.0)
-    return await loop.look() + await loop.look()
+    return await loop.sweep() + await loop.sweep()
 
 
 async def test_an_idle_segment_is_closed_and_comes_back_with_everything(

@@ -85,7 +85,7 @@ class Bench:
             await asyncio.sleep(10.0)
             for segment in self.segments:
                 segment.come(per_look)
-            await (reports or self.reports).look()
+            await (reports or self.reports).report()
 
     async def load(self, number: int = 0) -> ReportedLoad | None:
         """What is reported."""
@@ -226,7 +226,7 @@ async def test_of_two_that_take_themselves_for_the_owner_none_writes_over_what_i
     bench = Bench(OpenSegment())
     other = bench.broker()
     for reports in (bench.reports, other):
-        await reports.look()
+        await reports.report()
     await bench.pass_time(per_look=100)
     await bench.pass_time(per_look=1000, reports=other)
     newest = await bench.load()

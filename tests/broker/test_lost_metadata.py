@@ -114,7 +114,7 @@ async def test_d4_what_was_deleted_and_what_is_pending_is_explained(start_broker
         await send(broker, await (await Peer.connect(broker)).segment("gone"), [b"1"])
         await broker.service.delete_topic("gone")
     async with start_broker() as broker:
-        assert await find_unexplained(broker.store, broker._own_metadata, await broker.store.everything()) == []
+        assert await find_unexplained(broker.store, broker.metadata, await broker.store.everything()) == []
         assert [
             str(n)
             for n in await find_unexplained(
@@ -142,7 +142,7 @@ async def test_d1_brokers_that_share_their_metadata_log_and_delete_nothing(tmp_p
     assert "orders/0000-ffff-0" in caplog.text
     async with asyncio.timeout(60):
         while "is it the correct metadata store?" not in caplog.text:
-            assert await Orphans(broker.service, broker.segments).look(disk) == 0
+            assert await Orphans(broker.service, broker.segments).sweep(disk) == 0
             await asyncio.sleep(0)
     assert disk.items() <= (await broker.segments.on_disk()).items()
     await broker.close()

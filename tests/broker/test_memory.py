@@ -198,7 +198,7 @@ def test_every_pool_is_told_in_one_place():
     memory = BrokerMemory(BrokerConfig())
     pools = {pool.name: pool for pool in memory.pools()}
     lists = {"topic_list_heap", "topic_list_direct", "topic_list_parts"}
-    assert set(pools) == lists | {"publish", "reads", "lookups", "topic_loads", "bodies", "attachments"}
+    assert set(pools) == lists | {"publish", "reads", "lookups", "topic_loads", "bodies", "attachments", "open_entries"}
     assert all(pool.limit > 0 and pool.used == 0 for pool in pools.values())
 
 
@@ -221,6 +221,7 @@ def test_limits_are_taken_over_at_run_time():
     assert limits == {
         "topic_list_heap": 2 * MIB, "topic_list_direct": 100 * MIB, "topic_list_parts": 16 * MIB, "publish": 64 * MIB,
         "reads": 0, "lookups": 7, "topic_loads": 8, "bodies": 64 * MIB, "attachments": 6,
+        "open_entries": 16 * MIB,
     }  # fmt: skip
     assert pools["topic_list_heap"].queue_max == 9
 

@@ -142,11 +142,11 @@ async def test_what_is_delivered_again_is_not_measured_again(broker):
     await peer.receipts(producer, 1)
     first = await peer.consumer(segment, "queue")
     await peer.messages(first, 1)
-    before = broker.measures.durable_to_delivered_s.statistics().count
+    before = broker.metrics.durable_to_delivered_s.statistics().count
     await peer.close()
     peer = await Peer.connect(broker)
     await peer.messages(await peer.consumer(segment, "queue"), 1)
-    assert broker.measures.durable_to_delivered_s.statistics().count == before == 1
+    assert broker.metrics.durable_to_delivered_s.statistics().count == before == 1
 
 
 async def test_pools_say_how_full_they_are(broker):

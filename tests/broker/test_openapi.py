@@ -98,7 +98,7 @@ def test_what_a_body_may_say(document):
     topic = document["paths"]["/admin/v2/scalable/{tenant}/{namespace}/{topic}"]["put"]["requestBody"]
     assert topic["required"] is False
     schema = topic["content"]["application/json"]["schema"]
-    assert set(schema["properties"]) == {"segments", "properties", "keyHash", "durability", "entryBuckets"}
+    assert set(schema["properties"]) == {"segments", "properties", "keyHash", "durability", "entryBuckets", "autoScalePolicy"}
     assert schema["properties"]["keyHash"]["enum"] == ["murmur3", "xxh64"]
     skip = document["paths"]["/admin/v2/scalable/{tenant}/{namespace}/{topic}/subscriptions/{subscription}/skip"]
     schema = skip["post"]["requestBody"]["content"]["application/json"]["schema"]
@@ -121,9 +121,9 @@ async def test_answers_are_as_described(http, broker):
     consumer = await peer.consumer(segment, "queue")
     ident = await begin(peer, name="batch")
     await peer.ack(consumer, ranges=[[0, 1]], transaction=ident)
-    await broker.parts.loads.look()
+    await broker.parts.loads.report()
     await call(http, "PUT", f"{BASE}/orders/autoScalePolicy", json={"maxSegments": 9, "enabled": False})
-    await call(http, "PUT", f"{NAMESPACE}/policies", json={"durability": "os"})
+    await call(http, "PATCH", f"{NAMESPACE}/policies", json={"durability": "os"})
     await call(http, "POST", f"{SETTINGS}/publish_bytes_max/64MB")
     for operation, path in (
         ("list_topics", BASE),
@@ -132,6 +132,7 @@ async def test_answers_are_as_described(http, broker):
         ("list_transactions", "/admin/v2/transactions"),
         ("get_transaction", f"/admin/v2/transactions/{ident}"),
         ("get_namespace_policies", f"{NAMESPACE}/policies"),
+        ("get_topic_policies", f"{BASE}/orders/policies"),
         ("get_auto_scale_policy", f"{BASE}/orders/autoScalePolicy"),
         ("get_namespace_auto_scale_policy", f"{NAMESPACE}/scalableTopicAutoScalePolicy"),
         ("list_dynamic_configuration", SETTINGS),

@@ -74,7 +74,7 @@ async def test_redeliver_raises_the_count_each_time(peer: Peer):
         _, header, payload = await peer.take(Command.MESSAGE, consumer_id=consumer)
         assert [o for o, _ in delivered(header, payload)] == [1]
         assert header["redelivered"] == [[1, 1, count]]
-        assert header["skip"] == [[0, 0], [2, 2]]
+        assert header.get("skip") is None  # the one message is sent, not the entry
     await peer.ack(consumer, ranges=[[1, 1]])
     peer.send(Command.REDELIVER, {"consumer_id": consumer, "ranges": [[0, 2]]})
     got = [o for o, _ in await peer.messages(consumer, 2)]

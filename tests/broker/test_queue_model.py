@@ -7,7 +7,7 @@ back goes first, and nobody is served while somebody of a better priority has ro
 from __future__ import annotations
 
 import asyncio
-import struct
+import functools
 from types import SimpleNamespace
 from typing import Any
 
@@ -24,7 +24,7 @@ from engine.broker.delivery.queue import QueueConsumer
 from engine.broker.delivery.subscription import HostedSubscription
 from engine.broker.transactions.headers import TransactionHeaders
 from engine.broker.transactions.operations import Operations
-from engine.limits import ENTRY_HEADER_SIZE, READ_BLOCK_SIZE
+from engine.limits import READ_BLOCK_SIZE
 from engine.metadata.memory import MemoryMetadataStore
 from engine.model.hashrange import HashRange
 from engine.model.names import SegmentName, TopicName
@@ -36,14 +36,14 @@ from engine.testing.clock import LoopClock
 from engine.testing.loop import VirtualLoop
 from engine.wire import commands
 from tests.broker.environments import hosted_segment
+from tests.reference.entry_reference import PlainMessage, Stamp, encode
 
 NAME = SegmentName(TopicName.parse("t"), HashRange(0, 0xFFFF), 0)
 SETTLE_S = 0.05
-_HEADER = struct.Struct("<4xI9xB2xI64xQ")  # size, flags, count, first offset
 
 
 class FakeSegment:
-    """Entries of headers alone; a block holds up to three of them, and comes at once or later."""
+    """A block holds up to three entries, and comes at once or later."""
 
     def __init__(self, name: SegmentName) -> None:
         self.name = name
@@ -80,13 +80,14 @@ class FakeSegment:
         chosen = [(first, count) for first, count in self.entries if first + count > offset][:3]
         if not chosen:
             return None
-        data = b""
-        for first, count in chosen:
-            header = bytearray(ENTRY_HEADER_SIZE)
-            _HEADER.pack_into(header, 0, ENTRY_HEADER_SIZE, 0, count, first)
-            data += bytes(header)
+        data = b"".join(entry(first, count) for first, count in chosen)
         first, stop = chosen[0][0], sum(chosen[-1])
         return Block([memoryview(data)], 0, first, stop, stop - first)
+
+
+@functools.cache
+def entry(first: int, count: int) -> bytes:
+    return encode([PlainMessage(b"", sequence_id=i) for i in range(count)], stamp=Stamp(first_offset=first))
 
 
 class Member:
@@ -103,7 +104,8 @@ class Member:
 
     def send(self, header: commands.Header, data: Any = b"") -> None:
         if isinstance(header, commands.Message):
-            self.world.came(self, header, memoryview(data))
+            pieces = data if isinstance(data, list) else [data]
+            self.world.came(self, header, memoryview(b"".join(pieces)))
 
     @property
     def ready(self) -> bool:
@@ -174,6 +176,11 @@ class Dispatching(RuleBasedStateMachine):
         offsets = {o for e in entry_heads(data) for o in range(e.first, e.last + 1)}
         offsets -= {o for first, last in header.skip or () for o in range(first, last + 1)}
         assert len(offsets) == header.messages > 0
+        credit, window = member.consumer.messages_credit, member.consumer.window
+        if member.consumer.paced:
+            assert len(offsets) <= max(credit + len(offsets), 8 * window if window > 1 else 1)
+        else:
+            assert credit >= 0, f"{-credit} more than there was credit for"
         free = self.free()
         assert offsets <= free, f"{offsets - free} are acknowledged, held by somebody or not due"
         sure = self.free(at_latest=True)
@@ -230,10 +237,10 @@ class Dispatching(RuleBasedStateMachine):
         self.run(work)
 
     @precondition(lambda self: self.members)
-    @rule(data=st.data(), credit=st.sampled_from([1, 5, 100]))
-    def grant(self, data: st.DataObject, credit: int) -> None:
+    @rule(data=st.data(), credit=st.sampled_from([1, 5, 100]), window=st.sampled_from([None, 1, 4, 40]))
+    def grant(self, data: st.DataObject, credit: int, window: int | None) -> None:
         member = self.one(data)
-        self.run(lambda: member.consumer.add_credit(credit, 1 << 10))
+        self.run(lambda: member.consumer.add_credit(credit, 1 << 10, window))
 
     @precondition(lambda self: self.members)
     @rule(data=st.data())

@@ -127,9 +127,9 @@ def test_a_split_under_a_steady_load_changes_no_sum():
 
 def test_a_window_is_of_sixty_seconds():
     window = Window(0.0, (0, 0))
-    seen = [window.look(float(now), (now * 100, now * 5000)) for now in range(10, 200, 10)]
+    seen = [window.sample(float(now), (now * 100, now * 5000)) for now in range(10, 200, 10)]
     assert seen == [(100.0, 5000.0)] * len(seen)  # steady, also before there were sixty seconds
-    falling = [window.look(float(now), (19_000, 950_000))[0] for now in range(200, 270, 10)]
+    falling = [window.sample(float(now), (19_000, 950_000))[0] for now in range(200, 270, 10)]
     assert falling[0] == pytest.approx(100 * 5 / 6)
     assert falling == sorted(falling, reverse=True)
     assert falling[-1] == 0.0
@@ -138,11 +138,11 @@ def test_a_window_is_of_sixty_seconds():
 def test_after_a_rest_a_burst_is_averaged_over_the_whole_window():
     window = Window(0.0, (7,))
     window.rest(5000.0)
-    assert window.look(5010.0, (607,)) == (pytest.approx(600 / 70),)
+    assert window.sample(5010.0, (607,)) == (pytest.approx(600 / 70),)
 
 
 def test_a_window_that_is_longer_than_the_looks_are_apart_and_one_that_is_shorter():
     window = Window(0.0, (0,), span_s=5.0)
-    assert window.look(20.0, (200,)) == (10.0,)
-    assert window.look(40.0, (200,)) == (0.0,)
-    assert Window(0.0, (0,)).look(0.0, (10,)) == (20.0,)  # in an instant: no division by zero
+    assert window.sample(20.0, (200,)) == (10.0,)
+    assert window.sample(40.0, (200,)) == (0.0,)
+    assert Window(0.0, (0,)).sample(0.0, (10,)) == (20.0,)  # in an instant: no division by zero

@@ -6,7 +6,9 @@ import asyncio
 
 import aiohttp
 import pytest
+from aiohttp import web
 
+from engine.aio.memory_limiter import MemoryPermit
 from engine.broker.admin import rest_lists
 from engine.broker.server import Broker
 from engine.errors import PermitTimeoutError
@@ -52,16 +54,37 @@ async def test_who_finds_no_memory_is_told_so(broker: Broker, http: aiohttp.Clie
     await until_returned(broker)
 
 
-async def test_a_list_that_has_begun_and_finds_no_memory_is_cut(
+async def test_no_memory_for_its_parts_is_a_status_and_not_half_a_list(
     broker: Broker, http: aiohttp.ClientSession, many: None
 ) -> None:
     direct = broker.memory.topic_lists.pool(DIRECT)
     direct.timeout = 0.01
     held = await broker.memory.topic_lists.acquire(direct.limit, DIRECT)
-    with pytest.raises(aiohttp.ClientError):
-        async with http.get(PATH) as answer:
-            await answer.read()
+    async with http.get(PATH) as answer:
+        assert answer.status == 503
+        assert (await answer.json())["code"] == PermitTimeoutError.code
     broker.memory.topic_lists.release(held)
+    await until_returned(broker)
+
+
+async def test_a_list_that_has_begun_needs_no_more_memory(
+    broker: Broker, http: aiohttp.ClientSession, many: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All other memory is taken when the first part was written."""
+    limiter, taken = broker.memory.topic_lists, list[MemoryPermit]()
+    limiter.pool(DIRECT).timeout = 0.01
+    write = web.StreamResponse.write
+
+    async def written(response: web.StreamResponse, data: bytes) -> None:
+        if not taken:
+            pool = limiter.pool(DIRECT)
+            taken.append(await limiter.acquire(pool.limit - pool.used, DIRECT))
+        await write(response, data)
+
+    monkeypatch.setattr(web.StreamResponse, "write", written)
+    async with http.get(PATH) as answer:
+        assert await answer.json() == NAMES
+    limiter.release(*taken)
     await until_returned(broker)
 
 

@@ -37,22 +37,22 @@ async def test_stray_names_in_a_topics_directory_stop_no_retention(start_broker,
         (place / "lost+found").mkdir()
         (place / "notes.txt").write_text("mine")
         assert [n.segment_id for n in await broker.hosting.stored(ORDERS)] == [0, 1, 2]
-        assert await broker.segments.rolled([ORDERS]) == []
-        assert await broker.parts.retention.look() >= 0
+        assert await broker.segments.find_aging([ORDERS]) == []
+        assert await broker.parts.retention.sweep() >= 0
 
 
 async def test_whatever_goes_wrong_in_one_look_of_retention_the_next_one_comes(start_broker, monkeypatch, caplog):
     async with start_broker(retention_interval=0.01) as broker:
-        looks = []
+        sweeps = []
         seen = asyncio.Event()
 
-        async def look() -> int:
-            looks.append(1)
-            if len(looks) > 2:
+        async def sweep() -> int:
+            sweeps.append(1)
+            if len(sweeps) > 2:
                 seen.set()
             raise ValueError("a bug")
 
-        monkeypatch.setattr(broker.parts.retention, "look", look)
+        monkeypatch.setattr(broker.parts.retention, "sweep", sweep)
         await asyncio.wait_for(seen.wait(), 10)
     failures = [r for r in caplog.records if r.levelno == logging.ERROR]
     assert failures
@@ -92,10 +92,10 @@ async def test_a_metadata_store_that_hangs_does_not_keep_segments_from_closing(s
 
 async def test_terms_of_leaders_are_remembered_for_so_many_topics(broker, monkeypatch):
     monkeypatch.setattr(engine.broker.hosting.leader_terms, "_TOPICS_MAX", 3)
-    terms = LeaderTerms(broker.segments._metadata)
+    terms = LeaderTerms(broker.metadata)
     for number in range(5):
         topic = TopicName.parse(f"t{number}")
-        stat = await broker.segments._metadata.put(keys.controller(topic), b"x")
+        stat = await broker.metadata.put(keys.controller(topic), b"x")
         await terms.confirm(topic, stat.version)
     assert len(terms._seen) == 3
     with pytest.raises(FencedError):

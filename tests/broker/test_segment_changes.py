@@ -81,10 +81,10 @@ async def test_a_deleted_segment_leaves_nothing_and_everybody_is_told(broker, pe
         _, closing, _ = await peer.take(command, **{field: ident})
         assert closing["code"] == NotFoundError.code
     assert await broker.hosting.subscriptions(spec) == []
-    assert not await broker.segments._store.exists(spec.name)
+    assert not await broker.store.exists(spec.name)
     statistics = await broker.hosting.statistics(spec)
     assert statistics.next_offset == 0
-    assert await broker._own_metadata.get(keys.segment(spec.name)) is None
+    assert await broker.metadata.get(keys.segment(spec.name)) is None
     await broker.hosting.delete_segment(spec, term=term)
 
 

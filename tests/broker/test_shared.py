@@ -285,13 +285,13 @@ async def test_who_attaches_while_a_seek_is_being_saved_starts_at_its_end(broker
     first = await share(peer, segment, "a")
     await round_trip(peer, segment)
     await ack(peer, first, position=len(taken(peer, first)))
-    spec, saved, put = await broker.service.segment_spec("orders", 0), asyncio.Event(), broker._own_metadata.put
+    spec, saved, put = await broker.service.segment_spec("orders", 0), asyncio.Event(), broker.metadata.put
 
     async def slow_put(*args, **kwargs):
         await saved.wait()
         return await put(*args, **kwargs)
 
-    monkeypatch.setattr(broker._own_metadata, "put", slow_put)
+    monkeypatch.setattr(broker.metadata, "put", slow_put)
     seeking = asyncio.ensure_future(broker.hosting.seek_subscription(spec, "s", InitialPosition.EARLIEST))
     await peer.take(Command.CLOSE_CONSUMER, consumer_id=first)
     again = await share(peer, segment, "a")

@@ -41,7 +41,7 @@ async def test_c4_acks_in_buckets_of_others_are_fenced_and_those_of_ones_own_sav
     assert [hosted(broker).cursor.is_acked(o) for o in range(4)] == [o in mine for o in range(4)]
     await ack(peer, b, buckets=[[bucket, 4] for bucket in theirs])
     assert (await peer.ask(Command.SEGMENT_OFFSET, topic=segment, at="latest", subscription="s"))["result"] == {
-        "offset": 4, "first": 0, "end": 4, "sealed": False, "acknowledged": 4}  # fmt: skip
+        "offset": 4, "first": 0, "end": 4, "sealed": False, "acknowledged": 4, "backlog": 0}  # fmt: skip
     await ack(peer, a, position=4)  # nothing of it is left to be acknowledged
 
 

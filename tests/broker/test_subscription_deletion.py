@@ -21,7 +21,7 @@ MODES = ["exclusive", "queue"]
 async def leftovers(broker: Broker) -> list[str]:
     """Records of subscriptions, their cursors and consumers."""
     prefix = keys.subscriptions(ORDERS)
-    return [r.key for r in await broker._own_metadata.list(prefix, keys.prefix_end(prefix))]
+    return [r.key for r in await broker.metadata.list(prefix, keys.prefix_end(prefix))]
 
 
 async def split_topic(broker: Broker, peer: Peer) -> list[str]:
@@ -67,13 +67,13 @@ async def test_nothing_of_it_holds_sealed_segments_back(start_broker):
         peer = await Peer.connect(broker)
         names = await split_topic(broker, peer)
         created = [await attach(peer, name, "queue") for name in names]
-        await broker.parts.retention.look()
+        await broker.parts.retention.sweep()
         assert len((await broker.service.ensure_topic("orders")).layout.segments) == 3, "it has a backlog"
         await broker.service.delete_subscription("orders", "s")
         for name, (_, created_ms) in zip(names, created, strict=True):
             with pytest.raises(SubscriptionNotFoundError):
                 await attach(peer, name, "queue", created_ms)
-        await broker.parts.retention.look()
+        await broker.parts.retention.sweep()
         assert list((await broker.service.ensure_topic("orders")).layout.segments) == [1, 2]
 
 

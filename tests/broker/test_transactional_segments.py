@@ -63,7 +63,7 @@ async def test_what_was_decided_stays_so_when_nobody_knows_the_transaction_any_m
             await write(peer, producer, sequence, [b"%d" % sequence], transaction)
             await end(peer, transaction, "commit" if sequence % 3 else "abort")
         await collect(broker)
-        assert not await broker.segments._metadata.list_keys("/txn", "/txo")
+        assert not await broker.metadata.list_keys("/txn", "/txo")
     wanted = [b"%d" % i for i in range(12) if i % 3]
     for _ in range(2):
         async with start_broker() as broker:
@@ -86,7 +86,7 @@ async def test_headers_stay_until_a_segment_that_is_not_open_has_settled(start_b
         await decide(broker, transaction, state)
         assert broker.segments.get(SegmentName.parse(segment)) is None
         await collect(broker)
-        assert not await broker.segments._metadata.list_keys("/txn", "/txo")
+        assert not await broker.metadata.list_keys("/txn", "/txo")
     async with start_broker() as broker:
         peer = await Peer.connect(broker)
         wanted = [b"a", b"b"] if state is COMMITTED else [b"b"]
@@ -195,12 +195,12 @@ async def test_retention_leaves_what_is_undecided(start_broker, action: str) -> 
         transaction = await begin(peer)
         await write(peer, await peer.producer(segment), 0, [b"a"], transaction)
         await broker.service.split_segment("orders", 0)
-        await broker.parts.retention.look()
+        await broker.parts.retention.sweep()
         opened = hosted(broker, segment)
         assert await broker.subscriptions.acknowledged(opened, []) == 0
         await end(peer, transaction, action)
         await until(lambda: not opened.transactions.open_transactions)
-        await broker.parts.retention.look()
+        await broker.parts.retention.sweep()
         assert broker.segments.get(SegmentName.parse(segment)) is None
 
 
@@ -215,7 +215,7 @@ async def test_a_topic_of_the_same_name_begins_without_what_transactions_left(
     await write(peer, producer, 1, [b"b"], open_one)
     await end(peer, aborted, "abort")
     await broker.service.delete_topic("orders")
-    metadata = broker.segments._metadata
+    metadata = broker.metadata
     assert await metadata.get(keys.visibility(SegmentName.parse(segment))) is None
     assert not await metadata.list_keys("/txn-op/", "/txn-op0")
     assert await peer.segment("orders") == segment
@@ -248,5 +248,5 @@ async def test_without_transactions_nothing_is_kept_for_them(broker, peer: Peer,
     for sequence in range(3):
         await write(peer, await peer.producer(segment, f"p{sequence}"), 0, [b"v"], producer=f"p{sequence}")
     assert hosted(broker, segment).transactions is None
-    assert await broker.segments._metadata.get(keys.visibility(SegmentName.parse(segment))) is None
+    assert await broker.metadata.get(keys.visibility(SegmentName.parse(segment))) is None
     assert broker.segments.headers._version is None, "nothing is watched"

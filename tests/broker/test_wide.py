@@ -34,7 +34,7 @@ async def test_a_wide_topic_is_opened_and_read_without_a_look_at_all_of_it_per_s
             await consumer.receive(timeout=10)
             await consumer.close()
         assert (await e.admin.get_stats("wide"))["segmentCount"] == SEGMENTS
-        await e.broker.parts.retention.look()
+        await e.broker.parts.retention.sweep()
         assert len(e.broker.segments) == SEGMENTS
         assert len(parses) < 8, len(parses)
 

@@ -256,7 +256,7 @@ def test_a_range_of_a_segment_is_given_up(engine: Run, place: list[str], tmp_pat
     engine("subscriptions", "create", "t", "s", *place)
     engine("produce", "t", "--file", write_lines(tmp_path / "in", list("abcd")), *place)
     result = engine("subscriptions", "skip", "t", "s", "0", "1..2", "--yes", *place)
-    assert (result.code, result.err) == (0, "s on t goes on behind offset 2 of segment 0\n")
+    assert (result.code, result.err) == (0, "s on t continues behind offset 2 of segment 0\n")
     assert json.loads(engine("subscriptions", "stats", "t", "s", "--json", *place).out)["backlog"] == 2
     assert engine("subscriptions", "skip", "t", "s", "0", "0", "--yes", *place).code == 0
     assert json.loads(engine("subscriptions", "stats", "t", "s", "--json", *place).out)["backlog"] == 1
@@ -271,7 +271,8 @@ def test_policies_of_a_namespace(engine: Run, place: list[str]):
     said = ["--retention-time", -1, "--retention-size", 2048, "--durability", "os"]
     assert engine("namespaces", "set", name, *said, *place).code == 0
     found = json.loads(engine("namespaces", "get", name, "--json", *place).out)
-    assert found == {"retention_time_s": -1, "retention_size_bytes": 2048, "durability": "os"}
+    said_now = {"retention_time_s": -1, "retention_size_bytes": 2048, "durability": "os"}
+    assert found == said_now | {"auto_create_topics": True}
     shown = engine("namespaces", "get", name, *place).out
     assert all(text in shown for text in ("for ever", "2.0 KiB", "os"))
     assert engine("topics", "create", "quick", *place).code == 0
@@ -281,8 +282,35 @@ def test_policies_of_a_namespace(engine: Run, place: list[str]):
     assert engine("namespaces", "set", name, "--retention-time", "36h", "--retention-size", "1GB", *place).code == 0
     found = json.loads(engine("namespaces", "get", name, "--json", *place).out)
     assert (found["retention_time_s"], found["retention_size_bytes"]) == (36 * 3600, 1 << 30)
+    assert found["durability"] == "os", "what is not given stays"
+    assert engine("namespaces", "unset", name, "durability", *place).code == 0
+    found = json.loads(engine("namespaces", "get", name, "--json", *place).out)
+    assert (found["retention_time_s"], found["durability"]) == (36 * 3600, "fsync")
+    assert engine("namespaces", "unset", name, "dura", *place).code == 2
+    assert engine("namespaces", "unset", name, *place).code == 2
+    assert engine("topics", "policies", "set", "t", "--retention-time", "7d", *place).code == 0
+    found = json.loads(engine("topics", "policies", "get", "t", "--json", *place).out)
+    assert found == {"retention_time_s": 7 * 86400, "retention_size_bytes": 1 << 30}
+    assert "topic" in engine("topics", "policies", "get", "t", *place).out
+    assert engine("topics", "policies", "unset", "t", "retention-time", *place).code == 0
+    found = json.loads(engine("topics", "policies", "get", "t", "--json", *place).out)
+    assert found["retention_time_s"] == 36 * 3600
+    assert engine("topics", "policies", "unset", "t", "--all", *place).code == 0
     assert engine("namespaces", "remove", name, *place).code == 0
     assert json.loads(engine("namespaces", "get", name, "--json", *place).out)["retention_time_s"] == 7 * 24 * 3600
+
+
+def test_properties_of_a_topic_and_its_auto_scale_policy_from_the_start(engine: Run, place: list[str]):
+    assert engine("topics", "create", "t", "--auto-scale", "max-segments=8", "--property", "a=1", *place).code == 0
+    said = engine("topics", "create", "u", "--auto-scale", "split-cooldown=2m", "--auto-scale", "enabled=no", *place)
+    assert said.code == 0
+    shown = json.loads(engine("topics", "autoscale", "show", "u", "--json", *place).out)
+    assert shown["topic"] == {"split_cooldown": 120.0, "enabled": False}
+    assert engine("topics", "create", "v", "--auto-scale", "segments=8", *place).code == 2
+    assert engine("topics", "properties", "set", "t", "b=2", *place).code == 0
+    assert json.loads(engine("topics", "properties", "get", "t", "--json", *place).out) == {"a": "1", "b": "2"}
+    assert engine("topics", "properties", "unset", "t", "a", *place).code == 0
+    assert engine("topics", "properties", "get", "t", *place).out.split() == ["b", "2"]
 
 
 def test_misuse_is_code_2_and_opens_nothing(engine: Run, tmp_path: Path):
@@ -303,8 +331,8 @@ def test_misuse_is_code_2_and_opens_nothing(engine: Run, tmp_path: Path):
 @pytest.mark.parametrize(
     ("line", "said"),
     [
-        ("topics split t -1", "'-1' is no segment id; `engine topics describe` shows them"),
-        ("topics merge t 0 -2", "'-2' is no segment id"),
+        ("topics split t -1", "must be a segment id, got '-1'; `engine topics describe` lists them"),
+        ("topics merge t 0 -2", "must be a segment id, got '-2'"),
         ("topics rebucket t 0 -3", "-3 is not in the range"),
         ("topics create a/b", "topic name 'a/b' has 2 parts between its slashes, not 3 or a name alone"),
         ("topics create a//b", "namespace of 'a//b' must not be empty"),

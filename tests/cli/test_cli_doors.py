@@ -59,11 +59,11 @@ def test_a_hangup_reads_token_and_certificate_again(tmp_path: Path, secret: Path
         assert status(server, "s3cret") == 200
         secret.write_text("another\n")
         server.process.send_signal(signal.SIGHUP)
-        line_with(server, "SIGHUP: the configuration was read again")
+        line_with(server, "SIGHUP: the configuration was reloaded")
         assert [status(server, token) for token in ("s3cret", "another")] == [401, 200]
         secret.write_text("")
         server.process.send_signal(signal.SIGHUP)
-        assert "auth_token_file" in line_with(server, "SIGHUP: nothing was read again")
+        assert "auth_token_file" in line_with(server, "SIGHUP: the configuration was not reloaded")
         assert status(server, "another") == 200
     finally:
         code, rest = stop_server(server)

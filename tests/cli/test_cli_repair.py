@@ -80,7 +80,7 @@ def test_without_its_metadata_a_directory_is_repaired(expected: dict[str, Any], 
         assert [m for m in read(e, "numbered", count + 1) if m[2] in (b"once more", b"new")] == [
             (new.segment_id, new.offset, b"new")
         ]
-    assert "nothing to repair" in engine("inspect", "--repair", data).out
+    assert "Nothing to repair" in engine("inspect", "--repair", data).out
 
 
 def check_layout(found: dict[str, Any], lost: dict[str, Any]) -> None:
@@ -219,7 +219,7 @@ def test_a_topic_whose_name_no_directory_holds_is_named_where_it_is_lost(tmp_pat
     data, topic = tmp_path / "data", "ä" * 120
     with product.open(data) as e, e.producer(topic) as p:
         p.send(b"1")
-    assert "nothing to repair" in engine("inspect", "--repair", data).out
+    assert "Nothing to repair" in engine("inspect", "--repair", data).out
     remove_metadata(data)
     result = engine("inspect", "--repair", data)
     assert (result.code, result.err.count("not repaired")) == (1, 1)

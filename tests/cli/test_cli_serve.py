@@ -73,7 +73,7 @@ def test_a_port_in_use(tmp_path: Path, engine: Run, option: str):
         result = engine("serve", "--data", tmp_path, *chosen, "--log-level", "error")
     assert result.code == 1
     assert result.err.count(str(port)) == result.err.count("\n") == 1
-    assert f"in use by another program; {option} chooses" in result.err
+    assert f"in use by another program; set another address with {option}" in result.err
 
 
 def test_a_configuration_file_is_read_and_checked(tmp_path: Path, engine: Run):

@@ -21,7 +21,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from rich.console import Console
 
 from engine.cli.exposition import Metrics, quantile
-from engine.cli.top_view import SORTS, look, rendered
+from engine.cli.top_view import SORTS, rendered, view_of
 from engine.errors import UnsupportedError
 from engine.sync import Client
 from tests.cli.cli_server import Server, start_server, stop_server
@@ -63,7 +63,7 @@ TWO_TOPICS = exposition(
 def shown(text: str, rows: int = 100, note: str = "", segments: bool = False) -> str:
     console = Console(width=150, record=True, file=open(os.devnull, "w"))  # noqa: SIM115 - recorded, not written
     with console.file:
-        console.print(rendered(look(Metrics(text)), note, rows, segments))
+        console.print(rendered(view_of(Metrics(text)), note, rows, segments))
         return console.export_text()
 
 
@@ -95,7 +95,7 @@ def test_a_quantile_is_of_what_came_in_between(part, before, found):
 
 
 def test_what_is_not_served_is_nothing():
-    view = look(Metrics(""))
+    view = view_of(Metrics(""))
     assert (view.topics, view.pools, view.ready, view.broker) == ([], [], False, "")
     assert "not ready" in shown("")
 
@@ -107,7 +107,7 @@ def test_what_is_not_served_is_nothing():
     ("sort", "first"), [("in", "busy"), ("stored", "busy"), ("backlog", "quiet"), ("name", "busy")]
 )
 def test_topics_are_sums_of_their_segments_in_the_order_asked_for(sort, first):
-    view = look(Metrics(TWO_TOPICS), sort=sort)
+    view = view_of(Metrics(TWO_TOPICS), sort=sort)
     assert view.topics[0].topic == first
     (busy,) = [t for t in view.topics if t.topic == "busy"]
     assert (busy.segments, busy.sealed, busy.msg_rate_in, busy.stored, busy.changing) == (2, 1, 570.5, 2_048, True)
@@ -123,10 +123,27 @@ def test_everything_is_on_the_page():
     assert re.search(r"busy +2 sealed +70\.5", page)
 
 
+def test_segments_that_are_not_listed_are_one_line_for_each_namespace():
+    rest = '{namespace="public/big",topic="",segment=""}'
+    text = exposition(
+        storage_size={segment("busy", 1): 10, rest: 4_096},
+        subscription_back_log={'{namespace="public/big",topic="",segment="",subscription=""}': 77},
+        segments_unlisted={'{namespace="public/big"}': 1_234},
+        topics_unmeasured=5,
+    )
+    view = view_of(Metrics(text))
+    assert [row.topic for row in view.topics] == ["busy", "others of public/big"]
+    assert (view.topics[1].segments, view.topics[1].stored, view.topics[1].backlog) == (1_234, 4_096, 77)
+    assert [row.topic for row in view.segments] == ["busy"]
+    page = shown(text)
+    assert re.search(r"others of public/big +1234 .* 77 +4\.0 KiB", page)
+    assert "5 topics to be measured" in page
+
+
 def test_a_proxy_is_no_broker():
     """It would be one that is not ready, and has nothing."""
     with pytest.raises(UnsupportedError, match="the broker's own --url"):
-        look(Metrics(exposition(proxy_connections=1)))
+        view_of(Metrics(exposition(proxy_connections=1)))
 
 
 def test_what_has_no_room_is_counted():
@@ -135,7 +152,7 @@ def test_what_has_no_room_is_counted():
 
 def test_json_is_json_whatever_is_in_it():
     before = exposition(event_loop_lag_seconds_bucket={'{le="0.1"}': 98, '{le="1"}': 99, '{le="+Inf"}': 99})
-    view = look(Metrics(TWO_TOPICS), Metrics(before))
+    view = view_of(Metrics(TWO_TOPICS), Metrics(before))
     assert json.loads(json.dumps(view.to_json(), allow_nan=False))["times"]["event loop lag"] == ["inf", "inf"]
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from engine._native.format.entry import Entry, EntryMessage
 from engine._native.serve import log
-from engine.client.base.compression import decompressor
+from engine.model.compression import decompressor
 from engine.model.hashrange import HashRange
 from engine.storage.dedup.dedup import Dedup
 

@@ -6,9 +6,9 @@ import lz4.block
 import pytest
 import zstandard
 
-from engine.client.base.compression import LZ4, NONE, ZSTD, compressor, decompressor
 from engine.errors import CorruptionError, InvalidArgumentError
 from engine.limits import ENTRY_SIZE_MAX, MIB
+from engine.model.compression import LZ4, NONE, ZSTD, compressor, decompressor
 
 BODY = b"some text, again and again; " * 1000
 

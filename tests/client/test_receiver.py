@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from engine._native.consume.entry_queue import EntryQueue
 from engine.client.base.options import ClientOptions, ConsumerOptions
 from engine.client.consume.attachment import Attachment
 from engine.client.consume.receiver import Receiver
@@ -177,10 +178,11 @@ async def test_what_is_parked_counts_as_credited_and_brings_no_flow():
     """A segment on its way out: what it still sends is neither received nor asked for."""
     granted = granted_consumer()
     attachment = granted.attachments[0]
-    attachment.parked = granted._new_queue()
+    attachment.drain(EntryQueue(granted.topic, lambda *_: None, None))
     granted.arrive(0, 0, VALUES)
     assert granted.waiting == 0
     assert granted.flowed() == {}
+    assert attachment.parked is not None
     assert attachment.parked.messages == 20
     granted.check()
 

@@ -7,7 +7,8 @@ from dataclasses import replace
 import pytest
 
 from engine.control.policy.autoscale import decide
-from engine.control.policy.decisions import Decision, HeldBack, Nothing, ScaleReason, Split
+from engine.control.policy.decisions import Decision, HeldBack, Nothing, RateAbove, ScaleReason, Split
+from engine.control.shape.topic_scaling import in_json
 from engine.limits import MIB
 from engine.model.autoscale import AutoScalePolicyOverride, resolve
 from engine.model.layout import PendingChange
@@ -188,3 +189,11 @@ def test_one_hash_value_is_not_split_the_next_one_is() -> None:
     assert said(ask(layout, {narrow: load(50_000)})) == nothing(ScaleReason.ONE_HASH_VALUE)
     assert ask(layout, {narrow: load(50_000), other: load(12_000)}) == Split(other, LOAD)
     assert ask(layout, {narrow: load(5_000), other: load(2_000)}, 99) == Split(other, CONSUMERS)
+
+
+def test_a_split_for_load_names_the_rate_that_is_farthest_above_its_threshold() -> None:
+    decision = ask(topic(2), {0: load(11_000, msg_out=60_000), 1: load()})
+    assert isinstance(decision, Split)
+    assert decision.cause == RateAbove("msg_rate_out", 60_000, 50_000)
+    assert in_json(decision, NOW_MS)["cause"] == {"rate": "msg_rate_out", "value": 60_000, "threshold": 50_000}
+    assert in_json(nothing(), NOW_MS)["cause"] is None

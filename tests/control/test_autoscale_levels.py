@@ -12,6 +12,7 @@ from engine.errors import NotOwnerError
 from engine.metadata import keys
 from engine.model.autoscale import AutoScalePolicy, AutoScalePolicyOverride
 from engine.model.names import TopicName
+from engine.model.policies import NamespacePolicies
 from tests.control.scaling_bench import report, shape
 from tests.kit.control_fakes import TOPIC, Brokers, virtual
 
@@ -49,7 +50,7 @@ async def test_a_namespace_s_other_policies_and_this_one_leave_each_other_alone(
     service, override = await brokers.start("a"), AutoScalePolicyOverride.of({"enabled": False})
     await service.scaling.set_namespace_policy("t/n", override)
     assert await service.find_namespace_policies("t/n") is None
-    policies = await service.get_namespace_policies("t/n")
+    policies = NamespacePolicies(retention_time_s=5)
     await service.set_namespace_policies("t/n", policies)
     assert await service.scaling.get_namespace_policy("t/n") == override
     await service.set_namespace_policies("t/n", None)

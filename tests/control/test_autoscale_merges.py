@@ -9,7 +9,7 @@ import pytest
 from engine.control.policy.decisions import Decision, Merge, Nothing, ScaleReason, Split
 from engine.limits import BUCKETS_PER_SEGMENT_MAX, MIB
 from engine.model.layout import SegmentLayout
-from engine.model.reshape import merge_segments, split_segment
+from engine.model.reshape import merge_segments, plan_merge, rebucket_segment, split_segment
 from tests.control.autoscale_cases import (
     HOUR_MS,
     LONG_AGO_MS,
@@ -170,3 +170,26 @@ def test_a_merge_takes_no_buckets_that_consumers_need() -> None:
     layout = topic(2, 2 * most)
     assert said(ask(layout, loads(1, 1), most + 1)) == nothing(ScaleReason.SPLIT_AGAIN)
     assert said(ask(layout, loads(1, 1), most)) == Merge(0, 1, COLD)
+
+
+@pytest.mark.parametrize(
+    ("buckets", "most", "merged"), [((4, 4), 4, 4), ((4, 4), 6, 6), ((4, 4), 64, 8), ((16, 2), 4, 16)]
+)
+def test_a_merge_keeps_to_the_ceiling_of_buckets_and_lowers_none(
+    buckets: tuple[int, int], most: int, merged: int
+) -> None:
+    layout = topic(2, 8)
+    for segment, count in zip((0, 1), buckets, strict=True):
+        if layout.segment(segment).bucket_count != count:
+            layout = rebucket_segment(layout, segment, count, LONG_AGO_MS)
+    ids = [segment.segment_id for segment in layout.active]
+    decision = ask(layout, {i: load() for i in ids}, policy=replace(POLICY, max_buckets=most))
+    assert isinstance(decision, Merge)
+    (child,) = plan_merge(layout, decision.first_id, decision.second_id, decision.buckets_max).children
+    assert child.bucket_count == merged
+
+
+def test_buckets_that_the_ceiling_would_take_from_consumers_hold_a_merge_back() -> None:
+    policy = replace(POLICY, max_buckets=4)
+    assert said(ask(topic(2, 8), loads(1, 1), 5, policy=policy)) == nothing(ScaleReason.SPLIT_AGAIN)
+    assert said(ask(topic(2, 8), loads(1, 1), 4, policy=policy)) == Merge(0, 1, COLD)

@@ -156,6 +156,18 @@ async def delete(root: str, report: Report, workers: Workers) -> None:
     report("deleted")
 
 
+async def expire(root: str, report: Report, workers: Workers) -> None:
+    """Let retention take the last file of an idle segment, go on, and let a file end by age that stays."""
+    segment = await open_store(root, workers, file_size_max=1 << 20).create(NAME, bucket_ends=BUCKETS)
+    await produce(segment, report, 0, 2)
+    report("retained", 4)
+    await segment.retain(4, SystemClock().time_ms() + 120_000)
+    assert segment.first_offset == segment.next_offset == 4
+    await produce(segment, report, 2, 3)
+    await segment.retain(5, SystemClock().time_ms() + 120_000)
+    await produce(segment, report, 3, 4)
+
+
 async def relaxed(root: str, report: Report, workers: Workers) -> None:
     """Durability "os": a killed process loses nothing of what was acknowledged."""
     segment = await open_store(root, workers).create(NAME, bucket_ends=BUCKETS, durability="os")
@@ -197,6 +209,7 @@ SCENARIOS = {
     "seal": seal,
     "recover": recover,
     "delete": delete,
+    "expire": expire,
     "relaxed": relaxed,
     "stubborn": stubborn,
 }

@@ -164,7 +164,7 @@ async def prune(root: str, report: Report, arm: Arm) -> None:
         report("gone", "0")
         arm()
         assert broker.parts.retention is not None
-        await broker.parts.retention.look()
+        await broker.parts.retention.sweep()
         report("pruned")
 
 
@@ -212,7 +212,7 @@ async def check_layout(broker: Broker, scenario: str, history: History, layout: 
 
 async def exists(broker: Broker, segment_id: int) -> bool:
     """Whether the segment has a store."""
-    return await broker.segments._store.exists((await broker.service.segment_spec(TOPIC, segment_id)).name)
+    return await broker.store.exists((await broker.service.segment_spec(TOPIC, segment_id)).name)
 
 
 async def check_messages(broker: Broker, history: History, layout: SegmentLayout) -> None:
@@ -249,7 +249,7 @@ async def swept(broker: Broker, wanted: set[int]) -> set[int]:
     with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(20):
             while (on_disk := {n.segment_id for n in (await broker.segments.on_disk())[TOPIC]}) != wanted:
-                await Orphans(broker.service, broker.segments).look(await broker.segments.on_disk())
+                await Orphans(broker.service, broker.segments).sweep(await broker.segments.on_disk())
                 await asyncio.sleep(0.01)
     return on_disk
 
@@ -257,15 +257,15 @@ async def swept(broker: Broker, wanted: set[int]) -> set[int]:
 async def check_rest(broker: Broker, scenario: str) -> None:
     """Nothing is left over once it was swept; and what did not take place can be done now."""
     assert broker.parts.retention is not None
-    await Orphans(broker.service, broker.segments).look(await broker.segments.on_disk())
+    await Orphans(broker.service, broker.segments).sweep(await broker.segments.on_disk())
     if scenario == "prune":
-        await broker.parts.retention.look()
+        await broker.parts.retention.sweep()
     layout = await layout_of(broker)
     assert scenario != "prune" or list(layout.segments) == [1, 2]
     on_disk = await swept(broker, set(layout.segments))
     assert on_disk == set(layout.segments), f"on disk are {on_disk}, in the layout {set(layout.segments)}"
     prefix = keys.subscription(TOPIC, "s") + "/cursors/"
-    cursors = await broker.segments._metadata.list_keys(prefix, keys.prefix_end(prefix))
+    cursors = await broker.metadata.list_keys(prefix, keys.prefix_end(prefix))
     assert {int(k.removeprefix(prefix)) for k in cursors} <= set(layout.segments), "a cursor of a segment that is gone"
     await broker.service.split_segment(TOPIC, layout.active[0].segment_id)
     assert (await layout_of(broker)).epoch == layout.epoch + 1

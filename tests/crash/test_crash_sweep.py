@@ -27,7 +27,7 @@ def sweep(driver: Driver, scenario: str, action: int, *, step: int = 1, kinds: i
         n += step
 
 
-@pytest.mark.parametrize("scenario", ["append", "roll", "seal", "recover", "delete", "relaxed"])
+@pytest.mark.parametrize("scenario", ["append", "roll", "seal", "recover", "delete", "expire", "relaxed"])
 def test_d1_to_d6_kill_before_every_durable_call(driver: Driver, scenario: str) -> None:
     assert sweep(driver, scenario, KILL_BEFORE) > 15
 

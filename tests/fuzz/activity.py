@@ -69,4 +69,4 @@ async def use(broker: Broker, client: AsyncClient, note: Callable[[], Awaitable[
 
 async def values(broker: Broker, note: Callable[[], Awaitable[None]]) -> list[bytes]:
     await note()
-    return [record.value for record in await broker._metadata.list("", "\U0010ffff")]
+    return [record.value for record in await broker.metadata.list("", "\U0010ffff")]

@@ -1,4 +1,4 @@
-"""A small data directory with a bit of everything, quiet when it ends.
+"""A small data directory with a bit of everything, quiet when it ends: each byte of it is damaged once.
 
 usage: python -m tests.fuzz.directory_program DIR closed|killed
 """
@@ -18,7 +18,7 @@ from engine.broker import server
 from engine.storage.file.format import HEADER_SIZE_MAX, Header
 
 CONFIG = {"retention_time": None, "scalable_topic_auto_scale_enabled": False}
-FILE_SIZE = 4096  # so that a segment has several
+FILE_SIZE = 4096  # 13 of these messages: each segment has a full file and a short one
 NAME = "reader"  # of every consumer: after a kill it goes on as itself, and has the place that is kept for it
 QUIET_S_MAX = 60.0
 
@@ -32,7 +32,7 @@ def main(directory: str, ending: str) -> None:
     e.admin.create_topic("loose", durability="interval")
     subscribe(e, "loose")
     with e.producer("loose") as producer:
-        send(producer, 0, 20)
+        send(producer, 0, 14)
     if ending == "killed":
         wait_until_quiet(e, Path(directory))
         os.kill(os.getpid(), signal.SIGKILL)
@@ -56,16 +56,16 @@ def shaped(e: engine.Engine) -> list[Any]:
     e.admin.create_topic("shaped")
     subscribe(e, "shaped")
     producer = e.producer("shaped", name="numbered")
-    send(producer, 0, 60)
+    send(producer, 0, 16)
     stream = e.stream_consumer("shaped", "stream", name=NAME)
     queue = e.queue_consumer("shaped", "queue", name=NAME)
-    for n in range(20):
+    for n in range(8):
         message = received(stream)
-        if n == 12:
+        if n == 5:
             stream.acknowledge_cumulative(message)
-    queue.acknowledge([received(queue) for _ in range(30)][::2])
+    queue.acknowledge([received(queue) for _ in range(10)][::2])
     e.admin.split_segment("shaped", 0)
-    send(producer, 60, 60)
+    send(producer, 16, 30)
     return [producer, stream, queue]
 
 

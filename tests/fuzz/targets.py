@@ -27,11 +27,11 @@ from engine._native.format.entry import verify, walk
 from engine._native.serve import log
 from engine.broker.cluster.segment_calls import unpack_args, unpack_spec
 from engine.broker.upkeep.offline import read_log
-from engine.client.base.compression import decompressor
 from engine.client.topic.layout import TopicLayout
 from engine.errors import CorruptionError, EngineError, ProtocolError
 from engine.metadata.wal import find_damage
 from engine.model.autoscale import AutoScalePolicyOverride
+from engine.model.compression import decompressor
 from engine.model.hashrange import HashRange
 from engine.model.layout import SegmentLayout
 from engine.model.load import SegmentLoadStats

@@ -39,6 +39,7 @@ LIKELY: dict[str, list[Any]] = {
     "producer_name": ["p"],
     "access_mode": ["shared"],
     "at": ["latest", 0],
+    "when": ["earliest", "latest", 0, -1, 2**62],
     "bucketBoundaries": [BUCKETS],
     "create": [True],
     "instance": ["i"],

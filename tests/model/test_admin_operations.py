@@ -12,7 +12,7 @@ import pytest
 
 from engine import errors
 from engine.errors import EngineError, InvalidArgumentError, ProtocolError
-from engine.model.admin_answers import NamespacePolicy
+from engine.model.admin_answers import NamespacePolicy, TopicPolicy
 from engine.model.admin_methods import AdminMethods
 from engine.model.admin_operations import (
     CREATE_TOPIC,
@@ -25,7 +25,7 @@ from engine.model.admin_operations import (
 )
 from engine.model.admin_parameters import Kind, Where
 from engine.model.admin_requests import NO_BODY, Leader, Operation
-from engine.model.policies import NamespacePolicies
+from engine.model.policies import NamespacePolicies, TopicPolicies
 
 ODD = "a&b?c+d%2F {e}ü"  # a name of every character that a path must quote
 TOPIC = f"topic://public/default/{ODD}"
@@ -45,8 +45,11 @@ VALUES: dict[str, Any] = {
     "segment": f"segment://public/default/{ODD}/0000-7fff-1",
     "subscriptions": [ODD, "t"],
     "force": True,
+    "own": True,
+    "auto_scale": {"max_segments": 9},
     "subscription": ODD,
     "initial_position": "earliest",
+    "kind": "queue",
     "when": datetime(2020, 1, 1, tzinfo=UTC),
     "first": 10,
     "last": 19,
@@ -90,7 +93,7 @@ def test_a_row_agrees_with_itself(operation: Operation[Any]):
     parts = [part for p in operation.among(Where.PATH) for part in p.parts]
     assert sorted(parts) == sorted(re.findall(r"{(\w+)}", operation.path))
     assert set(parts) <= PARTS.keys()
-    assert operation.verb in ("GET", "PUT", "POST", "DELETE")
+    assert operation.verb in ("GET", "PUT", "PATCH", "POST", "DELETE")
     assert operation.verb != "GET" or not operation.takes_body
     assert not operation.no_fields or not operation.fields
     assert len(operation.among(Where.BODY)) <= 1
@@ -179,6 +182,8 @@ def test_overrides_travel_by_the_names_of_the_specification():
 def test_the_described_policies_are_the_policies():
     fields = {name: getattr(NamespacePolicy(), name) for name in NamespacePolicy.__struct_fields__}
     assert fields == NamespacePolicies().to_mapping()
+    fields = {name: getattr(TopicPolicy(), name) for name in TopicPolicy.__struct_fields__}
+    assert fields == TopicPolicies().to_mapping()
 
 
 def test_text_that_is_none_is_refused():

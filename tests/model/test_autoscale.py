@@ -67,7 +67,9 @@ def test_semantics_34_what_is_wrong_only_together_disables_and_raises_nothing(
         {"max_dag_depth": -1},
         {"max_buckets": True},
         {"split_cooldown": -1},
-        {"merge_window": "5m"},
+        {"merge_window": "5x"},
+        {"max_segments": "5"},
+        {"split_msg_rate_in_threshold": "5k"},
         {"merge_cooldown": float("nan")},
         {"split_msg_rate_in_threshold": float("inf")},
         {"merge_msg_rate_in_threshold": 10**400},
@@ -127,3 +129,11 @@ def test_a_damaged_policy_in_a_record_is_named() -> None:
     fields = {**SegmentLayout.create(now_ms=1).to_metadata(), "autoScalePolicy": {"maxSegments": "many"}}
     with pytest.raises(CorruptionError, match=r"autoScalePolicy.*max_segments must be .*, got 'many'"):
         SegmentLayout.from_metadata(fields)
+
+
+def test_times_and_sizes_may_be_text_with_a_unit() -> None:
+    override = AutoScalePolicyOverride.of_json({"mergeWindow": "5m", "splitBytesRateInThreshold": "50MB"})
+    assert override.to_mapping() == {"merge_window": 300.0, "split_bytes_rate_in_threshold": 50.0 * 2**20}
+    assert override.to_json() == {"mergeWindow": 300.0, "splitBytesRateInThreshold": 50.0 * 2**20}
+    with pytest.raises(InvalidArgumentError, match='merge_window must be a number of seconds, or text as "5m", from 0'):
+        AutoScalePolicyOverride.of({"merge_window": "soon"})

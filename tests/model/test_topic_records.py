@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import json
 
 import pytest
 
 from engine.errors import CorruptionError, InvalidArgumentError
 from engine.model.access import AccessMode
-from engine.model.policies import NamespacePolicies
+from engine.model.layout import SegmentLayout
+from engine.model.policies import NamespacePolicies, TopicPolicies, policies_of_topic, resolved
 from engine.model.subscriptions import (
     ConsumerRegistration,
     DeliveryMode,
@@ -76,16 +79,48 @@ def test_policies_round_trip_and_defaults() -> None:
     policies = NamespacePolicies.of({"retention_time_s": 60, "retention_size_bytes": 10, "durability": "os"})
     assert NamespacePolicies.from_json(policies.to_json()) == policies
     assert NamespacePolicies.of(policies.to_mapping()) == policies
-    assert NamespacePolicies().retention_time_s == 7 * 24 * 3600
     assert NamespacePolicies.of({"retention_time_s": -1, "retention_size_bytes": -1}).retention_time_s == -1  # for ever
     assert NamespacePolicies.from_json(b"{}") == NamespacePolicies()
+    assert not NamespacePolicies()
+    assert policies.changed({"durability": None, "retention_time_s": 0}).said() == {
+        "retention_time_s": 0,
+        "retention_size_bytes": 10,
+    }
+
+
+def test_policies_are_resolved_field_by_field() -> None:
+    broker = NamespacePolicies(7, -1, "fsync", True)
+    namespace = NamespacePolicies.of({"retention_time_s": 0, "auto_create_topics": False})
+    assert resolved(None, namespace, broker) == {
+        "retention_time_s": 0,
+        "auto_create_topics": False,
+        "retention_size_bytes": -1,
+        "durability": "fsync",
+    }
+    assert resolved(TopicPolicies(retention_time_s=-1), namespace, broker)["retention_time_s"] == -1
+
+
+def test_policies_that_replace_all_name_all() -> None:
+    with pytest.raises(InvalidArgumentError, match="got none for retention_size_bytes; to change some, merge"):
+        NamespacePolicies.of_all({"retention_time_s": 5, "durability": "os", "auto_create_topics": None})
+
+
+def test_a_topics_policies_are_in_its_record_only_where_it_has_some() -> None:
+    layout = SegmentLayout.create(now_ms=1)
+    assert b"policies" not in layout.to_json()
+    kept = dataclasses.replace(layout, policies=TopicPolicies(retention_size_bytes=-1))
+    assert SegmentLayout.from_json(kept.to_json()) == kept
+    assert policies_of_topic(kept.to_json()) == kept.policies
+    damaged = kept.to_json().replace(b"-1", b'"x"')
+    with pytest.raises(CorruptionError, match="retention_size_bytes"):
+        SegmentLayout.from_json(damaged)
 
 
 @pytest.mark.parametrize(
     "wrong",
     [
         {"retention_time_s": 1.5},
-        {"retention_time_s": None},
+        {"auto_create_topics": 1},
         {"retention_time_s": -2},
         {"retention_size_bytes": -5},
         {"retention_size_bytes": "1"},
@@ -101,6 +136,8 @@ def test_policies_refuse_and_name_the_field(wrong: dict[str, object]) -> None:
 def test_policies_of_a_version_for_which_every_negative_number_had_no_limit() -> None:
     read = NamespacePolicies.from_json(b'{"retentionTimeSeconds":-7,"retentionSizeBytes":-2}')
     assert (read.retention_time_s, read.retention_size_bytes) == (-1, -1)
+    read = NamespacePolicies.from_json(b'{"retentionTimeSeconds":5,"retentionSizeBytes":null,"durability":null}')
+    assert (read.retention_size_bytes, read.durability) == (-1, None), "null was no limit by size"
 
 
 def test_damaged_policies_are_corruption() -> None:

@@ -150,7 +150,8 @@ def test_a_message_says_everything():
     assert (first.segment_id, first.offset, second.offset) == (3, 10, 11)
     assert first.id == (3, 10, {9: 1, 3: 11})
     assert second.id == (3, 11, {9: 1, 3: 12})
-    assert repr(first) == "<Message topic='topic://public/default/t' segment=3 offset=10 key=b'key' size=8>"
+    place = "<Message topic='topic://public/default/t' segment=3 offset=10"
+    assert repr(first) == f"{place} key=b'key' value=b'value' properties={{'a': 'ü'}}>"
 
 
 def test_a_keyless_message_has_no_key():

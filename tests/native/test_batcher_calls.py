@@ -15,8 +15,8 @@ from engine._native.format.entry import Entry, compress
 from engine._native.produce.batcher import Batcher
 from engine._native.produce.hashing import key32
 from engine._native.produce.sealed import expand
-from engine.client.base.compression import compressor, decompressor
 from engine.errors import CorruptionError, InvalidArgumentError, QueueFullError
+from engine.model.compression import compressor, decompressor
 from tests.native.batchers import HALVES, WHOLE, batcher, sealed
 from tests.reference.entry_reference import PlainMessage, decode
 

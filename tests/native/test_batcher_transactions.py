@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from engine._native.format.entry import Entry, compress
 from engine._native.produce.batcher import Batcher
 from engine._native.produce.sealed import SealedEntry, TransactionScope
-from engine.client.base.compression import compressor, decompressor
 from engine.errors import InvalidArgumentError, TransactionConflictError
+from engine.model.compression import compressor, decompressor
 from tests.native.batchers import HALVES, LAYOUTS, WHOLE, batcher, sealed
 from tests.reference.entry_reference import decode
 

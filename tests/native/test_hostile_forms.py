@@ -7,8 +7,8 @@ import pytest
 from engine._native.consume.batch import decode_block
 from engine._native.format.entry import verify
 from engine._native.serve import log
-from engine.client.base.compression import decompressor
 from engine.errors import CorruptionError, MessageTooLargeError
+from engine.model.compression import decompressor
 from tests.reference.entry_reference import Stamp, stamped
 from tests.reference.hostile_entries import COUNT, DAMAGED, FORMS, READABLE, TAKEN_BY_OLDER, Form, flags_are_right, good
 

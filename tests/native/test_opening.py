@@ -10,8 +10,8 @@ import pytest
 from engine._native.consume.entry_queue import EntryQueue
 from engine._native.consume.opening import damaged_entry, first_value, take_block
 from engine._native.format.entry import Entry
-from engine.client.base.compression import compressor, decompressor
 from engine.errors import CorruptionError
+from engine.model.compression import compressor, decompressor
 from tests.reference.entry_reference import PlainMessage, Stamp, body_of, stamped
 from tests.reference.hostile_entries import COUNT, DAMAGING, FORMS, good, seal
 

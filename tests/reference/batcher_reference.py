@@ -75,7 +75,8 @@ class ModelBatcher:
     def set_layout(self, starts: list[int], ids: list[int], ends: list[list[int]]) -> None:
         self.seal_all()
         self.starts, self.ids, self.ends = starts, ids, ends
-        self.turn, self.turns = 0, [0] * len(starts)
+        producer_id = int(xxhash.xxh64_intdigest(self.name, 42))
+        self.turn, self.turns = producer_id % len(starts), [producer_id >> 32 & 0xFFFF] * len(starts)
         self.open = {(s, b): OpenBatch() for s in range(len(starts)) for b in range(len(ends[s]))}
         self.open[len(starts), 0] = OpenBatch()  # keyless, sealed last
 

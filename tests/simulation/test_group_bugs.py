@@ -100,7 +100,7 @@ def test_forget_what_sharers_acknowledged_when_one_reads_alone(monkeypatch: pyte
 
 def test_save_nothing_of_what_is_acknowledged_by_bucket(monkeypatch: pytest.MonkeyPatch) -> None:
     def forget(subscription: HostedSubscription, *said: Any) -> asyncio.Future[None]:
-        return subscription._then_look(subscription.cursor.ack_individual(()))
+        return subscription._then_check_drained(subscription.cursor.ack_individual(()))
 
     for way in ("ack_runs", "ack_set"):
         monkeypatch.setattr(HostedSubscription, way, forget)
@@ -212,7 +212,7 @@ def test_deliver_before_its_time(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_never_deliver_what_was_delayed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Delays, "_look", lambda delays: None)
+    monkeypatch.setattr(Delays, "_release_due", lambda delays: None)
     assert flagged("DELAY", lambda seed: run_queue(seed, QueuePlan(life_s=float("inf"))))
 
 

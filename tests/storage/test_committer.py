@@ -38,7 +38,7 @@ class Bench:
         self.segment = NotedSegment()
         mount = self.disk.mount()
         context = make_context(mount, self.workers, **config)
-        self.measures = context.measures
+        self.metrics = context.metrics
         self.commit = Committer(self.segment, context, mode, created(mount, plan(0, durability=mode)), lease)
         self.sent = 0
         self.futures: list[asyncio.Future[Any]] = []
@@ -274,14 +274,14 @@ async def test_after_a_failed_sync_the_log_goes_on_in_a_new_file() -> None:
     await bench.append()
     await bench.run()
     assert bench.outcomes() == ["ok", "UnknownOutcomeError"]
-    assert bench.measures.trouble is not None
+    assert bench.metrics.trouble is not None
     await bench.append()
     assert bench.jobs == 1, "the append waits for the file"
     await bench.workers.run_all()
     assert bench.outcomes() == ["ok", "UnknownOutcomeError", "ok"]
     assert bench.commit.file is not None
     assert bench.commit.file.first_offset == 1
-    assert bench.measures.trouble is None
+    assert bench.metrics.trouble is None
 
 
 async def test_in_a_relaxed_mode_the_offsets_of_what_was_readable_are_given_up() -> None:

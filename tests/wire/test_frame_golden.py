@@ -1,4 +1,4 @@
-"""Frames of transactions, byte by byte: what was written once is read the same by every later build."""
+"""Frames of transactions and subscriptions, byte by byte: what was written is read the same by later builds."""
 
 from __future__ import annotations
 
@@ -17,6 +17,16 @@ ID = "0123456789abcdef"
 FRAMES: dict[str, tuple[Command, dict[str, Any], bytes]] = {
     "v1-new-txn": (Command.NEW_TXN, {"request_id": 1, "timeout": 60.0, "name": "batch-7"}, b""),
     "v1-end-txn": (Command.END_TXN, {"request_id": 2, "id": ID, "action": "commit", "accepted": ["task-1.0"]}, b""),
+    "v1-seek-subscription": (
+        Command.SEEK_SUBSCRIPTION,
+        {"request_id": 7, "topic": "topic://public/default/t", "subscription": "s", "when": 1_700_000_000_000},
+        b"",
+    ),
+    "v1-delete-subscription": (
+        Command.DELETE_SUBSCRIPTION,
+        {"request_id": 8, "topic": "topic://public/default/t", "subscription": "s"},
+        b"",
+    ),
     "v1-txn-state": (Command.TXN_STATE, {"request_id": 3, "id": ID}, b""),
     "v1-send-in-txn": (
         Command.SEND,

@@ -41,9 +41,9 @@ class LoopLag:
     def _ask(self) -> None:
         loop = asyncio.get_running_loop()
         self._due = loop.time() + PERIOD_S
-        self._timer = loop.call_at(self._due, self._look)
+        self._timer = loop.call_at(self._due, self._measure)
 
-    def _look(self) -> None:
+    def _measure(self) -> None:
         late = max(asyncio.get_running_loop().time() - self._due, 0.0)
         self._last.append(late)
         self.histogram.observe(late)

@@ -27,6 +27,7 @@ from engine.broker.settings.current import CurrentConfig
 from engine.broker.upkeep.idle import IdleLoop
 from engine.broker.upkeep.load_reporter import LoadReports
 from engine.broker.upkeep.retention import RetentionLoop
+from engine.broker.upkeep.stocktaking import Stocktaking
 from engine.broker.upkeep.transaction_sweep import TransactionSweep
 from engine.clock import Clock
 from engine.control.base.config import ControlConfig
@@ -70,6 +71,7 @@ class Parts:
     admin: AdminService
     loads: LoadReports
     retention: RetentionLoop
+    stocktaking: Stocktaking
     loops: tuple[Loop, ...]
 
 
@@ -115,7 +117,13 @@ def build(base: Foundation, observed: Observed) -> Parts:
         loaded=service.scaling.loaded,
     )
     retention = RetentionLoop(service, segments, subscriptions, config, base.clock, admin.prune_segment)
-    loops: list[Loop] = [("transactions", transactions.run), ("retention", retention.run), ("load reports", loads.run)]
+    stocktaking = Stocktaking(segments, members.ownership, base.store, base.metadata, base.memory.list_pace)
+    loops: list[Loop] = [
+        ("transactions", transactions.run),
+        ("retention", retention.run),
+        ("load reports", loads.run),
+        ("stocktaking", stocktaking.run),
+    ]
     if config.segment_idle_time is not None:
         loops.append(("idle segments", IdleLoop(segments, config.segment_idle_time).run))
     return Parts(
@@ -130,6 +138,7 @@ def build(base: Foundation, observed: Observed) -> Parts:
         admin=admin,
         loads=loads,
         retention=retention,
+        stocktaking=stocktaking,
         loops=tuple(loops),
     )
 
@@ -164,7 +173,8 @@ def storage_config(config: BrokerConfig) -> StorageConfig:
 def control_config(config: BrokerConfig) -> ControlConfig:
     """Control's part of the configuration."""
     return ControlConfig(
-        auto_create_topics=config.auto_create_topics and config.scalable_topic_enabled,
+        new_topics=config.scalable_topic_enabled,
+        auto_create_topics=config.auto_create_topics,
         segments=config.segments,
         entry_buckets=config.entry_buckets,
         durability=config.durability,

@@ -22,7 +22,7 @@ from engine.broker.cluster.membership import Membership
 from engine.broker.hosting.open_segments import OpenSegments
 from engine.broker.hosting.open_subscriptions import OpenSubscriptions
 from engine.broker.hosting.segment_host import SegmentHosting
-from engine.broker.pools.latency import Measures
+from engine.broker.pools.latency import BrokerMetrics
 from engine.broker.pools.partial_frames import HalfFrames
 from engine.broker.pools.pools import BrokerMemory
 from engine.broker.pools.ports import Pause
@@ -33,6 +33,7 @@ from engine.broker.session.keepalive import KeepAlive
 from engine.broker.settings.config import BrokerConfig
 from engine.broker.settings.current import CurrentConfig
 from engine.broker.settings.doors import Doors, check_exposed
+from engine.broker.upkeep.stocktaking import Stocktaking
 from engine.broker.upkeep.transaction_sweep import TransactionSweep
 from engine.broker.upkeep.unexplained import check_explained
 from engine.clock import Clock, SystemClock
@@ -91,7 +92,7 @@ class Broker:
         self.addresses = Addresses(self.current)
         self.clock: Clock = clock or SystemClock()
         self.memory = BrokerMemory(self.config)
-        self.measures = Measures(self.clock)
+        self.metrics = BrokerMetrics(self.clock)
         self.loop_lag = LoopLag()  # measured while the admin API is served
         self.tasks = Supervisor("broker")
         self.connections: Bag[Connection] = Bag()
@@ -106,6 +107,7 @@ class Broker:
         self._own_workers: NativeWorkers | None = None
         # Made by start().
         self.store: SegmentStore
+        self.metadata: MetadataStore  # its own, or the one that was handed in
         self.started_as: Identity
         self._parts: Parts | None = None
         self._pool = ChunkPool()
@@ -150,6 +152,11 @@ class Broker:
     def subscriptions(self) -> OpenSubscriptions:
         """The subscriptions of its open segments."""
         return self.parts.subscriptions
+
+    @property
+    def stocktaking(self) -> Stocktaking:
+        """What keeps the inventory of its segments."""
+        return self.parts.stocktaking
 
     @property
     def hosting(self) -> SegmentHosting:
@@ -221,6 +228,7 @@ class Broker:
         metadata = self._metadata
         if metadata is None:
             metadata = self._own_metadata = await self._open_metadata(executor)
+        self.metadata = metadata
         store = self.store = self._segment_store(metadata, executor)
         await check_explained(store, metadata, str(self._data), shared=self.shared)
         self.started_as = await raise_generation(metadata, store.rng)
@@ -228,7 +236,8 @@ class Broker:
         environment = Environment(
             publish=self.memory.publish,
             reads=self.memory.outbound.reads,
-            latency=self.measures,
+            open_entries=self.memory.open_entries,
+            latency=self.metrics,
             clock=self.clock,
             serving_since=self._serving_since,
         )
@@ -340,7 +349,7 @@ class Broker:
 
     def _accept(self, connection: Connection) -> Connection:
         self.connections.add(connection)
-        self.measures.accepted += 1
+        self.metrics.accepted += 1
         self.memory.callers.add(connection.caller)
         many = len(self.connections) > self.config.connections_max + _REFUSED_MAX
         if many or self._crowded(connection, _REFUSED_MAX):
@@ -380,10 +389,10 @@ class Broker:
         if self.refusing:
             return ConnectError("the broker is not running")
         if len(self.connections) > self.config.connections_max:
-            self.measures.refused += 1
+            self.metrics.refused += 1
             return ConnectError(f"the broker has its maximum of {self.config.connections_max} connections")
         if self._crowded(connection):
-            self.measures.refused += 1
+            self.metrics.refused += 1
             most = self.config.connections_per_address_max
             return ConnectError(f"the broker has its maximum of {most} connections from this address")
         return None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from datetime import UTC, datetime
 from typing import Any, TypeVar
 
@@ -10,7 +10,8 @@ import click
 
 from engine.cli import lines, output
 from engine.cli.connection import connect, connection_options, json_option
-from engine.cli.values import duration, namespace_name, size, topic_name
+from engine.cli.values import duration, key_values, namespace_name, size, topic_name
+from engine.limits import MIB
 from engine.model.autoscale import NAMES, AutoScalePolicyOverride
 from engine.model.names import TopicName
 
@@ -37,6 +38,18 @@ def policy_options(command: F) -> F:
     return click.option("--enable/--disable", "enabled", default=None, help="Whether topics scale automatically.")(
         command
     )
+
+
+def fields_of(texts: Iterable[str]) -> dict[str, Any]:
+    """Fields as typed: max-segments=8. Raises a usage error."""
+    chosen: dict[str, Any] = {}
+    for text, value in key_values(tuple(texts)).items():
+        name = text.replace("-", "_")
+        if name not in NAMES:
+            raise click.BadParameter(f"{text!r} is no field of the policy; known are {', '.join(NAMES)}")
+        kind = click.BOOL if name == "enabled" else field_type(name)[0]
+        chosen[name] = click.types.convert_type(kind).convert(value, None, None)
+    return chosen
 
 
 def said(options: Mapping[str, Any]) -> dict[str, Any]:
@@ -175,7 +188,16 @@ def decision_text(decision: Mapping[str, Any] | None) -> str:
     of = f" of {', '.join(map(str, decision['segments']))}" if decision["segments"] else ""
     others = [reason for reason in decision["suppressed"] if reason != decision["reason"]]
     held = f"; held back by {', '.join(others)}" if others else ""
-    return f"{at}: {decision['action']}{of}, because: {decision['reason']}{held}"
+    return f"{at}: {decision['action']}{of}, because: {decision['reason']}{cause_text(decision.get('cause'))}{held}"
+
+
+def cause_text(cause: Mapping[str, Any] | None) -> str:
+    """The rate for which a segment was split."""
+    if cause is None:
+        return ""
+    unit = "MiB/s" if "bytes" in cause["rate"] else "messages/s"
+    value, threshold = (cause[name] / (MIB if "bytes" in cause["rate"] else 1) for name in ("value", "threshold"))
+    return f" ({cause['rate']}: {value:,.1f} {unit}, above {threshold:,.1f})"
 
 
 def counts_text(counts: Mapping[str, int]) -> str:

@@ -209,7 +209,7 @@ def entry_row(entry: Any) -> dict[str, Any]:
 
 def message_rows(entry: Any) -> list[dict[str, Any]]:
     """One line for each message of an entry."""
-    from engine.client.base.compression import decompressor
+    from engine.model.compression import decompressor
 
     return [
         {

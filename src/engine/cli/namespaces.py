@@ -1,4 +1,4 @@
-"""`engine namespaces`: get, set, remove the policies of a namespace's topics."""
+"""`engine namespaces`: get, set, unset, remove the policies of a namespace's topics."""
 
 from __future__ import annotations
 
@@ -6,21 +6,11 @@ from typing import Any
 
 import click
 
-from engine.cli import autoscale, lines, output
+from engine.cli import autoscale, lines
 from engine.cli.connection import connect, connection_options, json_option
-from engine.cli.values import duration, namespace_name, size
-
-FOR_EVER = -1
-
-
-def retention_time(text: str) -> int:
-    """Whole seconds as typed: -1, 90, 36h, 7d."""
-    return FOR_EVER if text == str(FOR_EVER) else int(duration(text))
-
-
-def retention_size(text: str) -> int:
-    """Bytes as typed: -1, 50MB."""
-    return FOR_EVER if text == str(FOR_EVER) else size(text)
+from engine.cli.policies import given, names, print_policies, retention_options
+from engine.cli.values import namespace_name
+from engine.model.policies import NamespacePolicies
 
 
 @click.group()
@@ -33,34 +23,27 @@ def command() -> None:
 @json_option
 @connection_options
 def get(namespace: str, url: str, data: str | None, as_json: bool) -> None:
-    """The policies in effect."""
+    """Show the policies in effect, and which of them the namespace sets itself."""
     with connect(url, data) as client:
         found = client.admin.get_namespace_policies(namespace)
-    if as_json:
-        output.print_json(found)
-    else:
-        output.print_facts((name, shown(name, value)) for name, value in found.items())
+        own = client.admin.get_namespace_policies(namespace, own=True)
+    print_policies(found, own, "namespace", as_json)
 
 
 @command.command("set")
 @click.argument("namespace", type=namespace_name)
-@click.option("--retention-time", type=retention_time, metavar="DURATION", help="-1: for ever. [default: 7d]")
-@click.option("--retention-size", type=retention_size, metavar="BYTES", help="Per segment. [default: -1, no limit]")
+@retention_options
 @click.option("--durability", type=click.Choice(["fsync", "interval", "os"]), help="Of topics made from now on.")
+@click.option(
+    "--auto-create-topics/--no-auto-create-topics", default=None, help="Whether producers and consumers create topics."
+)
 @connection_options
-def set_policies(
-    namespace: str,
-    url: str,
-    data: str | None,
-    retention_time: int | None,
-    retention_size: int | None,
-    durability: str | None,
-) -> None:
-    """Replace all policies: one that is not given returns to its default."""
-    said = {"retention_time_s": retention_time, "retention_size_bytes": retention_size, "durability": durability}
-    policies = {name: value for name, value in said.items() if value is not None}
-    if not policies:
-        raise click.UsageError("give at least one policy; `engine namespaces remove` returns to the broker's defaults")
+def set_policies(namespace: str, url: str, data: str | None, **options: Any) -> None:
+    """Set policies of a namespace; those not given stay.
+
+    Example: engine namespaces set public/default --retention-time 36h
+    """
+    policies = given(options, "namespaces unset NAMESPACE")
     with connect(url, data, create=True) as client:
         client.admin.set_namespace_policies(namespace, policies)
     lines.say(f"set the policies of {namespace}")
@@ -68,21 +51,35 @@ def set_policies(
 
 @command.command()
 @click.argument("namespace", type=namespace_name)
+@click.argument("policies", nargs=-1, metavar="[POLICY]...")
+@click.option("--all", "everything", is_flag=True, help="All of them.")
+@connection_options
+def unset(namespace: str, policies: tuple[str, ...], everything: bool, url: str, data: str | None) -> None:
+    """Leave policies of a namespace to the broker again.
+
+    Example: engine namespaces unset public/default retention-time durability
+    """
+    said = names(policies, NamespacePolicies().to_mapping())
+    if bool(said) == everything:
+        raise click.UsageError("name policies, or give --all")
+    _leave(namespace, url, data, said)
+
+
+@command.command()
+@click.argument("namespace", type=namespace_name)
 @connection_options
 def remove(namespace: str, url: str, data: str | None) -> None:
-    """Return to the broker's defaults."""
+    """The same as `unset --all`: return to the broker's policies."""
+    _leave(namespace, url, data, [])
+
+
+def _leave(namespace: str, url: str, data: str | None, policies: list[str]) -> None:
     with connect(url, data) as client:
-        client.admin.remove_namespace_policies(namespace)
-    lines.say(f"{namespace} has the broker's defaults")
+        if policies:
+            client.admin.set_namespace_policies(namespace, dict.fromkeys(policies))
+        else:
+            client.admin.remove_namespace_policies(namespace)
+    lines.say(f"{namespace} has the broker's {', '.join(policies) or 'policies'}")
 
 
 command.add_command(autoscale.namespaces)
-
-
-def shown(name: str, value: Any) -> Any:
-    """A policy as people read it."""
-    if name == "durability":
-        return value or "the broker's"
-    if value is None or value == FOR_EVER:
-        return "for ever" if name == "retention_time_s" else "no limit"
-    return f"{value:,} s" if name == "retention_time_s" else output.size(value)

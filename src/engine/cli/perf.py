@@ -1,4 +1,4 @@
-"""`engine perf produce|consume`: what this machine does, measured through the public client."""
+"""`engine perf produce|consume`: throughput and latency on this machine, measured through the public client."""
 
 from __future__ import annotations
 
@@ -26,18 +26,20 @@ Chunk = tuple[list[bytes], list[bytes] | None]  # values and keys
 
 @click.group()
 def command() -> None:
-    """Measure: messages and bytes a second, and how long an acknowledgement takes."""
+    """Measure throughput (messages/s, bytes/s) and the latency of acknowledgements."""
 
 
 @command.command()
-@click.option("--topic", default="perf", show_default=True, help="Made if it is not there.")
+@click.option("--topic", default="perf", show_default=True, help="Created if it does not exist.")
 @click.option("-n", "--messages", type=click.IntRange(1), default=1_000_000, show_default=True)
-@click.option("--size", type=click.IntRange(0), default=100, show_default=True, help="Bytes of a value.")
-@click.option("--keys", type=click.IntRange(0), default=10_000, show_default=True, help="Different keys; 0: keyless.")
+@click.option("--size", type=click.IntRange(0), default=100, show_default=True, help="Size of a value in bytes.")
+@click.option(
+    "--keys", type=click.IntRange(0), default=10_000, show_default=True, help="Number of distinct keys; 0: no keys."
+)
 @click.option("--mode", type=click.Choice(["one", "bulk", "wait"]), default="one", show_default=True,
-              help="send_nowait each; send_batch; or send and wait for each acknowledgement.")  # fmt: skip
-@click.option("--rate", type=click.IntRange(1), help="Messages a second, instead of as many as go.")
-@click.option("--segments", type=click.IntRange(1), default=1, show_default=True, help="If the topic is made.")
+              help="one: send_nowait; bulk: send_batch; wait: send, and wait for each acknowledgement.")  # fmt: skip
+@click.option("--rate", type=click.IntRange(1), help="Messages per second; default: as fast as possible.")
+@click.option("--segments", type=click.IntRange(1), default=1, show_default=True, help="Segments of a new topic.")
 @click.option("--durability", type=click.Choice(["fsync", "interval", "os"]), default="fsync", show_default=True)
 @click.option("--compression", type=click.Choice(["none", "lz4", "zstd"]), default="none", show_default=True)
 @json_option
@@ -56,7 +58,7 @@ def produce(
     compression: str,
     as_json: bool,
 ) -> None:
-    """Send messages as fast as the engine takes them, or at a steady rate, and wait until all are durable."""
+    """Send messages as fast as possible, or at a steady rate, and wait until all are durable."""
     with connect(url, data, create=True) as client:
         make_topic(client, topic, segments, durability)
         with client.producer(topic, compression=cast(CompressionName, compression)) as producer:
@@ -73,11 +75,11 @@ def produce(
 
 
 def make_topic(client: Client, topic: str, segments: int, durability: str) -> None:
-    """The topic, if it is not there."""
+    """Create the topic unless it exists."""
     try:
         client.admin.create_topic(topic, segments=segments, durability=durability)
     except AlreadyExistsError:
-        lines.say(f"{topic} is there already: --segments and --durability are as it was made")
+        lines.say(f"{topic} exists already: --segments and --durability are ignored")
 
 
 def chunks(messages: int, size: int, keys: int, step: int) -> Iterator[Chunk]:
@@ -91,7 +93,7 @@ def chunks(messages: int, size: int, keys: int, step: int) -> Iterator[Chunk]:
 
 
 def paced(work: Iterable[Chunk], rate: int) -> Iterator[Chunk]:
-    """Each chunk when it is due."""
+    """Yield each chunk when it is due at `rate` messages per second."""
     start, count = time.perf_counter(), 0
     for chunk in work:
         time.sleep(max(0.0, start + count / rate - time.perf_counter()))
@@ -100,7 +102,7 @@ def paced(work: Iterable[Chunk], rate: int) -> Iterator[Chunk]:
 
 
 def send(producer: Any, work: Iterable[Chunk], mode: str, total: int) -> tuple[list[float], float]:
-    """Send all chunks; (how long each acknowledgement took in `wait` mode, seconds altogether)."""
+    """Send all chunks. Returns (seconds per acknowledgement, in `wait` mode; total seconds)."""
     waits: list[float] = []
     one_chunk = {"one": send_one_by_one, "bulk": send_bulk, "wait": send_and_wait}[mode]
     with output.progress() as bar:
@@ -114,7 +116,7 @@ def send(producer: Any, work: Iterable[Chunk], mode: str, total: int) -> tuple[l
 
 
 def send_one_by_one(producer: Any, values: list[bytes], keys: list[bytes] | None) -> list[float]:
-    """As a program that has one message at a time."""
+    """Like a program that produces one message at a time."""
     send_nowait = producer.send_nowait
     if keys is None:
         for value in values:
@@ -126,13 +128,13 @@ def send_one_by_one(producer: Any, values: list[bytes], keys: list[bytes] | None
 
 
 def send_bulk(producer: Any, values: list[bytes], keys: list[bytes] | None) -> list[float]:
-    """As a program that has columns."""
+    """Like a program whose data are columns."""
     producer.send_batch(values, keys=keys)
     return []
 
 
 def send_and_wait(producer: Any, values: list[bytes], keys: list[bytes] | None) -> list[float]:
-    """As a program that needs each acknowledgement before it goes on; seconds for each."""
+    """Like a program that needs each acknowledgement before it continues. Returns the seconds of each."""
     waits = []
     for index, value in enumerate(values):
         start = time.perf_counter()
@@ -142,7 +144,7 @@ def send_and_wait(producer: Any, values: list[bytes], keys: list[bytes] | None) 
 
 
 def percentiles(waits: list[float]) -> dict[str, float]:
-    """Milliseconds at the usual places; empty when nothing was timed."""
+    """{"p50_ms", "p99_ms", "p99.9_ms": milliseconds}; empty when nothing was timed."""
     if not waits:
         return {}
     ordered = sorted(waits)
@@ -154,15 +156,19 @@ def percentiles(waits: list[float]) -> dict[str, float]:
 
 @command.command()
 @click.option("--topic", default="perf", show_default=True)
-@click.option("-n", "--messages", type=click.IntRange(1), help="Stop after so many; otherwise when none come any more.")
-@click.option("-s", "--subscription", help="Read and acknowledge as this subscription, instead of as a checkpoint.")
-@click.option("--columns", is_flag=True, help="Take each batch as an Arrow table instead of message by message.")
+@click.option("-n", "--messages", type=click.IntRange(1), help="Stop after this many; default: when no more arrive.")
+@click.option(
+    "-s",
+    "--subscription",
+    help="Read with a stream consumer of this subscription, and acknowledge; default: a checkpoint consumer.",
+)
+@click.option("--columns", is_flag=True, help="Read each batch as an Arrow table instead of message by message.")
 @json_option
 @connection_options
 def consume(
     url: str, data: str | None, topic: str, messages: int | None, subscription: str | None, columns: bool, as_json: bool
 ) -> None:
-    """Read a topic from its start as fast as it comes."""
+    """Read a topic from its start as fast as possible."""
     if columns and importlib.util.find_spec("pyarrow") is None:
         raise UnsupportedError("--columns needs pyarrow 17 or later: pip install pyarrow")
     with connect(url, data) as client, open_reader(client, topic, subscription) as consumer:
@@ -175,7 +181,7 @@ def consume(
 
 
 def open_reader(client: Client, topic: str, subscription: str | None) -> Any:
-    """A consumer that starts at the beginning."""
+    """A consumer that starts at the earliest message."""
     from engine.model.positions import Checkpoint
 
     if subscription is None:
@@ -184,7 +190,7 @@ def open_reader(client: Client, topic: str, subscription: str | None) -> Any:
 
 
 def read(consumer: Any, messages: int | None, *, columns: bool, acknowledge: bool) -> tuple[int, int, float]:
-    """(messages, bytes of values, seconds from the start to the last of them)."""
+    """Returns (messages, bytes of their values, seconds from the start to the last message)."""
     count = byte_count = 0
     measure = column_bytes if columns else value_bytes
     with output.progress() as bar:
@@ -205,7 +211,7 @@ def read(consumer: Any, messages: int | None, *, columns: bool, acknowledge: boo
 
 
 def value_bytes(batch: Any) -> int:
-    """Look at every message, as a program that handles them one by one."""
+    """Access every message, like a program that handles them one by one."""
     return sum(len(message.value) for message in batch)
 
 

@@ -20,7 +20,7 @@ from engine.cli.serve import (
     rest_at,
     said_with,
     serve_until,
-    told_to_stop,
+    stop_signal,
 )
 from engine.cli.values import service_url
 
@@ -101,7 +101,7 @@ async def serve(
     from engine.cli.reloading import reload_proxy
     from engine.proxy.server import Proxy
 
-    stopped = told_to_stop()
+    stopped = stop_signal()
     proxy = Proxy(config)
     on_hangup(lambda: reload_proxy(proxy, load()))
     try:

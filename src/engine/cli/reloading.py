@@ -1,4 +1,4 @@
-"""What a running broker or proxy takes over of a configuration that is read again; the rest needs a restart."""
+"""Applies a reloaded configuration to a running broker or proxy, as far as that is possible without a restart."""
 
 from __future__ import annotations
 
@@ -27,19 +27,19 @@ PROXY_KEYS = (*_DOORS, "broker_token")
 
 
 def reload_broker(broker: Broker, config: BrokerConfig) -> None:
-    """Let the broker go on with `config`, as far as it can without a restart; connections that are there stay.
+    """Apply what `config` changes, except settings that need a restart. Open connections stay open.
 
-    Raises InvalidConfigurationError, AlreadyClosedError; nothing has changed then.
+    Raises InvalidConfigurationError, AlreadyClosedError; nothing is changed then.
     """
     if broker.refusing:
-        raise AlreadyClosedError("the broker is not running, or not any more")
+        raise AlreadyClosedError("the broker is not running")
     merged = _merged(broker.dynamic.base, config, BROKER_KEYS)
     broker.doors.renew(merged)
     broker.dynamic.rebase(merged)
 
 
 def reload_proxy(proxy: Proxy, config: ProxyConfig) -> None:
-    """The same for a proxy."""
+    """As reload_broker(), for a proxy."""
     merged = _merged(proxy.config, config, PROXY_KEYS)
     proxy.doors.renew(merged)
     proxy.config = merged
@@ -50,9 +50,9 @@ def _merged(old: C, new: C, names: Collection[str]) -> C:
     changed = [f.name for f in dataclasses.fields(new) if getattr(old, f.name) != getattr(new, f.name)]
     for name in changed:
         if name in names:
-            log.info("the configuration was read again: %s has changed", name, extra={"setting": name})
+            log.info("configuration reloaded: %s has changed", name, extra={"setting": name})
         else:
-            log.warning("%s has changed in the configuration, which needs a restart", name, extra={"setting": name})
+            log.warning("%s has changed in the configuration: restart to apply it", name, extra={"setting": name})
     return dataclasses.replace(old, **{name: getattr(new, name) for name in changed if name in names})
 
 

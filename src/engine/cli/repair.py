@@ -1,4 +1,4 @@
-"""`engine inspect --repair`: new records for messages that the metadata do not explain."""
+"""`engine inspect --repair`: creates metadata records for segments that the metadata do not describe."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ COLUMNS = ["topic", "segment", "range", "state", "messages", "parents", "record"
 
 
 def repair(path: Path, *, dry_run: bool, show_transactional: bool, as_json: bool) -> int:
-    """Say what is done, and do it unless `dry_run`. The exit code: 1 where something cannot be repaired."""
+    """Print the plan, and apply it unless `dry_run`. Returns the exit code: 1 if something cannot be repaired."""
     from engine.broker.upkeep import repair as repairing
 
     now_ms = time.time_ns() // 1_000_000
@@ -42,14 +42,16 @@ def repair(path: Path, *, dry_run: bool, show_transactional: bool, as_json: bool
     else:
         say(plan, rows, sum(hidden.values()), dry_run, kept)
     problems = [row["problem"] for row in rows if row["problem"]]
-    problems += [f"{name}: its name is too long for a directory's, and stands nowhere" for name in plan.nameless]
+    problems += [
+        f"{name}: the topic's name is too long for a directory name, and is recorded nowhere" for name in plan.nameless
+    ]
     for problem in problems:
         lines.say(f"engine: not repaired: {problem}")
     return 1 if problems else 0
 
 
 def topic_rows(topic: TopicPlan) -> list[dict[str, Any]]:
-    """One line for each segment that the topic will have, or has files of."""
+    """One row for each segment that the topic will have, or has files of."""
     stores = {store.name.segment_id: store for store in topic.stores}
     unexplained = {name.segment_id for name in topic.unexplained}
     ids = sorted(stores.keys() | (topic.layout.segments.keys() if topic.layout else set()))
@@ -76,21 +78,21 @@ def topic_rows(topic: TopicPlan) -> list[dict[str, Any]]:
 def say(plan: Plan, rows: list[dict[str, Any]], hidden: int, dry_run: bool, kept: Path | None) -> None:
     from engine.broker.upkeep import repair as repairing
 
-    output.print_facts([("metadata", plan.metadata or "nothing is wrong with it"), ("topics", len(plan.topics))])
+    output.print_facts([("metadata", plan.metadata or "intact"), ("topics", len(plan.topics))])
     if rows:
         click.echo()
         output.print_table(COLUMNS, ([row[c] for c in COLUMNS] for row in rows))
         click.echo()
-        lines.line(f"Of these topics cannot be told any more: {repairing.LOST}.")
+        lines.line(f"Lost for these topics: {repairing.LOST}.")
     if hidden:
         lines.line(
-            f"{hidden:,} of their messages were sent in transactions whose outcome is lost: they are hidden from "
-            f"readers; --transactions show has them read."
+            f"{hidden:,} of their messages were sent in transactions whose outcome is lost. They stay hidden from "
+            f"readers, unless --transactions show is given."
         )
     click.echo()
     if not plan.needed:
-        lines.line("There is nothing to repair.")
+        lines.line("Nothing to repair.")
     elif dry_run:
         lines.line("Nothing was written: this was a dry run.")
     else:
-        lines.line("The new records are written." + (f" The files as they were: {kept}" if kept else ""))
+        lines.line("The new records were written." + (f" The previous files are kept in {kept}" if kept else ""))

@@ -14,13 +14,13 @@ from engine.cli.values import topic_name
 
 
 def segment_id(text: str) -> int:
-    """A segment's id as typed. Raises a usage error."""
+    """Parse a segment id. Raises click.BadParameter."""
     if not (text.isascii() and text.isdecimal()):
-        raise click.BadParameter(f"{text!r} is no segment id; `engine topics describe` shows them")
+        raise click.BadParameter(f"must be a segment id, got {text!r}; `engine topics describe` lists them")
     return int(text)
 
 
-NUMBERS = {"ignore_unknown_options": True}  # -1 is a wrong number, and no option that is missing
+NUMBERS = {"ignore_unknown_options": True}  # so that -1 is refused as a number, not as an unknown option
 
 
 @click.command(context_settings=NUMBERS)
@@ -29,7 +29,7 @@ NUMBERS = {"ignore_unknown_options": True}  # -1 is a wrong number, and no optio
 @json_option
 @connection_options
 def split(topic: str, segment: int, url: str, data: str | None, as_json: bool) -> None:
-    """Split a segment's hash range in halves: more of everything in parallel. Producers and consumers follow."""
+    """Split the hash range of a segment in half, for more parallelism. Producers and consumers follow."""
     with connect(url, data) as client:
         metadata = client.admin.split_segment(topic, segment)
     report(f"split segment {segment} of {topic}", [segment], metadata, as_json)
@@ -42,7 +42,7 @@ def split(topic: str, segment: int, url: str, data: str | None, as_json: bool) -
 @json_option
 @connection_options
 def merge(topic: str, segment: int, other: int, url: str, data: str | None, as_json: bool) -> None:
-    """Make one of two segments whose hash ranges are neighbours."""
+    """Merge two segments with adjacent hash ranges into one."""
     with connect(url, data) as client:
         metadata = client.admin.merge_segments(topic, segment, other)
     report(f"merged segments {segment} and {other} of {topic}", [segment, other], metadata, as_json)
@@ -55,14 +55,14 @@ def merge(topic: str, segment: int, other: int, url: str, data: str | None, as_j
 @json_option
 @connection_options
 def rebucket(topic: str, segment: int, buckets: int, url: str, data: str | None, as_json: bool) -> None:
-    """Replace a segment by one of the same hash range with BUCKETS entry buckets."""
+    """Replace a segment by one with the same hash range and BUCKETS entry buckets."""
     with connect(url, data) as client:
         metadata = client.admin.rebucket_segment(topic, segment, buckets)
     report(f"rebucketed segment {segment} of {topic}", [segment], metadata, as_json)
 
 
 def report(done: str, parents: list[int], metadata: Mapping[str, Any], as_json: bool) -> None:
-    """What has come of it: the new metadata for a program, a line for a person."""
+    """Print the result: the new metadata as JSON, or one line with the new segments."""
     if as_json:
         output.print_json(metadata)
         return
@@ -73,6 +73,6 @@ def report(done: str, parents: list[int], metadata: Mapping[str, Any], as_json: 
 
 
 def described(segment: dict[str, Any]) -> str:
-    """A new segment: 3 (0000-3fff, 2 buckets)."""
+    """A new segment as in "3 (0000-3fff, 2 buckets)"."""
     buckets = output.plural(len(segment.get("bucketBoundaries") or [0]), "bucket")
     return f"{segment['segmentId']} ({hash_range(segment)}, {buckets})"

@@ -1,4 +1,4 @@
-"""Secrets that commands are given: from the environment or a file. The process list shows arguments to all users."""
+"""Secrets for commands come from the environment or a file: the process list shows arguments to all users."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from engine.cli import lines
 
 
 def refuse_argument(context: click.Context, parameter: click.Parameter, value: str | None) -> str | None:
-    """The value, unless it is an argument: a server is listed with it as long as it runs."""
+    """Refuse a secret that is given as an argument: the process list would show it as long as the server runs."""
     if value is not None and _is_argument(context, parameter):
         raise click.BadParameter(f"{_advice(parameter)}, since the process list shows arguments to all users")
     return value
 
 
 def warn_of_argument(context: click.Context, parameter: click.Parameter, value: str | None) -> str | None:
-    """The value, with a warning where it is an argument."""
+    """Warn of a secret that is given as an argument."""
     if value is not None and _is_argument(context, parameter):
         lines.say(f"engine: warning: the process list shows {parameter.opts[0]} to all users; {_advice(parameter)}")
     return value

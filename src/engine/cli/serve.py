@@ -1,4 +1,4 @@
-"""`engine serve`: a broker on two ports, until it is told to stop."""
+"""`engine serve`: runs a broker on two ports until a signal stops it."""
 
 from __future__ import annotations
 
@@ -22,41 +22,43 @@ log = logging.getLogger(__name__)
 
 LOG_LEVELS = ["debug", "info", "warning", "error"]
 LOG_FORMATS = ["text", "json"]
-SWITCH_S = 0.0005  # a thread that has synced a file waits so long for a busy loop before it can say so
+SWITCH_S = 0.0005  # how long a busy loop may delay a thread that has synced a file, before that can report it
 
 
 def address(context: click.Context, parameter: click.Parameter, text: str) -> tuple[str, int]:
     """`HOST:PORT`, `[IPv6]:PORT` or `:PORT` as a pair."""
     host, colon, port = text.rpartition(":")
     if not colon or not port.isdecimal() or int(port) > 65535:
-        raise click.BadParameter(f"{text!r} is not HOST:PORT")
+        raise click.BadParameter(f"must be HOST:PORT, got {text!r}")
     return host.strip("[]") or "0.0.0.0", int(port)
 
 
 def address_or_none(context: click.Context, parameter: click.Parameter, text: str) -> tuple[str, int] | None:
-    """The same; None for `none`."""
+    """As address(); None for the text `none`."""
     return None if text == "none" else address(context, parameter, text)
 
 
 @click.command()
-@click.option("--data", required=True, type=click.Path(file_okay=False), help="Where everything is kept.")
+@click.option("--data", required=True, type=click.Path(file_okay=False), help="The data directory.")
 @click.option("--listen", default="127.0.0.1:6650", show_default=True, callback=address, help="HOST:PORT for clients.")
 @click.option(
     "--admin",
     default="127.0.0.1:8080",
     show_default=True,
     callback=address_or_none,
-    help="HOST:PORT of the admin API, for REST and client.admin; none: not served.",
+    help="HOST:PORT of the admin API (REST and client.admin), or none for no admin API.",
 )
-@click.option("--config", type=click.Path(dir_okay=False), help="A TOML file; ENGINE_… variables win over it.")
+@click.option("--config", type=click.Path(dir_okay=False), help="A TOML file; ENGINE_… variables take precedence.")
 @click.option(
     "--auth-token-file",
     type=click.Path(dir_okay=False),
-    help="Holds what clients must know; ENGINE_AUTH_TOKEN is it.",
+    help="A file with the token that clients must send; ENGINE_AUTH_TOKEN is the token itself.",
 )
-@click.option("--insecure", is_flag=True, help="Listen for other machines without a token.")
+@click.option("--insecure", is_flag=True, help="Accept connections from other machines without a token.")
 @click.option("--log-level", type=click.Choice(LOG_LEVELS), default="info", show_default=True)
-@click.option("--log-format", type=click.Choice(LOG_FORMATS), default="text", show_default=True, help="One line each.")
+@click.option(
+    "--log-format", type=click.Choice(LOG_FORMATS), default="text", show_default=True, help="Format of log lines."
+)
 def command(
     data: str,
     listen: tuple[str, int],
@@ -67,9 +69,9 @@ def command(
     log_level: str,
     log_format: str,
 ) -> None:
-    """Serve a data directory. The port answers when the broker is ready; SIGTERM or Ctrl-C closes cleanly.
+    """Serve a data directory. The port is open once the broker is ready; SIGTERM or Ctrl-C shuts it down cleanly.
 
-    SIGHUP reads the configuration, the token file and the certificate again.
+    SIGHUP reloads the configuration, the token file and the certificate.
     """
     from engine.broker.settings.config import BrokerConfig
     from engine.cli.logs import configure
@@ -88,7 +90,7 @@ def command(
 
 
 def event_loop_factory() -> Any:
-    """uvloop's, where there is one for the platform."""
+    """The factory of uvloop, or None (asyncio's own loop) where uvloop is not installed."""
     try:
         import uvloop
     except ImportError:
@@ -103,13 +105,13 @@ async def serve(
     config: BrokerConfig,
     load: Callable[[], BrokerConfig],
 ) -> None:
-    """Start, wait for a signal, close. What was acknowledged is durable whenever this ends."""
+    """Start, wait for a signal, close. Acknowledged messages are durable however this ends."""
     from engine.broker.server import Broker
     from engine.broker.settings.doors import check_exposed
     from engine.cli.process import collect_rarely
     from engine.cli.reloading import reload_broker
 
-    stopped = told_to_stop()
+    stopped = stop_signal()
     broker = Broker(data, config=config)
     on_hangup(lambda: reload_broker(broker, load()))
     for where in (listen, admin):
@@ -125,8 +127,8 @@ async def serve(
         await broker.close()
 
 
-def told_to_stop() -> asyncio.Event:
-    """Is set by SIGTERM and by Ctrl-C."""
+def stop_signal() -> asyncio.Event:
+    """An event that SIGTERM and Ctrl-C set."""
     stopped = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -135,41 +137,41 @@ def told_to_stop() -> asyncio.Event:
 
 
 def on_hangup(reload: Callable[[], None]) -> None:
-    """Call it at SIGHUP, whose own way would end the process without closing. What is wrong is logged."""
+    """Call `reload` on SIGHUP, which by default would kill the process. Errors are logged."""
 
     def hung_up() -> None:
         try:
             reload()
         except EngineError as e:
-            log.error("SIGHUP: nothing was read again: %s", e)
+            log.error("SIGHUP: the configuration was not reloaded: %s", e)
         else:
-            log.info("SIGHUP: the configuration was read again")
+            log.info("SIGHUP: the configuration was reloaded")
 
     asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, hung_up)
 
 
 async def serve_until(stopped: asyncio.Event, what: str) -> None:
-    """Say that it is ready, and wait."""
+    """Print that the server is ready, and wait for `stopped`."""
     lines.say(f"engine: {what}")
     await stopped.wait()
     lines.say("engine: closing")
 
 
 def rest_at(admin_at: tuple[str, int] | None, config: Any) -> str:
-    """Where the admin API is, in words."""
+    """The address of the admin API, for the line that serve_until() prints."""
     scheme = "http" if config.tls_cert is None else "https"
     return "no admin API" if admin_at is None else f"admin on {scheme}://{at(admin_at)}"
 
 
 async def said_with(option: str, listening: Awaitable[tuple[str, int]]) -> tuple[str, int]:
-    """Listen, and name the option when the address cannot be had. Raises ConnectError."""
+    """Listen; when that fails, name the option that sets the address. Raises ConnectError."""
     try:
         return await listening
     except ConnectError as e:
-        raise ConnectError(f"{e}; {option} chooses another") from e
+        raise ConnectError(f"{e}; set another address with {option}") from e
 
 
 def at(pair: tuple[str, int]) -> str:
-    """A pair as it was typed."""
+    """(host, port) as HOST:PORT, an IPv6 host in brackets."""
     host, port = pair
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"

@@ -1,4 +1,4 @@
-"""A topic's numbers as tables: the topic, its segments, its subscriptions, their consumers."""
+"""Prints the statistics of a topic as tables: the topic, its segments, its subscriptions, their consumers."""
 
 from __future__ import annotations
 
@@ -35,10 +35,11 @@ def print_stats(stats: Mapping[str, Any]) -> None:
         click.echo()
         print_subscriptions(stats["subscriptions"])
     print_consumers(stats["subscriptions"])
+    print_groups(stats["checkpointGroups"])
 
 
 def rate(part: Mapping[str, Any], way: str) -> str:
-    """Messages and bytes per second, "In" or "Out"."""
+    """Messages/s and bytes/s. `way`: "In" or "Out"."""
     return f"{part[f'msgRate{way}']:,.1f} messages/s, {output.size(part[f'bytesRate{way}'])}/s"
 
 
@@ -67,7 +68,7 @@ def print_segments(segments: Mapping[str, Mapping[str, Any]]) -> None:
 
 
 def numbers(segment: Mapping[str, Any]) -> tuple[int, str, int, float, float]:
-    """What its owner says of it."""
+    """The columns that the owner of the segment reports."""
     return (
         output.messages_in(segment),
         output.size(segment["storageSize"]),
@@ -78,7 +79,7 @@ def numbers(segment: Mapping[str, Any]) -> tuple[int, str, int, float, float]:
 
 
 def print_loads(segments: Mapping[str, Mapping[str, Any]]) -> None:
-    """The last load report of each active segment: what auto-scale goes by; nothing where there are none."""
+    """The last load report of each active segment, which auto-scale decides by. Prints nothing if there are none."""
     rows = [(int(name), *load_row(s["load"])) for name, s in segments.items() if s["state"] == "ACTIVE" and s["load"]]
     if rows:
         click.echo()
@@ -86,7 +87,7 @@ def print_loads(segments: Mapping[str, Mapping[str, Any]]) -> None:
 
 
 def load_row(load: Mapping[str, Any]) -> tuple[float, str, float, str, str]:
-    """A load report, and its age."""
+    """The columns of one load report; the last one is its age."""
     return (
         load["msgRateIn"],
         f"{output.size(load['bytesRateIn'])}/s",
@@ -105,7 +106,7 @@ def print_subscriptions(subscriptions: Mapping[str, Mapping[str, Any]]) -> None:
 
 
 def print_consumers(subscriptions: Mapping[str, Mapping[str, Any]]) -> None:
-    """One line each, with their shares; nothing where there are none."""
+    """One row for each consumer, with its segments. Prints nothing if there are none."""
     rows = [
         (name, consumer, c["connected"], share(c), c["unackedMessages"], c["msgRateOut"])
         for name, s in subscriptions.items()
@@ -117,8 +118,22 @@ def print_consumers(subscriptions: Mapping[str, Mapping[str, Any]]) -> None:
         output.print_table(columns, rows)
 
 
+def print_groups(groups: Mapping[str, Mapping[str, Any]]) -> None:
+    """The members of checkpoint groups, one line each; nothing where there are none."""
+    rows = [
+        (name, member, m["connected"], share({**m, "buckets": {}}))
+        for name, group in groups.items()
+        for member, m in group["consumers"].items()
+    ]
+    if rows:
+        click.echo()
+        output.print_table(["checkpoint group", "member", "connected", "segments"], rows)
+
+
 def share(consumer: Mapping[str, Any]) -> str:
-    """Its segments: 1, 4, 5; the first ones of many; of one that it shares, how many buckets: 1 (2 buckets)."""
+    """The segments of a consumer, as in "1, 4, 5 (2 buckets) and 3 more": at most IDS_SHOWN, with the number of buckets
+    where the segment is shared.
+    """
     segments, buckets = consumer["segments"], consumer["buckets"]
     shown = [
         f"{i} ({output.plural(buckets[str(i)], 'bucket')})" if str(i) in buckets else str(i)
@@ -129,7 +144,7 @@ def share(consumer: Mapping[str, Any]) -> str:
 
 
 def sharing_row(part: Mapping[str, Any]) -> tuple[str | None, int, int, int]:
-    """How a segment is read for a subscription, and what sharing it has come to."""
+    """The columns of one segment in a subscription: how it is read, and how it is shared."""
     read = f"{part['mode']}, to drain it" if part["drain"] else part["mode"]
     return read, part["sharers"], part["reassignments"], part["withheldBuckets"]
 

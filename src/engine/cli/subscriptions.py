@@ -13,7 +13,7 @@ from engine.errors import NotFoundError
 
 @click.group()
 def command() -> None:
-    """Subscriptions of a topic: list, watch their numbers, create, delete, move, clear."""
+    """Subscriptions of a topic: list them, show statistics, create, delete, move, clear."""
 
 
 @command.command("list")
@@ -21,7 +21,7 @@ def command() -> None:
 @json_option
 @connection_options
 def list_subscriptions(topic: str, url: str, data: str | None, as_json: bool) -> None:
-    """The subscriptions of a topic, with what is known of each."""
+    """List the subscriptions of a topic: kind, state, backlog, rate, consumers."""
     with connect(url, data) as client:
         found = client.admin.get_stats(topic).get("subscriptions", {})
     if as_json:
@@ -36,7 +36,7 @@ def list_subscriptions(topic: str, url: str, data: str | None, as_json: bool) ->
 @json_option
 @connection_options
 def stats(topic: str, subscription: str, url: str, data: str | None, as_json: bool) -> None:
-    """What a subscription is doing: its backlog in each segment, its consumers."""
+    """Show the statistics of a subscription: its backlog in each segment, its consumers."""
     with connect(url, data) as client:
         found = client.admin.get_stats(topic)
     facts = found["subscriptions"].get(subscription)
@@ -52,11 +52,12 @@ def stats(topic: str, subscription: str, url: str, data: str | None, as_json: bo
 @click.argument("topic", type=topic_name)
 @click.argument("subscription", type=subscription_name)
 @click.option("--from", "initial", type=click.Choice(["earliest", "latest"]), default="latest", show_default=True)
+@click.option("--kind", type=click.Choice(["stream", "queue"]), help="Of its consumers; shown before the first comes.")
 @connection_options
-def create(topic: str, subscription: str, url: str, data: str | None, initial: str) -> None:
-    """Make a subscription, before its first consumer comes."""
+def create(topic: str, subscription: str, url: str, data: str | None, initial: str, kind: str | None) -> None:
+    """Create a subscription ahead of its first consumer."""
     with connect(url, data) as client:
-        client.admin.create_subscription(topic, subscription, initial_position=initial)
+        client.admin.create_subscription(topic, subscription, initial_position=initial, kind=kind)
     lines.say(f"created {subscription} on {topic}")
 
 
@@ -66,7 +67,7 @@ def create(topic: str, subscription: str, url: str, data: str | None, initial: s
 @click.option("--yes", is_flag=True, help="Do not ask.")
 @connection_options
 def delete(topic: str, subscription: str, url: str, data: str | None, yes: bool) -> None:
-    """Delete a subscription with what it has acknowledged."""
+    """Delete a subscription and its cursors."""
     if not yes:
         lines.confirm(f"Delete the subscription {subscription} of {topic}?")
     with connect(url, data) as client:
@@ -97,9 +98,9 @@ def seek(topic: str, subscription: str, when: str, url: str, data: str | None) -
 def skip(
     topic: str, subscription: str, segment: int, offsets: tuple[int, int], url: str, data: str | None, yes: bool
 ) -> None:
-    """Acknowledge OFFSETS of a SEGMENT, "7" or "100..149", unread.
+    """Acknowledge OFFSETS of a SEGMENT, "7" or "100..149", without reading them.
 
-    A bad entry, at which consumers stop, is named so in their errors. They go on behind it at once.
+    Consumers stop at a corrupt entry, and their error names its offsets. Once skipped, they continue behind it.
     """
     first, last = offsets
     if not yes:
@@ -107,7 +108,7 @@ def skip(
         lines.confirm(f"Acknowledge {count} messages that {subscription} of {topic} may not have read?")
     with connect(url, data) as client:
         client.admin.skip_messages(topic, subscription, segment, first, last)
-    lines.say(f"{subscription} on {topic} goes on behind offset {last} of segment {segment}")
+    lines.say(f"{subscription} on {topic} continues behind offset {last} of segment {segment}")
 
 
 @command.command("clear-backlog")
@@ -116,9 +117,9 @@ def skip(
 @click.option("--yes", is_flag=True, help="Do not ask.")
 @connection_options
 def clear_backlog(topic: str, subscription: str, url: str, data: str | None, yes: bool) -> None:
-    """Acknowledge everything that a subscription has not: it goes on with what comes next."""
+    """Acknowledge the whole backlog of a subscription: delivery continues with new messages."""
     if not yes:
-        lines.confirm(f"Acknowledge all that {subscription} of {topic} has not read?")
+        lines.confirm(f"Acknowledge the whole backlog of {subscription} of {topic}?")
     with connect(url, data) as client:
         client.admin.clear_backlog(topic, subscription)
     lines.say(f"{subscription} on {topic} has no backlog")

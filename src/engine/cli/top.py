@@ -14,7 +14,7 @@ from rich.text import Text
 from engine.cli import lines, output
 from engine.cli.connection import connect, connection_options
 from engine.cli.exposition import Metrics
-from engine.cli.top_view import SORTS, View, look, rendered
+from engine.cli.top_view import SORTS, View, rendered, view_of
 from engine.errors import EngineError
 from engine.model.text import plain
 
@@ -86,7 +86,7 @@ class Looks:
 
     def _take(self, text: str) -> None:
         before, self._metrics = self._metrics, Metrics(text)
-        self.view = look(self._metrics, before, self._sort)
+        self.view = view_of(self._metrics, before, self._sort)
         self._seen_at, self._fault = time.monotonic(), ""
         self.changed.set()
 

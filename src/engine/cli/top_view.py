@@ -29,7 +29,7 @@ _TIMES = {
 
 @dataclass(frozen=True, slots=True)
 class SegmentRow:
-    """One open segment, with all of its subscriptions."""
+    """One segment that the broker answers for, with all of its subscriptions."""
 
     topic: str
     segment: str
@@ -47,7 +47,7 @@ class SegmentRow:
 
 @dataclass(frozen=True, slots=True)
 class TopicRow:
-    """The sums of a topic's segments that are open on this broker."""
+    """The sums of a topic's segments that this broker answers for; or of a namespace's that are not listed."""
 
     topic: str
     segments: int
@@ -84,6 +84,7 @@ class View:
     producers: int
     consumers: int
     memory: int
+    unmeasured: int  # topics whose segments may be missing
     times: dict[str, tuple[float | None, float | None]]
     topics: list[TopicRow] = field(default_factory=list)
     segments: list[SegmentRow] = field(default_factory=list)
@@ -95,7 +96,7 @@ class View:
         return asdict(self) | {"times": times}
 
 
-def look(now: Metrics, before: Metrics | None = None, sort: str = "in") -> View:
+def view_of(now: Metrics, before: Metrics | None = None, sort: str = "in") -> View:
     """What is there; without `before` the times are those of all that the broker has done.
 
     Raises UnsupportedError when it is a proxy that has served this.
@@ -112,8 +113,9 @@ def look(now: Metrics, before: Metrics | None = None, sort: str = "in") -> View:
         producers=int(now.one("producers")),
         consumers=int(now.one("consumers")),
         memory=int(now.resident),
+        unmeasured=int(now.one("topics_unmeasured")),
         times={what: _times(name, now, before) for what, name in _TIMES.items()},
-        topics=sorted(_topics(now, segments), key=_key(sort)),
+        topics=sorted(_topics(now, segments), key=_key(sort)) + _others(now),
         segments=sorted(segments, key=_key(sort)),
         pools=_pools(now),
     )
@@ -145,7 +147,7 @@ def _segments(now: Metrics) -> list[SegmentRow]:
             rate_out.get(at, 0.0), bytes_out.get(at, 0.0), int(backlog.get(at, 0)), int(stored[at]),
             int(producers.get(at, 0)), int(consumers.get(at, 0)),
         )
-        for at in stored
+        for at in stored if at[0]
     ]  # fmt: skip
 
 
@@ -155,6 +157,19 @@ def _topics(now: Metrics, segments: list[SegmentRow]) -> list[TopicRow]:
     for row in segments:
         rows.setdefault(row.topic, []).append(row)
     return [_topic(topic, found, changing.get((topic,), 0) > 0) for topic, found in rows.items()]
+
+
+def _others(now: Metrics) -> list[TopicRow]:
+    """A line for each namespace with segments that have no series of their own."""
+    stored = now.by("storage_size", "namespace", "topic")
+    backlog = now.by("subscription_back_log", "namespace", "topic")
+    return [
+        TopicRow(
+            f"others of {at[0]}", int(count), 0, 0.0, 0.0, 0.0, 0.0, int(backlog.get((at[0], ""), 0)),
+            int(stored.get((at[0], ""), 0)), 0, 0, changing=False,
+        )
+        for at, count in sorted(now.by("segments_unlisted", "namespace").items())
+    ]  # fmt: skip
 
 
 def _topic(topic: str, rows: list[SegmentRow], changing: bool) -> TopicRow:
@@ -190,6 +205,7 @@ def rendered(view: View, note: str = "", rows: int = 1_000_000, segments: bool =
         "  ",
         ("ready", "green") if view.ready else ("not ready", "bold red"),
         f"  {counts}, {size(view.memory)} resident",
+        (f"  {view.unmeasured:,} topics to be measured", "yellow") if view.unmeasured else "",
     )
     parts: list[RenderableType] = [head, Text(plain(note), style="bold red") if note else Text("")]
     parts += [_side_by_side(_pool_table(view), _time_table(view)), Text(""), _topic_table(view, rows)]

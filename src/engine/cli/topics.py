@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from engine.cli import autoscale, lines, output, reshape
+from engine.cli import autoscale, lines, output, policies, properties, reshape
 from engine.cli.autoscale import scaling_facts
 from engine.cli.connection import connect, connection_options, json_option
 from engine.cli.dag import only_active, print_layout
@@ -36,7 +36,7 @@ def command() -> None:
     show_default=True,
     help="As tenant/namespace.",
 )
-@click.option("--property", "properties", multiple=True, metavar="NAME=VALUE", help="Only topics that have it.")
+@click.option("--property", "facts", multiple=True, metavar="NAME=VALUE", help="Only topics that have it.")
 @click.option("--pattern", metavar="RE2", help="Only topics whose own name it matches as a whole.")
 @click.option("--watch", is_flag=True, help="Go on: + before a topic that is made, - before one that is gone.")
 @json_option
@@ -45,13 +45,13 @@ def list_topics(
     url: str,
     data: str | None,
     namespace: str,
-    properties: tuple[str, ...],
+    facts: tuple[str, ...],
     pattern: str | None,
     watch: bool,
     as_json: bool,
 ) -> None:
     """List the topics of a namespace."""
-    wanted = key_values(properties) or None
+    wanted = key_values(facts) or None
     with connect(url, data) as client:
         if watch:
             watch_topics(client, namespace, wanted, pattern, as_json)
@@ -84,7 +84,8 @@ def watch_topics(
 @click.option("--key-hash", type=click.Choice(["xxh64", "murmur3"]), help=f"Fixed for good. {THE_BROKERS}")
 @click.option("--durability", type=click.Choice(["fsync", "interval", "os"]), help=THE_NAMESPACES)
 @click.option("--entry-buckets", type=click.IntRange(1), help=f"Per topic, at the start. {THE_BROKERS}")
-@click.option("--property", "properties", multiple=True, metavar="NAME=VALUE", help="May be repeated.")
+@click.option("--property", "facts", multiple=True, metavar="NAME=VALUE", help="May be repeated.")
+@click.option("--auto-scale", multiple=True, metavar="FIELD=VALUE", help="As max-segments=8; may be repeated.")
 @connection_options
 def create(
     topic: str,
@@ -94,9 +95,11 @@ def create(
     key_hash: str | None,
     durability: str | None,
     entry_buckets: int | None,
-    properties: tuple[str, ...],
+    facts: tuple[str, ...],
+    auto_scale: tuple[str, ...],
 ) -> None:
     """Create a topic. Options not given are taken from the broker's configuration."""
+    policy = autoscale.fields_of(auto_scale)
     with connect(url, data, create=True) as client:
         client.admin.create_topic(
             topic,
@@ -104,7 +107,8 @@ def create(
             key_hash=key_hash,
             durability=durability,
             entry_buckets=entry_buckets,
-            properties=key_values(properties) or None,
+            properties=key_values(facts) or None,
+            auto_scale=policy or None,
         )
     lines.say(f"created {topic}")
 
@@ -173,5 +177,5 @@ def delete(topic: str, url: str, data: str | None, yes: bool) -> None:
     lines.say(f"deleted {topic}")
 
 
-for more in (reshape.split, reshape.merge, reshape.rebucket, autoscale.topics):
+for more in (reshape.split, reshape.merge, reshape.rebucket, autoscale.topics, policies.topics, properties.command):
     command.add_command(more)

@@ -18,6 +18,7 @@ from engine.client.produce.batching_quality import BucketStatistics
 from engine.client.produce.in_flight import ProducerStatistics
 from engine.client.produce.producer import AsyncProducer
 from engine.client.ranges.range_reader import AsyncRangeReader
+from engine.client.ranges.topic_reader import AsyncTopicReader
 from engine.client.ranges.topic_view import AsyncTopicView, Segment, TopicSegments
 from engine.client.topic.topic_list import AsyncTopicWatch, TopicsChanged
 from engine.client.transact.transaction import AsyncTransaction
@@ -35,6 +36,7 @@ __all__ = [
     "AsyncQueueConsumer",
     "AsyncRangeReader",
     "AsyncStreamConsumer",
+    "AsyncTopicReader",
     "AsyncTopicView",
     "AsyncTopicWatch",
     "AsyncTransaction",

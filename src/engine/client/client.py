@@ -6,12 +6,13 @@ import random
 import ssl
 from collections.abc import Callable, Coroutine, Iterable, Mapping
 from functools import partial
-from typing import Any, Self, TypeVar
+from typing import Any, Literal, Self, TypeVar, Unpack
 
 from engine.aio.once import Once
 from engine.client.admin.admin import AsyncAdmin
 from engine.client.base.entering import Entering
 from engine.client.base.options import (
+    ON_CORRUPT,
     Batching,
     ClientOptions,
     ConsumerOptions,
@@ -28,6 +29,15 @@ from engine.client.net.children import Children, Closable
 from engine.client.net.pool import Pool
 from engine.client.produce.producer import AsyncProducer
 from engine.client.ranges.range_reader import AsyncRangeReader, Ranges, ReadPlan, check_keys, check_ranges
+from engine.client.ranges.table_columns import TableColumns
+from engine.client.ranges.topic_reader import (
+    AsyncTopicReader,
+    Place,
+    TopicReaderKeywords,
+    learn_schemas,
+    place_of,
+    plan_between,
+)
 from engine.client.ranges.topic_view import AsyncTopicView
 from engine.client.signatures import (
     makes_checkpoint_consumer,
@@ -50,6 +60,7 @@ from engine.limits import (
 )
 from engine.model.admin_parameters import check_properties
 from engine.model.admin_requests import AdminBackend
+from engine.model.checks import check_choice
 from engine.model.names import TopicName, check_name
 from engine.model.positions import Checkpoint
 from engine.model.redelivery import Backoff, DeadLetter
@@ -132,17 +143,17 @@ class AsyncClient:
         only one producer may use it at a time. `access_mode`: "shared", "exclusive", "exclusive_with_fencing" or
         "wait_for_exclusive". `batching`: when a batch goes out; Batching(max_messages=1) makes each message one of its
         own, None is Batching(). `compression`: "none", "lz4" (block format) or "zstd". `send_timeout`: seconds until an
-        unacknowledged message fails. `max_pending_bytes`: on their way at most. `initial_sequence_id`: the first
-        message gets the next one. `on_error`: called on the loop's thread with what befell messages of send_nowait and
-        send_batch; what it raises is logged. `schema`: what values are: bytes (the default), str, a dataclass, or an
-        engine.Schema; recorded with the topic. `properties`: what the statistics of the topic say of this producer,
-        text to text.
+        unacknowledged message fails. `max_pending_bytes`: limit of bytes sent and not acknowledged.
+        `initial_sequence_id`: the first message gets the next one. `on_error`: called on the loop's thread with what
+        befell messages of send_nowait and send_batch; what it raises is logged. `schema`: what values are: bytes (the
+        default), str, a dataclass, or an engine.Schema; recorded with the topic. `properties`: what the statistics of
+        the topic say of this producer, text to text.
 
         Compression works on the loop's thread, an entry at a time, and nothing else happens there meanwhile: some
         tenths of a millisecond for 128 KiB with zstd, less with lz4.
 
         Raises NotFoundError, ProducerBusyError, ConnectError, TimeoutError, InvalidArgumentError (SchemaError: the
-        schema does not go together with the topic's).
+        schema is incompatible with the topic's).
         """
         check_properties(properties)
         options = ProducerOptions(
@@ -171,8 +182,9 @@ class AsyncClient:
         initial_position: str = "latest",
         properties: Mapping[str, str] | None = None,
         pattern: str | None = None,
-        receive_queue_size: int = RECEIVE_QUEUE_MESSAGES,
+        receive_queue_size: int | Literal["auto"] = "auto",
         schema: object = None,
+        create: bool = True,
         on_corrupt: str = "stop",
     ) -> AsyncStreamConsumer[Any] | AsyncMultiStreamConsumer[Any]:
         """An ordered consumer; the consumers of one subscription share the topic's segments.
@@ -181,16 +193,18 @@ class AsyncClient:
         later, or those of them that have all of `properties`, and whose own name the RE2 `pattern` matches as a whole.
         `name`: the session's name; one that comes back under its name keeps its share. `initial_position`: "earliest"
         or "latest", where a new subscription starts; topics that come later are always read from their beginning.
-        `receive_queue_size`: messages fetched ahead, over all segments and topics; a whole block may come on top.
+        `receive_queue_size`: messages fetched ahead, over all segments and topics; "auto": what memory allows, 100,000
+        at most.
         `schema`: what values are: bytes (the default), str, a dataclass, or an engine.Schema; checked against the
-        topic's, and recorded where that has none. `on_corrupt`: at a bad entry, one receive raises CorruptionError and
-        nothing behind it comes of its segment ("stop"), or it is passed by, logged and counted ("skip").
+        topic's, and recorded where that has none. `create`: a missing topic is created where the broker allows it, and
+        a warning logged; False: NotFoundError. `on_corrupt`: at a bad entry, one receive raises CorruptionError and
+        nothing behind it comes of its segment ("stop"), or the entry is skipped, logged and counted ("skip").
 
         Raises NotFoundError, ConsumerBusyError (SubscriptionKindError: queue consumers hold the subscription),
         ConnectError, TimeoutError, InvalidArgumentError.
         """
         check_name(subscription, "subscription name")
-        more: dict[str, Any] = {"schema": schema, "on_corrupt": on_corrupt}
+        more: dict[str, Any] = {"schema": schema, "on_corrupt": on_corrupt, "create_topic": create}
         options = self._consumer_options(name, subscription, initial_position, receive_queue_size, **more)
         topics = chosen(topic, namespace, properties, pattern)
         make = partial(AsyncStreamConsumer[Any], self._pool)
@@ -211,30 +225,33 @@ class AsyncClient:
         initial_position: str = "latest",
         properties: Mapping[str, str] | None = None,
         pattern: str | None = None,
-        receive_queue_size: int = RECEIVE_QUEUE_MESSAGES,
+        receive_queue_size: int | Literal["auto"] = "auto",
         ack_timeout: float | None = None,
         nack_backoff: Backoff | float | None = None,
         dead_letter: DeadLetter | None = None,
         priority: int = 0,
         schema: object = None,
+        create: bool = True,
         on_corrupt: str = "stop",
     ) -> AsyncQueueConsumer[Any] | AsyncMultiQueueConsumer[Any]:
         """A consumer of single messages; each goes to one of the subscription's consumers and comes back unless
         acknowledged.
 
-        `topic`, `namespace`, `properties`, `pattern`, `schema` and the rest as of stream_consumer.
+        `topic`, `namespace`, `properties`, `pattern`, `schema`, `create` and the rest as of stream_consumer.
 
         `ack_timeout`: seconds after which a message that was received and not acknowledged is handed back; late by an
         eighth at most. `nack_backoff`: how long a message that was negatively acknowledged is kept back, an
         engine.Backoff or a number of seconds (default 1). `dead_letter`: an engine.DeadLetter; what came back more
         often goes to its topic instead. `priority`: consumers with the lowest number are served first, others get what
-        those have no room for. `receive_queue_size`: messages fetched ahead; small, work spreads evenly, large, it
-        flows fast. `on_corrupt`: a bad entry stays due ("stop"), or is acknowledged ("skip"); what is behind it comes.
+        those have no room for. `receive_queue_size`: messages that it has and has not acknowledged, over all segments
+        and topics; "auto": about 0.2 s of its own work, so that others get the rest. `on_corrupt`: a bad entry stays
+        due ("stop"), or is acknowledged ("skip"); what is behind it comes.
 
         Raises as stream_consumer.
         """
         check_name(subscription, "subscription name")
         more: dict[str, Any] = {"schema": schema, "on_corrupt": on_corrupt, "priority": priority}
+        more["create_topic"] = create
         options = self._consumer_options(name, subscription, initial_position, receive_queue_size, **more)
         queue = QueueOptions(ack_timeout=ack_timeout, nack_backoff=backoff_of(nack_backoff), dead_letter=dead_letter)
         topics = chosen(topic, namespace, properties, pattern)
@@ -253,24 +270,25 @@ class AsyncClient:
         start: Checkpoint | None = None,
         group: str | None = None,
         name: str | None = None,
-        receive_queue_size: int = RECEIVE_QUEUE_MESSAGES,
+        receive_queue_size: int | Literal["auto"] = "auto",
         schema: object = None,
+        create: bool = True,
         on_corrupt: str = "stop",
     ) -> AsyncCheckpointConsumer[Any]:
-        """A reader that keeps its own position; the broker remembers nothing of it.
+        """A reader that keeps its own position; the broker stores none.
 
         `start`: a Checkpoint, default `Checkpoint.latest()`. `group`: the consumers of one group share the topic's
-        segments; none of them remembers anything, so each starts from a Checkpoint of its own. `name`: the member's
+        segments; each starts from a Checkpoint of its own, as the broker stores no position. `name`: the member's
         name; one that comes back under its name within the grace period keeps its share.
         `schema`: what values are: bytes (the default), str, a dataclass, or an engine.Schema; checked against the
-        topic's, and recorded where that has none. `on_corrupt` as of stream_consumer.
+        topic's, and recorded where that has none. `create`, `on_corrupt` as of stream_consumer.
 
         Raises NotFoundError, ConsumerBusyError (SubscriptionKindError: stream consumers hold that name), ConnectError,
         TimeoutError, InvalidArgumentError.
         """
         if start is not None and not isinstance(start, Checkpoint):
             raise InvalidArgumentError(f"start must be an engine.Checkpoint, got {type(start).__name__}")
-        more: dict[str, Any] = {"schema": schema, "on_corrupt": on_corrupt, "group": group}
+        more: dict[str, Any] = {"schema": schema, "on_corrupt": on_corrupt, "group": group, "create_topic": create}
         options = self._consumer_options(name, None, "latest", receive_queue_size, **more)
         consumer = AsyncCheckpointConsumer[Any](self._pool, TopicName.parse(topic), options)
         return await self._started(consumer, lambda: consumer.start(start or Checkpoint.latest()))
@@ -303,7 +321,7 @@ class AsyncClient:
         return await self._started(watch, watch.start)
 
     async def topic_exists(self, topic: str) -> bool:
-        """Whether there is such a topic; it is not created. Raises ConnectError, TimeoutError, InvalidArgumentError."""
+        """Whether the topic exists; it is not created. Raises ConnectError, TimeoutError, InvalidArgumentError."""
         self._children.check_open()
         session = TopicSession(self._pool, TopicName.parse(topic))
         try:
@@ -341,7 +359,8 @@ class AsyncClient:
         return self._transactions.join(id, attempt)
 
     def _consumer_options(
-        self, name: str | None, subscription: str | None, initial_position: str, queue_size: int, *, schema: object,
+        self, name: str | None, subscription: str | None, initial_position: str, queue_size: int | Literal["auto"], *,
+        schema: object,
         **more: Any,
     ) -> ConsumerOptions:  # fmt: skip
         return ConsumerOptions(
@@ -360,7 +379,7 @@ class AsyncClient:
     # -- reading by plan -------------------------------------------------------------------------------------
 
     async def topic_view(self, topic: str) -> AsyncTopicView:
-        """Follows a topic's segments, and tells how far each of them reaches. The topic is not created.
+        """Follows a topic's segments, and the end offset of each. The topic is not created.
 
         Raises NotFoundError, ConnectError, TimeoutError, InvalidArgumentError.
         """
@@ -378,15 +397,15 @@ class AsyncClient:
         receive_queue_size: int = RECEIVE_QUEUE_MESSAGES,
         on_corrupt: str = "stop",
     ) -> AsyncRangeReader:
-        """Reads `ranges`, {segment id: (first offset, offset behind the last)}, and then it is done.
+        """Reads `ranges`, {segment id: (first offset, offset behind the last)}, and ends.
 
-        One segment after the other, parents before children, each in the order of its offsets; what belongs to no
-        committed transaction is left out. `buckets`: (first, last), only entries whose smallest bucket hash lies
-        there: tasks whose `buckets` tile 0..65535 share the entries out, each to one of them, and where they are cut
-        at bucket boundaries, a key is in one task. `keys`: entries that hold none of these may be left out; what comes
-        is not filtered further. `skip_deleted`: leave out what retention has deleted, and say so in `deleted`, rather
-        than raise NotFoundError where it is met. `receive_queue_size`: messages fetched ahead. `on_corrupt`: a bad
-        entry ends the reading with CorruptionError ("stop"), or is passed by, logged and counted ("skip").
+        One segment after the other, parents before children, each in the order of its offsets; messages of transactions
+        that are not committed are left out. `buckets`: (first, last), only entries whose smallest bucket hash lies
+        there: tasks whose `buckets` tile 0..65535 share the entries out, each to one of them, and where they are cut at
+        bucket boundaries, a key is in one task. `keys`: entries that hold none of these may be left out; what comes is
+        not filtered further. `skip_deleted`: leave out what retention has deleted, and say so in `deleted`, rather than
+        raise NotFoundError where it is met. `receive_queue_size`: messages fetched ahead. `on_corrupt`: a bad entry
+        ends the reading with CorruptionError ("stop"), or is skipped, logged and counted ("skip").
 
         Raises NotFoundError, ConnectError, TimeoutError; InvalidArgumentError, also for a range beyond a segment's end.
         """
@@ -400,6 +419,41 @@ class AsyncClient:
         )
         reader = AsyncRangeReader(self._pool, TopicName.parse(topic), options, plan)
         return await self._started(reader, reader.start)
+
+    async def reader(
+        self,
+        topic: str,
+        *,
+        start: Place = "earliest",
+        end: Place = "latest",
+        columns: Iterable[str] | None = None,
+        schema: object = None,
+        on_corrupt: str = "stop",
+    ) -> AsyncTopicReader:
+        """The messages of a topic from `start` to `end`, for reading as a table. It is not created, and needs pyarrow.
+
+        `start`, `end`: "earliest", "latest", an aware datetime (messages published then or later are behind it) or a
+        Checkpoint. What is read ends where the topic ended when this was called, at the latest. `columns`: names of
+        those that are read, in order; None: all. `schema`: what values are: bytes (the default), str, a dataclass, or
+        an engine.Schema; the fields of records become columns. It is checked against the topic's, and never recorded.
+        `on_corrupt`: a bad entry ends the reading with CorruptionError ("stop"), or is passed by, logged and counted
+        ("skip").
+
+        Raises NotFoundError, also where retention has deleted messages behind a Checkpoint; ConnectError, TimeoutError,
+        InvalidArgumentError (SchemaError: the schema cannot read the topic's), UnsupportedError without pyarrow.
+        """
+        places, values = (place_of("start", start), place_of("end", end)), Schema.of(schema)
+        check_choice("on_corrupt", on_corrupt, ON_CORRUPT)
+        table = TableColumns(values, columns)
+        async with await self.topic_view(topic) as view:
+            plan = await plan_between(view, *places)
+        await learn_schemas(self._pool, TopicName.parse(topic), values)
+        more: dict[str, Any] = {"skip_deleted": plan.skip_deleted, "on_corrupt": on_corrupt}
+        return AsyncTopicReader(plan, table, partial(self.range_reader, topic, plan.ranges, **more))
+
+    async def table(self, topic: str, **options: Unpack[TopicReaderKeywords]) -> Any:
+        """The messages of a topic as a pyarrow.Table; the options, and what is raised, are those of reader()."""
+        return await (await self.reader(topic, **options)).to_table()
 
     async def _started(self, made: C, start: Callable[[], Coroutine[Any, Any, None]]) -> C:
         return await self._children.start(made, start)

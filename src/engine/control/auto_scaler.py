@@ -44,7 +44,7 @@ class AutoScaling:
         while True:
             await asyncio.sleep(self._config.auto_scale_interval)
             for controller in self._controllers.led():
-                controller.scaling.look()
+                controller.scaling.tick()
             loaded, self._loaded = list(self._loaded), set()
             for first in range(0, len(loaded), _AT_ONCE_MAX):
                 await asyncio.gather(*map(self._find_leader, loaded[first : first + _AT_ONCE_MAX]))
@@ -55,8 +55,8 @@ class AutoScaling:
         if controller is not None and controller.leadership.leading:
             return
         try:
-            if await self._resources.load_leader(topic) is None and (await self._effective(topic)).enabled:
-                (await self._controllers.lead(topic)).scaling.look()
+            if await self._resources.load_leader(topic) is None and (await self.effective(topic)).enabled:
+                (await self._controllers.lead(topic)).scaling.tick()
         except (NotOwnerError, NotFoundError, AlreadyClosedError):
             return
         except EngineError as e:
@@ -71,7 +71,7 @@ class AutoScaling:
         NotFoundError.
         """
         name = TopicName.parse(topic)
-        policy, loads = await self._effective(name), await read_loads(self._resources.metadata, name)
+        policy, loads = await self.effective(name), await read_loads(self._resources.metadata, name)
         controller = self._controllers.get(name)
         if controller is None or not controller.leadership.leading:
             return AutoScaleStatus(policy, loads=loads)
@@ -94,7 +94,8 @@ class AutoScaling:
         """Replace the namespace's override (None: remove it). Its topics follow at their next look."""
         await self._resources.save_namespace_auto_scale_policy(*parse_namespace(namespace), override or None)
 
-    async def _effective(self, topic: TopicName) -> AutoScalePolicy:
+    async def effective(self, topic: TopicName) -> AutoScalePolicy:
+        """What holds for the topic, of all three levels. Raises NotFoundError."""
         layout = (await self._load(topic)).layout
         namespace = await self._resources.load_namespace_auto_scale_policy(topic.tenant, topic.namespace)
         return resolve(self._config.auto_scale, namespace, layout.auto_scale_policy)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Mapping
+from dataclasses import replace
+from types import MappingProxyType
 from typing import Any
 
 from engine.aio.memory_limiter import AsyncDualMemoryLimiter
@@ -21,20 +23,26 @@ from engine.control.base.ports import (
     TopicWatch,
     segment_spec,
 )
-from engine.control.base.topic_records import LeaderRecord, ScalableTopicResources, TopicRecord
+from engine.control.base.topic_records import (
+    LeaderRecord,
+    ScalableTopicResources,
+    TopicRecord,
+    check_new_properties,
+)
 from engine.control.schemas import TopicSchemas
 from engine.control.segment_admin import SegmentAdmin
 from engine.control.shape.shape import Plan
 from engine.control.subscription.subscriptions import find_subscription
 from engine.control.topic.registry import Controllers
-from engine.control.topic.stats import topic_stats, with_scaling
+from engine.control.topic.stats import groups_of, segment_stats, topic_stats, with_load, with_scaling
 from engine.control.topic.topic_lists import TopicLists, list_topics
 from engine.control.topic.watches import TopicWatches
-from engine.errors import AlreadyExistsError, InvalidArgumentError, NotFoundError
+from engine.errors import AlreadyExistsError, InvalidArgumentError, NotFoundError, UnsupportedError
 from engine.metadata.store import ABSENT, ConflictError, MetadataStore
-from engine.model.layout import SegmentLayout
-from engine.model.names import TopicName, check_name, check_new_name, parse_namespace
-from engine.model.policies import NamespacePolicies
+from engine.model.autoscale import AutoScalePolicyOverride
+from engine.model.layout import SegmentLayout, check_properties
+from engine.model.names import SegmentName, TopicName, check_name, check_new_name, parse_namespace
+from engine.model.policies import NOTHING_SAID, NamespacePolicies, TopicPolicies
 from engine.model.reshape import plan_merge, plan_rebucket, plan_split
 from engine.model.subscriptions import (
     ConsumerAssignment,
@@ -96,13 +104,13 @@ class ScalableTopicService:
             led=self._controllers.keys,
             topic_seen=self._controllers.topic_seen,
             leader_seen=self._leader_seen,
-            leaders_shown=self._controllers.resumption.look,
+            leaders_shown=self._controllers.resumption.search,
         )
 
     async def start(self) -> None:
         """Begin to follow the metadata store, and resume pending changes."""
         self._watches.start()
-        self._controllers.resumption.look()
+        self._controllers.resumption.search()
         self.scaling.start()
 
     async def close(self) -> None:
@@ -123,11 +131,16 @@ class ScalableTopicService:
         key_hash: str | None = None,
         durability: str | None = None,
         entry_buckets: int | None = None,
+        auto_scale: Mapping[str, Any] | None = None,
     ) -> TopicView:
         """Create a topic; None takes the namespace's or the broker's default. Only its record is written:
-        owners create segments on first use. Raises AlreadyExistsError, InvalidArgumentError.
+        owners create segments on first use. Raises AlreadyExistsError, InvalidArgumentError, UnsupportedError.
         """
         name = TopicName.parse(topic)
+        if not self.config.new_topics:
+            raise UnsupportedError(
+                f"{name} is not created: topics are disabled on this broker (scalable_topic_enabled)"
+            )
         await self._resources.check_new_topic(name, properties or {})
         policies = await self.get_namespace_policies(f"{name.tenant}/{name.namespace}")
         config = self.config
@@ -138,6 +151,7 @@ class ScalableTopicService:
             key_hash=config.key_hash if key_hash is None else key_hash,
             durability=durability or policies.durability or config.durability,
             properties=properties,
+            auto_scale_policy=None if auto_scale is None else AutoScalePolicyOverride.of(auto_scale),
         )
         for _ in range(_CREATE_ATTEMPTS_MAX):
             try:
@@ -152,12 +166,12 @@ class ScalableTopicService:
     async def ensure_topic(self, topic: str | TopicName, *, create: bool = True) -> TopicView:
         """The topic's view. A missing topic is created with the defaults if `create` is true and the broker allows it.
 
-        Raises NotFoundError.
+        Raises NotFoundError, and what create_topic() raises.
         """
         name = TopicName.parse(topic)
         record = await self._find(name)
         if record is None:
-            if not (create and self.config.auto_create_topics):
+            if not (create and await self._auto_creates(name)):
                 raise NotFoundError(f"{name} does not exist")
             try:
                 return await self.create_topic(name)
@@ -165,6 +179,11 @@ class ScalableTopicService:
                 record = await self._load(name)
         leader = await self._resources.load_leader(name)
         return TopicView(name, record.layout, self._broker_url if leader is None else leader.url)
+
+    async def _auto_creates(self, topic: TopicName) -> bool:
+        policies = await self.get_namespace_policies(f"{topic.tenant}/{topic.namespace}")
+        said = policies.auto_create_topics
+        return self.config.auto_create_topics if said is None else said
 
     async def delete_topic(self, topic: str | TopicName) -> None:
         """Delete a topic with its segments and subscriptions, or complete its deletion.
@@ -200,8 +219,21 @@ class ScalableTopicService:
         def consumers(subscription: str) -> Mapping[str, tuple[bool, tuple[int, ...]]]:
             return {} if controller is None else controller.consumers(subscription)
 
-        stats = await topic_stats(name, layout, subscriptions, consumers, self._host)
+        if controller is None:
+            groups = groups_of((group, facts) for group, facts, _ in await self._resources.list_consumers(name))
+        else:
+            groups = controller.groups()
+        stats = await topic_stats(name, layout, subscriptions, consumers, groups, self._host)
         return with_scaling(stats, await self.scaling.status(name), self._clock.time_ms())
+
+    async def get_segment_stats(self, name: SegmentName) -> dict[str, Any]:
+        """One segment's numbers (`stats.segment_stats`). Raises NotFoundError, and what its owner raises."""
+        layout = (await self._load(name.topic)).layout
+        info = layout.segments.get(name.segment_id)
+        if info is None or info.hash_range != name.hash_range:
+            raise NotFoundError(f"{name} is not in the layout of epoch {layout.epoch}")
+        stats = await segment_stats(segment_spec(name.topic, layout, info), info, self._host)
+        return with_load(stats, await self.scaling.status(name.topic), name.segment_id, self._clock.time_ms())
 
     async def segment_spec(self, topic: str | TopicName, segment_id: int) -> SegmentSpec:
         """The facts that a host needs to open a segment of the present layout. Raises NotFoundError."""
@@ -234,8 +266,11 @@ class ScalableTopicService:
         return await self._reshape(topic, lambda layout: plan_split(layout, segment_id))
 
     async def merge_segments(self, topic: str | TopicName, first_id: int, second_id: int) -> TopicView:
-        """Merge two neighbours into one, which has the subscriptions of both. Raises as split_segment() does."""
-        return await self._reshape(topic, lambda layout: plan_merge(layout, first_id, second_id))
+        """Merge two neighbours into one, which has the subscriptions of both, and at most `max_buckets` of the policy, or
+        as many buckets as one of them has. Raises as split_segment() does.
+        """
+        most = (await self.scaling.effective(TopicName.parse(topic))).max_buckets
+        return await self._reshape(topic, lambda layout: plan_merge(layout, first_id, second_id, most))
 
     async def rebucket_segment(self, topic: str | TopicName, segment_id: int, buckets: int) -> TopicView:
         """Replace an active segment by one with other entry buckets. Raises as split_segment() does."""
@@ -391,8 +426,40 @@ class ScalableTopicService:
         return await self._resources.load_policies(*parse_namespace(namespace))
 
     async def set_namespace_policies(self, namespace: str, policies: NamespacePolicies | None) -> None:
-        """Replace the policies; None restores the defaults."""
-        await self._resources.save_policies(*parse_namespace(namespace), policies)
+        """Replace the policies; None: the broker's configuration applies."""
+        replaced = policies or NamespacePolicies()
+        await self._resources.change_policies(*parse_namespace(namespace), lambda _: replaced)
+
+    async def change_namespace_policies(self, namespace: str, values: Mapping[str, Any]) -> None:
+        """Change these policies, None to say nothing; others stay. Raises InvalidArgumentError."""
+        NamespacePolicies.of(values)
+        await self._resources.change_policies(*parse_namespace(namespace), lambda now: now.changed(values))
+
+    async def find_topic_policies(self, topic: str | TopicName) -> TopicPolicies:
+        """What the topic says itself. Raises NotFoundError."""
+        found = await self._resources.load_topic_policies(TopicName.parse(topic))
+        if found is None:
+            raise NotFoundError(f"{topic} does not exist")
+        return found
+
+    async def change_topic_policies(self, topic: str | TopicName, values: Mapping[str, Any] | None) -> None:
+        """Change these policies, None to say nothing; others stay. `values` None: say nothing at all.
+
+        Raises NotFoundError, NotOwnerError, InvalidArgumentError.
+        """
+        TopicPolicies.of(values or {})
+        controller = await self._controllers.lead(TopicName.parse(topic))
+        await controller.rewrite(
+            lambda now: replace(now, policies=NOTHING_SAID if values is None else now.policies.changed(values))
+        )
+
+    async def set_topic_properties(self, topic: str | TopicName, properties: Mapping[str, str]) -> None:
+        """Replace the topic's properties. Raises NotFoundError, NotOwnerError, InvalidArgumentError."""
+        check_new_properties(properties)
+        check_properties(properties)
+        facts = MappingProxyType(dict(properties))
+        controller = await self._controllers.lead(TopicName.parse(topic))
+        await controller.rewrite(lambda now: replace(now, properties=facts))
 
     # Helpers.
 
@@ -410,4 +477,4 @@ class ScalableTopicService:
     def _leader_seen(self, key: str, leader: LeaderRecord | None) -> None:
         self._controllers.leader_seen(key, leader)
         if leader is None:
-            self._controllers.resumption.look()
+            self._controllers.resumption.search()

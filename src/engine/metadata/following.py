@@ -12,7 +12,7 @@ from engine.metadata.store import Event, EventKind, MetadataStore, OutcomeUnknow
 log = logging.getLogger(__name__)
 
 RESTART_S = 0.5
-_LOOKED_AT_ONCE = 1_000  # keys, between turns of the loop
+_CHECKED_AT_ONCE = 1_000  # keys, between turns of the loop
 
 
 async def follow(
@@ -47,7 +47,7 @@ async def _follow_one(
     try:
         async for event in watch:
             if event.kind is EventKind.SNAPSHOT_END:
-                await _look_for_gone(metadata, list(known()), shown or set(), heard)
+                await _report_gone(metadata, list(known()), shown or set(), heard)
                 shown = None
             elif shown is not None:
                 shown.add(event.key)
@@ -56,17 +56,17 @@ async def _follow_one(
         watch.close()
 
 
-async def _look_for_gone(
+async def _report_gone(
     metadata: MetadataStore, known: list[str], shown: set[str], heard: Callable[[Event], None]
 ) -> None:
     for i, key in enumerate(known):
-        if i % _LOOKED_AT_ONCE == 0:
+        if i % _CHECKED_AT_ONCE == 0:
             await asyncio.sleep(0)  # let the loop serve other work
         if key not in shown:
-            await _look(metadata, key, heard)
+            await _report_if_gone(metadata, key, heard)
 
 
-async def _look(metadata: MetadataStore, key: str, heard: Callable[[Event], None]) -> None:
+async def _report_if_gone(metadata: MetadataStore, key: str, heard: Callable[[Event], None]) -> None:
     """Report a missing key as deleted. One that was created after the snapshot is left to the watch.
 
     The version is above any that this process has seen of the key, and below that of a later record of the same key.

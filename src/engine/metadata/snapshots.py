@@ -41,14 +41,14 @@ class Snapshot:
         self._left: set[str] = set()  # of these, keys that are not to be returned
         self._several: set[str] = set()  # keys that may be listed again and were returned
         if len(keys) <= LOOKED_AT_ONCE:
-            self.look()
+            self.sort_some()
 
     @property
     def in_order(self) -> bool:
         """Whether take() may be called."""
         return not self._keys
 
-    def look(self) -> None:
+    def sort_some(self) -> None:
         """Sort some more keys."""
         some = self._keys[-LOOKED_AT_ONCE:]
         del self._keys[-LOOKED_AT_ONCE:]
@@ -105,5 +105,5 @@ class Snapshot:
     def __len__(self) -> int:
         """The places still ahead. Sorts the rest first where keys may be listed repeatedly."""
         while self._index is not None and self._keys:
-            self.look()
+            self.sort_some()
         return self._count

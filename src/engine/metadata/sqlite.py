@@ -47,7 +47,7 @@ _Opened = tuple[Image, list[Row], "SqliteConnection | None"]
 log = logging.getLogger(__name__)
 
 _QUIET_S = 0.02  # without commits, after which the mark is synced
-_BUSY_LOOKS_MAX = 50  # or after so many checks while commits never pause
+_BUSY_CHECKS_MAX = 50  # or after so many checks while commits never pause
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,14 +198,14 @@ class SqliteMetadataStore(LocalStore):
             self._fail(failure, writes)
         self._commit_next()
 
-    def _wait_for_quiet(self, looks: int = 0) -> None:
+    def _wait_for_quiet(self, checks: int = 0) -> None:
         loop = asyncio.get_running_loop()
-        self._until_quiet = loop.call_later(_QUIET_S, self._look_for_quiet, self._commits, looks + 1)
+        self._until_quiet = loop.call_later(_QUIET_S, self._sync_when_quiet, self._commits, checks + 1)
 
-    def _look_for_quiet(self, commits: int, looks: int) -> None:
+    def _sync_when_quiet(self, commits: int, checks: int) -> None:
         """Sync the mark once per burst of commits: when none has ended since the timer was set."""
-        if commits != self._commits and looks < _BUSY_LOOKS_MAX:
-            self._wait_for_quiet(looks)
+        if commits != self._commits and checks < _BUSY_CHECKS_MAX:
+            self._wait_for_quiet(checks)
             return
         self._until_quiet = None
         mark = self._image.mark

@@ -91,7 +91,7 @@ class TableWatch:
         if self._read % _READ_AT_ONCE == 0:
             await asyncio.sleep(0)
         while (snapshot := self._snapshot) is not None and not snapshot.in_order:
-            snapshot.look()
+            snapshot.sort_some()
             await asyncio.sleep(0)
         while not self._owed and self._snapshot is None and not self._closed:
             self._waiter = asyncio.get_running_loop().create_future()

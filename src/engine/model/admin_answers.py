@@ -12,8 +12,7 @@ import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
 from engine.errors import EngineError
-from engine.limits import RETENTION_S_DEFAULT
-from engine.model.autoscale import NAMES, AutoScalePolicy
+from engine.model.autoscale import NAMES, AutoScalePolicy, is_size, is_time
 
 Natural = Annotated[int, Meta(ge=0)]
 Rate = Annotated[float, Meta(ge=0)]
@@ -75,6 +74,7 @@ class TopicMetadata(Answer):
     created_at_ms: Natural
     entry_buckets: Annotated[int, Meta(ge=1, description="over the whole topic")]
     auto_scale_policy: dict[str, Any] | UnsetType = UNSET
+    policies: dict[str, Any] | UnsetType = UNSET
     change: PendingChange | UnsetType = UNSET
 
 
@@ -104,6 +104,7 @@ class SegmentNumbers(Answer):
     """A segment as its owner sees it."""
 
     state: Literal["ACTIVE", "SEALED"]
+    owner: Annotated[str, Meta(description="the URL of its broker; while none has it open, of the one that would")]
     hash_range: HashRange
     parent_ids: list[Natural]
     child_ids: list[Natural]
@@ -118,6 +119,8 @@ class SegmentNumbers(Answer):
     storage_size: Natural
     producer_count: Natural
     publishers: list[Publisher]
+    consumer_count: Natural
+    consumers: Annotated[dict[str, list[str]], Meta(description="those attached to it, by subscription")]
     bucket_count: Natural
     backlog: Annotated[dict[str, Natural], Meta(description="in messages, by subscription")]
     msg_rate_in: Rate
@@ -137,6 +140,33 @@ class Sharing(Answer):
     drain: bool
 
 
+class AttachedConsumer(Answer):
+    """A consumer that is attached to a segment."""
+
+    unacked_messages: Natural
+    buckets: Annotated[int, Meta(ge=0, description="of the segment, if it is shared")]
+    msg_rate_out: Rate
+    bytes_rate_out: Rate
+
+
+class SegmentSubscription(Sharing):
+    """A subscription in one segment."""
+
+    backlog: Annotated[int, Meta(ge=0, description="messages that it has not acknowledged")]
+    delayed: Natural
+    msg_rate_out: Rate
+    bytes_rate_out: Rate
+    consumer_count: Natural
+    consumers: dict[str, AttachedConsumer]
+
+
+class SegmentDetails(SegmentNumbers):
+    """One segment, with each subscription's part in it."""
+
+    segment: Annotated[str, Meta(description="its whole name, segment://…")]
+    subscriptions: dict[str, SegmentSubscription]
+
+
 class ConsumerNumbers(Answer):
     """A consumer of a subscription."""
 
@@ -151,7 +181,7 @@ class ConsumerNumbers(Answer):
 class SubscriptionNumbers(Answer):
     """A subscription, over all segments."""
 
-    kind: Literal["stream", "queue", "checkpoint"] | None
+    kind: Annotated[Literal["stream", "queue"] | None, Meta(description="null: not known yet")]
     state: str
     backlog: Annotated[int, Meta(ge=0, description="messages that it has not acknowledged")]
     delayed: Natural
@@ -161,6 +191,20 @@ class SubscriptionNumbers(Answer):
     bytes_rate_out: Rate
     consumer_count: Natural
     consumers: dict[str, ConsumerNumbers]
+
+
+class GroupMember(Answer):
+    """A checkpoint consumer of a group."""
+
+    connected: bool
+    segments: list[Natural]
+
+
+class GroupNumbers(Answer):
+    """Checkpoint consumers that share a topic's segments."""
+
+    consumer_count: Natural
+    consumers: dict[str, GroupMember]
 
 
 class AutoScaleCounts(Answer):
@@ -200,6 +244,7 @@ class TopicNumbers(Answer):
     storage_size: Natural
     segments: dict[str, SegmentNumbers]
     subscriptions: dict[str, SubscriptionNumbers]
+    checkpoint_groups: Annotated[dict[str, GroupNumbers], Meta(description="those with members, by name")]
     auto_scale: AutoScaleNumbers
 
 
@@ -240,12 +285,18 @@ class TransactionDetails(TransactionFacts):
 # -- policies, settings, health --------------------------------------------------------------------------------------
 
 
-class NamespacePolicy(msgspec.Struct, kw_only=True):
-    """What a namespace says about its topics; -1 is without end or limit."""
+class TopicPolicy(msgspec.Struct, kw_only=True):
+    """What a topic says about itself; -1 is without end or limit, null: as its namespace has it."""
 
-    retention_time_s: Annotated[int, Meta(ge=-1)] = RETENTION_S_DEFAULT
+    retention_time_s: Annotated[int, Meta(ge=-1)] | None = None
     retention_size_bytes: Annotated[int, Meta(ge=-1)] | None = None
+
+
+class NamespacePolicy(TopicPolicy, kw_only=True):
+    """What a namespace says about its topics; -1 is without end or limit, null: as the broker has it."""
+
     durability: Literal["fsync", "interval", "os"] | None = None
+    auto_create_topics: bool | None = None
 
 
 _OF_TEXT: dict[str, Any] = {
@@ -254,6 +305,7 @@ _OF_TEXT: dict[str, Any] = {
     "float": Annotated[float, Meta(ge=0)],
 }
 _TYPES = {field.name: _OF_TEXT[str(field.type)] for field in fields(AutoScalePolicy) if field.name in NAMES}
+_TYPES |= {name: kind | str for name, kind in _TYPES.items() if is_time(name) or is_size(name)}  # "1m", "50MB"
 
 AutoScaleOverrides = msgspec.defstruct(
     "AutoScaleOverrides",
@@ -261,7 +313,7 @@ AutoScaleOverrides = msgspec.defstruct(
     rename="camel",
     namespace={
         "__doc__": "What is overridden of how a topic changes its shape by itself. What is missing is not overridden. "
-        "Times are seconds, rates per second and segment."
+        "Times are seconds, rates per second and segment; text as 5m and 50MB is taken, too."
     },
 )
 

@@ -49,6 +49,7 @@ class TopicMetadata(TypedDict):
     createdAtMs: int
     entryBuckets: int
     autoScalePolicy: NotRequired[dict[str, Any]]
+    policies: NotRequired[dict[str, Any]]
     change: NotRequired[PendingChange]
 
 
@@ -75,6 +76,7 @@ class SegmentStatistics(TypedDict):
     """A segment as its owner sees it."""
 
     state: Literal["ACTIVE", "SEALED"]
+    owner: str
     hashRange: HashRange
     parentIds: list[int]
     childIds: list[int]
@@ -89,6 +91,8 @@ class SegmentStatistics(TypedDict):
     storageSize: int
     producerCount: int
     publishers: list[Publisher]
+    consumerCount: int
+    consumers: dict[str, list[str]]
     bucketCount: int
     backlog: dict[str, int]
     msgRateIn: float
@@ -122,7 +126,7 @@ class ConsumerStatistics(TypedDict):
 class SubscriptionStatistics(TypedDict):
     """A subscription, over all segments."""
 
-    kind: Literal["stream", "queue", "checkpoint"] | None
+    kind: Literal["stream", "queue"] | None
     state: str
     backlog: int
     delayed: int
@@ -132,6 +136,20 @@ class SubscriptionStatistics(TypedDict):
     bytesRateOut: float
     consumerCount: int
     consumers: dict[str, ConsumerStatistics]
+
+
+class GroupMember(TypedDict):
+    """A checkpoint consumer of a group."""
+
+    connected: bool
+    segments: list[int]
+
+
+class GroupStatistics(TypedDict):
+    """Checkpoint consumers that share a topic's segments."""
+
+    consumerCount: int
+    consumers: dict[str, GroupMember]
 
 
 class AutoScaleCounts(TypedDict):
@@ -171,4 +189,5 @@ class TopicStatistics(TypedDict):
     storageSize: int
     segments: dict[str, SegmentStatistics]
     subscriptions: dict[str, SubscriptionStatistics]
+    checkpointGroups: dict[str, GroupStatistics]
     autoScale: AutoScaleStatistics

@@ -35,15 +35,19 @@ class AdminMethods(ABC):
         key_hash: str | None = None,
         durability: str | None = None,
         entry_buckets: int | None = None,
+        auto_scale: Mapping[str, Any] | None = None,
     ) -> None:
         """Create a topic of `segments` equal hash ranges.
 
         `properties`: text to text. `key_hash`: "xxh64" or "murmur3", which cannot be changed later. `durability`: what
         an acknowledgement means: "fsync", "interval" or "os". `entry_buckets`: over the whole topic. Defaults are those
         of the namespace's policies, then of the broker's configuration: out of the box 1 segment, "xxh64", "fsync" and
-        4 entry buckets. Raises AlreadyExistsError, InvalidArgumentError, UnsupportedError.
+        4 entry buckets. `auto_scale`: as of `set_auto_scale_policy`. Raises AlreadyExistsError, InvalidArgumentError,
+        UnsupportedError.
         """
-        await self._ask(operations.CREATE_TOPIC, topic, segments, properties, key_hash, durability, entry_buckets)
+        await self._ask(
+            operations.CREATE_TOPIC, topic, segments, properties, key_hash, durability, entry_buckets, auto_scale
+        )
 
     async def delete_topic(self, topic: str) -> None:
         """Delete a topic with its messages and subscriptions. Raises NotFoundError."""
@@ -68,6 +72,32 @@ class AdminMethods(ABC):
         Raises NotFoundError.
         """
         return await self._ask(operations.GET_STATS, topic)
+
+    async def set_topic_properties(self, topic: str, properties: Mapping[str, str]) -> None:
+        """Replace the properties of a topic: text to text. Consumers that choose topics by them follow.
+
+        Raises NotFoundError, InvalidArgumentError.
+        """
+        await self._ask(operations.SET_TOPIC_PROPERTIES, topic, properties)
+
+    async def get_topic_policies(self, topic: str, *, own: bool = False) -> dict[str, Any]:
+        """The policies in effect for a topic: retention_time_s, retention_size_bytes; -1 for no limit.
+
+        Each is the topic's own, else the namespace's, else the broker's. `own`: only what the topic says itself, None
+        where it says nothing. Raises NotFoundError.
+        """
+        return await self._ask(operations.GET_TOPIC_POLICIES, topic, own)
+
+    async def set_topic_policies(self, topic: str, policies: Mapping[str, Any]) -> None:
+        """Set these policies of a topic; None leaves one to the namespace again. What is not named stays.
+
+        Raises NotFoundError, InvalidArgumentError.
+        """
+        await self._ask(operations.SET_TOPIC_POLICIES, topic, policies)
+
+    async def remove_topic_policies(self, topic: str) -> None:
+        """Leave all policies of a topic to its namespace. Raises NotFoundError."""
+        await self._ask(operations.REMOVE_TOPIC_POLICIES, topic)
 
     async def split_segment(self, topic: str, segment_id: int) -> TopicMetadata:
         """Split an active segment's hash range in two halves, while the topic is in use; the new metadata.
@@ -117,9 +147,22 @@ class AdminMethods(ABC):
         """
         await self._ask(operations.DELETE_SEGMENT, segment, force)
 
-    async def create_subscription(self, topic: str, subscription: str, *, initial_position: str = "latest") -> None:
-        """Create a subscription, at "earliest" or "latest". Raises AlreadyExistsError, NotFoundError."""
-        await self._ask(operations.CREATE_SUBSCRIPTION, topic, subscription, initial_position)
+    async def get_segment_stats(self, segment: str) -> dict[str, Any]:
+        """One segment's numbers, asked of its owner: offsets, size, owner, and each subscription's part in it.
+
+        Raises NotFoundError when the topic, or its layout, has no such segment.
+        """
+        return await self._ask(operations.GET_SEGMENT_STATS, segment)
+
+    async def create_subscription(
+        self, topic: str, subscription: str, *, initial_position: str = "latest", kind: str | None = None
+    ) -> None:
+        """Create a subscription, at "earliest" or "latest".
+
+        `kind`: "stream" or "queue", which statistics show before its first consumer comes; None: not known yet. Raises
+        AlreadyExistsError, NotFoundError.
+        """
+        await self._ask(operations.CREATE_SUBSCRIPTION, topic, subscription, initial_position, kind)
 
     async def delete_subscription(self, topic: str, subscription: str) -> None:
         """Delete a subscription in every segment, sealed ones too. Its consumers get NotFoundError.
@@ -173,16 +216,30 @@ class AdminMethods(ABC):
         """
         await self._ask(operations.ABORT_TRANSACTION, ident)
 
-    async def get_namespace_policies(self, namespace: str) -> dict[str, Any]:
-        """The policies in effect: retention_time_s, retention_size_bytes, durability."""
-        return await self._ask(operations.GET_NAMESPACE_POLICIES, namespace)
+    async def get_namespace_policies(self, namespace: str, *, own: bool = False) -> dict[str, Any]:
+        """The policies in effect: retention_time_s, retention_size_bytes, durability, auto_create_topics.
+
+        -1 is without limit. Each is the namespace's, else the broker's. `own`: only what the namespace says itself,
+        None where it says nothing.
+        """
+        return await self._ask(operations.GET_NAMESPACE_POLICIES, namespace, own)
 
     async def set_namespace_policies(self, namespace: str, policies: Mapping[str, Any]) -> None:
-        """Replace the policies of a namespace; what is not named has its default. Raises InvalidArgumentError."""
+        """Set these policies of a namespace; None leaves one to the broker again. What is not named stays.
+
+        Raises InvalidArgumentError.
+        """
         await self._ask(operations.SET_NAMESPACE_POLICIES, namespace, policies)
 
+    async def replace_namespace_policies(self, namespace: str, policies: Mapping[str, Any]) -> None:
+        """Replace all policies of a namespace: each must be named, None leaves it to the broker.
+
+        Raises InvalidArgumentError.
+        """
+        await self._ask(operations.REPLACE_NAMESPACE_POLICIES, namespace, policies)
+
     async def remove_namespace_policies(self, namespace: str) -> None:
-        """Go back to the broker's defaults."""
+        """Leave all policies of a namespace to the broker."""
         await self._ask(operations.REMOVE_NAMESPACE_POLICIES, namespace)
 
     async def set_auto_scale_policy(self, topic: str, policy: Mapping[str, Any]) -> None:

@@ -22,6 +22,7 @@ from engine.limits import BUCKETS_PER_SEGMENT_MAX, SEGMENTS_PER_TOPIC_MAX
 from engine.model import admin_answers as answers
 from engine.model.admin_dictionaries import TopicMetadata, TopicStatistics
 from engine.model.admin_parameters import (
+    KINDS,
     POSITIONS,
     Choice,
     Flag,
@@ -40,12 +41,14 @@ from engine.model.admin_parameters import (
     Subscription,
     Subscriptions,
     Topic,
+    TopicPolicies,
     Transaction,
     Where,
     Whole,
 )
 from engine.model.admin_requests import Leader, Operation, OverridesResult, Result
-from engine.model.layout import DURABILITIES, KEY_HASHES
+from engine.model.layout import KEY_HASHES
+from engine.model.policies import DURABILITIES
 
 LIST_DEFAULT = 1_000  # transactions in one answer
 LIST_MAX = 10_000
@@ -78,6 +81,9 @@ _SUBSCRIPTION = Parameter("subscription", Subscription(), Where.PATH)
 _SEGMENT_ID = Parameter("segment_id", Whole(), Where.PATH, "segment")
 _TRANSACTION = Parameter("ident", Transaction(), Where.PATH, "transaction")
 _OVERRIDES = Parameter("policy", Overrides(), Where.BODY)
+_OWN = Parameter(
+    "own", Flag(), Where.QUERY, default=False, keyword=True, says="only what it says itself, null for nothing"
+)
 _SETTING = Parameter("name", Kind(), Where.PATH)
 
 _NOTHING = Result[None]("None", type(None))
@@ -102,6 +108,7 @@ CREATE_TOPIC = Operation(
         Parameter(
             "entry_buckets", Whole(1, BUCKETS_PER_SEGMENT_MAX), Where.FIELD, "entryBuckets", default=None, keyword=True
         ),
+        Parameter("auto_scale", Overrides(), Where.FIELD, "autoScalePolicy", default=None, keyword=True),
     ),
     result=_NOTHING,
     summary="Create a topic of `segments` equal hash ranges.",
@@ -109,7 +116,7 @@ CREATE_TOPIC = Operation(
     `properties`: text to text. `key_hash`: "xxh64" or "murmur3", which cannot be changed later. `durability`: what an
     acknowledgement means: "fsync", "interval" or "os". `entry_buckets`: over the whole topic. Defaults are those of
     the namespace's policies, then of the broker's configuration: out of the box 1 segment, "xxh64", "fsync" and 4
-    entry buckets. Raises AlreadyExistsError, InvalidArgumentError, UnsupportedError.
+    entry buckets. `auto_scale`: as of `set_auto_scale_policy`. Raises AlreadyExistsError, InvalidArgumentError, UnsupportedError.
     """,
     errors=(AlreadyExistsError, InvalidArgumentError, UnsupportedError),
 )
@@ -160,6 +167,50 @@ GET_STATS = Operation(
     summary="Segments, rates, subscriptions, consumers, auto-scale: the specification's JSON as a dict.",
     errors=(NotFoundError,),
     leader=Leader.PREFERRED,
+)
+
+SET_TOPIC_PROPERTIES = Operation(
+    name="set_topic_properties",
+    http=f"PUT {_TOPIC_PATH}/properties",
+    parameters=(_TOPIC, Parameter("properties", Properties(), Where.BODY)),
+    result=_NOTHING,
+    summary="Replace the properties of a topic: text to text. Consumers that choose topics by them follow.",
+    errors=(NotFoundError, InvalidArgumentError),
+    leader=Leader.NEEDED,
+)
+
+GET_TOPIC_POLICIES = Operation(
+    name="get_topic_policies",
+    http=f"GET {_TOPIC_PATH}/policies",
+    parameters=(_TOPIC, _OWN),
+    result=Result[dict[str, Any]]("dict[str, Any]", dict, answers.TopicPolicy),
+    summary="The policies in effect for a topic: retention_time_s, retention_size_bytes; -1 for no limit.",
+    details="""
+    Each is the topic's own, else the namespace's, else the broker's. `own`: only what the topic says itself, None
+    where it says nothing. Raises NotFoundError.
+    """,
+    errors=(NotFoundError,),
+)
+
+SET_TOPIC_POLICIES = Operation(
+    name="set_topic_policies",
+    http=f"PATCH {_TOPIC_PATH}/policies",
+    parameters=(_TOPIC, Parameter("policies", TopicPolicies(), Where.BODY)),
+    result=_NOTHING,
+    summary="Set these policies of a topic; None leaves one to the namespace again. What is not named stays.",
+    errors=(NotFoundError, InvalidArgumentError),
+    leader=Leader.NEEDED,
+)
+
+REMOVE_TOPIC_POLICIES = Operation(
+    name="remove_topic_policies",
+    http=f"DELETE {_TOPIC_PATH}/policies",
+    parameters=(_TOPIC,),
+    result=_NOTHING,
+    summary="Leave all policies of a topic to its namespace.",
+    errors=(NotFoundError,),
+    leader=Leader.NEEDED,
+    leader_call=("set_topic_policies", {"policies": None}),
 )
 
 # -- the shape of a topic --------------------------------------------------------------------------------------------
@@ -260,6 +311,18 @@ DELETE_SEGMENT = Operation(
     leader=Leader.NEEDED,
 )
 
+GET_SEGMENT_STATS = Operation(
+    name="get_segment_stats",
+    http=f"GET {_SEGMENT_PATH}/stats",
+    parameters=(_SEGMENT,),
+    result=Result[dict[str, Any]]("dict[str, Any]", dict, answers.SegmentDetails),
+    summary="One segment's numbers, asked of its owner: offsets, size, owner, and each subscription's part in it.",
+    details="""
+    Raises NotFoundError when the topic, or its layout, has no such segment.
+    """,
+    errors=(NotFoundError,),
+)
+
 # -- subscriptions ---------------------------------------------------------------------------------------------------
 
 CREATE_SUBSCRIPTION = Operation(
@@ -271,9 +334,14 @@ CREATE_SUBSCRIPTION = Operation(
         Parameter(
             "initial_position", Choice(POSITIONS), Where.FIELD, "initialPosition", default="latest", keyword=True
         ),
+        Parameter("kind", Choice(KINDS), Where.FIELD, default=None, keyword=True),
     ),
     result=_NOTHING,
     summary='Create a subscription, at "earliest" or "latest".',
+    details="""
+    `kind`: "stream" or "queue", which statistics show before its first consumer comes; None: not known yet. Raises
+    AlreadyExistsError, NotFoundError.
+    """,
     errors=(AlreadyExistsError, NotFoundError),
     leader=Leader.NEEDED,
 )
@@ -395,17 +463,30 @@ ABORT_TRANSACTION = Operation(
 GET_NAMESPACE_POLICIES = Operation(
     name="get_namespace_policies",
     http=f"GET {_NAMESPACE_PATH}/policies",
-    parameters=(_NAMESPACE,),
+    parameters=(_NAMESPACE, _OWN),
     result=_POLICIES,
-    summary="The policies in effect: retention_time_s, retention_size_bytes, durability.",
+    summary="The policies in effect: retention_time_s, retention_size_bytes, durability, auto_create_topics.",
+    details="""
+    -1 is without limit. Each is the namespace's, else the broker's. `own`: only what the namespace says itself, None
+    where it says nothing.
+    """,
 )
 
 SET_NAMESPACE_POLICIES = Operation(
     name="set_namespace_policies",
+    http=f"PATCH {_NAMESPACE_PATH}/policies",
+    parameters=(_NAMESPACE, Parameter("policies", Policies(), Where.BODY)),
+    result=_NOTHING,
+    summary="Set these policies of a namespace; None leaves one to the broker again. What is not named stays.",
+    errors=(InvalidArgumentError,),
+)
+
+REPLACE_NAMESPACE_POLICIES = Operation(
+    name="replace_namespace_policies",
     http=f"PUT {_NAMESPACE_PATH}/policies",
     parameters=(_NAMESPACE, Parameter("policies", Policies(), Where.BODY)),
     result=_NOTHING,
-    summary="Replace the policies of a namespace; what is not named has its default.",
+    summary="Replace all policies of a namespace: each must be named, None leaves it to the broker.",
     errors=(InvalidArgumentError,),
 )
 
@@ -414,7 +495,7 @@ REMOVE_NAMESPACE_POLICIES = Operation(
     http=f"DELETE {_NAMESPACE_PATH}/policies",
     parameters=(_NAMESPACE,),
     result=_NOTHING,
-    summary="Go back to the broker's defaults.",
+    summary="Leave all policies of a namespace to the broker.",
 )
 
 # -- auto-scale ------------------------------------------------------------------------------------------------------

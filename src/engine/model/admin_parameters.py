@@ -16,7 +16,7 @@ from typing import Annotated, Any, Literal
 import msgspec
 
 from engine.errors import InvalidArgumentError
-from engine.model.admin_answers import AutoScaleOverrides, NamespacePolicy
+from engine.model.admin_answers import AutoScaleOverrides, NamespacePolicy, TopicPolicy
 from engine.model.autoscale import JSON_NAMES, AutoScalePolicyOverride
 from engine.model.checks import check_choice, check_number
 from engine.model.names import SEGMENT_SCHEME, TOPIC_SCHEME, SegmentName, TopicName, check_name, parse_namespace
@@ -25,6 +25,7 @@ from engine.model.transactions import parse_id
 ID_MAX = 2**63 - 1
 SECONDS_MAX = 1e11  # 3,000 years; in milliseconds far below 2**63
 POSITIONS = ("earliest", "latest")
+KINDS = ("stream", "queue")  # of subscriptions
 REQUIRED: Any = object()  # the default of a parameter that has none
 
 _DIGITS_MAX = 18  # an id is a 64-bit number
@@ -318,6 +319,14 @@ class Policies(Kind):
         if not isinstance(value, Mapping):
             raise InvalidArgumentError(f"{what} must be a mapping by their names, got {type(value).__name__}")
         return dict(value)
+
+
+class TopicPolicies(Policies):
+    """A topic's policies, by their names in Python, also in JSON."""
+
+    @property
+    def schema(self) -> Any:
+        return TopicPolicy
 
 
 class Overrides(Policies):

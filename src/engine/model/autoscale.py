@@ -14,6 +14,7 @@ from typing import Any
 
 from engine.errors import CorruptionError, InvalidArgumentError
 from engine.limits import BUCKETS_PER_SEGMENT_MAX, MIB, SEGMENTS_PER_TOPIC_MAX
+from engine.model.units import byte_count, seconds
 
 RATES = ("msg_rate_in", "bytes_rate_in", "msg_rate_out", "bytes_rate_out")
 
@@ -97,7 +98,8 @@ class AutoScalePolicyOverride:
 
     @classmethod
     def of(cls, values: Mapping[str, Any]) -> AutoScalePolicyOverride:
-        """From a mapping of AutoScalePolicy's field names; None means that the field is not overridden.
+        """From a mapping of AutoScalePolicy's field names; None means that the field is not overridden. Times and sizes
+        may be text, "1m" and "50MB".
 
         Raises InvalidArgumentError naming the field, also an unknown one.
         """
@@ -107,7 +109,7 @@ class AutoScalePolicyOverride:
             raise InvalidArgumentError(
                 f"fields of an auto-scale policy must be of {', '.join(NAMES)}, got {unknown[0]!r}: unknown"
             )
-        chosen = {name: values[name] for name in NAMES if values.get(name) is not None}
+        chosen = {name: _number(name, values[name]) for name in NAMES if values.get(name) is not None}
         for name, value in chosen.items():
             _check(name, value)
         return cls(MappingProxyType(chosen))
@@ -169,6 +171,24 @@ _INTEGERS = {
 }
 
 
+def is_time(name: str) -> bool:
+    """Whether a field is a number of seconds."""
+    return name.endswith(("cooldown", "window", "interval"))
+
+
+def is_size(name: str) -> bool:
+    """Whether a field is a number of bytes."""
+    return "bytes_rate" in name
+
+
+def _number(name: str, value: Any) -> Any:
+    """Of text with a unit, the number; everything else as it is."""
+    if not isinstance(value, str):
+        return value
+    found = seconds(value) if is_time(name) else byte_count(value) if is_size(name) else None
+    return value if found is None else float(found)
+
+
 def _check(name: str, value: Any) -> None:
     if name == "enabled":
         good, right = isinstance(value, bool), "true or false"
@@ -178,6 +198,7 @@ def _check(name: str, value: Any) -> None:
     else:
         number = isinstance(value, (int, float)) and not isinstance(value, bool)
         good = number and 0 <= value <= _NUMBER_MAX
-        right = f"a number {'of seconds ' if name.endswith(('cooldown', 'window')) else ''}from 0 to {_NUMBER_MAX:g}"
+        form = 'of seconds, or text as "5m", ' if is_time(name) else 'or text as "50MB" ' * is_size(name)
+        right = f"a number {form}from 0 to {_NUMBER_MAX:g}"
     if not good:
         raise InvalidArgumentError(f"{name} must be {right}, got {value!r:.80}")

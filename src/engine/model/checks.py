@@ -8,15 +8,23 @@ from typing import Any
 from engine.errors import InvalidArgumentError
 
 
-def check_number(name: str, value: Any, low: float, high: float | None = None, *, whole: bool = False) -> None:
-    """Raise InvalidArgumentError unless `value` is a number of [low, high] (an int where `whole`)."""
+def check_number(
+    name: str, value: Any, low: float, high: float | None = None, *, whole: bool = False, why: str = ""
+) -> None:
+    """Raise InvalidArgumentError unless `value` is a number of [low, high] (an int where `whole`), and say `why`."""
     number = isinstance(value, int if whole else (int, float)) and not isinstance(value, bool)
     if number and low <= value < math.inf and (high is None or value <= high):
         return
     right = f"{'an int' if whole else 'a number'} of at least {low}" + (
         f" and at most {high}" if high is not None else ""
     )
-    raise InvalidArgumentError(f"{name} must be {right}, got {value if number else repr(value)}")
+    raise InvalidArgumentError(f"{name} must be {right}, got {value if number else repr(value)}{why and f': {why}'}")
+
+
+def check_flag(name: str, value: Any) -> None:
+    """Raise InvalidArgumentError unless `value` is True or False."""
+    if not isinstance(value, bool):
+        raise InvalidArgumentError(f"{name} must be True or False, got {value!r:.80}")
 
 
 def check_choice(name: str, value: Any, choices: tuple[str | None, ...]) -> str:

@@ -21,16 +21,16 @@ from engine.limits import (
 from engine.model.autoscale import AutoScalePolicyOverride
 from engine.model.fields import Fields, dump
 from engine.model.hashrange import HashRange
+from engine.model.policies import DURABILITIES, NOTHING_SAID, TOPIC_FIELD, TopicPolicies, read_topic_policies
 from engine.model.segment import SegmentInfo, bucket_ends
 
 KEY_HASHES = ("xxh64", "murmur3")
-DURABILITIES = ("fsync", "interval", "os")
 
 DELETION = "delete"  # the kind of PendingChange that ends a topic; under all others it keeps serving
 
 _KNOWN = frozenset(
     ("epoch", "nextSegmentId", "segments", "properties", "keyHash", "durability", "createdAtMs", "change")
-) | frozenset(("entryBuckets", "autoScalePolicy"))
+) | frozenset(("entryBuckets", "autoScalePolicy", TOPIC_FIELD))
 _NOTHING: Mapping[str, Any] = MappingProxyType({})
 
 _LARGE = 4096  # bytes of a topic record from which its layout is cached: a wide topic's is read for every segment
@@ -81,6 +81,7 @@ class SegmentLayout:
     change: PendingChange | None = None
     buckets_total: int = ENTRY_BUCKETS_DEFAULT  # the topic's budget (PIP-486); the actual total may be larger
     auto_scale_policy: AutoScalePolicyOverride | None = None
+    policies: TopicPolicies = NOTHING_SAID
     extra: Mapping[str, Any] = field(default_factory=lambda: _NOTHING)  # fields of a newer version
     active: tuple[SegmentInfo, ...] = field(init=False, compare=False, repr=False)  # by ascending range start
     _starts: tuple[int, ...] = field(init=False, compare=False, repr=False)
@@ -113,6 +114,7 @@ class SegmentLayout:
         key_hash: str = "xxh64",
         durability: str = "fsync",
         properties: Mapping[str, str] | None = None,
+        auto_scale_policy: AutoScalePolicyOverride | None = None,
     ) -> SegmentLayout:
         """A new topic's first version, epoch 0. Each segment gets its share of the buckets, at least one.
 
@@ -122,7 +124,9 @@ class SegmentLayout:
         ends = bucket_ends(_bucket_share(segments, buckets_total))
         infos = {i: SegmentInfo(i, r, ends, 0, now_ms) for i, r in enumerate(HashRange.divide(segments))}
         facts = MappingProxyType(dict(properties or {}))
-        layout = cls(0, segments, infos, key_hash, durability, now_ms, facts, buckets_total=buckets_total)
+        layout = cls(
+            0, segments, infos, key_hash, durability, now_ms, facts, None, buckets_total, auto_scale_policy or None
+        )
         check_size(layout)
         return layout
 
@@ -201,6 +205,8 @@ class SegmentLayout:
         }
         if self.auto_scale_policy is not None:
             fields["autoScalePolicy"] = self.auto_scale_policy.to_json()
+        if self.policies:
+            fields[TOPIC_FIELD] = self.policies.to_fields()
         if self.change is not None:
             fields["change"] = self.change.to_json()
         return {**self.extra, **fields}
@@ -254,6 +260,7 @@ class SegmentLayout:
             PendingChange.from_json(fields.fields("change")) if "change" in fields.values else None,
             max(1, fields.number("entryBuckets", ENTRY_BUCKETS_DEFAULT)),
             _read_policy(fields),
+            read_topic_policies(fields),
             MappingProxyType({k: v for k, v in fields.values.items() if k not in _KNOWN}),
         )
 
@@ -284,6 +291,11 @@ def check_topic_facts(segments: int, key_hash: str, durability: str, properties:
         raise InvalidArgumentError(f"key_hash must be {' or '.join(KEY_HASHES)}, got {key_hash!r}")
     if durability not in DURABILITIES:
         raise InvalidArgumentError(f"durability must be {' or '.join(DURABILITIES)}, got {durability!r}")
+    check_properties(properties)
+
+
+def check_properties(properties: Mapping[str, str]) -> None:
+    """Raise InvalidArgumentError unless a topic may have these."""
     pairs = properties.items() if isinstance(properties, Mapping) else [(None, None)]
     if not all(isinstance(k, str) and isinstance(v, str) for k, v in pairs):
         raise InvalidArgumentError(f"properties must be a mapping of text to text, got {properties!r:.80}")

@@ -1,75 +1,153 @@
-"""`NamespacePolicies`: a namespace's policies for its topics."""
+"""`NamespacePolicies` and `TopicPolicies`: what a namespace says about its topics, and a topic about itself.
+
+Fields resolve one by one: the topic's, else the namespace's, else the broker's configuration. So to set one field
+changes no other.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, fields, replace
+from typing import Any, TypeVar
 
 from engine.errors import InvalidArgumentError
-from engine.limits import RETENTION_S_DEFAULT
 from engine.model.fields import Fields, dump
-from engine.model.layout import DURABILITIES
 
+DURABILITIES = ("fsync", "interval", "os")
+FOR_EVER = -1
+AUTO_SCALE = "scalableTopicAutoScalePolicy"  # a field of the namespace record beside those of NamespacePolicies
+TOPIC_FIELD = "policies"  # of the topic record
+_MOST = {"retention_time_s": 10**11, "retention_size_bytes": 2**62}  # far below 2**63, also in milliseconds
 _JSON = {
     "retention_time_s": "retentionTimeSeconds",
     "retention_size_bytes": "retentionSizeBytes",
     "durability": "durability",
+    "auto_create_topics": "autoCreateTopics",
 }
-
-FOR_EVER = -1
-AUTO_SCALE = "scalableTopicAutoScalePolicy"  # a field of the namespace record beside those of NamespacePolicies
 FIELDS = frozenset(_JSON.values())  # fields of NamespacePolicies in the record
-_MOST = {"retention_time_s": 10**11, "retention_size_bytes": 2**62}  # far below 2**63, also in milliseconds
+
+P = TypeVar("P", bound="TopicPolicies")
 
 
 @dataclass(frozen=True, slots=True)
-class NamespacePolicies:
-    """Raises InvalidArgumentError naming the field. None: no limit by size; the broker's default durability."""
+class TopicPolicies:
+    """None: not said here. Raises InvalidArgumentError naming the field."""
 
-    retention_time_s: int = RETENTION_S_DEFAULT  # how long acknowledged messages are kept; FOR_EVER: no limit
+    retention_time_s: int | None = None  # how long acknowledged messages are kept; FOR_EVER: no limit
     retention_size_bytes: int | None = None  # of acknowledged messages, per segment; FOR_EVER: no limit
-    durability: str | None = None  # of topics created without an own one
 
     def __post_init__(self) -> None:
-        for name in ("retention_time_s", "retention_size_bytes"):
+        for name in _MOST:
             value = getattr(self, name)
-            optional = name == "retention_size_bytes" and value is None
-            if not optional and (type(value) is not int or value < FOR_EVER):
+            if value is not None and (type(value) is not int or value < FOR_EVER):
                 raise InvalidArgumentError(f"{name} must be an integer >= 0, or -1 for no limit, got {value!r}")
-        if self.durability is not None and self.durability not in DURABILITIES:
-            raise InvalidArgumentError(f"durability must be {' or '.join(DURABILITIES)}, got {self.durability!r}")
+
+    def __bool__(self) -> bool:
+        return self != type(self)()
+
+    def changed(self: P, values: Mapping[str, Any]) -> P:
+        """With these fields, by their names here; None: not said here any more. Others stay.
+
+        Raises InvalidArgumentError, also for an unknown one.
+        """
+        names = _names(type(self))
+        if unknown := sorted(str(name) for name in values if name not in names):
+            what = "a topic's policy" if type(self) is TopicPolicies else "a namespace policy"
+            raise InvalidArgumentError(f"{what} must be of {', '.join(names)}, got {unknown[0]!r}: unknown")
+        for name, most in _MOST.items():  # only new policies are checked: stored ones are always readable
+            if type(value := values.get(name)) is int and value > most:
+                raise InvalidArgumentError(f"{name} must be at most {most}, or -1 for no limit, got {value!s:.40}")
+        return replace(self, **values)
 
     @classmethod
-    def of(cls, fields: Mapping[str, Any]) -> NamespacePolicies:
-        """From a mapping of these field names. Raises InvalidArgumentError, also for an unknown one."""
-        if unknown := sorted(fields.keys() - _JSON.keys()):
-            raise InvalidArgumentError(f"a namespace policy must be of {', '.join(_JSON)}, got {unknown[0]!r}: unknown")
-        for name, most in _MOST.items():  # only new policies are checked: stored ones are always readable
-            if type(value := fields.get(name)) is int and value > most:
-                raise InvalidArgumentError(f"{name} must be at most {most}, or -1 for no limit, got {value!s:.40}")
-        return cls(**fields)
+    def of(cls: type[P], values: Mapping[str, Any]) -> P:
+        """From a mapping of some of these names."""
+        return cls().changed(values)
+
+    @classmethod
+    def of_all(cls: type[P], values: Mapping[str, Any]) -> P:
+        """From a mapping that names every field, so that none is reset without being named."""
+        if missing := [name for name in _names(cls) if name not in values]:
+            raise InvalidArgumentError(
+                f"policies that replace all must name each of {', '.join(_names(cls))} (null: as the broker's "
+                f"configuration has it), got none for {missing[0]}; to change some, merge them with PATCH"
+            )
+        return cls.of(values)
 
     def to_mapping(self) -> dict[str, Any]:
-        return {name: getattr(self, name) for name in _JSON}
+        """By these names, None where nothing is said."""
+        return {name: getattr(self, name) for name in _names(type(self))}
+
+    def said(self) -> dict[str, Any]:
+        """Only what is said here."""
+        return {name: value for name, value in self.to_mapping().items() if value is not None}
 
     def to_fields(self) -> dict[str, Any]:
-        """With the names of the namespace record."""
-        return {_JSON[name]: value for name, value in self.to_mapping().items()}
+        """What is said here, with the names of records."""
+        return {_JSON[name]: value for name, value in self.said().items()}
 
     def to_json(self) -> bytes:
-        """The value of a namespace record without other fields."""
+        """The value of a record without other fields."""
         return dump(self.to_fields())
+
+    @classmethod
+    def read(cls: type[P], record: Fields) -> P:
+        """Undo to_fields(). Raises CorruptionError naming the field."""
+        present = {name: record.values[_JSON[name]] for name in _names(cls) if _JSON[name] in record.values}
+        for name in _MOST:  # in old records any negative number meant no limit, and so did a size of null
+            if isinstance(number := present.get(name), int) and number < FOR_EVER:
+                present[name] = FOR_EVER
+        if "retention_size_bytes" in present and present["retention_size_bytes"] is None:
+            present["retention_size_bytes"] = FOR_EVER
+        try:
+            return cls(**present)
+        except InvalidArgumentError as e:
+            record.wrong(str(e).split()[0], str(e))
+
+
+NOTHING_SAID = TopicPolicies()
+
+
+@dataclass(frozen=True, slots=True)
+class NamespacePolicies(TopicPolicies):
+    """Of a namespace's topics. None: not said here. Raises InvalidArgumentError naming the field."""
+
+    durability: str | None = None  # of topics created without an own one
+    auto_create_topics: bool | None = None  # whether a producer or consumer creates a topic that is missing
+
+    def __post_init__(self) -> None:
+        TopicPolicies.__post_init__(self)
+        if self.durability is not None and self.durability not in DURABILITIES:
+            raise InvalidArgumentError(f"durability must be {' or '.join(DURABILITIES)}, got {self.durability!r}")
+        if self.auto_create_topics is not None and not isinstance(self.auto_create_topics, bool):
+            raise InvalidArgumentError(f"auto_create_topics must be true or false, got {self.auto_create_topics!r}")
 
     @classmethod
     def from_json(cls, value: bytes) -> NamespacePolicies:
         """Undo to_json(). Raises CorruptionError naming the field."""
-        fields = Fields.parse("namespace record", value)
-        present = {name: fields.values[key] for name, key in _JSON.items() if key in fields.values}
-        for name, number in present.items():
-            if isinstance(number, int) and number < FOR_EVER:  # in old records any negative number meant no limit
-                present[name] = FOR_EVER
-        try:
-            return cls(**present)
-        except InvalidArgumentError as e:
-            fields.wrong(str(e).split()[0], str(e))
+        return cls.read(Fields.parse("namespace record", value))
+
+
+def policies_of_topic(record: bytes) -> TopicPolicies:
+    """Only the policies of a topic record, for searching many. Raises CorruptionError."""
+    return read_topic_policies(Fields.parse("topic record", record))
+
+
+def read_topic_policies(record: Fields) -> TopicPolicies:
+    """The policies in a topic record. Raises CorruptionError."""
+    if TOPIC_FIELD not in record.values:
+        return NOTHING_SAID
+    return TopicPolicies.read(record.fields(TOPIC_FIELD))
+
+
+def resolved(*levels: TopicPolicies | None) -> dict[str, Any]:
+    """Field by field, the first that is said; levels from the topic to the broker."""
+    found: dict[str, Any] = {}
+    for level in levels:
+        for name, value in () if level is None else level.said().items():
+            found.setdefault(name, value)
+    return found
+
+
+def _names(kind: type[TopicPolicies]) -> list[str]:
+    return [field.name for field in fields(kind)]

@@ -83,8 +83,15 @@ def plan_split(layout: SegmentLayout, segment_id: int) -> Reshape:
     return _plan(layout, SPLIT, [parent], [(half, ends) for half in halves])
 
 
-def plan_merge(layout: SegmentLayout, first_id: int, second_id: int) -> Reshape:
-    """Merge two adjacent active segments, with the sum of their bucket counts, up to the maximum.
+def merged_buckets(first: int, second: int, buckets_max: int) -> int:
+    """The buckets of a merged segment: the sum, up to the ceiling; where one has more already, as many as that one."""
+    return min(BUCKETS_PER_SEGMENT_MAX, first + second, max(buckets_max, first, second))
+
+
+def plan_merge(
+    layout: SegmentLayout, first_id: int, second_id: int, buckets_max: int = BUCKETS_PER_SEGMENT_MAX
+) -> Reshape:
+    """Merge two adjacent active segments, with the sum of their bucket counts, up to the ceiling.
 
     Raises InvalidArgumentError when one is unknown or sealed, or when they are identical or not adjacent.
     """
@@ -94,7 +101,7 @@ def plan_merge(layout: SegmentLayout, first_id: int, second_id: int) -> Reshape:
     low, high = sorted(pair, key=lambda s: s.hash_range.start)
     if low.hash_range.end + 1 != high.hash_range.start:
         raise InvalidArgumentError(f"segments to merge must be neighbours, got {first_id} and {second_id}")
-    ends = bucket_ends(min(BUCKETS_PER_SEGMENT_MAX, low.bucket_count + high.bucket_count))
+    ends = bucket_ends(merged_buckets(low.bucket_count, high.bucket_count, buckets_max))
     whole = HashRange(low.hash_range.start, high.hash_range.end)
     return _plan(layout, MERGE, [low, high], [(whole, ends)])
 

@@ -67,7 +67,7 @@ class FrameCutter:
             if size - at < FRAME_PREFIX_SIZE:
                 self._hold(view[at:], None, FRAME_PREFIX_SIZE)
                 break
-            kind, padded = self._look(view, at)
+            kind, padded = self._head_at(view, at)
             if not self._wants(kind, padded):
                 self._left = padded
                 continue
@@ -90,7 +90,7 @@ class FrameCutter:
         assert self._part is not None
         at = self._take(view, 0)
         if self._kind is None and len(self._part) == FRAME_PREFIX_SIZE:
-            kind, padded = self._look(self._part, 0)
+            kind, padded = self._head_at(self._part, 0)
             if self._wants(kind, padded):
                 self._kind, self._needed = kind, padded
                 at = self._take(view, at)
@@ -110,7 +110,7 @@ class FrameCutter:
         self._part = self._kind = None
         return kind, part
 
-    def _look(self, view: Piece, at: int) -> tuple[int, int]:
+    def _head_at(self, view: Piece, at: int) -> tuple[int, int]:
         """(type, size with its padding) of the frame that begins there."""
         length, kind, header_size = _PREFIX.unpack_from(view, at)
         total = length + _LENGTH_SIZE

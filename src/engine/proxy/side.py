@@ -78,7 +78,7 @@ class Side(asyncio.Protocol):
     def resume_writing(self) -> None:
         """asyncio: at the low mark."""
         self.is_full = False
-        self._look()
+        self._check()
         self._owner.full(self, False)
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -105,15 +105,15 @@ class Side(asyncio.Protocol):
             return
         self._waiting.append((self.written, callback))
         if self._timer is None:
-            self._timer = self._loop.call_later(0, self._look_again)
+            self._timer = self._loop.call_later(0, self._check_again)
 
-    def _look_again(self) -> None:
+    def _check_again(self) -> None:
         self._timer = None
-        self._look()
+        self._check()
         if self._waiting:
-            self._timer = self._loop.call_later(_LOOK_S, self._look_again)
+            self._timer = self._loop.call_later(_LOOK_S, self._check_again)
 
-    def _look(self) -> None:
+    def _check(self) -> None:
         taken = self.written - self.unsent_bytes
         while self._waiting and self._waiting[0][0] <= taken:
             self._waiting.popleft()[1]()

@@ -39,7 +39,7 @@ from engine.storage.file.logfile import Block, LogFile, new_file
 from engine.storage.file.owners import FileTerms, Lease
 from engine.storage.file.producer_snapshot import save_producer_snapshot
 from engine.storage.file.recovery import Recovered, file_facts
-from engine.storage.file.retention import ages_of, delete_files, files_to_delete
+from engine.storage.file.retention import OLDEST, Limits, ages_of, delete_files, ends, files_to_delete
 from engine.storage.file.tail import Piece
 from engine.storage.reader import Reader, Stretch
 from engine.storage.waiting import Waiters
@@ -102,6 +102,7 @@ class Segment:
         self._waiters = Waiters()
         self._wake = self._waiters.wake
         self._appended = Appends()
+        self.retention_due_s: float | None = None  # after retain(): seconds until there is more to do; None: never
 
     # Its state
 
@@ -406,25 +407,41 @@ class Segment:
         *,
         retention_ms: int | None = -1,
         retention_bytes: int | None = -1,
+        round_s: float = 0.0,
         ages: Ages[int] | None = None,
     ) -> int:
         """Delete files that are acknowledged (all below `min_offset`) and past the retention time or size.
 
-        Returns how many. `retention_ms`, `retention_bytes`: None for no limit, -1 for the configured one. The last file
-        stays. See file/retention.py.
+        Returns how many. `retention_ms`, `retention_bytes`: None for no limit, -1 for the configured one. `round_s`:
+        the time between two calls. A last file whose messages are old enough is followed by a new one, and can go. See
+        file/retention.py. Raises StorageError, NotOwnerError.
         """
-        doomed = files_to_delete(
-            self._files,
-            min_offset=min_offset,
-            ages_s=ages_of(self._files, self._context.clock.time_ms() if now_ms is None else now_ms, ages),
-            retention_ms=self._context.config.retention_ms if retention_ms == -1 else retention_ms,
-            retention_bytes=self._context.config.retention_bytes if retention_bytes == -1 else retention_bytes,
+        files, config = self._files, self._context.config
+        limits = Limits(
+            config.retention_ms if retention_ms == -1 else retention_ms,
+            config.retention_bytes if retention_bytes == -1 else retention_bytes,
+            round_s,
         )
+        ages_s = ages_of(files, self._context.clock.time_ms() if now_ms is None else now_ms, ages)
+        if not self.sealed and ends(files[-1], ages_s, min_offset, limits):
+            goes = files_to_delete(files, min_offset=min_offset, ages_s=ages_s, limits=limits, last=True)
+            last = files[-1]
+            await self._turns.take(lambda: self._end_file(last, closes=last not in goes))
+        doomed = files_to_delete(files, min_offset=min_offset, ages_s=ages_s, limits=limits)
         try:
-            await delete_files(self._context, self._files, doomed, self.lease)
+            await delete_files(self._context, files, doomed, self.lease)
         finally:
-            self.gaps = Gaps(self._files, self._continuation)
+            self.gaps = Gaps(files, self._continuation)
+        ages_s = ages_of(files, self._context.clock.time_ms() if now_ms is None else now_ms, ages)
+        newest_s = ages_s[files[0].first_offset] if len(files) > 1 else None
+        self.retention_due_s = None if self.sealed else limits.due_s(newest_s, ages_s.get(OLDEST))
         return len(doomed)
+
+    async def _end_file(self, last: LogFile, *, closes: bool) -> None:
+        """Go on in a new file. `closes`: the last one stays for a while, and gets its footer."""
+        if not self.sealed and not self._closed and self.failed is None and self._files[-1] is last:
+            self.check_lease()
+            await self._commit.end_file(closes=closes)
 
     # What group commit needs (commit.ports.SegmentLog)
 
@@ -440,7 +457,7 @@ class Segment:
         """A sync failed in a relaxed mode: acknowledged messages from `end` on may be lost (file/continuation.py)."""
         self._continuation = (end, restart)
         self.gaps = Gaps(self._files, self._continuation)
-        self._context.measures.gaps += 1
+        self._context.metrics.gaps += 1
         self.on_gap()
 
     def snapshot(self, below: int) -> bytes:

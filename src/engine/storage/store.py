@@ -32,14 +32,16 @@ from engine.model.names import SegmentName, TopicName
 from engine.storage.cursor.store import CursorStore
 from engine.storage.disk.config import FSYNC, StorageConfig, check_mode, storage_error
 from engine.storage.disk.disk import Disk
-from engine.storage.disk.measures import StorageStatistics
+from engine.storage.disk.metrics import StorageStatistics
 from engine.storage.file.context import Context
 from engine.storage.file.continuation import NOTHING, Known
+from engine.storage.file.extent import Extent, read_extent
 from engine.storage.file.handles import Handles
 from engine.storage.file.logfile import SyncFailed, holds_messages, new_file, parse_file_name, read_header
 from engine.storage.file.owners import Lease
 from engine.storage.file.recovery import Recovered, file_facts, recover
 from engine.storage.file.removal import finish_removal, remaining, remove, term_of
+from engine.storage.file.stored import Stored, stored
 from engine.storage.file.tail import TailCache
 from engine.storage.segment import Segment
 
@@ -132,19 +134,19 @@ class SegmentStore:
 
     def statistics(self) -> StorageStatistics:
         context = self._context
-        measures, cache = context.measures, context.cache
+        metrics, cache = context.metrics, context.cache
         return StorageStatistics(
-            sync_s=measures.sync_s.statistics(),
-            commit_bytes=measures.commit_bytes.statistics(),
-            commit_appends=measures.commit_appends.statistics(),
+            sync_s=metrics.sync_s.statistics(),
+            commit_bytes=metrics.commit_bytes.statistics(),
+            commit_appends=metrics.commit_appends.statistics(),
             cache_bytes=cache.size,
             cache_limit=cache.limit,
             open_files=len(context.handles),
             segments=len(self._segments),
-            trouble=measures.trouble,
-            torn_tails=measures.torn_tails,
-            torn_bytes=measures.torn_bytes,
-            gaps=measures.gaps,
+            trouble=metrics.trouble,
+            torn_tails=metrics.torn_tails,
+            torn_bytes=metrics.torn_bytes,
+            gaps=metrics.gaps,
         )
 
     async def create(
@@ -261,16 +263,16 @@ class SegmentStore:
 
     def _report(self, name: SegmentName, recovered: Recovered) -> None:
         """Log and count what was lost."""
-        measures, torn, end, restart = self._context.measures, recovered.torn, recovered.end, recovered.restart
+        metrics, torn, end, restart = self._context.metrics, recovered.torn, recovered.end, recovered.restart
         if torn is not None:
-            measures.torn_tails += 1
-            measures.torn_bytes += torn.size
+            metrics.torn_tails += 1
+            metrics.torn_bytes += torn.size
             log.warning(
                 "%s, position %d: %d bytes from offset %d on were not known to be durable and fail their checks; "
                 "the torn tail was cut off", torn.path, torn.position, torn.size, torn.offset,
             )  # fmt: skip
         if restart > end:
-            measures.gaps += 1
+            metrics.gaps += 1
             log.warning(
                 "%s: the log ends at offset %d and goes on at %d: it was not closed in order, and its durability does "
                 "not sync before it acknowledges; messages between, if there were any, are lost", name, end, restart,
@@ -311,21 +313,29 @@ class SegmentStore:
             if segment is not None:
                 segment.release()
 
-    async def rolled(self, topics: Iterable[TopicName]) -> list[SegmentName]:
-        """The segments of these topics with more than one file. Reads directories only."""
-        rolled: list[SegmentName] = []
+    async def find_aging(self, topics: Iterable[TopicName]) -> list[Stored]:
+        """The segments of these topics that retention may have work in. Reads directories, and heads of files."""
+        found: list[Stored] = []
         source = iter(topics)
         while some := list(islice(source, _TOPICS_AT_ONCE)):
-            rolled += await self._run(partial(self._rolled, some), self._root)
-        return rolled
+            found += await self._run(partial(self._stored, some), self._root)
+        return found
 
-    def _rolled(self, topics: Sequence[TopicName]) -> list[SegmentName]:
+    def _stored(self, topics: Sequence[TopicName]) -> list[Stored]:
         return [
-            name
+            found
             for topic in topics
             for name, files in _stores_in(self._disk, topic, self._topic_directory(topic))
-            if len(remaining(files)) > 1
+            if (found := stored(self._disk, self.directory(name), name, remaining(files))) is not None
         ]
+
+    async def extent(self, name: SegmentName, bucket_ends: Sequence[int], born: int = 0) -> Extent:
+        """How far a closed segment's log reaches, from its files; see read_extent(). Opens and repairs nothing.
+
+        Raises CorruptionError, UnsupportedError, StorageError.
+        """
+        directory = self.directory(name)
+        return await self._run(partial(read_extent, self._disk, directory, bucket_ends, born), directory)
 
     async def exists(self, name: SegmentName) -> bool:
         """Whether the segment has files, and its deletion was not begun. Reads a directory only."""

@@ -1,8 +1,8 @@
-"""The same client for code that does not await: thin shells over the asynchronous one, whose loop runs on a thread.
+"""The blocking client: thin shells over the asynchronous one, whose event loop runs on a thread.
 
 Every object may be used from several threads. What a shell adds: `Producer.send_nowait` is the native method on the
 caller's thread, and waits for room where the pending limit is reached; receives look into the queue on the caller's
-thread before they ask the loop.
+thread before they call the loop.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from engine.sync.admin import Admin
 from engine.sync.client import Client
 from engine.sync.consumers import CheckpointConsumer, QueueConsumer, StreamConsumer
 from engine.sync.producer import Producer
-from engine.sync.ranges import RangeReader, TopicView
+from engine.sync.ranges import RangeReader, TopicReader, TopicView
 from engine.sync.topic_watch import TopicWatch
 from engine.sync.transaction import Transaction
 
@@ -23,6 +23,7 @@ __all__ = [
     "QueueConsumer",
     "RangeReader",
     "StreamConsumer",
+    "TopicReader",
     "TopicView",
     "TopicWatch",
     "Transaction",

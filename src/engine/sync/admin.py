@@ -32,13 +32,15 @@ class Admin:
         key_hash: str | None = None,
         durability: str | None = None,
         entry_buckets: int | None = None,
+        auto_scale: Mapping[str, Any] | None = None,
     ) -> None:
         """Create a topic of `segments` equal hash ranges.
 
         `properties`: text to text. `key_hash`: "xxh64" or "murmur3", which cannot be changed later. `durability`: what
         an acknowledgement means: "fsync", "interval" or "os". `entry_buckets`: over the whole topic. Defaults are those
         of the namespace's policies, then of the broker's configuration: out of the box 1 segment, "xxh64", "fsync" and
-        4 entry buckets. Raises AlreadyExistsError, InvalidArgumentError, UnsupportedError.
+        4 entry buckets. `auto_scale`: as of `set_auto_scale_policy`. Raises AlreadyExistsError, InvalidArgumentError,
+        UnsupportedError.
         """
         self._portal.run(
             self._admin.create_topic(
@@ -48,6 +50,7 @@ class Admin:
                 key_hash=key_hash,
                 durability=durability,
                 entry_buckets=entry_buckets,
+                auto_scale=auto_scale,
             )
         )
 
@@ -72,6 +75,32 @@ class Admin:
         Raises NotFoundError.
         """
         return self._portal.run(self._admin.get_stats(topic))
+
+    def set_topic_properties(self, topic: str, properties: Mapping[str, str]) -> None:
+        """Replace the properties of a topic: text to text. Consumers that choose topics by them follow.
+
+        Raises NotFoundError, InvalidArgumentError.
+        """
+        self._portal.run(self._admin.set_topic_properties(topic, properties))
+
+    def get_topic_policies(self, topic: str, *, own: bool = False) -> dict[str, Any]:
+        """The policies in effect for a topic: retention_time_s, retention_size_bytes; -1 for no limit.
+
+        Each is the topic's own, else the namespace's, else the broker's. `own`: only what the topic says itself, None
+        where it says nothing. Raises NotFoundError.
+        """
+        return self._portal.run(self._admin.get_topic_policies(topic, own=own))
+
+    def set_topic_policies(self, topic: str, policies: Mapping[str, Any]) -> None:
+        """Set these policies of a topic; None leaves one to the namespace again. What is not named stays.
+
+        Raises NotFoundError, InvalidArgumentError.
+        """
+        self._portal.run(self._admin.set_topic_policies(topic, policies))
+
+    def remove_topic_policies(self, topic: str) -> None:
+        """Leave all policies of a topic to its namespace. Raises NotFoundError."""
+        self._portal.run(self._admin.remove_topic_policies(topic))
 
     def split_segment(self, topic: str, segment_id: int) -> TopicMetadata:
         """Split an active segment's hash range in two halves, while the topic is in use; the new metadata.
@@ -121,9 +150,24 @@ class Admin:
         """
         self._portal.run(self._admin.delete_segment(segment, force))
 
-    def create_subscription(self, topic: str, subscription: str, *, initial_position: str = "latest") -> None:
-        """Create a subscription, at "earliest" or "latest". Raises AlreadyExistsError, NotFoundError."""
-        self._portal.run(self._admin.create_subscription(topic, subscription, initial_position=initial_position))
+    def get_segment_stats(self, segment: str) -> dict[str, Any]:
+        """One segment's numbers, asked of its owner: offsets, size, owner, and each subscription's part in it.
+
+        Raises NotFoundError when the topic, or its layout, has no such segment.
+        """
+        return self._portal.run(self._admin.get_segment_stats(segment))
+
+    def create_subscription(
+        self, topic: str, subscription: str, *, initial_position: str = "latest", kind: str | None = None
+    ) -> None:
+        """Create a subscription, at "earliest" or "latest".
+
+        `kind`: "stream" or "queue", which statistics show before its first consumer comes; None: not known yet. Raises
+        AlreadyExistsError, NotFoundError.
+        """
+        self._portal.run(
+            self._admin.create_subscription(topic, subscription, initial_position=initial_position, kind=kind)
+        )
 
     def delete_subscription(self, topic: str, subscription: str) -> None:
         """Delete a subscription in every segment, sealed ones too. Its consumers get NotFoundError.
@@ -179,16 +223,30 @@ class Admin:
         """
         self._portal.run(self._admin.abort_transaction(ident))
 
-    def get_namespace_policies(self, namespace: str) -> dict[str, Any]:
-        """The policies in effect: retention_time_s, retention_size_bytes, durability."""
-        return self._portal.run(self._admin.get_namespace_policies(namespace))
+    def get_namespace_policies(self, namespace: str, *, own: bool = False) -> dict[str, Any]:
+        """The policies in effect: retention_time_s, retention_size_bytes, durability, auto_create_topics.
+
+        -1 is without limit. Each is the namespace's, else the broker's. `own`: only what the namespace says itself,
+        None where it says nothing.
+        """
+        return self._portal.run(self._admin.get_namespace_policies(namespace, own=own))
 
     def set_namespace_policies(self, namespace: str, policies: Mapping[str, Any]) -> None:
-        """Replace the policies of a namespace; what is not named has its default. Raises InvalidArgumentError."""
+        """Set these policies of a namespace; None leaves one to the broker again. What is not named stays.
+
+        Raises InvalidArgumentError.
+        """
         self._portal.run(self._admin.set_namespace_policies(namespace, policies))
 
+    def replace_namespace_policies(self, namespace: str, policies: Mapping[str, Any]) -> None:
+        """Replace all policies of a namespace: each must be named, None leaves it to the broker.
+
+        Raises InvalidArgumentError.
+        """
+        self._portal.run(self._admin.replace_namespace_policies(namespace, policies))
+
     def remove_namespace_policies(self, namespace: str) -> None:
-        """Go back to the broker's defaults."""
+        """Leave all policies of a namespace to the broker."""
         self._portal.run(self._admin.remove_namespace_policies(namespace))
 
     def set_auto_scale_policy(self, topic: str, policy: Mapping[str, Any]) -> None:

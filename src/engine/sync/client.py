@@ -18,12 +18,13 @@ from engine.client.base.options import (
     TopicListKeywords,
 )
 from engine.client.ranges.range_reader import Ranges
+from engine.client.ranges.topic_reader import TopicReaderKeywords
 from engine.client.topic.topic_list import Topics
 from engine.sync.admin import Admin
 from engine.sync.closing import close_before_exit, run_to_close
 from engine.sync.consumers import CheckpointConsumer, QueueConsumer, StreamConsumer
 from engine.sync.producer import Producer
-from engine.sync.ranges import RangeReader, TopicView, handing_over
+from engine.sync.ranges import RangeReader, TopicReader, TopicView, handing_over
 from engine.sync.signatures import (
     makes_checkpoint_consumer,
     makes_producer,
@@ -63,7 +64,7 @@ class Client:
 
     @property
     def service_url(self) -> str:
-        """Where the broker is."""
+        """The URL of the service."""
         return str(self._client.service_url)
 
     @makes_producer
@@ -75,15 +76,15 @@ class Client:
         `block_when_full`: whether send_nowait waits for room (else it raises QueueFullError). `name`: a name of your
         own makes retries exact across restarts: the broker stores each (name, sequence id) once; only one producer may
         use it at a time. `access_mode`: "shared" (default), "exclusive", "exclusive_with_fencing" or
-        "wait_for_exclusive". `batching`: when a batch goes out, an engine.Batching; Batching(max_messages=1) makes
-        each message one of its own. `compression`: "none" (default), "lz4" (block format) or "zstd". `send_timeout`:
-        seconds until an unacknowledged message fails (30). `max_pending_bytes`: on their way at most.
+        "wait_for_exclusive". `batching`: when a batch goes out, an engine.Batching; Batching(max_messages=1) makes each
+        message one of its own. `compression`: "none" (default), "lz4" (block format) or "zstd". `send_timeout`: seconds
+        until an unacknowledged message fails (30). `max_pending_bytes`: limit of bytes sent and not acknowledged.
         `initial_sequence_id`: the first message gets the next one. `on_error`: called on the client's own thread with
-        what befell messages of send_nowait and send_batch; what it raises is logged. `schema`: what values are: bytes
-        (default), str, a dataclass, or an engine.Schema; recorded with the topic.
+        the failures of messages of send_nowait and send_batch; what it raises is logged. `schema`: what values are:
+        bytes (default), str, a dataclass, or an engine.Schema; recorded with the topic.
 
         Raises NotFoundError, ProducerBusyError, ConnectError, TimeoutError, InvalidArgumentError (SchemaError: the
-        schema does not go together with the topic's), UnsupportedError (`properties`).
+        schema is incompatible with the topic's), UnsupportedError (`properties`).
         """
         made: list[AsyncProducer[Any]] = []
 
@@ -106,11 +107,12 @@ class Client:
         later, or those of them that have all of `properties`, and whose own name the RE2 `pattern` matches as a whole.
         `name`: the session's name; one that comes back under its name keeps its share. `initial_position`: "earliest"
         or "latest" (default), where a new subscription starts; topics that come later are always read from their
-        beginning. `receive_queue_size`: messages fetched ahead, over all segments and topics; a whole block may come
-        on top.
-        `schema`: what values are: bytes (the default), str, a dataclass, or an engine.Schema; checked against the
-        topic's, and recorded where that has none. `on_corrupt`: at a bad entry, one receive raises CorruptionError and
-        nothing behind it comes of its segment ("stop", the default), or it is passed by, logged and counted ("skip").
+        beginning. `receive_queue_size`: messages fetched ahead, over all segments and topics; "auto" (default): what
+        memory allows, 100,000 at most. `schema`: what values are: bytes (the default), str, a dataclass, or an
+        engine.Schema; checked against the topic's, and recorded where that has none. `create`: a missing topic is
+        created where the broker allows it, and a warning logged (True); False: NotFoundError. `on_corrupt`: at a bad
+        entry, one receive raises CorruptionError and nothing behind it comes of its segment ("stop", the default), or
+        the entry is skipped, logged and counted ("skip").
 
         Raises NotFoundError, ConsumerBusyError (SubscriptionKindError: queue consumers hold the subscription),
         ConnectError, TimeoutError, InvalidArgumentError.
@@ -125,8 +127,9 @@ class Client:
         """A consumer of single messages; each goes to one of the subscription's consumers and comes back unless
         acknowledged.
 
-        `topic`, `namespace`, `properties`, `pattern`, `name`, `initial_position`, `schema`, `receive_queue_size` as of
-        stream_consumer; a small `receive_queue_size` spreads work evenly. `ack_timeout`: seconds after which a message
+        `topic`, `namespace`, `properties`, `pattern`, `name`, `initial_position`, `schema`, `create` as of
+        stream_consumer. `receive_queue_size`: messages that it has and has not acknowledged; "auto" (default): about
+        0.2 s of its own work. `ack_timeout`: seconds after which a message
         that was received and not acknowledged is handed back. `nack_backoff`: how long one that was negatively
         acknowledged is kept back, an engine.Backoff or a number of seconds (default 1). `dead_letter`: an
         engine.DeadLetter; what came back more often goes to its topic instead. `priority`: consumers with the lowest
@@ -140,14 +143,14 @@ class Client:
     def checkpoint_consumer(
         self, topic: str, *, schema: Any = None, **options: Unpack[CheckpointConsumerKeywords]
     ) -> CheckpointConsumer[Any]:
-        """A reader that keeps its own position; the broker remembers nothing of it.
+        """A reader that keeps its own position; the broker stores none.
 
         `start`: a Checkpoint, default `Checkpoint.latest()`. `group`: the consumers of one group share the topic's
         segments; none of them remembers anything, so each starts from a Checkpoint of its own. `name`: the member's
-        name; one that comes back under its name within the grace period keeps its share. `receive_queue_size`:
-        messages fetched ahead, over all segments.
+        name; one that comes back under its name within the grace period keeps its share. `receive_queue_size`
+        as of stream_consumer.
         `schema`: what values are: bytes (the default), str, a dataclass, or an engine.Schema; checked against the
-        topic's, and recorded where that has none. `on_corrupt` as of stream_consumer.
+        topic's, and recorded where that has none. `create`, `on_corrupt` as of stream_consumer.
 
         Raises NotFoundError, ConsumerBusyError (SubscriptionKindError: stream consumers hold that name), ConnectError,
         TimeoutError, InvalidArgumentError.
@@ -156,27 +159,46 @@ class Client:
         return CheckpointConsumer(self._portal, self._portal.run(opening))
 
     def topic_view(self, topic: str) -> TopicView:
-        """Follows a topic's segments, and tells how far each of them reaches. The topic is not created.
+        """Follows a topic's segments, and the end offset of each. The topic is not created.
 
         Raises NotFoundError, ConnectError, TimeoutError, InvalidArgumentError.
         """
         return TopicView(self._portal, self._portal.run(self._client.topic_view(topic)))
 
     def range_reader(self, topic: str, ranges: Ranges, **options: Unpack[RangeReaderKeywords]) -> RangeReader:
-        """Reads `ranges`, {segment id: (first offset, offset behind the last)}, and then it is done.
+        """Reads `ranges`, {segment id: (first offset, offset behind the last)}, and ends.
 
-        One segment after the other, parents before children, each in the order of its offsets; what belongs to no
-        committed transaction is left out. `buckets`: (first, last), only entries whose smallest bucket hash lies
-        there: tasks whose `buckets` tile 0..65535 share the entries out, each to one of them, and where they are cut
-        at bucket boundaries, a key is in one task. `keys`: entries that hold none of these may be left out; what comes
-        is not filtered further. `skip_deleted`: leave out what retention has deleted, and say so in `deleted`, rather
-        than raise NotFoundError where it is met. `receive_queue_size`: messages fetched ahead. `on_corrupt`: a bad
-        entry ends the reading with CorruptionError ("stop", the default), or is passed by, logged and counted ("skip").
+        One segment after the other, parents before children, each in the order of its offsets; messages of transactions
+        that are not committed are left out. `buckets`: (first, last), only entries whose smallest bucket hash lies
+        there: tasks whose `buckets` tile 0..65535 share the entries out, each to one of them, and where they are cut at
+        bucket boundaries, a key is in one task. `keys`: entries that hold none of these may be left out; what comes is
+        not filtered further. `skip_deleted`: leave out what retention has deleted, and say so in `deleted`, rather than
+        raise NotFoundError where it is met. `receive_queue_size`: messages fetched ahead. `on_corrupt`: a bad entry
+        ends the reading with CorruptionError ("stop", the default), or is skipped, logged and counted ("skip").
 
         Raises NotFoundError, ConnectError, TimeoutError; InvalidArgumentError, also for a range beyond a segment's end.
         """
         opening = handing_over(self._client.range_reader(topic, ranges, **options))
         return RangeReader(self._portal, self._portal.run(opening))
+
+    def reader(self, topic: str, **options: Unpack[TopicReaderKeywords]) -> TopicReader:
+        """The messages of a topic from `start` to `end`, for whatever reads Arrow streams: Polars, DuckDB, pyarrow.
+
+        The topic is not created; pyarrow is needed. `start` ("earliest"), `end` ("latest"): one of these words, an
+        aware datetime (messages published then or later are behind it) or a Checkpoint. What is read ends where the
+        topic ended when this was called, at the latest. `columns`: names of those that are read, in order; None: all.
+        `schema`: what values are: bytes (the default), str, a dataclass, or an engine.Schema; the fields of records
+        become columns. It is checked against the topic's, and never recorded. `on_corrupt`: a bad entry ends the
+        reading with CorruptionError ("stop", the default), or is passed by, logged and counted ("skip").
+
+        Raises NotFoundError, also where retention has deleted messages behind a Checkpoint; ConnectError, TimeoutError,
+        InvalidArgumentError (SchemaError: the schema cannot read the topic's), UnsupportedError without pyarrow.
+        """
+        return TopicReader(self._portal, self._portal.run(self._client.reader(topic, **options)))
+
+    def table(self, topic: str, **options: Unpack[TopicReaderKeywords]) -> Any:
+        """The messages of a topic as a pyarrow.Table; the options, and what is raised, are those of reader()."""
+        return self.reader(topic, **options).to_table()
 
     def list_topics(self, namespace: str = "public/default", **options: Unpack[TopicListKeywords]) -> list[str]:
         """The topics of a "tenant/namespace", sorted, that have all of `properties`, and whose own name the RE2
@@ -192,7 +214,7 @@ class Client:
         return TopicWatch(self._portal, self._portal.run(self._client.watch_topics(namespace, **options)))
 
     def topic_exists(self, topic: str) -> bool:
-        """Whether there is such a topic; it is not created. Raises ConnectError, TimeoutError, InvalidArgumentError."""
+        """Whether the topic exists; it is not created. Raises ConnectError, TimeoutError, InvalidArgumentError."""
         return self._portal.run(self._client.topic_exists(topic))
 
     def transaction(self, timeout: float = 60.0, *, name: str | None = None) -> Transaction:

@@ -1,4 +1,4 @@
-"""How blocking objects end, also when their user has forgotten to."""
+"""Closing of blocking objects, also of those that the program has not closed."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from engine.errors import AlreadyClosedError, EngineError
 
 
 class Closable(Protocol):
-    """Something with a blocking close()."""
+    """An object with a blocking close()."""
 
     def close(self) -> None:
         """End it. Idempotent."""
 
 
 def run_to_close(portal: Portal, close: Callable[[], Coroutine[Any, Any, None]]) -> None:
-    """Run a close() on the loop; nothing when the loop has ended, and everything with it."""
+    """Run a close() on the loop. Does nothing when the loop has ended, since everything has ended with it."""
     if not portal.closed:
         try:
             portal.run(close())

@@ -21,6 +21,7 @@ from engine.client import (
 from engine.client.base.options import check_count, check_timeout
 from engine.client.consume.queue_consumer import Acknowledgeable
 from engine.client.consume.receiving import BATCH_MESSAGES
+from engine.client.consume.subscribed import When
 from engine.errors import AlreadyClosedError
 from engine.sync.closing import run_to_close
 from engine.sync.transaction import Transaction
@@ -51,6 +52,19 @@ class _Consumer(Generic[V]):
         """The full names of the topics it receives from now, sorted."""
         topics: list[str] = self._consumer.topics
         return topics
+
+    @property
+    def paused(self) -> bool:
+        """Whether receives wait, whatever is queued."""
+        return bool(self._consumer.paused)
+
+    def pause(self) -> None:
+        """Deliver nothing until resume(): receives wait, and what is fetched ahead stays here. Idempotent."""
+        self._portal.call(self._consumer.pause)
+
+    def resume(self) -> None:
+        """Deliver again after pause(). Idempotent."""
+        self._portal.call(self._consumer.resume)
 
     @overload
     def receive(self, timeout: None = None) -> Message[V]: ...
@@ -99,7 +113,7 @@ class _Consumer(Generic[V]):
         return statistics
 
     def close(self) -> None:
-        """Leave. Acknowledges nothing; receives that wait on other threads raise AlreadyClosedError. Idempotent.
+        """Close. Acknowledges nothing; receives that wait on other threads raise AlreadyClosedError. Idempotent.
 
         Raises what became of acknowledgements that nothing waited for (`…_nowait`), after everything has ended.
         """
@@ -123,8 +137,35 @@ class _Consumer(Generic[V]):
         self.close()
 
 
-class _Acknowledging(_Consumer[V]):
-    """What consumers with a subscription share."""
+class _SubscriptionConsumer(_Consumer[V]):
+    """What stream and queue consumers share."""
+
+    @property
+    def subscription(self) -> str:
+        """The subscription's name."""
+        return str(self._consumer.subscription)
+
+    def lag(self) -> int:
+        """How many messages of its topics the subscription has not acknowledged, as the segments' owners say now.
+
+        Raises NotFoundError when it was deleted, AlreadyClosedError, ConnectError, TimeoutError.
+        """
+        return int(self._portal.run(self._consumer.lag()))
+
+    def seek(self, when: When) -> None:
+        """Move the subscription, for all its consumers: to "earliest", "latest", or the first message published at an
+        aware datetime or later. What was fetched before is dropped.
+
+        Raises NotFoundError, AlreadyClosedError, ConnectError, TimeoutError, InvalidArgumentError.
+        """
+        self._portal.run(self._consumer.seek(when))
+
+    def unsubscribe(self) -> None:
+        """Close, then delete the subscription; its other consumers get NotFoundError.
+
+        Raises NotFoundError when it was deleted before, ConnectError, TimeoutError.
+        """
+        self._portal.run(self._consumer.unsubscribe())
 
     def _acknowledge_nowait(self, x: object) -> None:
         self._consumer.check_open()
@@ -138,7 +179,7 @@ class _Acknowledging(_Consumer[V]):
         self._portal.run(self._consumer.flush())
 
 
-class StreamConsumer(_Acknowledging[V]):
+class StreamConsumer(_SubscriptionConsumer[V]):
     """Receives the messages of its segments, per segment in order. Made by `client.stream_consumer()`."""
 
     _consumer: AsyncStreamConsumer[V]
@@ -167,7 +208,7 @@ class StreamConsumer(_Acknowledging[V]):
         self._acknowledge_nowait(x)
 
 
-class QueueConsumer(_Acknowledging[V]):
+class QueueConsumer(_SubscriptionConsumer[V]):
     """Receives messages that no other consumer of the subscription has. Made by `client.queue_consumer()`."""
 
     _consumer: AsyncQueueConsumer[V]
@@ -193,8 +234,8 @@ class QueueConsumer(_Acknowledging[V]):
         self._acknowledge_nowait(x)
 
     def negative_acknowledge(self, x: Acknowledgeable, *, delay: float | None = None) -> None:
-        """Hand back: it is delivered again after `delay` seconds (default: what `nack_backoff` says), or as soon as
-        the subscription has no consumer any more and gets one again.
+        """Negatively acknowledge: `x` is delivered again after `delay` seconds (default: what `nack_backoff` says), or
+        as soon as the subscription has no consumer any more and gets one again.
 
         `x`: as of acknowledge(); of messages that this consumer has received and not acknowledged. Does not wait for
         the broker. Raises AlreadyClosedError, InvalidArgumentError.
@@ -211,17 +252,25 @@ class CheckpointConsumer(_Consumer[V]):
 
     _consumer: AsyncCheckpointConsumer[V]
 
+    def lag(self) -> int:
+        """How many messages, at most, lie between its position and the end of the topic; of a member of a group, in its
+        share of the segments. Messages of transactions that were aborted count.
+
+        Raises NotFoundError when the topic was deleted, AlreadyClosedError, ConnectError, TimeoutError.
+        """
+        return self._portal.run(self._consumer.lag())
+
     def checkpoint(self) -> Checkpoint:
-        """Where this consumer stands: what it has delivered, for every segment. Raises AlreadyClosedError.
+        """The position of this consumer: what it has delivered, for every segment. Raises AlreadyClosedError.
 
         Start from it later to get exactly what follows; `to_bytes()` keeps it.
         """
         return self._portal.run(self._consumer.checkpoint())
 
     def seek(self, checkpoint: Checkpoint) -> None:
-        """Go on from `checkpoint`; what was fetched ahead is dropped.
+        """Continue from `checkpoint`; prefetched messages are dropped.
 
-        Raises AlreadyClosedError, TimeoutError; InvalidArgumentError for what is no Checkpoint, or one of another
-        topic.
+        Raises AlreadyClosedError, TimeoutError; InvalidArgumentError for a value that is not a Checkpoint, or
+        one of another topic.
         """
         self._portal.run(self._consumer.seek(checkpoint))

@@ -64,7 +64,7 @@ class Producer(Generic[T_contra]):
         deliver_after: float | timedelta | None = None,
         transaction: Transaction | None = None,
     ) -> MessageId:
-        """Send one message and wait until it is durable; its id.
+        """Send one message, wait until it is durable, and return its id.
 
         `value`: any buffer, 5 MiB at most. `key`: bytes, text (UTF-8) or None; messages of one key stay in order.
         `properties`: text to text. `event_time`: an aware datetime or milliseconds since 1970. `sequence_id`: larger
@@ -127,7 +127,7 @@ class Producer(Generic[T_contra]):
         those of messages in a transaction in its commit() and `on_error`.
 
         Raises MessageTooLargeError, InvalidArgumentError, TransactionConflictError at once. Where `max_pending_bytes`
-        are on their way it waits for room, or, for a producer made with `block_when_full=False`, raises QueueFullError.
+        are on their way it waits for room or, for a producer made with `block_when_full=False`, raises QueueFullError.
         """
         self._producer.send_nowait(  # shadowed by the native method
             value,
@@ -162,6 +162,31 @@ class Producer(Generic[T_contra]):
                 values, keys, event_times=event_times, properties=properties, transaction=transaction
             )
         )
+
+    def send_table(
+        self,
+        table: Any,
+        *,
+        key: str | None = None,
+        value: str = "value",
+        event_time: str | None = None,
+        properties: str | None = None,
+        transaction: Transaction | None = None,
+    ) -> None:
+        """Enqueue the rows of a table of Arrow, pandas, Polars, DuckDB or whatever else has `__arrow_c_stream__`, one
+        message each, waiting for room where needed. Failures surface as with send_nowait.
+
+        `key`, `value`, `event_time`, `properties`: names of columns; others are left out. Keys are text, binary or
+        whole numbers (sent as their digits). Without a schema, values are text or binary. With a schema of records,
+        they are made of the columns that are called as its fields (or "VALUE.FIELD"), or of a struct column `value`;
+        with any other schema, of the column `value`. Rows that were enqueued before one that raises stay so: send in a
+        `transaction` where that matters.
+
+        Raises InvalidArgumentError, SchemaError, which names the row, UnsupportedError without pyarrow; as send_batch.
+        """
+        names = {"key": key, "value": value, "event_time": event_time, "properties": properties}
+        for columns in self._producer.table_rows(table, **names):
+            self._portal.run(self._producer.send_columns(columns, transaction))
 
     def writable(self) -> None:
         """Wait until a quarter of the pending limit is free."""

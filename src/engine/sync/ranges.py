@@ -2,11 +2,20 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Coroutine, Iterator
 from typing import Any, Self
 
 from engine.aio.portal import Portal
-from engine.client import AsyncRangeReader, AsyncTopicView, Checkpoint, Message, MessageBatch, TopicSegments
+from engine.client import (
+    AsyncRangeReader,
+    AsyncTopicReader,
+    AsyncTopicView,
+    Checkpoint,
+    Message,
+    MessageBatch,
+    TopicSegments,
+)
 from engine.client.base.options import check_count
 from engine.client.ranges.caller_reads import CallerReads
 from engine.client.ranges.range_reader import BATCH_MESSAGES
@@ -27,7 +36,7 @@ class TopicView:
         return self._view.topic
 
     def segments(self, *, exact: bool = False) -> TopicSegments:
-        """All segments there are now, and how far they reach; the very object of the last time if nothing has changed.
+        """The present segments with their end offsets; the identical object as last time if nothing has changed.
 
         Each active segment's owner is asked, all at the same time: what was acknowledged before the call is in it.
         `exact`: so are those of settled segments, of whose beginning retention may have deleted something since they
@@ -137,6 +146,14 @@ class RangeReader:
         """Stop reading. Idempotent."""
         run_to_close(self._portal, self._reader.close)
 
+    def end(self) -> None:
+        """close(), also on the loop's own thread, where an iterator that was abandoned may be collected."""
+        if self._portal.in_loop_thread:
+            with contextlib.suppress(AlreadyClosedError):
+                self._portal.submit(self._reader.close())
+        else:
+            self.close()
+
     def after_fork(self, error: AlreadyClosedError) -> None:
         """In a forked child: what was fetched ahead is the parent's."""
 
@@ -153,3 +170,64 @@ class RangeReader:
 
     def __exit__(self, *exc: object) -> None:
         self.close()
+
+
+class TopicReader:
+    """The messages between two places of a topic, which were fixed when it was made. Made by `client.reader()`.
+
+    Whatever reads Arrow streams reads it: `polars.from_arrow(reader)`, `pyarrow.table(reader)`, DuckDB in a query that
+    names its variable. It holds nothing open: each of these reads the same messages anew, as far as it wants.
+    """
+
+    def __init__(self, portal: Portal, reader: AsyncTopicReader) -> None:
+        self._portal = portal
+        self._reader = reader
+
+    @property
+    def topic(self) -> str:
+        """The topic's full name."""
+        return self._reader.topic
+
+    @property
+    def schema(self) -> Any:
+        """The pyarrow.Schema of what is read."""
+        return self._reader.schema
+
+    @property
+    def end(self) -> Checkpoint:
+        """Where it ends: a later reader that starts here goes on with the next message of every segment."""
+        return self._reader.end
+
+    def record_batches(self) -> Iterator[Any]:
+        """The messages as pyarrow.RecordBatches, segment after segment, parents before children.
+
+        Raises SchemaError for a value that the schema cannot read; NotFoundError for what retention has deleted behind
+        a start that was a position; CorruptionError, ConnectError, TimeoutError.
+        """
+        reader = RangeReader(self._portal, self._portal.run(handing_over(self._reader.open())))
+        try:
+            for batch in reader.batches():
+                yield from self._reader.convert(batch)
+        finally:
+            reader.end()
+
+    def to_table(self) -> Any:
+        """All of it as a pyarrow.Table. Raises as record_batches()."""
+        return self._reader.table_of(list(self.record_batches()))
+
+    def __arrow_c_schema__(self) -> object:
+        """Arrow's schema protocol."""
+        return self.schema.__arrow_c_schema__()
+
+    def __arrow_c_stream__(self, requested_schema: object = None) -> object:
+        """Arrow's stream protocol. Messages are read as the stream is; what fails is the stream's error."""
+        import pyarrow
+
+        stream = pyarrow.RecordBatchReader.from_batches(self.schema, self.record_batches())
+        return stream.__arrow_c_stream__(requested_schema)
+
+    def __repr__(self) -> str:
+        return repr(self._reader).replace("<Async", "<", 1)
+
+    def _repr_html_(self) -> str:
+        return self._reader._repr_html_()

@@ -14,7 +14,7 @@ from engine.sync.closing import run_to_close
 class TopicWatch:
     """Follows the topics of a namespace. Made by `client.watch_topics()`; iterate it, with `with`.
 
-    The first TopicsChanged has every topic there is as `added`. Changes between two calls come as one.
+    The first TopicsChanged has every existing topic as `added`. Changes between two calls come as one.
     """
 
     def __init__(self, portal: Portal, watch: AsyncTopicWatch) -> None:
@@ -28,7 +28,7 @@ class TopicWatch:
 
     @property
     def topics(self) -> list[str]:
-        """The topics there are now, as far as is known here, sorted."""
+        """The present topics, as far as this client knows, sorted."""
         return self._watch.topics
 
     @overload
@@ -36,7 +36,7 @@ class TopicWatch:
     @overload
     def next_change(self, timeout: float | None) -> TopicsChanged | None: ...
     def next_change(self, timeout: float | None = None) -> TopicsChanged | None:
-        """What has changed since the last one; None when nothing did within `timeout` seconds (None: wait for ever).
+        """The changes since the last call; None when there were none within `timeout` seconds (None: wait for ever).
 
         Raises AlreadyClosedError when the watch is closed, also meanwhile; InvalidArgumentError (`timeout`).
         """

@@ -33,12 +33,12 @@ class Transaction(InTransaction):
 
     @property
     def name(self) -> str | None:
-        """The name it was asked for by."""
+        """The name given to `client.transaction()`, or None."""
         return self._transaction.name
 
     @property
     def attempt(self) -> str | None:
-        """The attempt in it that everything done with this object belongs to."""
+        """The attempt to which everything done with this object belongs."""
         return self._transaction.attempt
 
     @property
@@ -47,11 +47,11 @@ class Transaction(InTransaction):
         return self._transaction.state
 
     def commit(self, accepted: Sequence[str] | None = None) -> None:
-        """Make everything in it take effect. First everything sent and acknowledged in it here is waited for; where
-        something of that has failed, it is aborted instead, and the failure is raised.
+        """Commit. First waits for everything that was sent and acknowledged in it by this object; if any of that has
+        failed, the transaction is aborted instead, and the failure is raised.
 
         `accepted`: of the attempts that have taken part, those whose writes and acknowledgements take effect; of all
-        others, and of what was done without an attempt, nothing ever does. None: everything does. To commit once more
+        others, and of what was done without an attempt, nothing ever does. None: everything does. A second commit
         changes nothing.
 
         Raises TransactionConflictError when it was aborted, by its timeout or another client; InvalidArgumentError;
@@ -61,7 +61,7 @@ class Transaction(InTransaction):
         self._portal.run(self._transaction.commit(accepted))
 
     def abort(self) -> None:
-        """Make sure that nothing in it ever takes effect. To abort once more changes nothing.
+        """Abort: nothing in it ever takes effect. A second abort changes nothing.
 
         Queue messages that were acknowledged in it are due again; stream consumers go back to what is acknowledged.
         Raises TransactionConflictError when it is committed; TransactionNotFoundError; UnknownOutcomeError when no

@@ -1,6 +1,6 @@
-"""The independent judge of a history. It knows nothing of the broker, only what clients did and saw.
+"""Checks a history against the rules, knowing nothing of the broker but what clients did and saw.
 
-Each rule is a function of the evidence; what it is called, and what must hold, is the first line of its docstring.
+Each rule is a function of the evidence. The first line of its docstring names the rule and says what must hold.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ Rule = Callable[[Evidence], Iterator[Violation]]
 
 
 def lost(evidence: Evidence) -> Iterator[Violation]:
-    """D1: an acknowledged produce is in every final reading, where it was said to be; one in a transaction, if it
-    is known to count.
+    """D1: an acknowledged message is in every final reading, at the position acknowledged; one of a transaction, if
+    that is known to be committed.
     """
     for reading, events in evidence.finals.items():
         at = {event["value"]: place_of(event) for event in events}
@@ -44,7 +44,7 @@ def _seen(evidence: Evidence) -> Iterator[Fact]:
 
 
 def phantom(evidence: Evidence) -> Iterator[Violation]:
-    """D2: what is seen was sent, and its produce did not surely fail."""
+    """D2: every message seen was sent, and its send is not known to have failed."""
     for event in _seen(evidence):
         send = evidence.sends.get(event["value"])
         if send is None:
@@ -86,7 +86,9 @@ def disagreement(evidence: Evidence) -> Iterator[Violation]:
 
 
 def _overtaken(evidence: Evidence, events: list[Fact]) -> Iterator[tuple[Fact, Send, Send]]:
-    """(event, its send, the send before it) where, under one key of one client in one topic, a later send is before."""
+    """(event, its send, the send before it) of each event that came before an earlier send of its client, topic and
+    key.
+    """
     last: dict[tuple[str, str, str], Send] = {}
     for event in events:
         send = evidence.sends.get(event["value"])
@@ -252,7 +254,7 @@ def segment_life(evidence: Evidence) -> Iterator[Violation]:
 
 
 def progress(evidence: Evidence) -> Iterator[Violation]:
-    """L2: what is asked for once everything is healed is done."""
+    """L2: an operation requested after all faults are healed succeeds."""
     for event in evidence.stalled.values():
         text = f"{event['client']}: {event['what']} since all is healed: {event.get('error', 'no answer')}"
         yield Violation("L2", text, event["n"])
@@ -281,14 +283,14 @@ RULES: tuple[Rule, ...] = (
 
 
 def check(events: list[Fact]) -> list[Violation]:
-    """Every violation that the history shows, in the order of the events."""
+    """All violations in the history, in the order of the events."""
     evidence = gather(events)
     found = [violation for rule in RULES for violation in rule(evidence)]
     return sorted(found, key=lambda violation: violation.event)
 
 
 def describe(violations: list[Violation]) -> str:
-    """The first violations, one a line."""
+    """The first violations, one per line."""
     lines = [str(violation) for violation in violations[:_VIOLATIONS_SHOWN]]
     more = len(violations) - len(lines)
     return "\n".join([*lines, f"and {more} more"] if more > 0 else lines)

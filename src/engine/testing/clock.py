@@ -8,7 +8,7 @@ EPOCH_MS = 1_750_000_000_000
 
 
 class FakeClock:
-    """Stands still until it is moved."""
+    """A clock that stands still until advance() or jump()."""
 
     def __init__(self, time_ms: int = EPOCH_MS, monotonic: float = 0.0) -> None:
         self._time_ms = time_ms
@@ -30,7 +30,7 @@ class FakeClock:
         self._time_ms += round(seconds * 1000)
 
     def jump(self, milliseconds: int) -> None:
-        """Move the wall clock alone, in either direction, as an administrator does."""
+        """Step the wall clock alone, in either direction, as an administrator may."""
         self._time_ms += milliseconds
 
 

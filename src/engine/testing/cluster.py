@@ -65,11 +65,11 @@ class SimBroker:
 
     @property
     def running(self) -> bool:
-        """Whether there is a process that serves."""
+        """Whether a broker process runs and serves."""
         return self.broker is not None
 
     async def start(self) -> None:
-        """Start a process on what the disk holds, and serve. Raises what Broker.start() raises."""
+        """Start a broker process on the machine's disk, and serve. Raises what Broker.start() raises."""
         cluster = self._cluster
         self._lives += 1
         life = f"{self.name} life {self._lives}"
@@ -110,22 +110,22 @@ class SimBroker:
         self.disk.kill(self.name)
 
     async def kill(self) -> None:
-        """kill -9: what was written stays, what was in memory is gone."""
+        """kill -9: what was written stays, what was only in memory is lost."""
         self.disk.kill(self.name)
         await self._end()
 
     async def power_cut(self) -> None:
-        """What it had not synced is gone as well, but for a random part."""
+        """Power cut: what was not synced is lost as well, but for a random part."""
         self.disk.crash(self.name)
         await self._end()
 
     def suspend(self) -> None:
-        """SIGSTOP: nothing of the process runs, until resume(). What it had begun to write or send arrives."""
+        """SIGSTOP: the process stops until resume(). Writes and sends already begun complete."""
         if self.process is not None:
             self.process.suspend()
 
     def resume(self) -> None:
-        """SIGCONT: it goes on as if no time had passed."""
+        """SIGCONT: the process continues."""
         if self.process is not None:
             self.process.resume()
 
@@ -154,7 +154,7 @@ class SimBroker:
 
 
 class SimCluster:
-    """Everything that one seed drives. Make it on the loop, by simulate()."""
+    """Everything that one seed drives. Made by simulate(), on the loop."""
 
     def __init__(self, seed: int | str, loop: VirtualLoop, config: BrokerConfig, *, shared: bool = False) -> None:
         self.seed = seed
@@ -170,18 +170,18 @@ class SimCluster:
         self._clients: list[AsyncClient] = []
 
     def rng(self, purpose: str) -> random.Random:
-        """A generator of its own for every purpose, so that one more draw here changes nothing there."""
+        """A random generator for each purpose, so that one more draw for one does not change the others."""
         return random.Random(f"{self.seed}/{purpose}")
 
     async def start(self, name: str = "b1") -> SimBroker:
-        """A new machine with a running broker."""
+        """Start a broker on a new machine."""
         broker = self.brokers[name] = SimBroker(self, name, self.config)
         self.network.alias(CLUSTER_URL, broker.url)
         await broker.start()
         return broker
 
     def client(self, name: str, broker: SimBroker | None = None, **options: Any) -> AsyncClient:
-        """A client on a host of its own. Without a broker it asks any that can be reached."""
+        """A client on a host of its own. `broker` None: it connects to any broker that it can reach."""
         client = AsyncClient(
             CLUSTER_URL if broker is None else broker.url,
             connector=self.network.connector(name),

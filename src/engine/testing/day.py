@@ -40,7 +40,7 @@ TOPIC = TopicName.parse("orders")
 HOUR_S = 3600.0
 DAY_S = 24 * HOUR_S
 
-_SAMPLE_S = 10.0  # between two looks of an owner at its segments' rates
+_SAMPLE_S = 10.0  # between two samples of its segments' rates by an owner
 _SAMPLES = int(LOAD_WINDOW_S / _SAMPLE_S)
 _CHANGE = 0.25  # of a rate, that is worth a report
 _PLOT_EVERY = 4  # minutes between two points of the picture
@@ -59,7 +59,7 @@ _NIGHT = (1.0, 5.0)  # nothing at all
 
 @dataclass(frozen=True, slots=True)
 class Minute:
-    """How things stood at one moment."""
+    """The state at one moment."""
 
     at_s: float
     rate: float  # messages per second that producers send
@@ -145,7 +145,7 @@ class _Owner:
 
 
 class _Deaf:
-    """A consumer that does not care which segments it gets."""
+    """A consumer that accepts any segments."""
 
     def push_assignment(self, assignment: ConsumerAssignment) -> None:
         pass
@@ -300,7 +300,7 @@ def _steps(axis: Any, hours: Sequence[float], counts: Sequence[int], color: str,
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Live through some days, say what happened, and draw it if asked."""
+    """Simulate some days, print what happened, and plot it if requested."""
     parser = argparse.ArgumentParser(prog="python -m engine.testing.day", description=main.__doc__)
     parser.add_argument("--days", type=float, default=2.0)
     parser.add_argument("--seed", type=int, default=0)

@@ -1,4 +1,4 @@
-"""A disk in memory that forgets, tears and refuses: `storage.disk.Disk` for simulations.
+"""A disk in memory that loses unsynced data, tears writes and fails on demand: `storage.disk.Disk` for simulations.
 
 Files are memfds, so native code has real descriptors. Beside what is visible the disk keeps what is durable: the state
 of each file and directory at its last sync, and the operations since. A power cut keeps a legal part of those: of each
@@ -137,7 +137,7 @@ class SimDisk:
         self._pending.setdefault(os.path.dirname(change[0][0]), []).append((machine, change))
 
     def _enter(self, operation: str, path: str, grows: bool = True) -> Fault | None:
-        """Count an operation; the fault that hits it, if one does. Bytes that have their place need no space."""
+        """Count an operation; returns the fault that applies to it. Overwriting needs no space."""
         calls = self.statistics.calls
         calls[operation] = calls.get(operation, 0) + 1
         for fault in self.faults:
@@ -192,7 +192,7 @@ class MountedDisk:
         return sorted({p[len(prefix) :].split("/")[0] for p in below if p.startswith(prefix)} - {""})
 
     def exists(self, path: str) -> bool:
-        """Whether there is a file or directory."""
+        """Whether the path exists, as a file or a directory."""
         self._check_alive(path)
         return path in self._disk._files or path.rstrip("/") in self._disk._directories
 
@@ -245,7 +245,7 @@ class MountedDisk:
 
 
 class SimLock:
-    """A held lock file."""
+    """A lock file that is held."""
 
     def __init__(self, release: Callable[[], None]) -> None:
         self._release: Callable[[], None] | None = release
@@ -326,7 +326,7 @@ class SimFile:
         self._inode.sync(self._mount.machine)
 
     def drop_cache(self) -> None:
-        """Forget what is clean: after a failed sync, reads show the medium."""
+        """Drop clean pages: after a failed sync, reads show the medium."""
         self._fault("drop_cache")
         if not self._inode.pending:
             self._inode.show()

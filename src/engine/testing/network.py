@@ -176,9 +176,9 @@ class SimStream:
                 self.other._arrive(piece)
         if not self._writing_paused and self.other._inbox_bytes > CONNECTION_WRITE_HIGH:
             self._writing_paused = True
-            self._soon(self._tell_paused)
+            self._soon(self._notify_paused)
 
-    def _tell_paused(self) -> None:
+    def _notify_paused(self) -> None:
         if self._handler is not None and self._writing_paused:
             self._handler.pause_writing()
 

@@ -1,4 +1,4 @@
-"""`PlainHost`: segments that are always there, drained and obedient; for simulations of what is above them."""
+"""`PlainHost`: segments that are always available and drained; for simulations of the layers above them."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ class PlainHost:
         self.segments.setdefault(spec.name, False)
 
     async def terminate_segment(self, spec: SegmentSpec, *, term: int) -> SegmentEnd:
-        """It is sealed, at its beginning."""
+        """Seal it, at offset 0."""
         self.segments[spec.name] = True
         return SegmentEnd(0, b"")
 
     async def inherit(self, spec: SegmentSpec, producers: Sequence[bytes], *, term: int) -> None:
-        """Nothing is known of producers."""
+        """Nothing: there are no producers."""
 
     async def delete_segment(self, spec: SegmentSpec, *, term: int) -> None:
         self.segments.pop(spec.name, None)
@@ -51,14 +51,14 @@ class PlainHost:
         pass
 
     async def offset_at(self, spec: SegmentSpec, time_ms: int) -> int:
-        """It ends at its beginning."""
+        """The end is offset 0."""
         return 0
 
     async def backlog(self, spec: SegmentSpec, subscription: str) -> int:
         return 0
 
     def watch_drained(self, spec: SegmentSpec, subscription: str, drained: Callable[[], None]) -> Callable[[], None]:
-        """It is drained in the next turn of the loop."""
+        """Report it drained in the next turn of the loop."""
         return asyncio.get_running_loop().call_soon(drained).cancel
 
     async def statistics(self, spec: SegmentSpec) -> HostedSegmentStatistics:

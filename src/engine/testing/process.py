@@ -1,6 +1,6 @@
-"""Processes inside one event loop: the owner of each task and timer is known, so that all of one owner can be ended.
+"""Simulated processes inside one event loop: each task and timer has an owner, and all of one owner can be ended.
 
-Killing is not closing: the owner's doors (disk, network, metadata) must be shut before, so that what its tasks do while
+Killing is not closing: the owner must be cut off first from disk, network and metadata, so that what its tasks do while
 they unwind reaches no other process.
 """
 
@@ -41,7 +41,7 @@ class Gated:
 
 
 class Process:
-    """One life of a program. Tasks and timers started under it are its own."""
+    """One run of a program. It owns the tasks and timers that are started under it."""
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -61,7 +61,7 @@ class Process:
         return await task
 
     def suspend(self) -> None:
-        """SIGSTOP: nothing of it runs until resume(), while time goes on for all others."""
+        """SIGSTOP: nothing of the process runs until resume(); time passes for all others."""
         self.suspended = True
 
     def resume(self) -> None:
@@ -72,7 +72,7 @@ class Process:
             asyncio.get_running_loop().call_soon(gated.pass_on, *arguments, context=context)
 
     def hold(self, gated: Gated, arguments: tuple[Any, ...], context: Context) -> None:
-        """It is due, and waits for resume()."""
+        """Keep a due callback until resume()."""
         self._held.append((gated, arguments, context))
 
     def adopt(self, task: asyncio.Task[Any]) -> None:

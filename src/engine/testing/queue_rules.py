@@ -1,4 +1,4 @@
-"""What a queue subscription owes: counts of redeliveries, dead letters, messages that wait for their time.
+"""Rules of queue subscriptions: redelivery counts, dead letters, delayed messages.
 
 Counts are in the server's memory, and a lost connection counts unseen deliveries: they are compared within a
 calm. A killed consumer may have had messages that its user had not seen: they come back with one more as well.
@@ -13,9 +13,9 @@ from typing import NamedTuple
 
 from engine.testing.evidence import Attachment, Evidence, Fact, One, Violation
 
-CLOCKS_APART_S = 0.05  # how far the time of the history may be from that of messages
-LATE_S = 10.0  # as much behind its time is too late
-NOTICED_S = 2.0  # a dead client is known to be dead so soon; until then it is sent messages
+CLOCKS_APART_S = 0.05  # greatest difference between the clock of the history and that of messages
+LATE_S = 10.0  # a message this long after its time is late
+NOTICED_S = 2.0  # within this the broker notices that a client is dead; until then it is sent messages
 Message = tuple[str, int, int]  # subscription, segment, offset
 
 

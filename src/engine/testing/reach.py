@@ -1,4 +1,4 @@
-"""How far subscriptions are acknowledged, and what buckets messages are in, as far as a history tells."""
+"""Acknowledged positions of subscriptions, and the buckets of messages, as far as a history shows them."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from engine.testing.evidence import Evidence
 
 
 class Reach:
-    """How far one subscription is acknowledged, as the events go by."""
+    """The acknowledged positions of one subscription, event by event."""
 
     def __init__(self, acks: list[tuple[int, dict[int, int]]]) -> None:
         self._acks = deque(acks)

@@ -34,7 +34,7 @@ async def begin(history: History, client: AsyncClient, who: str, timeout: float,
 
 
 async def end(history: History, who: str, transaction: Any, action: str, accepted: Sequence[str] | None = None) -> str:
-    """Commit or abort it; how it stands then, as far as is known."""
+    """Commit or abort it; returns its state, as far as is known."""
     said = {} if accepted is None else {"accepted": list(accepted)}
     call = history.invoke(who, "txn_end", transaction=transaction.id, action=action, **said)
     try:
@@ -56,7 +56,7 @@ async def end(history: History, who: str, transaction: Any, action: str, accepte
 
 
 async def record_write(call: Call, sending: Awaitable[MessageId]) -> None:
-    """Write down how a send in a transaction ends."""
+    """Record how a send in a transaction ends."""
     try:
         message_id = await sending
     except REFUSED as e:
@@ -190,7 +190,7 @@ class Transformer:
         self._stopped = True
 
     async def run(self) -> None:
-        """Live again and again until stop()."""
+        """Run one life after another until stop()."""
         while not self._stopped:
             await self._live(self._rng.uniform(0.5, self.life_s_max), drain=False)
 

@@ -21,7 +21,7 @@ class SimWorkers:
         self._stalled: list[tuple[Work, Done, Context]] | None = None
 
     def stall(self) -> None:
-        """From now on jobs seem to be running, and are executed only after resume()."""
+        """From now on jobs appear to run, and are executed only after resume()."""
         self._stalled = []
 
     def resume(self) -> None:
@@ -31,7 +31,7 @@ class SimWorkers:
             self._run(work, done, context)
 
     def post(self, work: Work, done: Done) -> None:
-        """Do the work after a while, answer after another."""
+        """Run the job after a random delay, and report its result after another."""
         if self._stalled is not None:
             self._stalled.append((work, done, copy_context()))
             return

@@ -31,12 +31,12 @@ async def kill(client: AsyncClient) -> None:
 
 
 def key_text(key: bytes | None) -> str | None:
-    """How a key stands in a history."""
+    """The form of a key in a history."""
     return None if key is None else key.decode()
 
 
 async def record_outcome(call: Call, sending: Awaitable[MessageId]) -> None:
-    """Write down how a send ends."""
+    """Record how a send ends."""
     try:
         message_id = await sending
     except SURE_FAILURES as e:
@@ -100,7 +100,7 @@ class Sender:
 
 
 class Reader:
-    """A consumer that comes and goes: attaches, reads, acknowledges some, closes, comes back."""
+    """A consumer that repeatedly attaches, reads, acknowledges some, and closes."""
 
     kind = ""
 
@@ -127,7 +127,7 @@ class Reader:
         self._stopped = False
 
     async def run(self) -> None:
-        """Live again and again until stop()."""
+        """Run one life after another until stop()."""
         while not self._stopped:
             await self._live(self._rng.uniform(0.1, self.life_s_max), drain=False)
 
@@ -201,11 +201,11 @@ class Reader:
         )
 
     def _where(self, message: Any) -> dict[str, Any]:
-        """What else is said of a delivery."""
+        """Further fields of a delivery."""
         return {}
 
     def _origin(self) -> dict[str, Any]:
-        """What else is said of an attach."""
+        """Further fields of an attach."""
         return {}
 
     async def _attach(self, client: AsyncClient) -> Any:
@@ -216,7 +216,7 @@ class Reader:
 
 
 class StreamReader(Reader):
-    """In order, acknowledging cumulatively."""
+    """Reads in order, and acknowledges cumulatively."""
 
     kind = "stream"
 
@@ -240,7 +240,7 @@ class StreamReader(Reader):
 
 
 class QueueReader(Reader):
-    """One by one, in any order, handing some back."""
+    """Acknowledges one by one, in any order, and negatively acknowledges some."""
 
     kind = "queue"
 
@@ -360,7 +360,7 @@ async def _ends(client: AsyncClient, topic: str) -> Mapping[int, int]:
 
 
 def _missing(ends: Mapping[int, int], positions: Mapping[int, int]) -> dict[int, int]:
-    """The ends that are not reached."""
+    """The ends that the reading has not reached."""
     return {segment: end for segment, end in ends.items() if positions.get(segment, 0) < end}
 
 

@@ -54,14 +54,14 @@ class ChunkPool:
     they get no more than they need; when it passes the limit, `on_full` is called at the next turn of the loop.
     """
 
-    __slots__ = ("_current", "_retired", "_telling", "chunk_size", "limit", "on_full", "taken")
+    __slots__ = ("_current", "_reporting", "_retired", "chunk_size", "limit", "on_full", "taken")
 
     def __init__(self, chunk_size: int = CHUNK_SIZE) -> None:
         self.chunk_size = chunk_size
         self.limit = 0  # none
         self.on_full: Callable[[], None] | None = None
         self.taken = 0
-        self._telling = False
+        self._reporting = False
         self._current: Chunk | None = None
         self._retired: deque[Chunk] = deque(maxlen=CHUNKS_RETIRED_MAX)
 
@@ -69,9 +69,9 @@ class ChunkPool:
         """A chunk with at least `room` bytes free, and not too few in any case; the caller's until it gives it back."""
         chunk = self._find(room)
         self.taken += chunk.size
-        if self.taken > self.limit > 0 and not self._telling:
-            self._telling = True
-            asyncio.get_running_loop().call_soon(self._tell)
+        if self.taken > self.limit > 0 and not self._reporting:
+            self._reporting = True
+            asyncio.get_running_loop().call_soon(self._report_full)
         return chunk
 
     def _find(self, room: int) -> Chunk:
@@ -91,8 +91,8 @@ class ChunkPool:
         self.taken += size
         return Chunk(size)
 
-    def _tell(self) -> None:
-        self._telling = False
+    def _report_full(self) -> None:
+        self._reporting = False
         if self.taken > self.limit > 0 and self.on_full is not None:
             self.on_full()
 

@@ -30,22 +30,22 @@ class Taken:
         self._waiting.append((position, tell))
         self._pause = _PAUSE_S_MIN
         if self._handle is None:
-            self._handle = asyncio.get_running_loop().call_soon(self._look)
+            self._handle = asyncio.get_running_loop().call_soon(self._check)
 
-    def _look(self) -> None:
+    def _check(self) -> None:
         self._handle = None
-        if self._tell(self._position()):
+        if self._report(self._position()):
             self._pause = _PAUSE_S_MIN
         if self._waiting and self._handle is None:
-            self._handle = asyncio.get_running_loop().call_later(self._pause, self._look)
+            self._handle = asyncio.get_running_loop().call_later(self._pause, self._check)
             self._pause = min(2 * self._pause, _PAUSE_S_MAX)
 
-    def _tell(self, position: int) -> bool:
-        told = False
+    def _report(self, position: int) -> bool:
+        reported = False
         while self._waiting and self._waiting[0][0] <= position:
-            told = True
+            reported = True
             self._waiting.popleft()[1]()
-        return told
+        return reported
 
     def end(self) -> None:
         """The stream has ended: nothing is held for it any more. All callbacks run in the loop's next turn."""

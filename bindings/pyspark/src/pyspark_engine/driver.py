@@ -75,13 +75,13 @@ class Driver:
         self._loop.run_forever()
 
     def _is_unchanged(self) -> bool:
-        return bool(self.known) and not self._is_look_due() and all(v.unchanged for v in self._views.values())
+        return bool(self.known) and not self._is_search_due() and all(v.unchanged for v in self._views.values())
 
-    def _is_look_due(self) -> bool:
+    def _is_search_due(self) -> bool:
         return self._options.topics.namespace is not None and time.monotonic() >= self._listed_at + TOPICS_S
 
     async def _facts(self, exact: bool) -> None:
-        await self._look_for_topics(exact)
+        await self._search_topics(exact)
         found = {topic: await self._facts_of(topic, view, exact) for topic, view in self._views.items()}
         if found.keys() != self.known.keys() or any(facts is not self.known[t] for t, facts in found.items()):
             self.known = found
@@ -95,8 +95,8 @@ class Driver:
             view.listen()
         return found
 
-    async def _look_for_topics(self, exact: bool) -> None:
-        if self._views and not self._is_look_due() and not (exact and self._options.topics.namespace is not None):
+    async def _search_topics(self, exact: bool) -> None:
+        if self._views and not self._is_search_due() and not (exact and self._options.topics.namespace is not None):
             return
         self._listed_at = time.monotonic()
         topics = await self._topics(self._options.topics)

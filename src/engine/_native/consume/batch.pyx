@@ -9,7 +9,7 @@ cimport cython
 from engine._native.consume.arrow cimport join_texts, stream_of
 from engine._native.format.body cimport Lease, hold
 from engine._native.format.entry cimport FAULT_NONE, GIL_FREE_BYTES, Entry, Fault, entry_at, raise_fault, unknown
-from engine._native.consume.message cimport Message, Origin, Slice, message_at, new_origin, whole
+from engine._native.consume.message cimport Message, Origin, Slice, message_at, new_origin, shown_bytes, whole
 from engine._native.consume.opening cimport check_block
 from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
 
@@ -18,6 +18,9 @@ from importlib import import_module
 from types import GenericAlias
 
 from engine.errors import InvalidArgumentError, UnsupportedError
+
+cdef enum:
+    MESSAGES_SHOWN = 10           # of a batch, in a notebook
 
 cdef Origin NOWHERE = new_origin("", None, None, {})
 
@@ -228,11 +231,29 @@ cdef class MessageBatch:
         return arrow.Array.from_buffers(arrow.binary(), count, buffers, nulls)
 
     def __arrow_c_stream__(self, requested_schema=None):
-        """Arrow's stream protocol: pyarrow.table(batch), polars.from_arrow(batch) and others accept a batch."""
+        """Arrow's stream protocol: pyarrow.table(batch), polars.DataFrame(batch) and others accept a batch."""
         return stream_of(self.parts)
 
     def __repr__(self):
         return f"<MessageBatch topic={self.topic!r} messages={self.count} segments={self.segments}>"
+
+    def _repr_html_(self):
+        """The first messages as a table, for notebooks."""
+        cdef Message message
+        cdef Py_ssize_t i
+        escape, rows = import_module("html").escape, []
+        for i in range(min(self.count, MESSAGES_SHOWN)):
+            message = self.at(i)
+            cells = (
+                shown_bytes(message.key), shown_bytes(message.raw_value()), f"{message.segment_id}:{message.offset}",
+                str(message.publish_time), message.shown_properties())
+            rows.append("<tr>" + "".join([f"<td>{escape(cell)}</td>" for cell in cells]) + "</tr>")
+        more = f", the first {MESSAGES_SHOWN} of them" if self.count > MESSAGES_SHOWN else ""
+        head = "".join([f"<th>{name}</th>" for name in ("key", "value", "segment:offset", "published", "properties")])
+        return (
+            f"<table><caption>{self.count:,} messages of {escape(self.topic)}{more}</caption>"
+            f"<thead><tr>{head}</tr></thead><tbody>{''.join(rows)}</tbody></table>"
+        )
 
     def __copy__(self):
         return self  # immutable

@@ -27,6 +27,9 @@ cdef class EntryQueue:
     cdef uint32_t front
     cdef readonly Py_ssize_t messages # waiting
     cdef readonly Py_ssize_t bytes    # of the whole entries that have a waiting message
+    # Popped by receivers, without what settle() still has to count; what was dropped is not in them.
+    cdef uint64_t popped
+    cdef readonly uint64_t received_bytes
     # Where single messages come from: the first item, as a delivery of its own, and the next message in it. None
     # until a message is popped singly from that item.
     cdef Slice current

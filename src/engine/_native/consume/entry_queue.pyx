@@ -123,6 +123,11 @@ cdef class EntryQueue:
             self.give_credit(entry.segment_id, below, 0)
         return added
 
+    @property
+    def received(self):
+        """Messages popped since the queue was made."""
+        return self.popped + (0 if self.current is None else self.index - self.front)
+
     def pop_message(self):
         """The next message, or None. Raises CorruptionError when it is in a bad entry; see damaged()."""
         cdef Message message
@@ -175,6 +180,7 @@ cdef class EntryQueue:
         cdef Py_ssize_t popped = index - self.front, released = 0
         engine_check(self.busy, b"a queue is changed while its lock is held")
         self.front = index
+        self.popped += popped
         if popped:
             self.delivered[slice.place] = entry.first_offset + index
         if index == slice.stop:
@@ -184,6 +190,7 @@ cdef class EntryQueue:
                 self.front = (<Slice> self.items[self.head]).start
             released = slice.weight
             self.bytes -= released
+            self.received_bytes += released
             if self.head >= COMPACT_ITEMS and 2 * self.head >= len(self.items):
                 del self.items[: self.head]
                 self.head = 0
@@ -261,6 +268,8 @@ cdef class EntryQueue:
             if drop:
                 self.messages -= slice.stop - start
                 self.advance(slice.stop)
+                self.popped -= slice.stop - start
+                self.received_bytes -= slice.weight
         finally:
             self.leave()
         return slice.entry, slice.entry.first_offset + start, slice.entry.first_offset + slice.stop - 1

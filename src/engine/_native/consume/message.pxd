@@ -61,5 +61,13 @@ cdef class Message:
     cdef Slice slice
     cdef uint32_t index
 
+    # For people, cut to what can be read at a glance; never raises for what the message holds.
+    cdef bytes raw_value(self)
+    cdef str shown_properties(self)
+
+# A key or a value, and text, as a repr shows them.
+cdef str shown_bytes(object data)
+cdef str shown_text(str text, Py_ssize_t longest)
+
 # Message `index` of a slice that belongs to a delivery. The only way to make one.
 cdef Message message_at(Slice slice, uint32_t index)

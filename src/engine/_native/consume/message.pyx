@@ -8,7 +8,11 @@ from libc.stdint cimport int32_t, uint32_t, uint64_t
 
 from types import GenericAlias
 
-from engine.errors import InvalidArgumentError
+from engine.errors import CorruptionError, InvalidArgumentError
+
+cdef enum:
+    BYTES_SHOWN = 48              # of a key or a value, in a repr
+    PROPERTIES_SHOWN = 200        # characters
 
 
 @cython.final
@@ -228,8 +232,18 @@ cdef class Message:
     def __repr__(self):
         return (
             f"<Message topic={self.topic!r} segment={self.segment_id} offset={self.offset} "
-            f"key={self.key!r} size={self.size}>"
+            f"key={shown_bytes(self.key)} value={shown_bytes(self.raw_value())} properties={self.shown_properties()}>"
         )
+
+    cdef bytes raw_value(self):
+        cdef const int32_t* at = self.slice.value_offsets + self.index
+        return PyBytes_FromStringAndSize(<const char*> self.slice.values + at[0], at[1] - at[0])
+
+    cdef str shown_properties(self):
+        try:
+            return shown_text(repr(self.properties), PROPERTIES_SHOWN)
+        except CorruptionError:
+            return "(damaged)"
 
     def __copy__(self):
         return self  # immutable
@@ -239,6 +253,16 @@ cdef class Message:
 
     def __reduce__(self):
         raise TypeError("a Message is a view of what was received; pickle its value, key, properties or id.to_bytes()")
+
+
+cdef str shown_bytes(object data):
+    if data is None or len(data) <= BYTES_SHOWN:
+        return repr(data)
+    return f"{data[:BYTES_SHOWN]!r}… ({len(data):,} bytes)"
+
+
+cdef str shown_text(str text, Py_ssize_t longest):
+    return text if len(text) <= longest else text[:longest] + "…"
 
 
 cdef Message message_at(Slice slice, uint32_t index):

@@ -14,7 +14,7 @@ class RangeTable:
 class Routes:
     builders: int
     def __init__(
-        self, starts: Sequence[int], segment_ids: Sequence[int], bucket_ends: Sequence[Sequence[int]]
+        self, starts: Sequence[int], segment_ids: Sequence[int], bucket_ends: Sequence[Sequence[int]], seed: int = 0
     ) -> None: ...
     def find(self, hash: int) -> tuple[int, int]: ...  # noqa: A002
     def turn_keyless(self) -> tuple[int, int, int]: ...

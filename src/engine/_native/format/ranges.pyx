@@ -85,9 +85,10 @@ cdef class Routes:
 
     `starts` and `segment_ids` are the active segments by range start; `bucket_ends[i]` are the inclusive ends of the
     buckets of segment i. InvalidArgumentError unless the segments tile their ring and the buckets of each tile theirs.
+    `seed`: of the producer; where its turns of keyless entries begin, so that many producers of few messages spread.
     """
 
-    def __cinit__(self, starts, segment_ids, bucket_ends):
+    def __cinit__(self, starts, segment_ids, bucket_ends, uint64_t seed=0):
         starts, segment_ids = list(starts), list(segment_ids)
         bucket_ends = [tuple(ends) for ends in bucket_ends]
         _check_counts(starts, segment_ids, bucket_ends)
@@ -100,6 +101,8 @@ cdef class Routes:
         rings = {}
         for i, segment_id in enumerate(segment_ids):
             self.add(i, starts[i], segment_id, bucket_ends[i], rings)
+            self.targets[i].turns = <uint32_t> (seed >> 32) & 0xFFFF
+        self.turn = <uint32_t> (seed % len(starts))
 
     def __dealloc__(self):
         cdef uint32_t i

@@ -144,7 +144,7 @@ cdef class Batcher:
         segment i, the last 65,535. Raises InvalidArgumentError otherwise, and changes nothing.
         """
         cdef list ids = list(segment_ids)
-        cdef Routes routes = Routes(starts, ids, bucket_ends)
+        cdef Routes routes = Routes(starts, ids, bucket_ends, self.producer_id)
         cdef Builder* builders = <Builder*> calloc(routes.builders + 1, sizeof(Builder))
         cdef uint32_t i
         if builders is NULL:

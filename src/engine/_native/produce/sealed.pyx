@@ -75,7 +75,7 @@ cdef SealedEntry build(Routes routes, Builder* b, uint32_t index, list waiters, 
         target = target_of(routes, index)
         entry.bucket = index - target.base
     else:
-        target = route_steady(routes, b, &hash) if b.block_bits else route_keyless(routes, &hash)
+        target = route_steady(routes, b, producer_id, &hash) if b.block_bits else route_keyless(routes, &hash)
         entry.bucket = ring_find(target.ring, <uint16_t> hash)
         b.bucket_min = b.bucket_max = <uint16_t> hash
         b.segment_min = b.segment_max = <uint16_t> (hash >> 16)
@@ -95,11 +95,13 @@ cdef void _enlist(Builder* b, TransactionScope scope) noexcept:
         b.txn_high, b.txn_low = scope.number, scope.attempt_number
 
 
-# The route of keyless messages that follows from their sequence ids alone, so that a producer which sends them again
-# after a restart sends them to the segment that can detect them. Consecutive blocks lie far apart on both rings.
-cdef const Target* route_steady(Routes routes, const Builder* b, uint32_t* hash) noexcept nogil:
+# The route of keyless messages that follows from their producer's name and sequence ids alone, so that a producer which
+# sends them again after a restart sends them to the segment that can detect them. Consecutive blocks of one producer lie
+# far apart on both rings, and so do the first blocks of many.
+cdef const Target* route_steady(Routes routes, const Builder* b, uint64_t producer_id, uint32_t* hash) noexcept nogil:
     cdef uint64_t block = b.first_sequence >> b.block_bits
-    hash[0] = <uint32_t> ((block * GOLDEN) & 0xFFFF) << 16 | <uint32_t> (((block * SILVER) >> 3) & 0xFFFF)
+    cdef uint64_t upper = block * GOLDEN + producer_id, lower = ((block * SILVER) >> 3) + (producer_id >> 32)
+    hash[0] = <uint32_t> (upper & 0xFFFF) << 16 | <uint32_t> (lower & 0xFFFF)
     return target_of(routes, route(routes, hash[0]))
 
 

@@ -70,8 +70,10 @@ class LeaderAdmin:
         """One that the layout does not name, or a sealed one."""
         await self._service.segments.delete(SegmentName.parse(segment), force=force)
 
-    async def create_subscription(self, topic: TopicName, subscription: str, initial_position: str) -> None:
-        await self._service.create_subscription(topic, subscription, initial_position=initial_position)
+    async def create_subscription(
+        self, topic: TopicName, subscription: str, initial_position: str, kind: str | None = None
+    ) -> None:
+        await self._service.create_subscription(topic, subscription, initial_position=initial_position, kind=kind)
 
     async def delete_subscription(self, topic: TopicName, subscription: str) -> None:
         await self._service.delete_subscription(topic, subscription)
@@ -90,3 +92,11 @@ class LeaderAdmin:
     async def set_auto_scale_policy(self, topic: TopicName, policy: dict[str, Any]) -> None:
         """Replace what the topic overrides, by snake_case name; nothing: {}."""
         await self._service.scaling.set_policy(topic, AutoScalePolicyOverride.of(policy))
+
+    async def set_topic_policies(self, topic: TopicName, policies: dict[str, Any] | None) -> None:
+        """Change these, None to say nothing; `policies` None: say nothing at all."""
+        await self._service.change_topic_policies(topic, policies)
+
+    async def set_topic_properties(self, topic: TopicName, properties: dict[str, str]) -> None:
+        """Replace them."""
+        await self._service.set_topic_properties(topic, properties)

@@ -11,15 +11,16 @@ from engine.broker.settings.config import BrokerConfig
 from engine.control.service import ScalableTopicService
 from engine.errors import UnsupportedError
 from engine.model.autoscale import AutoScalePolicyOverride
-from engine.model.policies import FOR_EVER, NamespacePolicies
+from engine.model.names import SegmentName, TopicName
+from engine.model.policies import FOR_EVER, NamespacePolicies, resolved
 
 T = TypeVar("T")
 
 
 class LocalAdmin:
-    """Methods have the names and arguments of operations, and raise their errors.
+    """One method for each operation, with its name, arguments and errors.
 
-    `dynamic`, `transactions`, `metrics`: a broker's; without one, operations on it raise UnsupportedError.
+    `dynamic`, `transactions`, `metrics`: None where there is no broker; their operations raise UnsupportedError then.
     """
 
     def __init__(
@@ -38,89 +39,107 @@ class LocalAdmin:
         self._metrics = metrics
 
     async def create_topic(self, topic: str, **options: Any) -> None:
-        """None takes the namespace's or the broker's default."""
-        if not self._config.scalable_topic_enabled:
-            raise UnsupportedError("scalable topics are disabled on this broker (scalable_topic_enabled)")
+        """Create a topic. An option that is None takes the default of the namespace, else of the broker."""
         await self._service.create_topic(topic, **options)
 
     async def list_topics(self, namespace: str, properties: Mapping[str, str] | None) -> list[str]:
-        """Full names, sorted."""
+        """Full topic names, sorted."""
         return await self._service.list_topics(namespace, properties)
 
     async def get_metadata(self, topic: str) -> dict[str, Any]:
         return await self._service.get_metadata(topic)
 
+    async def get_segment_stats(self, segment: str) -> dict[str, Any]:
+        """Asked of the segment's owner."""
+        return await self._service.get_segment_stats(SegmentName.parse(segment))
+
     async def list_transactions(
         self, open_longer_than: float | None, segment: str | None, limit: int | None
     ) -> list[dict[str, Any]]:
-        """Open ones, the oldest first."""
-        return await _there(self._transactions).list_open(open_longer_than, segment, limit)
+        """Open transactions, the oldest first."""
+        return await _available(self._transactions).list_open(open_longer_than, segment, limit)
 
     async def get_transaction(self, ident: str) -> dict[str, Any]:
-        """One, and where it has operations that are not applied yet."""
-        return await _there(self._transactions).get(ident)
+        """A transaction, and where it has operations that are not applied yet."""
+        return await _available(self._transactions).get(ident)
 
     async def abort_transaction(self, ident: str) -> None:
-        await _there(self._transactions).abort(ident)
+        await _available(self._transactions).abort(ident)
 
-    async def get_namespace_policies(self, namespace: str) -> dict[str, Any]:
-        """By snake_case name; of a namespace that has none, those of the configuration."""
-        policies = await self._service.find_namespace_policies(namespace)
-        return (policies or _policies_of(self._config)).to_mapping()
+    async def get_namespace_policies(self, namespace: str, own: bool) -> dict[str, Any]:
+        """The policies by snake_case name: those in effect or, with `own`, only those that the namespace sets."""
+        policies = await self._service.get_namespace_policies(namespace)
+        return policies.to_mapping() if own else resolved(policies, _policies_of(self._config))
 
     async def set_namespace_policies(self, namespace: str, policies: Mapping[str, Any]) -> None:
-        await self._service.set_namespace_policies(namespace, NamespacePolicies.of(policies))
+        """Change the named policies; others stay."""
+        await self._service.change_namespace_policies(namespace, policies)
+
+    async def replace_namespace_policies(self, namespace: str, policies: Mapping[str, Any]) -> None:
+        """Replace all policies; each must be named."""
+        await self._service.set_namespace_policies(namespace, NamespacePolicies.of_all(policies))
+
+    async def get_topic_policies(self, topic: str, own: bool) -> dict[str, Any]:
+        """The policies in effect or, with `own`, only those that the topic sets."""
+        policies, name = await self._service.find_topic_policies(topic), TopicName.parse(topic)
+        if own:
+            return policies.to_mapping()
+        namespace = await self._service.get_namespace_policies(f"{name.tenant}/{name.namespace}")
+        found = resolved(policies, namespace, _policies_of(self._config))
+        return {name: found[name] for name in policies.to_mapping()}
 
     async def remove_namespace_policies(self, namespace: str) -> None:
         await self._service.set_namespace_policies(namespace, None)
 
     async def get_auto_scale_policy(self, topic: str) -> dict[str, Any]:
-        """By snake_case name, only what is overridden."""
+        """The overridden settings by snake_case name."""
         return _mapping(await self._service.scaling.get_policy(topic))
 
     async def set_namespace_auto_scale_policy(self, namespace: str, policy: Mapping[str, Any]) -> None:
-        """Replace what a namespace overrides for its topics."""
+        """Replace the overrides of a namespace."""
         await self._service.scaling.set_namespace_policy(namespace, AutoScalePolicyOverride.of(policy))
 
     async def get_namespace_auto_scale_policy(self, namespace: str) -> dict[str, Any]:
-        """By snake_case name, only what is overridden."""
+        """The overridden settings by snake_case name."""
         return _mapping(await self._service.scaling.get_namespace_policy(namespace))
 
     async def remove_namespace_auto_scale_policy(self, namespace: str) -> None:
         await self._service.scaling.set_namespace_policy(namespace, None)
 
     async def get_metrics(self) -> str:
-        """This broker's, as Prometheus text."""
-        return await _there(self._metrics)()
+        """The metrics of this broker, as Prometheus text."""
+        return await _available(self._metrics)()
 
     async def list_dynamic_configuration(self) -> list[str]:
-        """What may be set at run time."""
-        return _there(self._dynamic).names()
+        """The names of settings that can change at run time."""
+        return _available(self._dynamic).names()
 
     async def get_dynamic_configuration(self) -> dict[str, Any]:
-        return _there(self._dynamic).values()
+        return _available(self._dynamic).values()
 
     async def get_runtime_configuration(self) -> dict[str, Any]:
-        """What is in effect on this broker, of all that may be set."""
-        return _there(self._dynamic).runtime()
+        """The values in effect on this broker."""
+        return _available(self._dynamic).runtime()
 
     async def set_dynamic_configuration(self, name: str, value: str | float) -> None:
-        await _there(self._dynamic).set(name, value)
+        await _available(self._dynamic).set(name, value)
 
     async def remove_dynamic_configuration(self, name: str) -> None:
-        """Back to what each broker was started with."""
-        await _there(self._dynamic).unset(name)
+        """Reset a setting to the value that each broker was started with."""
+        await _available(self._dynamic).unset(name)
 
 
 def _policies_of(config: BrokerConfig) -> NamespacePolicies:
-    """What holds where a namespace has none."""
+    """The policies of a namespace that sets none."""
     time_s = FOR_EVER if config.retention_time is None else int(config.retention_time)
-    return NamespacePolicies(time_s, config.retention_size, config.durability)
+    size = FOR_EVER if config.retention_size is None else config.retention_size
+    creates = config.auto_create_topics and config.scalable_topic_enabled
+    return NamespacePolicies(time_s, size, config.durability, creates)
 
 
-def _there(part: T | None) -> T:
+def _available(part: T | None) -> T:
     if part is None:
-        raise UnsupportedError("only a broker can answer that")
+        raise UnsupportedError("this operation needs a running broker")
     return part
 
 

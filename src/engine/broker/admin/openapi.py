@@ -1,4 +1,4 @@
-"""The description of the admin API, served at /openapi.json: made from the table of operations."""
+"""The OpenAPI document of the admin API, served at /openapi.json and generated from the table of operations."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def openapi(url: str) -> dict[str, Any]:
 
 @cache
 def _schemas() -> tuple[dict[Any, dict[str, Any]], dict[str, Any]]:
-    """The schema of each type of the table, and the components that they refer to."""
+    """({type of the table: its schema}, {component that schemas refer to: its schema})."""
     types = list(dict.fromkeys((Error, *_types())))
     schemas, components = msgspec.json.schema_components(types, ref_template="#/components/schemas/{name}")
     return dict(zip(types, schemas, strict=True)), components
@@ -108,7 +108,7 @@ def _query_parameters(operation: Operation[Any]) -> list[dict[str, Any]]:
 
 
 def _body(operation: Operation[Any]) -> dict[str, Any] | None:
-    """The schema of the body; None where there is none."""
+    """The schema of the request body; None for an operation without one."""
     whole = operation.among(Where.BODY)
     if whole:
         return _schema(whole[0].kind.schema)

@@ -87,7 +87,7 @@ class AdminServer(HttpDoor):
 
     async def quiet(self) -> None:
         """Wait for requests in progress. The broker is closing: new ones are refused, except AT_ANY_TIME."""
-        for limit in self._receiving:  # unfinished bodies will not be answered
+        for limit in self._receiving:  # requests whose body is not complete are refused
             limit.reschedule(asyncio.get_running_loop().time())
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(QUIET_S_MAX):

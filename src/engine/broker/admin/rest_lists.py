@@ -11,16 +11,19 @@ from aiohttp import web
 from engine.aio.memory_limiter import LimitType
 from engine.broker.admin.ports import Served
 from engine.broker.pools.list_parts import size_of
-from engine.errors import EngineError, InvalidArgumentError
+from engine.errors import InvalidArgumentError
 from engine.limits import TOPIC_LIST_INITIAL_SIZE, TOPICS_PER_FRAME_MAX
 
 log = logging.getLogger(__name__)
 
-PART_S_MAX = 30.0  # a client that does not read a part for so long is disconnected: its list holds memory
+PART_S_MAX = 30.0  # a client that does not read a part within this time is disconnected, since its list holds memory
 
 
 class TopicListPages:
-    """Makes one list at a time; a list holds a heap permit until it is sent, and each part a direct permit."""
+    """Makes one list at a time; a list holds a heap permit and the direct permit of its largest part until it is sent.
+
+    Both are held before the head of the response is sent: memory that is short is a status, and never half a list.
+    """
 
     def __init__(self, broker: Served) -> None:
         self._broker = broker
@@ -36,7 +39,11 @@ class TopicListPages:
             async with self._making:
                 names = await self._broker.admin.list_topics(namespace, properties)
                 permit = await self._limiter.update(permit, size_of(names))
-            return await self._send(request, names)
+            part = await self._limiter.acquire(await _largest_part(names), LimitType.DIRECT_MEMORY)
+            try:
+                return await self._send(request, names)
+            finally:
+                self._limiter.release(part)
         finally:
             self._limiter.release(permit)
 
@@ -45,24 +52,29 @@ class TopicListPages:
         await response.prepare(request)
         try:
             for start in range(0, len(names), TOPICS_PER_FRAME_MAX):
-                part = json.dumps(names[start : start + TOPICS_PER_FRAME_MAX])[1:-1]
-                await self._write(response, (", " if start else "[") + part)
+                data = ((", " if start else "[") + _part(names, start)).encode()
+                async with asyncio.timeout(PART_S_MAX):
+                    await response.write(data)
             await response.write(b"]" if names else b"[]")
             await response.write_eof()
-        except (EngineError, TimeoutError, OSError) as e:  # too late for a status: the response is cut
+        except (TimeoutError, OSError) as e:  # too late for a status: the response is cut
             log.warning("a list of topics was cut: %s", e or f"a part was not read within {PART_S_MAX:g} s")
             if request.transport is not None:
                 request.transport.abort()
         return response
 
-    async def _write(self, response: web.StreamResponse, text: str) -> None:
-        data = text.encode()
-        permit = await self._limiter.acquire(len(data), LimitType.DIRECT_MEMORY)
-        try:
-            async with asyncio.timeout(PART_S_MAX):
-                await response.write(data)
-        finally:
-            self._limiter.release(permit)
+
+def _part(names: list[str], start: int) -> str:
+    return json.dumps(names[start : start + TOPICS_PER_FRAME_MAX])[1:-1]
+
+
+async def _largest_part(names: list[str]) -> int:
+    """Bytes."""
+    largest = 0
+    for start in range(0, len(names), TOPICS_PER_FRAME_MAX):
+        largest = max(largest, len(_part(names, start)) + len(", "))
+        await asyncio.sleep(0)  # let the loop serve other work
+    return largest
 
 
 def _properties(request: web.Request) -> dict[str, str] | None:

@@ -29,7 +29,7 @@ def page_handlers(broker: Served) -> dict[Operation[Any], Handler]:
 
 
 class _Pages:
-    """Answered before start() and while closing, too."""
+    """These are also answered before start() and while the broker is closing."""
 
     def __init__(self, broker: Served) -> None:
         self._broker = broker
@@ -41,7 +41,7 @@ class _Pages:
         return web.Response(text=await metrics_page(self._broker), headers={"Content-Type": METRICS_TYPE})
 
     async def health(self, request: web.Request) -> web.Response:
-        """Liveness. 503: only a restart helps."""
+        """Liveness; 503 if only a restart can help."""
         broker = self._broker
         if broker.trouble is not None:
             raise StorageError(broker.trouble)
@@ -49,7 +49,7 @@ class _Pages:
         return web.json_response({"status": status, "broker": broker.service_url})
 
     async def ready(self, request: web.Request) -> web.Response:
-        """Whether to send work here."""
+        """Readiness, with the reasons where the broker is not ready."""
         reasons = [{"what": reason.what, "why": reason.why} for reason in unready(self._broker)]
         body = {"ready": not reasons, "broker": self._broker.service_url, "reasons": reasons}
         return web.json_response(body, status=503 if reasons else 200)

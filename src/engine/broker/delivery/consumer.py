@@ -1,7 +1,9 @@
 """Consumers attached to a segment: credit, blocks of messages, and the kinds that read a segment alone.
 
-A client grants credit in messages and bytes (FLOW). A consumer is sent blocks, each of whole entries, as long as it has
-credit for both and its connection is writable; one block may overshoot the credit.
+A client grants credit in messages and bytes (FLOW). A consumer is sent blocks of entries as long as it has credit for
+both and its connection is writable. One block may exceed the credit for bytes. The credit for messages may be exceeded
+where the client has said that its window follows its pace, and where the window is as wide as any entry; else the last
+entry is sent in parts (parts.py).
 """
 
 from __future__ import annotations
@@ -13,14 +15,15 @@ from typing import TYPE_CHECKING, Any
 
 from pyroaring import BitMap64
 
-from engine._native.format.offsets import offset_set, runs
+from engine._native.format.offsets import offset_set, range_set, runs
 from engine.broker.delivery import transactional_acks
 from engine.broker.delivery.bucket_acks import acknowledge_alone, check_position, positions_of
+from engine.broker.delivery.parts import SMALL_CREDIT, SMALL_READ_SIZE, may_exceed, payload_between
 from engine.broker.delivery.transactional_acks import transaction_of
 from engine.broker.pools.rates import Rate
 from engine.broker.segment.reader import SegmentReader
 from engine.errors import EngineError, InvalidArgumentError, UnsupportedError
-from engine.limits import READ_BLOCK_SIZE
+from engine.limits import ENTRY_MESSAGES_MAX, READ_BLOCK_SIZE
 from engine.model.subscriptions import DeliveryMode
 from engine.storage.file.logfile import Block
 from engine.wire import commands
@@ -40,8 +43,8 @@ Range = tuple[int, int]  # inclusive
 class Consumer(ABC):
     """One attachment of a consumer. Loop thread only."""
 
-    __slots__ = ("bytes_credit", "closed", "connection", "hosted", "ident", "messages_credit", "name", "out",
-                 "seeks", "sent")  # fmt: skip
+    __slots__ = ("bytes_credit", "closed", "connection", "hosted", "ident", "messages_credit", "name", "out", "paced",
+                 "seeks", "sent", "window")  # fmt: skip
     mode: DeliveryMode
 
     def __init__(
@@ -57,9 +60,12 @@ class Consumer(ABC):
         self.hosted = hosted
         self.name = name
         self.closed = False
-        # What the client has room for; one block may overshoot it.
+        # What the client has room for now.
         self.messages_credit = 0
         self.bytes_credit = 0
+        # The window in messages: as the client says where it follows the pace, else the widest credit there was.
+        self.window = 0
+        self.paced = False
         time, heir = asyncio.get_running_loop().time, hosted.incoming.heir
         before = None if subscription is None else subscription.left.pop(name, None)
         # Sent to all consumers of the subscription, and to this one alone.
@@ -72,11 +78,17 @@ class Consumer(ABC):
         """Whether it may be sent another block now."""
         return self.messages_credit > 0 and self.bytes_credit > 0 and self.connection.writable and not self.closed
 
-    def add_credit(self, messages: int, size: int) -> None:
-        """The client has room for more."""
+    def add_credit(self, messages: int, size: int, window: int | None = None) -> None:
+        """The client has room for more. `window`: its present one, in messages, where that follows its pace."""
         self.messages_credit = min(self.messages_credit + max(messages, 0), CREDIT_MAX)
         self.bytes_credit = min(self.bytes_credit + max(size, 0), CREDIT_MAX)
+        self.paced = window is not None
+        self.window = max(self.window, self.messages_credit) if window is None else max(window, 1)
         self.pump()
+
+    def has_room_for(self, messages: int) -> bool:
+        """Whether so many may be sent to it at once."""
+        return messages <= self.messages_credit or may_exceed(messages, self.window, paced=self.paced)
 
     def send_block(
         self,
@@ -214,7 +226,8 @@ class LoneReader(Consumer):
             if self._subscription is not None:
                 self._next = self._subscription.due_from(self._next)
             try:
-                block = self._reader.read(self._next, min(self.bytes_credit, self.connection.block_size))
+                size = self.connection.block_size if self.messages_credit > SMALL_CREDIT else SMALL_READ_SIZE
+                block = self._reader.read(self._next, min(self.bytes_credit, size))
             except EngineError as e:
                 self.close(e)
                 return
@@ -242,8 +255,8 @@ class LoneReader(Consumer):
         if block is None:
             self.pump()
             return
-        self._next = block.next_offset
-        if self._may_read_ahead(block):
+        if self._may_read_ahead(block):  # so there is credit for all of this block
+            self._next = block.next_offset
             self._reader.read_ahead(self._next, self.connection.block_size)
         if self._reader.busy:  # that read begins in the next turn of the loop, before this block is sent
             asyncio.get_running_loop().call_soon(self._send_read, block)
@@ -251,7 +264,7 @@ class LoneReader(Consumer):
             self._send_read(block)
 
     def _may_read_ahead(self, block: Block) -> bool:
-        more = self._next < self.hosted.segment.durable_offset and self.connection.writable
+        more = block.next_offset < self.hosted.segment.durable_offset and self.connection.writable
         return more and self.messages_credit > block.messages and self.bytes_credit > block.size + READ_BLOCK_SIZE
 
     def _send_read(self, block: Block) -> None:
@@ -260,10 +273,19 @@ class LoneReader(Consumer):
             self.pump()
 
     def _send(self, block: Block) -> None:
-        self._next = block.next_offset
         skip = self._skipped(block)
         messages = block.messages - sum(last + 1 - first for first, last in skip)
-        self.send_block(block.data, block.salt, messages, skip)
+        if messages <= self.messages_credit or self.paced or self.window >= ENTRY_MESSAGES_MAX:
+            self._next = block.next_offset
+            self.send_block(block.data, block.salt, messages, skip)
+            return
+        start = max(block.first_offset, self._next)
+        skipped = offset_set(skip, block.next_offset)
+        wanted = range_set(start, block.next_offset - 1) - skipped
+        stop = block.next_offset if len(wanted) <= self.messages_credit else wanted[self.messages_credit]
+        payload, first, self._next = payload_between(self.hosted.environment.open_entries, block, start, stop)
+        skipped &= range_set(first, self._next - 1)
+        self.send_block(payload, block.salt, self._next - first - len(skipped), runs(skipped))
 
     def _skipped(self, block: Block) -> list[list[int]]:
         """Ranges of a block that the consumer must not get."""

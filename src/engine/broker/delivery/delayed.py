@@ -111,9 +111,9 @@ class Delays:
         if self._timer is not None:
             self._timer.cancel()
         wait = max(0, self._times[0] - self._now_ms()) / 1000
-        self._timer = asyncio.get_running_loop().call_later(min(wait, _LOOK_S_MAX), self._look)
+        self._timer = asyncio.get_running_loop().call_later(min(wait, _LOOK_S_MAX), self._release_due)
 
-    def _look(self) -> None:
+    def _release_due(self) -> None:
         """Release the offsets whose time has come."""
         self._timer = None
         now, due = self._now_ms(), BitMap64()

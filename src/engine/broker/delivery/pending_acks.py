@@ -361,7 +361,7 @@ class PendingAcks:
         """Hold the messages of records found as the subscription is opened, until their transactions are looked up."""
         self._adopt(found)
         if self._claims:
-            self.parts.tasks.spawn(self._look_at_all(), f"transactions of {self.subscription}")
+            self.parts.tasks.spawn(self._check_all(), f"transactions of {self.subscription}")
 
     def _adopt(self, found: Iterable[RecordedOperation]) -> list[RecordedOperation]:
         """Hold the messages of records, and return these; without transactions whose records are being written."""
@@ -383,10 +383,10 @@ class PendingAcks:
             self._hold(offsets)
         return adopted
 
-    async def _look_at_all(self) -> None:
+    async def _check_all(self) -> None:
         while not self._closed:
             try:
-                await self._look()
+                await self._check_each()
                 return
             except _LOST:
                 return
@@ -394,7 +394,7 @@ class PendingAcks:
                 log.warning("%s: its transactions cannot be looked up, retrying: %s", self.subscription, e)
                 await asyncio.sleep(AGAIN_S)
 
-    async def _look(self) -> None:
+    async def _check_each(self) -> None:
         for number, claims in list(self._claims.items()):
             if not claims.ended and self._claims.get(number) is claims:
                 self.parts.headers.follow(number, self._ended)
@@ -409,7 +409,7 @@ class PendingAcks:
         found = await self.parts.operations.acks(self.subscription.hosted.name, self.subscription.name)
         self._check_open()
         adopted = self._adopt(found)
-        await self._look()
+        await self._check_each()
         if applying := list(self._applying):
             await asyncio.wait(applying, timeout=SETTLE_S_MAX)
             if not all(task.done() for task in applying):

@@ -13,8 +13,8 @@ How the dispatcher deals (`_pump`):
 3. One consumer alone gets a new block whole, if no message of it is acknowledged, delayed or hidden.
 4. Otherwise each gets a run of consecutive entries in turn, about _TURNS_PER_BLOCK runs of a block. Of each entry the
    messages are due that are free (not acknowledged, not in an open transaction, not hidden) and not delayed.
-5. An entry with more messages than a consumer ever has room for is dealt in at most about PIECES_MAX pieces, so that
-   several consumers share its work.
+5. An entry with more messages than a consumer has credit for is dealt in parts, so that several consumers share its
+   work (parts.py).
 
 A message that is dealt moves into `unacknowledged` of its consumer. It leaves by an acknowledgement, or goes back to
 `_replay`: when the consumer hands it back (after a back-off), when it detaches, or when a transaction is aborted.
@@ -32,14 +32,21 @@ from pyroaring import BitMap64
 
 from engine import checks
 from engine._native.format.heads import Head, entry_heads
-from engine._native.format.offsets import offset_set, range_set, runs
-from engine.broker.delivery.consumer import CREDIT_MAX, Consumer
+from engine._native.format.offsets import offset_set, range_set
+from engine.broker.delivery.consumer import Consumer
 from engine.broker.delivery.delayed import Delays, has_delays
+from engine.broker.delivery.parts import (
+    SMALL_CREDIT,
+    SMALL_READ_SIZE,
+    Taken,
+    may_exceed,
+    part_of,
+    payload_of,
+)
 from engine.broker.delivery.redelivery import backoff_of
 from engine.broker.delivery.transactional_acks import acknowledge_some, transaction_of
 from engine.broker.segment.reader import SegmentReader
 from engine.errors import EngineError, InvalidArgumentError
-from engine.limits import KIB
 from engine.model.redelivery import Backoff
 from engine.model.subscriptions import DeliveryMode
 from engine.storage.file.logfile import Block
@@ -51,15 +58,13 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-PIECES_MAX = 16  # of one entry, for consumers that have room for few messages
-REPLAY_READ_SIZE = 64 * KIB  # blocks that are read for messages of `_replay`
 _TURNS_PER_BLOCK = 4  # of each consumer, in a block with many entries
 
 
 class QueueConsumer(Consumer):
     """One consumer of a queue. `unacknowledged`: the messages that it holds."""
 
-    __slots__ = ("_dispatcher", "end_sent", "priority", "unacknowledged", "window")
+    __slots__ = ("_dispatcher", "end_sent", "priority", "unacknowledged")
     mode = DeliveryMode.QUEUE
 
     def __init__(self, connection: Peer, ident: int, name: str, dispatcher: QueueDispatcher, priority: int = 0) -> None:
@@ -68,7 +73,6 @@ class QueueConsumer(Consumer):
         self.priority = priority
         self.end_sent = False
         self.unacknowledged = BitMap64()
-        self.window = 0  # the most messages that it ever had room for
 
     @property
     def pending(self) -> int:
@@ -78,11 +82,6 @@ class QueueConsumer(Consumer):
     def pump(self) -> None:
         """Deal: there is credit or room again."""
         self._dispatcher.pump()
-
-    def add_credit(self, messages: int, size: int) -> None:
-        """The client has room for more; `window` grows with it."""
-        self.window = max(self.window, min(self.messages_credit + messages, CREDIT_MAX))
-        super().add_credit(messages, size)
 
     def leaving(self, header: commands.CloseConsumer) -> None:
         """Its user has seen only the ranges `seen`: the rest is due again, and not counted as redelivered."""
@@ -118,8 +117,8 @@ class QueueDispatcher:
     by two consumers, and none that is held is in `_replay`. Checked by _check(), with ENGINE_DEBUG=1.
     """
 
-    __slots__ = ("_asked", "_counts", "_cursor", "_delays", "_kept", "_next", "_pumping", "_reader", "_replay", "_turn",
-                 "consumers", "hosted", "subscription")  # fmt: skip
+    __slots__ = ("_asked", "_counts", "_cursor", "_delays", "_kept", "_next", "_opened", "_pumping", "_reader",
+                 "_replay", "_turn", "consumers", "hosted", "subscription")  # fmt: skip
 
     def __init__(self, subscription: HostedSubscription) -> None:
         self.subscription = subscription
@@ -133,6 +132,7 @@ class QueueDispatcher:
         self._delays = Delays(self._wall_ms, self._released)
         self._kept = Delays(self._steady_ms, self._released)  # handed back; not affected by the wall clock
         self._turn = 0
+        self._opened = hosted.environment.open_entries
         self._pumping = False
         self._reader = SegmentReader(hosted, self._step, self.close)
         hosted.readers.add(self._reader)
@@ -241,7 +241,7 @@ class QueueDispatcher:
     def _pump(self) -> None:
         self._next = self.hosted.segment.gaps.skip(self._next)
         while not self._reader.busy and (ready := self._ready()):
-            size = REPLAY_READ_SIZE if self._replay else ready[0].connection.block_size
+            size = SMALL_READ_SIZE if self._reads_little(ready) else ready[0].connection.block_size
             self._asked = self._first_due()
             block = self._reader.read(self._asked, max(min(size, max(c.bytes_credit for c in ready)), 1))
             if block is None:
@@ -253,7 +253,7 @@ class QueueDispatcher:
     def _pump_at_end(self) -> None:
         segment = self.hosted.segment
         if segment.sealed:
-            self.subscription.look()
+            self.subscription.check_drained()
         elif self._next >= segment.durable_offset:
             self._reader.wait(self._next)
 
@@ -287,6 +287,9 @@ class QueueDispatcher:
         ready = [c for c in self.consumers if c.ready]
         return [c for c in ready if c.priority == ready[0].priority] if ready else ready
 
+    def _reads_little(self, ready: list[QueueConsumer]) -> bool:
+        return bool(self._replay) or max(c.messages_credit for c in ready) <= SMALL_CREDIT
+
     def _deal(self, block: Block, start: int) -> None:
         """Deal the block's entries, beginning with the one that contains `start`."""
         if start < block.first_offset:  # retention has deleted what was before
@@ -305,7 +308,7 @@ class QueueDispatcher:
         new = start == self._next == block.first_offset and not self._replay
         if (
             not new
-            or block.messages > self.consumers[0].window
+            or not self.consumers[0].has_room_for(block.messages)
             or has_delays(block.data)
             or self.subscription.free(start, block.next_offset) != [(start, block.next_offset)]
             or self.hosted.hidden(start, block.next_offset) is not None
@@ -327,34 +330,30 @@ class QueueDispatcher:
             return at
         self._turn += 1
         consumer = ready[self._turn % len(ready)]
-        first = last = entries[at]
-        due = BitMap64()
+        room, taken = consumer.messages_credit, []
         for entry in entries[at : at + share]:
-            if len(due) >= consumer.messages_credit or not (wanted := self._due(block, entry)):
+            if room <= 0 or not (wanted := self._due(block, entry)):
                 break
-            last = entry
-            if not self._take(wanted, entry, consumer, due):
+            due = self._take(wanted, block, entry, consumer, room)
+            taken.append((entry, due))
+            room -= len(due)
+            if len(due) < len(wanted):
                 break  # the rest of it goes to the next consumer
             at += 1
-        self._send(consumer, block, first, last, due)
+        self._send(consumer, block, taken)
         return at
 
-    def _take(self, wanted: BitMap64, entry: Head, consumer: QueueConsumer, due: BitMap64) -> bool:
-        """Add to `due` the messages of an entry that the consumer gets; whether these are all that are wanted.
-
-        An entry with more messages than the consumer ever has room for is dealt in pieces. It is sent once for each
-        piece, so their number is limited.
-        """
-        if len(wanted) > consumer.window:
-            room = max(consumer.messages_credit - len(due), -(-(entry.last + 1 - entry.first) // PIECES_MAX))
-            if len(wanted) > room:
-                last = wanted[room - 1]
-                due |= wanted & range_set(entry.first, last)
+    def _take(self, wanted: BitMap64, block: Block, entry: Head, consumer: QueueConsumer, room: int) -> BitMap64:
+        """The messages of an entry that the consumer gets; it has credit for `room`."""
+        if len(wanted) > room and not may_exceed(len(wanted), consumer.window, paced=consumer.paced):
+            found = self._opened.open(block, entry.start, entry.stop)
+            most = part_of(entry, found, room, consumer.window, paced=consumer.paced)
+            if len(wanted) > most:
+                last = wanted[most - 1]
                 self._next = max(self._next, last + 1) if self._next >= entry.first else self._next
-                return False
-        due |= wanted
+                return wanted & range_set(entry.first, last)
         self._pass(entry)
-        return True
+        return wanted
 
     def _due(self, block: Block, entry: Head) -> BitMap64:
         """The messages of an entry that may be delivered now."""
@@ -388,15 +387,10 @@ class QueueDispatcher:
         if entry.first <= self._next <= entry.last:
             self._next = entry.last + 1
 
-    def _send(self, consumer: QueueConsumer, block: Block, first: Head, last: Head, due: BitMap64) -> None:
-        skip = range_set(first.first, last.last)
-        skip -= due
+    def _send(self, consumer: QueueConsumer, block: Block, taken: Taken) -> None:
+        due = BitMap64().union(*(due for _, due in taken))
         self._replay -= due
         consumer.unacknowledged |= due
-        consumer.send_block(
-            block.data[first.start : last.stop],
-            block.salt,
-            len(due),
-            runs(skip),
-            self._counts.ranges(first.first, last.last),
-        )
+        payload, skip = payload_of(self._opened, block, taken)
+        counts = self._counts.ranges(due.min(), due.max())
+        consumer.send_block(payload, block.salt, len(due), skip, counts)

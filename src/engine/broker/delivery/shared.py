@@ -235,7 +235,7 @@ class SharedDispatcher:
 
     def resume(self) -> None:
         """A transaction has ended: deliver in buckets that have waited for it."""
-        self.waiting.look()
+        self.waiting.recheck()
         self.pump()
 
     def close(self, error: EngineError) -> None:
@@ -331,7 +331,7 @@ class SharedDispatcher:
     def _pump_at_end(self) -> None:
         segment = self.hosted.segment
         if segment.sealed:
-            self.subscription.look()
+            self.subscription.check_drained()
         elif self._routed() >= segment.durable_offset and not self._is_crowded():
             self._reader.wait(self._ledger.next_offset)
 

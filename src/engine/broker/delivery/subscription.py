@@ -1,9 +1,9 @@
 """`HostedSubscription`: a subscription in an open segment: its cursor, its consumers, and when it is drained.
 
 *Drained* means: the segment is sealed and everything in it acknowledged, durably (semantics 7). Only then do consumers
-go on to the children of a segment that was split or merged. look() checks for it, and is called whenever it may have
-become true: the segment was sealed, an acknowledgement was saved, a consumer has read to the end. If messages are
-acknowledged and the cursor is not saved, look() runs again when it is; if it cannot be saved, a save is tried again
+go on to the children of a segment that was split or merged. check_drained() is called whenever that may have become
+true: the segment was sealed, an acknowledgement was saved, a consumer has read to the end. If messages are acknowledged
+and the cursor is not saved, check_drained() runs again when it is; if it cannot be saved, a save is tried again
 after SAVE_AGAIN_S. Once drained, the callbacks of when_drained() run and consumers are sent the end.
 """
 
@@ -53,9 +53,25 @@ class HostedSubscription:
     consumers.
     """
 
-    __slots__ = ("_deleted", "_dispatcher", "_drained", "_lone", "_looking", "_shared", "cursor", "hosted", "left",
-                 "name", "out", "pending", "reassignments", "redeliveries", "seeks", "was_queue",
-                 "was_shared")  # fmt: skip
+    __slots__ = (
+        "_checking",
+        "_deleted",
+        "_dispatcher",
+        "_drained",
+        "_lone",
+        "_shared",
+        "cursor",
+        "hosted",
+        "left",
+        "name",
+        "out",
+        "pending",
+        "reassignments",
+        "redeliveries",
+        "seeks",
+        "was_queue",
+        "was_shared",
+    )  # fmt: skip
 
     def __init__(self, hosted: HostedSegment, name: str, cursor: Cursor, parts: Participation) -> None:
         self.hosted = hosted
@@ -71,7 +87,7 @@ class HostedSubscription:
         self.reassignments = 0  # of buckets, from one consumer to another
         self.seeks = 0  # since the segment was opened
         self._drained: Bag[Callable[[], None]] = Bag()
-        self._looking = False  # look() will be called when the cursor is saved, or by a timer
+        self._checking = False  # check_drained() will be called when the cursor is saved, or by a timer
         # Redeliveries of each message; kept while no queue consumer is attached, lost at a restart.
         self.redeliveries = RedeliveryCounts()
         self.was_queue = False  # its last consumers were queue consumers
@@ -229,7 +245,7 @@ class HostedSubscription:
         """Acknowledge everything before `position`. Done when durable."""
         if self.redeliveries and position > 0:
             self.redeliveries.clear(range_set(0, position - 1))
-        return self._then_look(self.cursor.ack_cumulative(position))
+        return self._then_check_drained(self.cursor.ack_cumulative(position))
 
     def ack_individual(self, ranges: list[Range]) -> asyncio.Future[None]:
         """Acknowledge ranges, inclusive. Done when durable."""
@@ -239,7 +255,7 @@ class HostedSubscription:
         """Acknowledge offsets, everything `below`, and hidden messages among them. Done when durable."""
         if offsets and (hidden := self.hosted.hidden(self.cursor.position, offsets.max())) is not None:
             offsets = offsets | hidden
-        return self._then_look(self.cursor.ack_set(offsets, below))
+        return self._then_check_drained(self.cursor.ack_set(offsets, below))
 
     def ack_runs(self, below: int, runs: list[Range]) -> asyncio.Future[None]:
         """Acknowledge runs [start, stop), and as ack_set(). Done when durable."""
@@ -248,7 +264,7 @@ class HostedSubscription:
             for start, stop in runs:
                 offsets.add_range(start, stop)
             return self.ack_set(offsets, below)
-        return self._then_look(self.cursor.ack_individual(runs, below))
+        return self._then_check_drained(self.cursor.ack_individual(runs, below))
 
     # -- in transactions -------------------------------------------------------------------------------------------
 
@@ -334,11 +350,7 @@ class HostedSubscription:
 
     def backlog_below(self, offset: int) -> int:
         """The backlog below an offset."""
-        cursor, first = self.cursor, self.hosted.segment.first_offset
-        gone = cursor.backlog(first)  # deleted by retention, perhaps before the subscription was made
-        unacknowledged = max(0, cursor.backlog(offset) - gone)
-        hidden = self.hosted.hidden(max(first, cursor.position), offset) if unacknowledged else None
-        return unacknowledged if hidden is None else unacknowledged - cursor.unacked_of(hidden, offset)
+        return self.cursor.waiting(self.hosted.segment.first_offset, offset, self.hosted.hidden)
 
     async def settled(self) -> int:
         """The offset below which all is acknowledged, once that is durable. Raises as an acknowledgement."""
@@ -355,15 +367,15 @@ class HostedSubscription:
     def when_drained(self, callback: Callable[[], None]) -> Callable[[], None]:
         """Call it once, soon, when `drained`. The result cancels."""
         self._drained.add(callback)
-        asyncio.get_running_loop().call_soon(self.look)
+        asyncio.get_running_loop().call_soon(self.check_drained)
         return lambda: self._drained.discard(callback)
 
-    def look(self) -> None:
+    def check_drained(self) -> None:
         """Run the drain callbacks and send the end, if the segment is drained."""
         if not self.hosted.segment.sealed or self.backlog:
             return
         if self.cursor.unsaved:
-            self._look_when_saved()
+            self._check_when_saved()
             return
         callbacks, self._drained = self._drained, Bag()
         for callback in callbacks:
@@ -372,30 +384,30 @@ class HostedSubscription:
         if dispatcher is not None:
             dispatcher.send_end()
 
-    def _then_look(self, saved: asyncio.Future[None]) -> asyncio.Future[None]:
+    def _then_check_drained(self, saved: asyncio.Future[None]) -> asyncio.Future[None]:
         if self.hosted.segment.sealed:
             saved.add_done_callback(self._saved)
         return saved
 
-    def _look_when_saved(self) -> None:
+    def _check_when_saved(self) -> None:
         """Acknowledgements are being saved, or their last save has failed."""
-        if not self._looking:
-            self._looking = True
-            self.cursor.ack_individual(()).add_done_callback(self._looked)
+        if not self._checking:
+            self._checking = True
+            self.cursor.ack_individual(()).add_done_callback(self._checked)
 
-    def _looked(self, saved: asyncio.Future[None]) -> None:
-        self._looking = False
+    def _checked(self, saved: asyncio.Future[None]) -> None:
+        self._checking = False
         self._saved(saved)
 
     def _saved(self, saved: asyncio.Future[None]) -> None:
         error = None if saved.cancelled() else saved.exception()
         if error is None:
-            self.look()
-        elif not isinstance(error, (AlreadyClosedError, FencedError)) and not self._looking:
-            self._looking = True  # save again without another acknowledgement
-            asyncio.get_running_loop().call_later(SAVE_AGAIN_S, self._look_again)
+            self.check_drained()
+        elif not isinstance(error, (AlreadyClosedError, FencedError)) and not self._checking:
+            self._checking = True  # save again without another acknowledgement
+            asyncio.get_running_loop().call_later(SAVE_AGAIN_S, self._check_again)
 
-    def _look_again(self) -> None:
-        self._looking = False
+    def _check_again(self) -> None:
+        self._checking = False
         if not self.hosted.closed:
-            self.look()
+            self.check_drained()

@@ -241,7 +241,7 @@ async def _held(request: _Request, dispatcher: SharedDispatcher, positions: list
     if not pending:
         return None
     if pending.buckets is None:
-        await _look_for_buckets(pending)
+        await _find_buckets(pending)
         return BitMap64()
     named = BitMap64()
     for bucket, position in positions:
@@ -253,10 +253,10 @@ async def _held(request: _Request, dispatcher: SharedDispatcher, positions: list
 async def learn_buckets(pending: PendingAcks) -> None:
     """Find the buckets of held messages, if there are any."""
     while pending and pending.buckets is None:
-        await _look_for_buckets(pending)
+        await _find_buckets(pending)
 
 
-async def _look_for_buckets(pending: PendingAcks) -> None:
+async def _find_buckets(pending: PendingAcks) -> None:
     """Find the buckets of held messages, unless these change meanwhile. Other kinds of consumers do not record them."""
     hosted, changes = pending.subscription.hosted, pending.changes
     end, buckets = pending.offsets.max() + 1, [BitMap64() for _ in hosted.spec.bucket_ends]

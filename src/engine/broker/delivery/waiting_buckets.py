@@ -61,7 +61,7 @@ class WaitingBuckets:
         if held:
             self._held[bucket] = self._held.get(bucket, BitMap64()) | held
 
-    def look(self) -> None:
+    def recheck(self) -> None:
         """A transaction has ended: check which owners still wait."""
         if self._held:
             held = self._pending.offsets

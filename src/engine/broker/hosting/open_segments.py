@@ -13,12 +13,13 @@ from engine.aio.semaphore import AsyncSemaphore
 from engine.aio.tasks import Supervisor
 from engine.broker.delivery.pending_acks import Participation
 from engine.broker.delivery.subscription import subscriptions_of
+from engine.broker.hosting.inventory import Inventory
 from engine.broker.hosting.ownership import Owned, Ownership
 from engine.broker.hosting.remembered import Remembered, check_identity
 from engine.broker.hosting.transactions import SegmentTransactions
 from engine.broker.segment.hosted import HostedSegment
 from engine.control.base.ports import SegmentSpec
-from engine.errors import AlreadyClosedError, CorruptionError, NotFoundError, NotOwnerError, StorageError
+from engine.errors import AlreadyClosedError, CorruptionError, EngineError, NotFoundError, NotOwnerError, StorageError
 from engine.metadata import keys, unsure
 from engine.metadata.identity import load_identity
 from engine.metadata.store import MetadataStore
@@ -27,6 +28,7 @@ from engine.model.names import SegmentName, TopicName
 
 if TYPE_CHECKING:
     from engine.broker.segment.environment import Environment
+    from engine.storage.file.stored import Stored
     from engine.storage.segment import Segment
     from engine.storage.store import SegmentStore
 
@@ -73,7 +75,10 @@ class OpenSegments:
         self._opening: dict[SegmentName, asyncio.Task[HostedSegment]] = {}
         self._leaving: dict[SegmentName, asyncio.Task[Any]] = {}  # being unloaded, deleted or swept
         self.undeleted: dict[SegmentName, None] = {}  # deletion begun, and perhaps failed
-        self.damaged: dict[SegmentName, str] = {}  # found damaged when last opened
+        self.damaged: dict[SegmentName, str] = {}  # found damaged when last opened or measured
+        self.inventory = Inventory()
+        # Called when a segment was opened, closed or deleted; True: what the inventory has of it is to be taken anew.
+        self.stirred: Callable[[SegmentName, bool], None] = lambda name, stale: None
         self._closed = False
         self._loads = loads
         self._environment = environment
@@ -197,13 +202,23 @@ class OpenSegments:
         del self._opening[name]
         error = None if task.cancelled() else task.exception()
         if isinstance(error, CorruptionError):
-            self.damaged[name] = str(error)
-            log.error("%s cannot be served: %s", name, error)
+            self.found_damaged(name, error)
         elif error is None:
             self.damaged.pop(name, None)
         if not task.cancelled() and error is None:
             self._hosted[name] = task.result()
             self.undeleted.pop(name, None)
+        self.stirred(name, self.inventory.get(name) is None)
+
+    def found_damaged(self, name: SegmentName, error: EngineError) -> None:
+        """The segment cannot be served."""
+        if self.damaged.get(name) != str(error):
+            log.error("%s cannot be served: %s", name, error)
+        self.damaged[name] = str(error)
+
+    async def check_there(self, name: SegmentName) -> None:
+        """The segment has no files: raise CorruptionError unless it never had any, or was deleted."""
+        await self._remembered.check_there(name, self._store.directory(name))
 
     def session_lost(self) -> None:
         """Close everything without writing to files or cursors: other brokers may own the segments."""
@@ -212,6 +227,8 @@ class OpenSegments:
 
     def _lose(self, hosted: HostedSegment) -> None:
         del self._hosted[hosted.name]
+        self.inventory.drop(hosted.name)
+        self.stirred(hosted.name, True)
         hosted.closed = True
         hosted.close(NotOwnerError(f"this broker lost {hosted.name}; look the topic up again"))
         self._begin_to_leave(hosted.name, partial(self._abandon, hosted))
@@ -231,6 +248,8 @@ class OpenSegments:
             return False
         hosted.closed = True
         del self._hosted[hosted.name]
+        self.inventory.close(hosted)
+        self.stirred(hosted.name, False)
         await self._leave(hosted.name, lambda: self._unload(hosted))
         return True
 
@@ -268,10 +287,10 @@ class OpenSegments:
         while (task := self._opening.get(name) or self._leaving.get(name)) is not None:
             await asyncio.wait([task])
 
-    async def rolled(self, topics: Iterable[TopicName]) -> list[SegmentName]:
-        """The closed segments of these topics with more than one file: candidates for retention."""
-        found = await self._store.rolled(topics)
-        return [name for name in found if name not in self._hosted and self._ownership.may_own(name)]
+    async def find_aging(self, topics: Iterable[TopicName]) -> list[Stored]:
+        """The closed segments of these topics that retention may have work in, and this broker may open."""
+        found = await self._store.find_aging(topics)
+        return [one for one in found if one.name not in self._hosted and self._ownership.may_own(one.name)]
 
     # -- deleting --------------------------------------------------------------------------------------------------
 
@@ -314,6 +333,8 @@ class OpenSegments:
         await self._ownership.removed(name)
         self.undeleted.pop(name, None)
         self.damaged.pop(name, None)
+        self.inventory.drop(name)
+        self.stirred(name, False)
 
     async def stored(self, topic: TopicName) -> list[SegmentName]:
         """The segments of a topic that have a store."""

@@ -139,6 +139,7 @@ class OpenSubscriptions:
             if hosted is not None and (found := subscriptions_of(hosted).pop(subscription, None)) is not None:
                 found.delete(deleted_subscription(segment.topic, subscription))
                 await found.end()
+            self._segments.inventory.forget_subscription(segment, subscription)
             await self._operations.forget_subscription(segment, subscription)
             await self._cursors.delete(segment, subscription)
 
@@ -156,7 +157,7 @@ class OpenSubscriptions:
         found.cursor.pass_gaps(segment.gaps)
         await self._operations.forget_subscription(hosted.name, subscription)
         found.redeliveries = RedeliveryCounts()
-        found.look()
+        found.check_drained()
 
     async def skip(self, hosted: HostedSegment, subscription: str, first: int, last: int) -> None:
         """Acknowledge the offsets first..last for it. Raises InvalidArgumentError, TransactionConflictError."""

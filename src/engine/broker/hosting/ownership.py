@@ -126,6 +126,8 @@ class Ownership:
         self._leases: dict[SegmentName, OwnerLease] = {}
         self._owners: dict[str, Owner] = {}  # by the record's key; only when following
         self._listeners: dict[str, dict[Listener, None]] = {}  # by the key of the topic's record
+        # Called with a topic's key and a segment's id when another broker owns the segment (True), or none does.
+        self.answering: Callable[[str, int, bool], None] = lambda topic, segment_id, elsewhere: None
         self._tasks = Supervisor("segment owners")
 
     def start(self) -> None:
@@ -164,9 +166,7 @@ class Ownership:
         return self.url_of(name) == self.brokers.url
 
     def _owner_url(self, name: SegmentName, owner: Owner) -> str:
-        if owner.url is not None and self.brokers.lives(owner.url, owner.session):
-            return owner.url
-        return place(str(name), self.brokers.live) or self.brokers.url
+        return self._live_owner(owner) or place(str(name), self.brokers.live) or self.brokers.url
 
     # -- claims and releases ---------------------------------------------------------------------------------------
 
@@ -284,17 +284,24 @@ class Ownership:
             self._changed(event.key, event.record)
 
     def _changed(self, key: str, record: Record | None) -> None:
-        if record is None:
-            self._owners.pop(key, None)
-        else:
-            self._owners[key] = Owner.of(record)
-        self._tell(key[: key.rindex("/segments/")])
+        topic, _, segment_id = key.rpartition("/segments/")
+        before = self._live_owner(self._owners.pop(key, Owner.of(None)))
+        after = Owner.of(record)
+        if record is not None:
+            self._owners[key] = after
+        self._notify(topic)
+        owner = self._live_owner(after)
+        if owner not in (before, self.brokers.url):
+            self.answering(topic, int(segment_id), owner is not None)
+
+    def _live_owner(self, owner: Owner) -> str | None:
+        return owner.url if owner.url is not None and self.brokers.lives(owner.url, owner.session) else None
 
     def _brokers_changed(self) -> None:
         for key in list(self._listeners):
-            self._tell(key)
+            self._notify(key)
 
-    def _tell(self, key: str) -> None:
+    def _notify(self, key: str) -> None:
         for listener in list(self._listeners.get(key, ())):
             listener()
 

@@ -114,6 +114,7 @@ class SegmentHosting:
             offset = 0 if hosted is None else hosted.readable
             self._leaders.check(spec.name.topic, term)
         await self._cursors.create(spec.name, subscription, offset)
+        self._segments.stirred(spec.name, True)
 
     async def delete_subscription(self, spec: SegmentSpec, subscription: str, *, term: int) -> None:
         await self._leaders.confirm(spec.name.topic, term)

@@ -57,7 +57,7 @@ class SegmentTransactions:
 
     def _buffer(self, hosted: HostedSegment, visibility: Visibility) -> TransactionBuffer:
         return TransactionBuffer(
-            hosted.segment, hosted.term, visibility, self.headers, self.operations, self._rounds, hosted.tell_readers
+            hosted.segment, hosted.term, visibility, self.headers, self.operations, self._rounds, hosted.notify_readers
         )
 
     async def forget(self, name: SegmentName, lease: OwnerLease | None) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator
+from itertools import islice
 from typing import TYPE_CHECKING
 
 from engine.broker.metrics.exposition import AnyFamily, exposition
@@ -11,11 +12,14 @@ from engine.broker.metrics.pools import pool_families, topic_list_families
 from engine.broker.metrics.process import process_families
 from engine.broker.metrics.segments import segment_families, subscription_families
 from engine.broker.metrics.shapes import shape_families
+from engine.broker.metrics.stored import Stored
 from engine.broker.metrics.transactions import transaction_families
 from engine.broker.metrics.whole import pools, whole_families
 
 if TYPE_CHECKING:
     from engine.broker.metrics.ports import Observed
+
+_LINES_AT_ONCE = 500
 
 
 def metrics_text(broker: Observed) -> str:
@@ -24,22 +28,25 @@ def metrics_text(broker: Observed) -> str:
 
 
 async def metrics_page(broker: Observed) -> str:
-    """metrics_text(), one family per turn of the loop: the text of thousands of segments takes long to write."""
+    """metrics_text(), some lines per turn of the loop: the text of thousands of segments takes long to write."""
     parts: list[str] = []
     for family in families(broker) if broker.started else process_families():
-        parts.append(exposition([family]))
-        await asyncio.sleep(0)
-    return "".join(parts)
+        lines = iter(family.lines())
+        while some := list(islice(lines, _LINES_AT_ONCE)):
+            parts.append("\n".join(some))
+            await asyncio.sleep(0)
+    return "\n".join(parts) + "\n"
 
 
 def families(broker: Observed) -> Iterator[AnyFamily]:
     """All families, each with its present samples."""
-    hosted = list(broker.segments)
+    hosted = list(broker.segments)  # at one time with `stored`, so that each segment is in one of the two
+    stored = Stored(broker.segments, broker.config.metrics_segments_max, broker.service_url)
     yield from whole_families(broker)
     yield from pool_families(pools(broker))
     yield from topic_list_families("broker_topic_list", broker.memory.topic_lists, broker.config.cluster_name)
-    yield from segment_families(hosted)
-    yield from subscription_families(hosted)
+    yield from segment_families(hosted, stored)
+    yield from subscription_families(hosted, stored)
     yield from shape_families(broker.service.statistics())
     yield from transaction_families(broker)
     yield from process_families()

@@ -9,11 +9,12 @@ from engine.aio.loop_lag import LoopLag
 from engine.aio.semaphore import PoolStatistics
 from engine.broker.cluster.membership import Membership
 from engine.broker.hosting.open_segments import OpenSegments
-from engine.broker.pools.latency import Measures
+from engine.broker.pools.latency import BrokerMetrics
 from engine.broker.pools.pools import BrokerMemory
 from engine.broker.session.connection import Connection
 from engine.broker.settings.config import BrokerConfig
 from engine.broker.settings.doors import Doors
+from engine.broker.upkeep.stocktaking import Stocktaking
 from engine.broker.upkeep.transaction_sweep import TransactionSweep
 from engine.clock import Clock
 from engine.control.service import ScalableTopicService
@@ -77,7 +78,11 @@ class Observed(Vital, Protocol):
         """Its open segments."""
 
     @property
-    def measures(self) -> Measures:
+    def stocktaking(self) -> Stocktaking:
+        """What keeps the inventory of its segments."""
+
+    @property
+    def metrics(self) -> BrokerMetrics:
         """Latencies and counts of connections."""
 
     @property

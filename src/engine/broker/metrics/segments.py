@@ -1,4 +1,4 @@
-"""Metrics of the open segments and their subscriptions."""
+"""Metrics of segments and their subscriptions: of all that this broker answers for, and more of those that are open."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from engine.broker.delivery.subscription import HostedSubscription, subscriptions_of
 from engine.broker.metrics.exposition import Family, Sample, counter, gauge
 from engine.broker.metrics.labels import segment_labels, subscription_labels
+from engine.broker.metrics.stored import Stored
 
 if TYPE_CHECKING:
     from engine.broker.segment.hosted import HostedSegment
@@ -38,9 +39,9 @@ _SHARING: dict[str, tuple[Callable[..., Family], str, str]] = {
 }
 
 
-def segment_families(hosted: Sequence[HostedSegment]) -> Iterator[Family]:
-    """Counted since the segment was opened here."""
-    labelled = [(segment_labels(h), h, h.segment.statistics()) for h in hosted]
+def segment_families(hosted: Sequence[HostedSegment], stored: Stored) -> Iterator[Family]:
+    """Counters and rates are those of open segments, counted since the segment was opened here."""
+    labelled = [(segment_labels(h.name), h, h.segment.statistics()) for h in hosted]
 
     def each(value: Callable[[HostedSegment], float]) -> list[Sample]:
         return [(labels, value(h)) for labels, h, _ in labelled]
@@ -56,19 +57,26 @@ def segment_families(hosted: Sequence[HostedSegment]) -> Iterator[Family]:
     yield counter("short_circuit_messages_total", text, each(lambda h: h.near_messages))
     yield gauge("rate_in", "Messages per second published", each(lambda h: h.incoming.messages_per_s))
     yield gauge("throughput_in", "Bytes per second published", each(lambda h: h.incoming.bytes_per_s))
-    yield gauge("storage_size", "Bytes in the segment's files", each(lambda h: h.segment.size_bytes))
-    yield gauge("storage_files", "Log files of the segment", [(labels, found.files) for labels, _, found in labelled])
     for name, (field, text) in _STORED.items():
         yield counter(name, text, [(labels, getattr(found, field)) for labels, _, found in labelled])
-    yield gauge("segment_producers", "Producers attached", each(lambda h: len(h.producers)))
-    yield gauge("segment_consumers", "Consumers attached", each(lambda h: sum(1 for _ in h.consumers)))
-    yield gauge("segment_buckets", "Entry buckets", each(lambda h: len(h.spec.bucket_ends)))
-    yield gauge("segment_sealed", "1: takes no messages", each(lambda h: h.segment.sealed))
+    files: list[Sample] = [(labels, found.files) for labels, _, found in labelled]
+    sizes = each(lambda h: h.segment.size_bytes)
+    yield gauge("storage_size", "Bytes in the segment's files", stored.of(sizes, "size_bytes", rest=True))
+    yield gauge("storage_files", "Log files of the segment", stored.of(files, "files", rest=True))
+    producers, consumers = each(lambda h: len(h.producers)), each(lambda h: sum(1 for _ in h.consumers))
+    yield gauge("segment_producers", "Producers attached", stored.of(producers, None))
+    yield gauge("segment_consumers", "Consumers attached", stored.of(consumers, None))
+    buckets, sealed = each(lambda h: len(h.spec.bucket_ends)), each(lambda h: h.segment.sealed)
+    yield gauge("segment_buckets", "Entry buckets", stored.of(buckets, "buckets"))
+    yield gauge("segment_sealed", "1: takes no messages", stored.of(sealed, "sealed"))
+    yield gauge("segment_owner", "1; the label is the broker that answers for the segment", stored.owners(each))
+    text = "Closed segments that have no series of their own: metrics_segments_max"
+    yield gauge("segments_unlisted", text, stored.unlisted())
 
 
-def subscription_families(hosted: Sequence[HostedSegment]) -> Iterator[Family]:
-    """One sample per open segment and subscription."""
-    readers = [(subscription_labels(h, s), s) for h in hosted for s in subscriptions_of(h).values()]
+def subscription_families(hosted: Sequence[HostedSegment], stored: Stored) -> Iterator[Family]:
+    """One sample per segment and subscription; counters and rates of those that are open."""
+    readers = [(subscription_labels(h.name, s.name), s) for h in hosted for s in subscriptions_of(h).values()]
 
     def each(value: Callable[[HostedSubscription], float]) -> list[Sample]:
         return [(labels, value(s)) for labels, s in readers]
@@ -76,9 +84,10 @@ def subscription_families(hosted: Sequence[HostedSegment]) -> Iterator[Family]:
     def unacknowledged(subscription: HostedSubscription) -> int:
         return sum(consumer.pending for consumer in subscription.consumers)
 
-    yield gauge("subscription_back_log", "Messages not acknowledged", each(lambda s: s.backlog))
+    yield gauge("subscription_back_log", "Messages not acknowledged", stored.backlogs(each(lambda s: s.backlog)))
     yield gauge("subscription_delayed", "Messages withheld until their delivery time", each(lambda s: s.delayed))
-    yield gauge("subscription_consumers", "Consumers attached", each(lambda s: len(s.consumers)))
+    consumers = stored.no_consumers(each(lambda s: len(s.consumers)))
+    yield gauge("subscription_consumers", "Consumers attached", consumers)
     yield gauge("subscription_unacked_messages", "Messages sent and not acknowledged", each(unacknowledged))
     yield counter("subscription_out_messages_total", "Messages sent to consumers", each(lambda s: s.out.messages))
     yield counter("subscription_out_bytes_total", "Bytes of entries sent to consumers", each(lambda s: s.out.bytes))

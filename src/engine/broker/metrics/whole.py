@@ -26,22 +26,27 @@ def whole_families(broker: Observed) -> Iterator[AnyFamily]:
 
 
 def _connected(broker: Observed) -> Iterator[AnyFamily]:
-    hosted, measures = list(broker.segments), broker.measures
+    hosted, metrics = list(broker.segments), broker.metrics
     yield gauge("connections", "Connections open now", len(broker.connections))
-    yield counter("connections_accepted_total", "Connections accepted", measures.accepted)
-    yield counter("connections_refused_total", "Connections refused above connections_max", measures.refused)
+    yield counter("connections_accepted_total", "Connections accepted", metrics.accepted)
+    yield counter("connections_refused_total", "Connections refused above connections_max", metrics.refused)
     yield from attempt_families("", broker.doors.attempts)
     yield gauge("producers", "Producers attached to segments", sum(len(h.producers) for h in hosted))
     yield gauge("consumers", "Consumers attached to segments", sum(1 for h in hosted for _ in h.consumers))
     yield gauge("segments_open", "Segments open now", len(hosted))
+    inventory = broker.segments.inventory
+    known = len(inventory) + sum(1 for h in hosted if inventory.get(h.name) is None)
+    yield gauge("segments", "Segments that this broker answers for, open or not", known)
+    text = "Topics that are still to be looked at: until it is 0, closed segments may be missing"
+    yield gauge("topics_unmeasured", text, broker.stocktaking.waiting)
     yield gauge("publish_bytes_in_flight", "Received, not durable yet", broker.memory.in_flight)
     yield gauge("publish_bytes_limit", "Above it, reading from publishing connections pauses", broker.memory.limit)
 
 
 def _times(broker: Observed) -> Iterator[AnyFamily]:
-    measures, stored = broker.measures, broker.store.statistics()
+    metrics, stored = broker.metrics, broker.store.statistics()
     lag = broker.loop_lag.histogram.statistics()
-    published, delivered = measures.publish_to_durable_s.statistics(), measures.durable_to_delivered_s.statistics()
+    published, delivered = metrics.publish_to_durable_s.statistics(), metrics.durable_to_delivered_s.statistics()
     yield histogram("publish_to_durable_seconds", "From a SEND to the durability of its messages", published)
     yield histogram(
         "durable_to_delivered_seconds",

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 _BUFFERS = (bytes, bytearray, memoryview)  # not made anew for every block
 
 
-class Measures:
+class BrokerMetrics:
     """Called once for each frame, never for each message. Loop thread only."""
 
     __slots__ = ("_clock", "accepted", "durable_to_delivered_s", "now", "publish_to_durable_s", "refused")

@@ -6,7 +6,7 @@ It also shares the loop out: consumers that read fast would otherwise all be ser
     send a block ── note() ──> `used` grows by what the stream could not hand to the system
          │                          │ above the limit (counted anew first: the count may be old)
          │                          v
-         │                      full: every connection with unsent bytes is held back; each is looked at every _LOOK_S
+         │                      full: every connection with unsent bytes is held back; each is measured every _MEASURE_S
          │                          │ its peer took everything, or `used` fell to 3/4 of the limit
          v                          v
     budget of this turn spent ──> queue(): waits for a later turn of the loop ──> take_turn(), in order
@@ -32,8 +32,8 @@ from engine.wire.stream import Payload
 if TYPE_CHECKING:
     from engine.broker.pools.ports import Held
 
-_LOOK_S = 0.02  # between two counts while the pool is full; longer, the more connections are counted
-_LOOKED_AT = 1_000
+_MEASURE_S = 0.02  # between two counts while the pool is full; longer, the more connections are counted
+_MEASURED_AT = 1_000
 TURN_BYTES = 2 * MIB  # sent to all consumers in one turn of the loop, and one block to each that does not wait
 CROWDED_TURN_BYTES = 512 * KIB  # the same while others wait for their turn
 CROWDED_BLOCK_SIZE = 256 * KIB
@@ -134,7 +134,7 @@ class OutboundMemory:
             if self._timer is not None:
                 connection.hold_back()
             elif self.used > self.limit > 0:
-                self._look()
+                self._measure_full()
         elif self._timer is None and unsent != connection.noted:
             self._set(connection, unsent)
 
@@ -146,7 +146,7 @@ class OutboundMemory:
         """Apply a new limit."""
         self.limit = limit
         if self._timer is None and self.used > limit > 0:
-            self._look()
+            self._measure_full()
 
     def close(self) -> None:
         """Stop the timer. Idempotent."""
@@ -177,17 +177,17 @@ class OutboundMemory:
                 done.append(connection)
         return done
 
-    def _look(self) -> None:
+    def _measure_full(self) -> None:
         """By the count the pool is full: either it is, or the count is old."""
         self._measure()
         if self.used > self.limit:
             self.waits += 1
-            self._look_again()
+            self._measure_later()
             for connection in list(self._holders):
                 connection.hold_back()
 
-    def _look_again(self) -> None:
-        pause = _LOOK_S * (1 + len(self._holders) / _LOOKED_AT)
+    def _measure_later(self) -> None:
+        pause = _MEASURE_S * (1 + len(self._holders) / _MEASURED_AT)
         self._timer = asyncio.get_running_loop().call_later(pause, self._relieve)
 
     def _relieve(self) -> None:
@@ -197,7 +197,7 @@ class OutboundMemory:
             self._timer = None
             done += self._holders
         else:
-            self._look_again()
+            self._measure_later()
         for connection in done:
             connection.relieve()
             self.queue(connection)

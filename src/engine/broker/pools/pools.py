@@ -15,6 +15,7 @@ from engine.aio.semaphore import AsyncSemaphore, PoolStatistics
 from engine.broker.pools.admission import Intake
 from engine.broker.pools.attachments import Attachments
 from engine.broker.pools.list_parts import ListParts
+from engine.broker.pools.open_entries import OpenEntries
 from engine.broker.pools.outbound import OutboundMemory
 from engine.broker.pools.partial_frames import HalfFrames
 from engine.broker.pools.ports import Held, Pause
@@ -130,6 +131,7 @@ class BrokerMemory:
         self.take = self.publish.take
         self.free = self.publish.free
         self.outbound = OutboundMemory(config.reads_in_flight_max, self._is_busy)
+        self.open_entries = OpenEntries()
         self.intake = Intake(self._is_busy)
         self.list_pace = Pace(self._is_busy)  # of making topic lists and sending them
         self.list_parts = ListParts()
@@ -188,6 +190,7 @@ class BrokerMemory:
         yield self.list_parts.statistics()
         yield self.publish.statistics()
         yield self.outbound.statistics()
+        yield self.open_entries.statistics()
         yield self.lookups.statistics()
         yield self.attachments.statistics()
         yield self.topic_loads.statistics()

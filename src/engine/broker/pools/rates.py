@@ -71,25 +71,25 @@ class Window:
     Before the window has passed, rates are averaged over the time since the first sample.
     """
 
-    __slots__ = ("_looks", "_span_s")
+    __slots__ = ("_samples", "_span_s")
 
     def __init__(self, now: float, counts: Counts, span_s: float = LOAD_WINDOW_S) -> None:
         """`now`: seconds, monotonic. `counts`: the value of each counter."""
         self._span_s = span_s
-        self._looks: deque[tuple[float, Counts]] = deque([(now, counts)])
+        self._samples: deque[tuple[float, Counts]] = deque([(now, counts)])
 
-    def look(self, now: float, counts: Counts) -> tuple[float, ...]:
+    def sample(self, now: float, counts: Counts) -> tuple[float, ...]:
         """Take a sample; the recent rate of each counter, per second."""
-        looks = self._looks
-        looks.append((now, counts))
-        while looks[1][0] <= now - self._span_s:
-            looks.popleft()
-        begun, before = looks[0]
+        samples = self._samples
+        samples.append((now, counts))
+        while samples[1][0] <= now - self._span_s:
+            samples.popleft()
+        begun, before = samples[0]
         elapsed = max(now - begun, _SLOT_S)
         return tuple((count - first) / elapsed for count, first in zip(counts, before, strict=True))
 
     def rest(self, now: float) -> None:
         """Nothing was counted for the length of the window, up to now."""
-        _, counts = self._looks[-1]
-        self._looks.clear()
-        self._looks.append((now - self._span_s, counts))
+        _, counts = self._samples[-1]
+        self._samples.clear()
+        self._samples.append((now - self._span_s, counts))

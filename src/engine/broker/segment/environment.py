@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from engine.broker.pools.file_reads import FileReads
-from engine.broker.pools.latency import Measures
+from engine.broker.pools.latency import BrokerMetrics
+from engine.broker.pools.open_entries import OpenEntries
 from engine.broker.pools.pools import PublishMemory
 from engine.clock import Clock
 
@@ -17,6 +18,7 @@ class Environment:
 
     publish: PublishMemory
     reads: FileReads
-    latency: Measures
+    latency: BrokerMetrics
     clock: Clock
     serving_since: Callable[[], float | None]
+    open_entries: OpenEntries = field(default_factory=OpenEntries)

@@ -109,7 +109,7 @@ class HostedSegment:
             await self.transactions.recorded()
         self.held += [p.name for p in self.producers.values() if p.access is not AccessMode.SHARED]
         self.close_producers(SegmentSealedError(f"{self.name} is sealed at {self.segment.next_offset}"))
-        self.tell_readers()
+        self.notify_readers()
         return end
 
     # -- readers ---------------------------------------------------------------------------------------------------
@@ -139,10 +139,10 @@ class HostedSegment:
             subscription.cursor.pass_gaps(self.segment.gaps)
         self.close_consumers(NotOwnerError(f"{self.name} has lost what was not synced; attach again"))
 
-    def tell_readers(self) -> None:
+    def notify_readers(self) -> None:
         """There may be more to read, or the end to report."""
         for subscription in self.subscriptions.values():
-            subscription.look()
+            subscription.check_drained()
         for reader in list(self.readers):
             if not reader.busy:
                 reader.step(None)

@@ -92,7 +92,7 @@ class Subscriber(Protocol):
     def in_use(self) -> bool:
         """Whether consumers are attached or wait, or memory holds what no file does."""
 
-    def look(self) -> None:
+    def check_drained(self) -> None:
         """Report the end of the segment if it is reached and all is acknowledged."""
 
     def sample(self) -> None:

@@ -69,9 +69,9 @@ class Registration:
         """Send a new assignment, when the peer takes answers."""
         if not self.closed:
             self._unsent = assignment
-            self._connection.answers.tell(self)
+            self._connection.answers.send_update(self)
 
-    def tell(self) -> None:
+    def send_update(self) -> None:
         """Send the newest assignment, if the client does not have it."""
         if self._answered and self._unsent is not None and not self.closed:
             newest, self._unsent = self._unsent, None

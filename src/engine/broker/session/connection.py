@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, Any
 
 from engine.broker.pools.attachments import Attached
 from engine.broker.pools.ports import Pause
+from engine.broker.session.answers import Answers
 from engine.broker.session.backpressure import Backpressure
 from engine.broker.session.handshake import shake_hands
-from engine.broker.session.in_flight import Answers
 from engine.broker.session.keepalive import Pulse
 from engine.broker.session.list_requests import ListRequests
 from engine.broker.session.openings import Openings, in_use

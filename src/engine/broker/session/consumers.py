@@ -134,7 +134,7 @@ def flow(connection: Connection, header: commands.Flow, payload: memoryview) -> 
     """FLOW."""
     consumer = connection.consumers.get(header.consumer_id)
     if consumer is not None:
-        consumer.add_credit(header.messages, header.bytes)
+        consumer.add_credit(header.messages, header.bytes, header.window)
 
 
 def acknowledge(connection: Connection, header: commands.Ack, payload: memoryview) -> None:
@@ -181,7 +181,9 @@ async def _segment_offset(connection: Connection, header: commands.SegmentOffset
         return place
     acknowledged = await connection.host.subscriptions.acknowledged_by(hosted, subscription)
     known = await connection.host.subscriptions.find(hosted, subscription)
+    backlog = segment.durable_offset - max(segment.first_offset, acknowledged) if known is None else known.backlog
+    place = replace(place, acknowledged=acknowledged, backlog=max(backlog, 0))
     if header.buckets is None or known is None:
-        return replace(place, acknowledged=acknowledged)
+        return place
     buckets = await open_buckets(known, check_buckets(header.buckets, hosted))
-    return replace(place, acknowledged=acknowledged, open_buckets=buckets)
+    return replace(place, open_buckets=buckets)

@@ -34,6 +34,8 @@ HANDLERS: Handlers = {
     commands.ScalableTopicClose: topics.close_lookup,
     commands.ScalableTopicSubscribe: topics.register,
     commands.ScalableTopicUnsubscribe: topics.unregister,
+    commands.SeekSubscription: topics.seek_subscription,
+    commands.DeleteSubscription: topics.delete_subscription,
     commands.TopicSchema: topics.topic_schema,
     commands.WatchTopicList: list_requests.watch,
     commands.WatchTopicListClose: list_requests.close,

@@ -107,7 +107,7 @@ class KeepAlive:
         for connection in list(self._connections):
             if late > self._every:
                 connection.pulse.excuse(late)
-            fault = self._look(connection, now)
+            fault = self._check(connection, now)
             if fault:
                 peer = connection.stream.peer
                 log.warning("connection from %s is dropped: %s", peer, fault, extra={"peer": peer, "reason": fault})
@@ -115,7 +115,7 @@ class KeepAlive:
         self._swept()
         self.start()
 
-    def _look(self, connection: Connection, now: float) -> str:
+    def _check(self, connection: Connection, now: float) -> str:
         """Bring the pulse up to date, and ping if it is time. Why to drop the connection, or ""."""
         pulse, stream = connection.pulse, connection.stream
         if not connection.ready and now - pulse.since > self._handshake:

@@ -64,19 +64,19 @@ class DagWatchSession:
         """Check soon: when a broker joins or leaves, many owners change."""
         if self._looking is None and not self.closed:
             pause = _OWNERS_S * (1 + len(self._urls) // _OWNERS_LOOKED_AT)
-            self._looking = asyncio.get_running_loop().call_later(pause, self._look)
+            self._looking = asyncio.get_running_loop().call_later(pause, self._check_owners)
 
-    def _look(self) -> None:
+    def _check_owners(self) -> None:
         self._looking = None
         if self._watch is not None and not self.closed and self._owners(self._watch.view) != self._urls:
-            self._connection.answers.tell(self)
+            self._connection.answers.send_update(self)
 
     def topic_changed(self, view: TopicView) -> None:
         """Send the newest layout, when the peer takes answers."""
         if self._watch is not None and not self.closed:
-            self._connection.answers.tell(self)
+            self._connection.answers.send_update(self)
 
-    def tell(self) -> None:
+    def send_update(self) -> None:
         """Send the current layout."""
         if self._watch is not None and not self.closed:
             self._send(self._watch.view, None)

@@ -43,7 +43,7 @@ Made = tuple[int, Callable[[], Packed]]  # the largest size of a header, and its
 Make = Callable[[TopicList], Made | None]
 
 
-async def tell(
+async def send_list(
     connection: Connection, command: Command, open_list: Callable[[], Awaitable[TopicList | None]], make: Make
 ) -> None:
     """Send the frame that `make` makes; done when the peer has taken it, or is gone.
@@ -144,20 +144,20 @@ class TopicListSession:
         """Send changes soon."""
         if self._timer is None and self._list is not None:
             pause = _CHANGES_S * (1 + len(self._list.names) // _TOPICS_LOOKED_AT)
-            self._look_in(pause)
+            self._retry_in(pause)
 
-    def _look_in(self, pause: float) -> None:
+    def _retry_in(self, pause: float) -> None:
         if self._timer is None and not self.closed:
-            self._timer = asyncio.get_running_loop().call_later(pause, self._look)
+            self._timer = asyncio.get_running_loop().call_later(pause, self._retry)
 
-    def _look(self) -> None:
+    def _retry(self) -> None:
         self._timer = None
         self.pump()
 
     def pump(self) -> None:
         """Send updates as long as there are any and the client reads."""
         if self._task is None and self._timer is None and self._behind:
-            self._task = self._connection.host.tasks.spawn(self._tell_all(), "topic list")
+            self._task = self._connection.host.tasks.spawn(self._send_all(), "topic list")
 
     @property
     def _behind(self) -> bool:
@@ -165,24 +165,24 @@ class TopicListSession:
             return False
         return self._request_id is not None or self._upto is not None or self._seen != self._list.changes
 
-    async def _tell_all(self) -> None:
+    async def _send_all(self) -> None:
         try:
             while self._behind:
-                await self._tell()
+                await self._send_part()
         except MemoryLimitError as e:
             if self._request_id is not None:
                 self._connection.error(self._request_id, e)
                 self.close()
             else:
-                self._look_in(_AGAIN_S)
+                self._retry_in(_AGAIN_S)
         finally:
             self._task = None
 
-    async def _tell(self) -> None:
+    async def _send_part(self) -> None:
         """Send one part. Without memory for it, the state is as before."""
         before = self._seen, self._upto, self._under_way, self._request_id
         try:
-            await tell(self._connection, Command.WATCH_TOPIC_LIST_UPDATE, self._present, self._next)
+            await send_list(self._connection, Command.WATCH_TOPIC_LIST_UPDATE, self._present, self._next)
         except MemoryLimitError:
             self._seen, self._upto, self._under_way, self._request_id = before
             raise

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Coroutine
 from typing import TYPE_CHECKING, Any
 
 from engine.broker.session.assignments import Registration
@@ -80,6 +81,23 @@ async def _unregister(registration: Registration, instance: str) -> dict[str, An
 async def _leave(connection: Connection, named: tuple[str, str, str], instance: str) -> dict[str, Any]:
     """End the registration of a consumer that registered over another connection, or at another broker."""
     await connection.host.service.unregister_consumer(*named, instance=instance)
+    return {}
+
+
+def seek_subscription(connection: Connection, header: commands.SeekSubscription, payload: memoryview) -> None:
+    """SEEK_SUBSCRIPTION."""
+    seeking = connection.host.service.seek_subscription(header.topic, header.subscription, header.when)
+    connection.start(header.request_id, _done(seeking))
+
+
+def delete_subscription(connection: Connection, header: commands.DeleteSubscription, payload: memoryview) -> None:
+    """DELETE_SUBSCRIPTION."""
+    deleting = connection.host.service.delete_subscription(header.topic, header.subscription)
+    connection.start(header.request_id, _done(deleting))
+
+
+async def _done(work: Coroutine[Any, Any, None]) -> dict[str, Any]:
+    await work
     return {}
 
 

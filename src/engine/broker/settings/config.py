@@ -27,11 +27,14 @@ from engine.limits import (
     KEEP_ALIVE_S,
     LOG_FILE_SIZE_MAX,
     LOOKUPS_MAX,
+    METRICS_SEGMENTS_MAX,
     MIB,
     PUBLISH_BYTES_IN_FLIGHT_MAX,
     READ_CACHE_MAX,
     READS_IN_FLIGHT_MAX,
     RECEIVE_BUFFERS_MAX,
+    RETENTION_ROUND_S,
+    RETENTION_S_DEFAULT,
     SEGMENTS_PER_TOPIC_MAX,
     TOPIC_LIST_MEMORY_MAX,
     TOPIC_LIST_QUEUE_MAX,
@@ -121,15 +124,17 @@ class BrokerConfig:
     sync_interval_ms: int = 100  # durability "interval": messages of at most this long may be lost
     log_file_size: int = LOG_FILE_SIZE_MAX
 
-    retention_time: float | None = 7 * 24 * 3600.0
+    retention_time: float | None = RETENTION_S_DEFAULT
     retention_size: int | None = None
-    retention_interval: float = 60.0  # between two rounds of retention
+    retention_interval: float = RETENTION_ROUND_S  # between two rounds of retention
 
     transaction_sweep_interval: float = 0.5  # between two sweeps for timed-out transactions
     transaction_retention_time: float = TRANSACTION_RETENTION_S  # how long an ended one is kept
     transaction_named_retention_time: float = TRANSACTION_NAMED_RETENTION_S  # a committed named one
 
     segment_idle_time: float | None = 300.0  # a segment unused for this long is closed; None: never
+
+    metrics_segments_max: int = METRICS_SEGMENTS_MAX  # closed segments with series of their own at /metrics
 
     session_timeout: float = 30.0  # with a shared metadata store: a broker silent for this long is dead
     consumer_grace_period: float = CONSUMER_GRACE_S
@@ -236,6 +241,7 @@ class BrokerConfig:
             "transaction_sweep_interval": checks.number(self.transaction_sweep_interval, 0.01),
             "transaction_retention_time": checks.number(self.transaction_retention_time, 0),
             "transaction_named_retention_time": checks.number(self.transaction_named_retention_time, 0),
+            "metrics_segments_max": checks.integer(self.metrics_segments_max, 0, 10_000_000),
             "segment_idle_time": checks.number(self.segment_idle_time, 0.01, optional=True),
             "session_timeout": checks.number(self.session_timeout, 0.1),
             "consumer_grace_period": checks.number(self.consumer_grace_period, 0),

@@ -2,7 +2,7 @@
 
 append to the log ──────────> durable ──┐
 operation record ───────────> found ────┴─> the write can be decided ──> answered
-                    └ late: look again      └ duplicates: find the originals, and check that all came in time
+                    └ late: find records      └ duplicates: find the originals, and check that all came in time
 """
 
 from __future__ import annotations
@@ -97,7 +97,7 @@ class TransactionalAppend:
         if write is not None and not self.confirmed.done():
             write.add_record(record)
             if record.late:
-                self._recording = self._start(self._look_again(write))
+                self._recording = self._start(self._find_records(write))
                 return
             write.found()
             self._go_on()
@@ -157,12 +157,12 @@ class TransactionalAppend:
 
     async def _insist(self, write: PendingWrite) -> None:
         await self._buffer.record(write)
-        await self._look_again(write)
+        await self._find_records(write)
 
-    async def _look_again(self, write: PendingWrite) -> None:
+    async def _find_records(self, write: PendingWrite) -> None:
         """The record is late, or may be a second one: an earlier one counts, also one written with the header."""
         self._late = True  # until check_in_time() says otherwise
-        await self._buffer.look_again(write)
+        await self._buffer.find_records(write)
         write.found()
         if self._appended.done() and self._appended.exception() is None:
             self._go_on()

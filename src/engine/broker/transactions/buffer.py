@@ -84,9 +84,9 @@ class TransactionBuffer:
         self._confirming: dict[asyncio.Future[list[Appended]], TransactionalAppend] = {}
         self._withdrawing: set[asyncio.Future[None]] = set()
         self._settling = Settling(segment, visibility, rounds)
-        self._telling = False
+        self._notifying = False
         self._closed = False
-        visibility.changed = self._tell_soon
+        visibility.changed = self._notify_soon
 
     # -- for readers -------------------------------------------------------------------------------------------------
 
@@ -181,9 +181,9 @@ class TransactionBuffer:
         operation = pending.operation(self.segment_name)
         pending.add_record(await insist(pending.write, lambda: self._operations.append(pending.number, operation)))
 
-    async def look_again(self, pending: PendingWrite) -> None:
+    async def find_records(self, pending: PendingWrite) -> None:
         """Find all records of a write, now that there is one; retried until the metadata store answers."""
-        await insist(pending.write, lambda: self._look_again(pending.number, [pending]))
+        await insist(pending.write, lambda: self._find_records(pending.number, [pending]))
 
     async def version_of_original(self, place: Appended, number: int, producer: int) -> int | None:
         """The version of the record of a duplicate's original; None: it was decided before, and is visible.
@@ -261,13 +261,13 @@ class TransactionBuffer:
         self._followed.discard(number)
         self._headers.release(number, self._heard)
 
-    def _tell_soon(self) -> None:
-        if not self._telling:
-            self._telling = True
-            self._loop.call_soon(self._tell)
+    def _notify_soon(self) -> None:
+        if not self._notifying:
+            self._notifying = True
+            self._loop.call_soon(self._notify)
 
-    def _tell(self) -> None:
-        self._telling = False
+    def _notify(self) -> None:
+        self._notifying = False
         if not self._closed:
             self._changed()
 
@@ -388,7 +388,7 @@ class TransactionBuffer:
         if view is not None and view.header.state is TransactionState.OPEN:
             await asyncio.gather(*map(self._claim, unrecorded))
         else:
-            await self._look_again(number, unrecorded)
+            await self._find_records(number, unrecorded)
             self._ended.setdefault(number, view)
         for pending in unrecorded:
             pending.found()
@@ -400,9 +400,9 @@ class TransactionBuffer:
         await self.record(pending)
         view = await self._headers.read(pending.number)
         if view is None or (view.header.state.final and pending.version is not None and pending.version > view.version):
-            await self._look_again(pending.number, [pending])
+            await self._find_records(pending.number, [pending])
 
-    async def _look_again(self, number: int, unrecorded: list[PendingWrite]) -> None:
+    async def _find_records(self, number: int, unrecorded: list[PendingWrite]) -> None:
         """Read the records again: the previous owner may have written some after recovery listed them. Now that the
         transaction has ended, every record that is in time is there, and later owners find the same.
         """

@@ -10,7 +10,7 @@ from engine.errors import EngineError
 
 log = logging.getLogger(__name__)
 
-_LOOKS_PER_LIMIT = 4
+_SWEEPS_PER_LIMIT = 4
 _PAUSE_S_MAX = 60.0
 
 
@@ -24,10 +24,10 @@ class IdleLoop:
     async def run(self) -> None:
         """Until cancelled."""
         while True:
-            await asyncio.sleep(min(self._limit / _LOOKS_PER_LIMIT, _PAUSE_S_MAX))
-            await self.look()
+            await asyncio.sleep(min(self._limit / _SWEEPS_PER_LIMIT, _PAUSE_S_MAX))
+            await self.sweep()
 
-    async def look(self) -> int:
+    async def sweep(self) -> int:
         """Unload the segments that are idle for long enough; returns how many."""
         now = asyncio.get_running_loop().time()
         unloaded = 0

@@ -71,7 +71,7 @@ class SegmentLoadReporter:
         if self._resting:
             self._window.rest(before)
         self._counts = _counts(self.hosted)
-        self._now = SegmentLoadStats(*self._window.look(now, self._counts))
+        self._now = SegmentLoadStats(*self._window.sample(now, self._counts))
         self._resting = self.idle and self.silent
         return not self._known or self._written is None or self._now.differs(self._written, self._threshold)
 
@@ -153,18 +153,18 @@ class LoadReports:
         self._interval = interval
         self._threshold = threshold
         self._reporters: dict[HostedSegment, SegmentLoadReporter] = {}
-        self._looked = 0.0  # when; of the loop's clock
+        self._sampled_at = 0.0  # when; of the loop's clock
 
     async def run(self) -> None:
         """Runs until cancelled. A failed round is logged and the next one runs."""
         while True:
             await asyncio.sleep(self._interval)
             try:
-                await self.look()
+                await self.report()
             except Exception:
                 log.exception("sampling the load of segments failed")
 
-    async def look(self) -> None:
+    async def report(self) -> None:
         """Sample all segments, write the changed loads."""
         changed, topics = self._sample()
         for start in range(0, len(changed), _WRITES_AT_ONCE):
@@ -176,7 +176,7 @@ class LoadReports:
     def _sample(self) -> tuple[list[SegmentLoadReporter], list[TopicName]]:
         """The reporters that have a load to write, and the topics in use."""
         now = asyncio.get_running_loop().time()
-        before, self._looked = self._looked, now
+        before, self._sampled_at = self._sampled_at, now
         changed: list[SegmentLoadReporter] = []
         topics: dict[TopicName, None] = {}
         for hosted in self._segments:

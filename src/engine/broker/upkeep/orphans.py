@@ -14,7 +14,7 @@ from engine.model.names import SegmentName, TopicName
 
 log = logging.getLogger(__name__)
 
-_LOOKED_AT_ONCE = 256  # topics
+_SWEPT_AT_ONCE = 256  # topics
 
 
 class Orphans:
@@ -29,20 +29,20 @@ class Orphans:
         self._service = service
         self._segments = segments
 
-    async def look(self, stores: Mapping[TopicName, Sequence[SegmentName]]) -> int:
+    async def sweep(self, stores: Mapping[TopicName, Sequence[SegmentName]]) -> int:
         """Delete the orphans among these; returns how many. Raises what the metadata store raises."""
         unknown = set(stores)
         async for topics in self._service.topic_pages():
             unknown.difference_update(topics)
         deleted = 0
         for i, (topic, names) in enumerate(stores.items()):
-            if i % _LOOKED_AT_ONCE == 0:
+            if i % _SWEPT_AT_ONCE == 0:
                 await asyncio.sleep(0)  # others are served
             if topic in unknown or not is_untouched(names):
-                deleted += await self._look_at(topic, names)
+                deleted += await self._sweep_topic(topic, names)
         return deleted
 
-    async def _look_at(self, topic: TopicName, names: Sequence[SegmentName]) -> int:
+    async def _sweep_topic(self, topic: TopicName, names: Sequence[SegmentName]) -> int:
         try:
             return sum([await self.remove(name) for name in await self._suspects(topic, names)])
         except EngineError as e:

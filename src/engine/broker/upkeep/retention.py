@@ -4,30 +4,34 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable
 
 from engine.broker.hosting.open_segments import OpenSegments
 from engine.broker.hosting.open_subscriptions import OpenSubscriptions
 from engine.broker.segment.hosted import HostedSegment
 from engine.broker.settings.config import BrokerConfig
+from engine.broker.upkeep.closed_segments import ClosedSegments
 from engine.broker.upkeep.orphans import Orphans
 from engine.broker.upkeep.sealed_segments import Prune, Rule, SealedSegments
 from engine.clock import Ages, Clock, ForwardSteps
 from engine.control.service import ScalableTopicService
 from engine.errors import AlreadyClosedError, EngineError, NotFoundError, NotOwnerError
 from engine.model.names import SegmentName, TopicName
+from engine.model.policies import NamespacePolicies, resolved
+from engine.storage.file.retention import Limits
 
 log = logging.getLogger(__name__)
 
 
-_CLOSED_EVERY = 60  # rounds over open segments per round over closed ones, which have to be opened
+_CLOSED_EVERY = 120  # rounds over open segments per search through closed ones
 
 
 class RetentionLoop:
-    """Checks every open segment once per interval, and closed ones at the start and then every _CLOSED_EVERY rounds.
+    """Checks every open segment once per interval, and closed ones when they are due (closed_segments.py).
 
-    A check of an open segment deletes expired files. Drained sealed segments, and orphans, are searched among the
-    topics that have several segments on disk; for topics with open segments in every round.
+    A check of a segment deletes expired files, and ends the last one in time for it to expire. Drained sealed segments,
+    and orphans, are searched among the topics that have several segments on disk; for topics with open segments in
+    every round.
     """
 
     def __init__(
@@ -48,55 +52,59 @@ class RetentionLoop:
         self._sealed = SealedSegments(service, segments, subscriptions, clock, self._steps, prune)
         self._orphans = Orphans(service, segments)
         self._ages: dict[SegmentName, Ages[int]] = {}  # of the files of each checked segment ...
-        self._looked_at: set[SegmentName] = set()  # ... since the last round over closed ones
-        self._looks = 0
+        self._swept: set[SegmentName] = set()  # ... since the last round over closed ones
+        self._sweeps = 0
         self._rules: dict[TopicName, Rule] = {}  # during one round; a large topic's layout is costly to read
+        self._namespaces: dict[str, NamespacePolicies] = {}  # likewise
+        self._closed = ClosedSegments(segments, clock, self._steps, self._find_limits)
 
     async def run(self) -> None:
         """Runs until cancelled. A failed round is logged and the next one runs."""
-        await self._safely(self._look_for_orphans)
+        await self._safely(self._sweep_orphans)
         while True:
             await asyncio.sleep(self._config.retention_interval)
-            await self._safely(self.look)
+            await self._safely(self.sweep)
 
-    async def _safely(self, look: Callable[[], Awaitable[object]]) -> None:
+    async def _safely(self, step: Callable[[], Awaitable[object]]) -> None:
         try:
-            await look()
+            await step()
         except AlreadyClosedError as e:
             log.debug("retention: %s", e)
         except Exception:
             log.exception("a round of retention failed")
 
-    async def _look_for_orphans(self) -> None:
+    async def _sweep_orphans(self) -> None:
         try:
-            await self._orphans.look(await self._segments.on_disk())
+            await self._orphans.sweep(await self._segments.on_disk())
         except EngineError as e:
             log.warning("orphans could not be deleted: %s", e)
 
-    async def look(self) -> int:
+    async def sweep(self) -> int:
         """Delete expired files and segments; returns how many of both together."""
         self._rules.clear()
-        self._steps.look()
-        deleted = sum([await self._look_safely(hosted) for hosted in self._segments])
+        self._namespaces.clear()
+        self._steps.sample()
+        deleted = sum([await self._sweep_safely(hosted) for hosted in self._segments])
         for name in list(self._segments.undeleted):
             await self._orphans.remove(name)
         topics = {hosted.name.topic for hosted in self._segments}
-        if self._looks % _CLOSED_EVERY == 0:
+        if self._sweeps % _CLOSED_EVERY == 0:
             try:
-                deleted += await self._look_at_closed()
-                topics |= await self._look_at_disk()
+                await self._search()
+                topics |= await self._sweep_disk()
                 self._sealed.forget(topics)
             except EngineError as e:
                 log.warning("retention of closed segments: %s", e)
-            self._ages = {name: ages for name, ages in self._ages.items() if name in self._looked_at}
-            self._looked_at.clear()
-        self._looks += 1
+            self._ages = {name: ages for name, ages in self._ages.items() if name in self._swept}
+            self._swept.clear()
+        self._sweeps += 1
+        deleted += sum([await self._sweep_closed(name) for name in self._closed.take_due()])
         return deleted + sum([await self._collect(topic) for topic in sorted(topics)])
 
-    async def _look_at_disk(self) -> set[TopicName]:
+    async def _sweep_disk(self) -> set[TopicName]:
         """Delete orphans; returns the topics that may have sealed segments."""
         stores = await self._segments.on_disk()
-        await self._orphans.look(stores)
+        await self._orphans.sweep(stores)
         return {topic for topic, names in stores.items() if len(names) > 1}
 
     async def _collect(self, topic: TopicName) -> int:
@@ -108,59 +116,74 @@ class RetentionLoop:
             log.warning("retention of the sealed segments of %s: %s", topic, e)
             return 0
 
-    async def _look_at_closed(self) -> int:
-        """Open those with several files, check them, and close them again."""
-        deleted = 0
+    async def _search(self) -> None:
+        self._closed.begin_search(_CLOSED_EVERY * self._config.retention_interval)
         async for topics in self._service.topic_pages():
-            deleted += await self._look_at_rolled(topics)
-        return deleted
+            await self._closed.search(topics)
 
-    async def _look_at_rolled(self, topics: Sequence[TopicName]) -> int:
-        deleted = 0
-        for name in await self._segments.rolled(topics):
-            try:
-                spec = await self._service.segment_spec(name.topic, name.segment_id)
-                hosted = await self._segments.open(spec, create=False)
-            except (NotFoundError, NotOwnerError):
-                continue  # deleted meanwhile, or partly deleted before a crash; or another broker's
-            except EngineError as e:
-                log.warning("retention of %s: %s", name, e)
-                continue
-            deleted += await self._look_safely(hosted)
-            await self._segments.unload(hosted)
-        return deleted
-
-    async def _look_safely(self, hosted: HostedSegment) -> int:
+    async def _sweep_closed(self, name: SegmentName) -> int:
+        """Open it, check it, and close it again."""
         try:
-            return await self._look_at(hosted)
+            spec = await self._service.segment_spec(name.topic, name.segment_id)
+            hosted = await self._segments.open(spec, create=False)
+        except (NotFoundError, NotOwnerError):
+            return 0  # deleted meanwhile, or partly deleted before a crash; or another broker's
+        except EngineError as e:
+            log.warning("retention of %s: %s", name, e)
+            return 0
+        deleted = await self._sweep_safely(hosted)
+        await self._segments.unload(hosted)
+        return deleted
+
+    async def _sweep_safely(self, hosted: HostedSegment) -> int:
+        try:
+            return await self._sweep_segment(hosted)
         except (NotFoundError, NotOwnerError):
             return 0  # deleted or closed meanwhile
         except EngineError as e:
             log.warning("retention of %s: %s", hosted.name, e)
             return 0
 
-    async def _look_at(self, hosted: HostedSegment) -> int:
+    async def _sweep_segment(self, hosted: HostedSegment) -> int:
         rule = await self._rule(hosted.name.topic)
         acknowledged = await self._subscriptions.acknowledged(hosted, rule.subscriptions)
         ages = self._ages.setdefault(hosted.name, Ages[int](self._clock, self._steps))
-        self._looked_at.add(hosted.name)
-        return await hosted.segment.retain(
-            acknowledged, retention_ms=rule.retention_ms, retention_bytes=rule.retention_bytes, ages=ages
+        self._swept.add(hosted.name)
+        deleted = await hosted.segment.retain(
+            acknowledged,
+            retention_ms=rule.retention_ms,
+            retention_bytes=rule.retention_bytes,
+            round_s=self._config.retention_interval,
+            ages=ages,
         )
+        self._closed.note(hosted.name, hosted.segment.retention_due_s)
+        return deleted
 
     async def _rule(self, topic: TopicName) -> Rule:
         rule = self._rules.get(topic)
         if rule is None:
-            limits = await self._limits(f"{topic.tenant}/{topic.namespace}")
+            limits = await self._limits(topic)
             names = tuple(facts.name for facts in await self._service.list_subscriptions(topic))
-            rule = self._rules[topic] = Rule(*limits, names)
+            rule = self._rules[topic] = Rule(limits.retention_ms, limits.retention_bytes, names)
         return rule
 
-    async def _limits(self, namespace: str) -> tuple[int | None, int | None]:
-        """(milliseconds, bytes), None for no limit: the namespace's, else the broker's."""
-        policies = await self._service.find_namespace_policies(namespace)
-        if policies is None:
-            config = self._config
-            return None if config.retention_time is None else int(config.retention_time * 1000), config.retention_size
-        time_ms, size = policies.retention_time_s * 1000, policies.retention_size_bytes
-        return None if time_ms < 0 else time_ms, None if size is None or size < 0 else size
+    async def _find_limits(self, topic: TopicName) -> Limits | None:
+        try:
+            return await self._limits(topic)
+        except NotFoundError:
+            return None
+
+    async def _limits(self, topic: TopicName) -> Limits:
+        """Field by field: the topic's, else the namespace's, else the broker's. Raises NotFoundError."""
+        name, config = f"{topic.tenant}/{topic.namespace}", self._config
+        namespace = self._namespaces.get(name)
+        if namespace is None:
+            namespace = self._namespaces[name] = await self._service.get_namespace_policies(name)
+        said = resolved(await self._service.find_topic_policies(topic), namespace)
+        time_s, size = said.get("retention_time_s", config.retention_time), said.get("retention_size_bytes")
+        size = config.retention_size if size is None else size
+        return Limits(
+            None if time_s is None or time_s < 0 else int(time_s * 1000),
+            None if size is None or size < 0 else size,
+            config.retention_interval,
+        )

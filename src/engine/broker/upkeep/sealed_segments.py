@@ -63,7 +63,7 @@ class SealedSegments:
         """Delete what is due; returns how many segments. Raises NotFoundError, NotOwnerError, storage errors."""
         layout = (await self._service.ensure_topic(topic, create=False)).layout
         sealed = {i: info.sealed_at_ms or 0 for i, info in layout.segments.items() if not info.active}
-        ages = self._ages.setdefault(topic, Ages[int](self._clock, self._steps)).look(sealed)
+        ages = self._ages.setdefault(topic, Ages[int](self._clock, self._steps)).update(sealed)
         gone: set[int] = set()
         for segment_id in sorted(layout.segments):  # parents have smaller ids than their children
             info = layout.segments[segment_id]

@@ -105,9 +105,9 @@ class ClientMemory:
         self._opened[queue] = size
         self._opened_bytes += size - before  # no call in this line, at which another thread might add too
         if self._opened_bytes > self._receiving:
-            self._look(queue, size)
+            self._close_oldest(queue, size)
 
-    def _look(self, newest: EntryQueue, size: int) -> None:
+    def _close_oldest(self, newest: EntryQueue, size: int) -> None:
         still = {queue: found for queue in list(self._opened) if queue is not newest and (found := queue.opened)}
         still[newest] = size
         total = sum(still.values())

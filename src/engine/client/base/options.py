@@ -21,13 +21,14 @@ from engine.limits import (
     ENTRY_SIZE_MAX,
     KIB,
     MESSAGE_SIZE_MAX,
+    MIB,
     OPERATION_TIMEOUT_S,
     PENDING_BYTES_MAX,
     RECEIVE_QUEUE_MESSAGES,
     SEND_TIMEOUT_S,
 )
 from engine.model.access import AccessMode
-from engine.model.checks import check_choice, check_number
+from engine.model.checks import check_choice, check_flag, check_number
 from engine.model.names import check_new_name
 from engine.model.positions import Checkpoint
 from engine.model.redelivery import Backoff, DeadLetter
@@ -36,6 +37,7 @@ from engine.wire.url import parse_url
 
 ACCESS_MODES = tuple(AccessMode)
 INITIAL_POSITIONS = ("earliest", "latest")
+AUTO: Literal["auto"] = "auto"
 ON_CORRUPT = ("stop", "skip")
 AccessModeName = Literal["shared", "exclusive", "exclusive_with_fencing", "wait_for_exclusive"]
 CompressionName = Literal["none", "lz4", "zstd"]
@@ -43,6 +45,8 @@ InitialPosition = Literal["earliest", "latest"]
 OnCorrupt = Literal["stop", "skip"]
 COUNT_MAX = 2**31 - 1  # of messages or bytes requested at once
 ACK_TIMEOUT_S_MIN = 0.01
+_LARGEST_MESSAGE = f"the largest message, {MESSAGE_SIZE_MAX // MIB} MiB, has to fit"
+_LARGEST_ENTRY = f"the largest batch that a broker may send, {ENTRY_SIZE_MAX // MIB} MiB, has to fit"
 SECONDS_MAX = 1e9  # 31 years: what an event loop's timers can count
 
 
@@ -121,7 +125,8 @@ class StreamConsumerKeywords(TypedDict, total=False):
     initial_position: InitialPosition
     properties: Mapping[str, str] | None
     pattern: str | None
-    receive_queue_size: int
+    receive_queue_size: int | Literal["auto"]
+    create: bool
     on_corrupt: OnCorrupt
 
 
@@ -147,7 +152,7 @@ class RangeReaderKeywords(TypedDict, total=False):
     buckets: tuple[int, int] | None
     keys: Iterable[bytes | str] | None
     skip_deleted: bool
-    receive_queue_size: int
+    receive_queue_size: int | Literal["auto"]
     on_corrupt: OnCorrupt
 
 
@@ -157,7 +162,8 @@ class CheckpointConsumerKeywords(TypedDict, total=False):
     start: Checkpoint | None
     group: str | None
     name: str | None
-    receive_queue_size: int
+    receive_queue_size: int | Literal["auto"]
+    create: bool
     on_corrupt: OnCorrupt
 
 
@@ -183,7 +189,7 @@ class ClientOptions:
             raise InvalidArgumentError(f"token must be text, got {type(self.token).__name__}")
         if self.token is not None and self.token != self.token.strip():  # never shown
             raise InvalidArgumentError("token must not begin or end with white space, as what is read from a file does")
-        check_number("memory_limit", self.memory_limit, ENTRY_SIZE_MAX, whole=True)
+        check_number("memory_limit", self.memory_limit, ENTRY_SIZE_MAX, whole=True, why=_LARGEST_ENTRY)
         check_seconds("operation_timeout", self.operation_timeout, 0.001)
 
 
@@ -207,7 +213,7 @@ class ProducerOptions:
             check_new_name(self.name, "producer", pattern=False)
         check_choice("access_mode", self.access_mode, ACCESS_MODES)
         check_seconds("send_timeout", self.send_timeout, 0.001)
-        check_number("max_pending_bytes", self.max_pending_bytes, MESSAGE_SIZE_MAX, whole=True)
+        check_number("max_pending_bytes", self.max_pending_bytes, MESSAGE_SIZE_MAX, whole=True, why=_LARGEST_MESSAGE)
         if self.initial_sequence_id is not None:
             check_number("initial_sequence_id", self.initial_sequence_id, -1, 2**63 - 2, whole=True)
         if not isinstance(self.batching, Batching):
@@ -225,14 +231,15 @@ class ConsumerOptions:
 
     `subscription` is None for a checkpoint consumer, `group` is None for all others. `create_topic`: whether a missing
     topic is created, where the broker allows it. `priority`: of a queue consumer; the lowest is served first.
-    `on_corrupt`: what happens at a bad entry.
+    `on_corrupt`: what happens at a bad entry. `receive_queue_size`: messages fetched ahead; "auto" follows the pace of
+    a queue consumer, and is as much as memory allows for all others.
     """
 
     name: str
     instance: str
     subscription: str | None = None
     initial_position: str = "latest"
-    receive_queue_size: int = RECEIVE_QUEUE_MESSAGES
+    receive_queue_size: int | Literal["auto"] = "auto"
     group: str | None = None
     create_topic: bool = True
     priority: int = 0
@@ -245,8 +252,24 @@ class ConsumerOptions:
         if self.group is not None:
             check_new_name(self.group, "consumer group", pattern=False)
         check_choice("initial_position", self.initial_position, INITIAL_POSITIONS)
+        check_flag("create", self.create_topic)
         check_number("priority", self.priority, 0, COUNT_MAX, whole=True)
-        check_number("receive_queue_size", self.receive_queue_size, 1, COUNT_MAX, whole=True)
+        if isinstance(self.receive_queue_size, str) and self.receive_queue_size != AUTO:
+            raise InvalidArgumentError(
+                f"receive_queue_size must be a number of messages or 'auto', got {self.receive_queue_size!r}"
+            )
+        if self.receive_queue_size != AUTO:
+            check_number("receive_queue_size", self.receive_queue_size, 1, COUNT_MAX, whole=True)
+
+    @property
+    def fetched_ahead(self) -> int:
+        """Messages, of a consumer that reads in order: no other may have them, so only memory limits their number."""
+        return RECEIVE_QUEUE_MESSAGES if self.receive_queue_size == AUTO else self.receive_queue_size
+
+    @property
+    def window_told(self) -> int | None:
+        """What FLOW says at first: the broker may send whole blocks, where the number is not fixed."""
+        return RECEIVE_QUEUE_MESSAGES if self.receive_queue_size == AUTO else None
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,7 @@ import struct
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping
 from functools import lru_cache
-from typing import Any, Generic, TypeVar, overload
+from typing import Any, Generic, TypeVar, get_origin, overload
 
 import msgspec
 
@@ -110,6 +110,12 @@ class Schema(ABC, Generic[T]):
         return self.facts is None
 
     @property
+    def field_names(self) -> list[str] | None:
+        """The fields of its values, when these are records."""
+        kind = parse_definition(self.facts.definition) if self.facts and self.facts.definition else None
+        return None if kind is None or kind.kind != "record" else [field.name for field in kind.fields]
+
+    @property
     def evolves(self) -> bool:
         """Whether a value can only be read with the schema that it was written with."""
         return self.facts is not None and self.facts.type is SchemaType.AVRO
@@ -122,6 +128,14 @@ class Schema(ABC, Generic[T]):
     def decode(self, data: Any) -> Any:
         """The value of bytes."""
 
+    def to_plain(self, value: Any) -> Any:
+        """A decoded value in the types of its definition: numbers, text, bytes, times, lists and dicts."""
+        return value
+
+    def from_plain(self, value: Any) -> Any:
+        """A value to encode() of such types. Raises SchemaError."""
+        return value
+
     def learn(self, versions: Iterable[TopicSchema]) -> None:
         """These are the schemas that the topic's values may have been written with."""
 
@@ -131,6 +145,31 @@ class Schema(ABC, Generic[T]):
 
     def __repr__(self) -> str:
         return "<Schema bytes>" if self.facts is None else f"<Schema {self.facts.type} {self.facts.definition:.60}>"
+
+
+class _Formed(Schema[Any]):
+    """A schema whose values are instances of a class that msgspec knows, `_form`, or plain when that is None."""
+
+    _form: type | None
+
+    def _check_class(self, value: Any) -> None:
+        form = get_origin(self._form) or self._form  # list[int] is a list here; its items are checked when it is read
+        if form is not None and not isinstance(value, form):
+            raise SchemaError(f"the value is {type(value).__name__}; the schema says {form.__name__}")
+
+    def to_plain(self, value: Any) -> Any:
+        if self._form is None:
+            return value
+        _set_defaults(value)
+        return msgspec.to_builtins(value, builtin_types=NATIVE_TYPES)
+
+    def from_plain(self, value: Any) -> Any:
+        if self._form is None:
+            return value
+        try:
+            return msgspec.convert(value, self._form, builtin_types=NATIVE_TYPES)
+        except msgspec.ValidationError as e:
+            raise SchemaError(f"the value is not what the schema says: {e}") from e
 
 
 class _Bytes(Schema[bytes]):
@@ -159,7 +198,7 @@ class _String(Schema[str]):
             raise SchemaError(f"the value is not UTF-8: {e}") from e
 
 
-class _Packed(Schema[Any]):
+class _Packed(_Formed):
     """JSON or MessagePack, by msgspec."""
 
     def __init__(
@@ -172,8 +211,7 @@ class _Packed(Schema[Any]):
         self._decode = decode
 
     def encode(self, value: Any) -> bytes:
-        if self._form is not None and not isinstance(value, self._form):
-            raise SchemaError(f"the value is {type(value).__name__}; the schema says {self._form.__name__}")
+        self._check_class(value)
         try:
             written = self._encode(value)
         except (TypeError, ValueError, OverflowError, RecursionError) as e:
@@ -189,7 +227,7 @@ class _Packed(Schema[Any]):
             raise SchemaError(f"the value is not what the schema says: {e}") from e
 
 
-class _Avro(Schema[Any]):
+class _Avro(_Formed):
     """Values in the single-object encoding, so that each says which schema it was written with."""
 
     def __init__(self, definition: str, form: type | None) -> None:
@@ -203,13 +241,11 @@ class _Avro(Schema[Any]):
     def encode(self, value: Any) -> bytes:
         from fastavro import schemaless_writer
 
-        if self._form is not None and not isinstance(value, self._form):
-            raise SchemaError(f"the value is {type(value).__name__}; the schema says {self._form.__name__}")
+        self._check_class(value)
         out = io.BytesIO()
         out.write(self._head)
         try:
-            if self._form is not None:
-                value = msgspec.to_builtins(value, builtin_types=NATIVE_TYPES)
+            value = self.to_plain(value)
             self._written.depth.check_value(value)
             schemaless_writer(out, self._written.parsed, value, strict=True)
         except SchemaError:
@@ -247,6 +283,25 @@ class _Avro(Schema[Any]):
     def unknown(self, data: Any) -> bool:
         fingerprint = _fingerprint_in(data)
         return fingerprint is not None and fingerprint not in self._writers
+
+
+_LEAVES = frozenset((str, int, float, bool, type(None), bytes))
+
+
+def _set_defaults(value: Any) -> None:
+    """Make defaults that msgspec has left to the class attributes of the instance: it does not write those again."""
+    if hasattr(value, "__dataclass_fields__"):
+        held = getattr(value, "__dict__", None)
+        for name in value.__dataclass_fields__:
+            inner = getattr(value, name)
+            if held is not None:
+                held.setdefault(name, inner)
+            if type(inner) not in _LEAVES:
+                _set_defaults(inner)
+    elif isinstance(value, (list, tuple, set, frozenset, dict)):
+        for inner in value.values() if isinstance(value, dict) else value:
+            if type(inner) not in _LEAVES:
+                _set_defaults(inner)
 
 
 def _json_decoder(form: type | None) -> Callable[[Any], Any]:

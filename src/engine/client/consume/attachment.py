@@ -16,13 +16,20 @@ Losing. What arrived and was not delivered is dropped from the consumer's queue,
 again, from the cursor (or, for a reader, from where this reader stands), over an attachment with a window of its own.
 
 A bad entry. An attachment whose broker cannot read on is *broken*: it still acknowledges, and delivers nothing before
-it is attached again for another reason.
+it is attached again for another reason. Any state may be broken, and the thread that receives may be what finds it, so
+that is a flag beside the states, which belong to the loop:
+
+    DELIVERING    attaches, and attaches again after a loss; what arrives is queued for the consumer
+    DRAINING      its segment has left the consumer's share (semantics 18): what arrives is parked, acknowledgements go
+                  through, and it is not attached again. Assigned again meanwhile, it delivers what was parked
+    CLOSED        frames are ignored: there may be another attachment to the segment by now
 """
 
 from __future__ import annotations
 
 import asyncio
 import builtins
+import enum
 import logging
 from collections.abc import Coroutine
 from typing import Any, Protocol
@@ -60,6 +67,21 @@ log = logging.getLogger(__name__)
 BUSY_S_MAX = 0.2  # between two attempts while another consumer is attached to the segment
 BUSY_TOLD = 10  # refusals after which the other one is perhaps not about to detach
 
+
+class AttachmentState(enum.Enum):
+    """See the head of this file."""
+
+    DELIVERING = "delivering"
+    DRAINING = "draining"
+    CLOSED = "closed"
+
+
+_MOVES = {
+    AttachmentState.DELIVERING: {AttachmentState.DRAINING, AttachmentState.CLOSED},
+    AttachmentState.DRAINING: {AttachmentState.DELIVERING, AttachmentState.CLOSED},
+    AttachmentState.CLOSED: {AttachmentState.CLOSED},
+}
+
 _PASSING = (ConnectError, TimeoutError, ConsumerBusyError, AlreadyClosedError)
 
 
@@ -86,7 +108,7 @@ class AttachmentOwner(Protocol):
     def broken_off(self, attachment: Attachment, error: CorruptionError) -> None:
         """The broker cannot read on in its segment."""
 
-    def gaps_told(self, count: int) -> None:
+    def gaps_reported(self, count: int) -> None:
         """More gaps were passed: messages may be lost there."""
 
     def end_reached(self, attachment: Attachment) -> None:
@@ -103,9 +125,10 @@ class Attachment:
     """Loop thread only.
 
     `end`: where a sealed segment ends, None before that is known. `pushed`: messages queued and not dropped again.
-    `rewound`: the cursor was moved back since the attachment before. `looks`: the session's count of lookups when the
+    `rewound`: the cursor was moved back since the attachment before. `lookups`: the session's count of lookups when the
     segment was first reported missing. `parked`: while it drains, the queue of what arrived. `window`: the messages and
-    bytes that may be sent ahead, None before credit was granted. `broken`: see above.
+    bytes that may be sent ahead, None before credit was granted. `window_told`: the consumer's window in messages where
+    that is not fixed. `state`, `broken`: see above.
     """
 
     def __init__(
@@ -126,11 +149,12 @@ class Attachment:
         self.end: int | None = None
         self.pushed = 0
         self.rewound = False
-        self.looks: int | None = None
+        self.lookups: int | None = None
         self.parked: EntryQueue | None = None
+        self.window_told = owner.options.window_told
         self.window: tuple[int, int] | None = None
+        self.state = AttachmentState.DELIVERING
         self.broken = False
-        self.closed = False
         self.tried = asyncio.Event()  # the first attempt has ended, either way
         self.transactions: set[str] = set()  # open ones, as far as known, in which it has acknowledged
         self.parting: dict[str, Any] = {}  # further fields of the frame that close() sends
@@ -151,14 +175,33 @@ class Attachment:
     @property
     def draining(self) -> bool:
         """Whether it delivers nothing for now; acknowledgements still go through."""
-        return self.parked is not None
+        return self.state is AttachmentState.DRAINING
+
+    @property
+    def closed(self) -> bool:
+        """Whether it was ended on this side, for good."""
+        return self.state is AttachmentState.CLOSED
+
+    def move_to(self, state: AttachmentState) -> None:
+        assert state in _MOVES[self.state], f"an attachment cannot move from {self.state} to {state}"
+        self.state = state
+
+    def drain(self, parked: EntryQueue) -> None:
+        """Deliver nothing more: what arrives goes to `parked`."""
+        self.move_to(AttachmentState.DRAINING)
+        self.parked = parked
+
+    def deliver_again(self) -> None:
+        """It drains no more: what arrives goes to the consumer's queue."""
+        self.move_to(AttachmentState.DELIVERING)
+        self.parked = None
 
     # -- Attached --------------------------------------------------------------------------------------------
 
     def frame_received(self, header: Header, payload: memoryview) -> None:
         """Messages, and where a sealed segment ends."""
         if self.closed:
-            return  # there may be another attachment to the segment by now
+            return
         if isinstance(header, commands.Message):
             if not self.broken:
                 self._owner.blocks_came(self, header, payload)
@@ -193,13 +236,13 @@ class Attachment:
         self._attached_again.clear()
         self.progress.lost()
         self._owner.detached(self)
-        if not self.draining and self._survives(error):
+        if self._attaches and self._survives(error):
             self.begin()
 
     def moved(self, layout: TopicLayout) -> None:
         """Attach to the segment's owner in this layout, if that is another one."""
         url = layout.url_of(self.segment_id)
-        if self._link is not None and url not in (None, self._url) and not self.draining:
+        if self._link is not None and url not in (None, self._url) and self._attaches:
             self._close_link()
             self._lost(NotOwnerError(f"{self.name} moved to {url}"))
 
@@ -207,12 +250,16 @@ class Attachment:
         """Attach again, so that delivery begins at the cursor."""
         if self._opening is not None:
             self._opening.close()
-        if self._link is not None and not self.draining:
+        if self._link is not None and self._attaches:
             self._close_link()
             self._lost(NotOwnerError(f"{self.name} is read again from the cursor"))
         self.progress.moved_back()
 
     # -- attaching -------------------------------------------------------------------------------------------
+
+    @property
+    def _attaches(self) -> bool:
+        return self.state is AttachmentState.DELIVERING
 
     def begin(self) -> None:
         """Attach in the background, as often as it takes."""
@@ -225,7 +272,7 @@ class Attachment:
         session = self._owner.session
         busy = refused = 0
         try:
-            while not self.closed and not self.draining:
+            while self._attaches:
                 seen = session.layout
                 try:
                     await session.at(lambda layout: layout.url_of(self.segment_id), self._attach)
@@ -288,7 +335,7 @@ class Attachment:
         )
 
     async def _attach(self, url: str | None) -> None:
-        if self.closed or self.draining:  # before this attempt had a link that could be closed
+        if not self._attaches:  # it was ended before this attempt had a link that could be closed
             return
         owner = self._owner
         link = self._opening = Link(owner.pool, CONSUMER, self)
@@ -299,14 +346,14 @@ class Attachment:
         if answer is None:
             return
         owner.subscription_ms = owner.subscription_ms or answer.created_ms
-        self._link, self.looks = link, None
+        self._link, self.lookups = link, None
         self._url = url or link.connection.broker_url  # any broker was asked, and it was the owner
         before, self._seeks = self._seeks, (url, answer.seeks or 0)
         moved = before is not None and before[0] == url and before != self._seeks
         self.rewound = moved or answer.position < self.progress.confirmed
         if self.rewound and self.mode is not DeliveryMode.QUEUE:
             self.progress.moved_back()
-        owner.gaps_told(self.gaps.told(answer.gaps or (), self.name, owner.options.subscription))
+        owner.gaps_reported(self.gaps.add(answer.gaps or (), self.name, owner.options.subscription))
         position = answer.position
         marks = BucketMarks(self.segment_id, self.bucket_ends, True) if self.mode is DeliveryMode.SHARED else None
         self.progress.begin(position, self.gaps.skip(position), marks)
@@ -398,7 +445,7 @@ class Attachment:
         readings = self.progress.readings
         backoff = self._owner.pool.retry_delays()
         try:
-            while not (self.closed or self.draining):
+            while self._attaches:
                 await self._attached_again.wait()
                 if again["scope"] is not None and self.progress.readings != readings:
                     raise self.progress.conflict()
@@ -431,7 +478,7 @@ class Attachment:
         """Grant credit for more messages and bytes."""
         link = self._link
         if link is not None and not self.broken and (messages > 0 or size > 0):
-            flow = commands.Flow(consumer_id=link.ident, messages=messages, bytes=size)
+            flow = commands.Flow(consumer_id=link.ident, messages=messages, bytes=size, window=self.window_told)
             link.connection.stream.send(flow)
 
     def redeliver(self, ranges: commands.Ranges, backoff: list[float] | None) -> None:
@@ -456,7 +503,7 @@ class Attachment:
 
     def _end(self) -> Link | None:
         """The link over which the broker still has to be told."""
-        self.closed = True
+        self.move_to(AttachmentState.CLOSED)
         link, self._link = self._link, None
         if self._opening is not None:
             self._opening.close()

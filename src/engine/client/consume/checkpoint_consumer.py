@@ -92,7 +92,7 @@ class AsyncCheckpointConsumer(Receiver[V]):
         if not isinstance(checkpoint, Checkpoint):
             raise InvalidArgumentError(f"checkpoint must be an engine.Checkpoint, got {type(checkpoint).__name__}")
         if checkpoint.form in ("latest", "timestamp"):  # else unknown children would be read from their start
-            await self.session.look()
+            await self.session.refresh()
         positions = await self._resolve(checkpoint)
         self._check_open()
         left, self.attachments = list(self.attachments.values()), {}
@@ -101,6 +101,27 @@ class AsyncCheckpointConsumer(Receiver[V]):
         self._restart_queue()
         self._begin_at(positions)
         await self._tried_all()
+
+    async def lag(self) -> int:
+        """How many messages, at most, lie between its position and the end of the topic; of a member of a group, in its
+        share of the segments. Messages of transactions that were aborted count.
+
+        Raises NotFoundError when the topic was deleted, AlreadyClosedError, ConnectError, TimeoutError.
+        """
+        self._check_open()
+        await self.session.refresh()
+        mine = [i for i in self.session.layout.segments if self._is_mine(i)]
+        return sum(await asyncio.gather(*map(self._lag_in, mine)))
+
+    async def _lag_in(self, segment_id: int) -> int:
+        try:
+            place = await self.session.place(segment_id, "latest")
+        except NotFoundError:
+            await self.session.refresh()
+            if segment_id in self.session.layout.segments:
+                raise
+            return 0  # deleted by retention
+        return max(0, place.offset - max(self._standing(segment_id), place.first))
 
     def _begin_at(self, positions: dict[int, int]) -> None:
         self._finished.clear()
@@ -127,7 +148,7 @@ class AsyncCheckpointConsumer(Receiver[V]):
         """Have the layout of the checkpoint: with an older one, deleted segments would be read."""
         self._check_same_topic(start)
         if self.session.layout.epoch < start.epoch:
-            await self.session.look()
+            await self.session.refresh()
         if self.session.layout.epoch < start.epoch:
             raise InvalidArgumentError(
                 f"{start!r} is of a later layout than {self._topic} has, which is {self.session.layout.epoch}; "
@@ -147,7 +168,7 @@ class AsyncCheckpointConsumer(Receiver[V]):
         try:
             return (await self.session.place(segment.segment_id, at)).offset
         except NotFoundError:
-            await self.session.look()
+            await self.session.refresh()
             view = self.session.layout.segments.get(segment.segment_id)
             if view is not None and view.active:
                 raise
@@ -245,7 +266,7 @@ class AsyncCheckpointConsumer(Receiver[V]):
         """The layout may name another controller as well."""
         super().readdressed(layout)
         if self._registration is not None:
-            self._registration.look()
+            self._registration.check_controller()
 
     def end_reached(self, attachment: Attachment) -> None:
         """All of a sealed segment arrived: its children may be read when all of it is delivered, without the broker."""
@@ -258,8 +279,8 @@ class AsyncCheckpointConsumer(Receiver[V]):
         if self._ending:
             self._end_delivered()
 
-    def _must_look(self) -> bool:
-        return self._ending or super()._must_look()
+    def _owes_credit(self) -> bool:
+        return self._ending or super()._owes_credit()
 
     def _return_credit(self) -> None:
         super()._return_credit()

@@ -43,8 +43,9 @@ class Share:
 class Budget:
     """What a consumer may hold, over all its attachments, in however many topics these are. Loop thread only.
 
-    `whole`: messages and bytes. `size_min`: the least number of bytes for each attachment. `expected`: the number of
-    attachments that there will be, which count before they are there. `memory`: what it is a part of.
+    `whole`: messages and bytes; no messages where these are counted elsewhere (permits.py). `size_min`: the least
+    number of bytes for each attachment. `expected`: the number of attachments that there will be, which count before
+    they are there. `memory`: what it is a part of.
 
     `_attachments` and `_held` are the sums over all shares, each of which reports its changes.
     """
@@ -88,7 +89,8 @@ class Budget:
         """The window of one attachment."""
         shares, size = self.state
         least = min(self._size_min, max(size // 2, WINDOW_MIN))
-        return max(self.whole[0] // shares, 1), max(size // shares, least)
+        messages = max(self.whole[0] // shares, 1) if self.whole[0] else 0
+        return messages, max(size // shares, least)
 
     def admit(self, attachment: Attachment) -> None:
         """Delivery begins: grant its part."""

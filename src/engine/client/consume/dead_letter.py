@@ -23,12 +23,12 @@ from engine._native.format.entry import Entry
 from engine._native.format.offsets import range_set, runs
 from engine._native.produce.hashing import xxh64
 from engine.aio.backoff import RetryDelay
-from engine.client.base.compression import decompressor
 from engine.client.base.options import ProducerOptions
 from engine.client.net.pool import Pool
 from engine.client.produce.producer import AsyncProducer
 from engine.errors import AlreadyClosedError, CorruptionError, EngineError, InvalidArgumentError, MessageTooLargeError
 from engine.limits import RECEIVE_QUEUE_BYTES
+from engine.model.compression import decompressor
 from engine.model.names import TopicName
 from engine.model.positions import MessageId
 from engine.model.redelivery import DeadLetter

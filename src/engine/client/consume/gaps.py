@@ -19,7 +19,7 @@ class SegmentGaps:
     def __init__(self) -> None:
         self._runs: list[tuple[int, int]] = []
 
-    def told(self, runs: Sequence[Sequence[int]], segment: str, subscription: str | None) -> int:
+    def add(self, runs: Sequence[Sequence[int]], segment: str, subscription: str | None) -> int:
         """Add the gaps that the owner knows at or above the reader's position; how many of them are new."""
         known = len(self._runs)
         for start, stop in runs:

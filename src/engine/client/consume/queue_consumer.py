@@ -17,12 +17,13 @@ from engine._native.consume.batch import MessageBatch
 from engine._native.consume.message import Message
 from engine._native.format.entry import Entry
 from engine._native.format.offsets import offset_set, pack, range_set, runs
-from engine.client.base.options import ConsumerOptions, QueueOptions, check_seconds
+from engine.client.base.options import AUTO, ConsumerOptions, QueueOptions, check_seconds
 from engine.client.base.positions import offsets_of
 from engine.client.consume.attachment import Attachment, all_acknowledged
 from engine.client.consume.dead_letter import DeadLetters
-from engine.client.consume.receiver import Receiver
-from engine.client.consume.receiving import ConsumerStatistics, V
+from engine.client.consume.permits import Permits
+from engine.client.consume.receiving import ConsumerStatistics, MemberOwner, V
+from engine.client.consume.subscribed import SubscriptionConsumer
 from engine.client.consume.unacked import Unacknowledged
 from engine.client.consume.unconfirmed import Unconfirmed
 from engine.client.net.pool import Pool
@@ -57,7 +58,7 @@ class QueueConsumerStatistics(ConsumerStatistics):
     unacknowledged: int
 
 
-class AsyncQueueConsumer(Receiver[V]):
+class AsyncQueueConsumer(SubscriptionConsumer[V]):
     """Receives messages that no other consumer of the subscription has.
 
     Made by `client.queue_consumer()`; usable with `async with`.
@@ -74,6 +75,8 @@ class AsyncQueueConsumer(Receiver[V]):
         self._finished: set[int] = set()  # sealed, and acknowledged to the end or deleted
         self._backoff = (queue or QueueOptions()).nack_backoff
         self._unacked = Unacknowledged((queue or QueueOptions()).ack_timeout, self._loop.time)
+        self._permits = permits_of(options, self._loop)
+        self._counted_held = 0  # what `_permits` has counted of `_unacked.total`
         self._lives: dict[int, int] = {}  # by segment, how often its messages were taken back by the broker
         self._timer: asyncio.TimerHandle | None = None
         self._acknowledged = self._nacked = self._timed_out = 0
@@ -109,12 +112,20 @@ class AsyncQueueConsumer(Receiver[V]):
                 self.attachments[segment.segment_id] = attachment
                 attachment.begin()
         for segment_id in self.attachments.keys() - layout.segments.keys():
-            self.attachments.pop(segment_id).give_up()
+            attachment = self.attachments.pop(segment_id)
+            attachment.give_up()
+            self._permits.leave(attachment)
             self._let_go(segment_id)
         self._finished &= layout.segments.keys()
 
+    def attached(self, attachment: Attachment) -> None:
+        """Grant credit: bytes, then messages."""
+        super().attached(attachment)
+        self._permits.admit(attachment)
+
     def detached(self, attachment: Attachment) -> None:
         """A seek ends the attachments to all active segments: finished ones may have a backlog again."""
+        self._permits.leave(attachment)
         self._settle()
         super().detached(attachment)
         self._let_go(attachment.segment_id)
@@ -123,13 +134,15 @@ class AsyncQueueConsumer(Receiver[V]):
 
     def _abandon(self) -> None:
         super()._abandon()
-        for segment_id in self.attachments:
+        for segment_id, attachment in self.attachments.items():
+            self._permits.leave(attachment)
             self._let_go(segment_id)
 
     def segment_gone(self, attachment: Attachment) -> None:
         """Retention deletes what every subscription has acknowledged."""
         self._finished.add(attachment.segment_id)
         super().segment_gone(attachment)
+        self._permits.leave(attachment)
         self._let_go(attachment.segment_id)
 
     def end_reached(self, attachment: Attachment) -> None:
@@ -137,6 +150,7 @@ class AsyncQueueConsumer(Receiver[V]):
         self._finished.add(attachment.segment_id)
         self.attachments.pop(attachment.segment_id, None)
         attachment.give_up()
+        self._permits.leave(attachment)
         self._forget_left()
         self._let_go(attachment.segment_id)
 
@@ -144,10 +158,30 @@ class AsyncQueueConsumer(Receiver[V]):
         """Also a segment that is acknowledged to its end."""
         return segment_id in self._finished or super()._is_done(segment_id, place, position)
 
+    # -- credit ----------------------------------------------------------------------------------------------
+
+    def _counted(self, options: ConsumerOptions) -> int:
+        return 0  # by _permits
+
+    def become_member(self, owner: MemberOwner) -> None:
+        """Also the window for messages is that of the whole consumer."""
+        super().become_member(owner)
+        assert owner.permits is not None
+        self._permits = owner.permits
+
+    def _held_changed(self, done: int = 0) -> None:
+        change, self._counted_held = self._unacked.total - self._counted_held, self._unacked.total
+        self._permits.change(change, done)
+
+    def _asked(self) -> None:
+        if not self._queue.messages:
+            self._permits.ask()
+
     # -- what the user has -----------------------------------------------------------------------------------
 
     def _push(self, attachment: Attachment, entries: list[Entry], header: commands.Message, begin: int) -> int:
         """Queue a block; messages that were redelivered too often become dead letters."""
+        self._permits.arrived(attachment, header.messages)
         if not entries or self._closed:
             return 0
         skip, redelivered = header.skip, header.redelivered
@@ -166,16 +200,17 @@ class AsyncQueueConsumer(Receiver[V]):
         self._settle()
         self._unacked.arrived(attachment.segment_id, offsets)
         self._watch()
-        return super()._push(attachment, entries, header, begin)
+        pushed = super()._push(attachment, entries, header, begin)
+        self._held_changed()
+        return pushed
 
     def _put_aside(
         self, attachment: Attachment, letters: DeadLetters, entries: list[Entry], dead: BitMap64, redelivered: Any
     ) -> None:
-        """They take no room in the queue; once they are moved, the broker is granted credit for others."""
+        """They take no room in the queue, nor in the window."""
         self._credited_messages += len(dead)
         if letters.full:
             self._hand_back(attachment, dead, Backoff())
-            attachment.grant(len(dead), 0)
         else:
             letters.push(entries, dead, redelivered)
 
@@ -186,6 +221,7 @@ class AsyncQueueConsumer(Receiver[V]):
     def _let_go(self, segment_id: int) -> None:
         """Drop a segment's messages, received or not: the broker may deliver them to another consumer."""
         self._unacked.drop(segment_id)
+        self._held_changed()
         self._lives[segment_id] = self._lives.get(segment_id, 0) + 1
         if self._dead_letters is not None:
             self._dead_letters.drop(segment_id)
@@ -194,19 +230,21 @@ class AsyncQueueConsumer(Receiver[V]):
         """What was delivered before a loss, and acknowledged after it, is not delivered once more."""
         self._settle()
         self._unacked.forget(attachment.segment_id, offset_set(ranges, OFFSET_MAX))
+        self._held_changed()
         super().acknowledged_again(attachment, ranges)
 
     def _watch(self) -> None:
         """Check for expired messages regularly, while there may be some."""
         if self._unacked.timeout is not None and self._timer is None and self._unacked.busy and not self._closed:
-            self._timer = self._loop.call_later(self._unacked.tick, self._look)
+            self._timer = self._loop.call_later(self._unacked.tick, self._redeliver_expired)
 
-    def _look(self) -> None:
+    def _redeliver_expired(self) -> None:
         self._timer = None
         self._settle()
         for segment_id, offsets in self._unacked.expired():
             self._timed_out += len(offsets)
             self._hand_back(self.attachments.get(segment_id), offsets, None)
+            self._held_changed(len(offsets))
         self._watch()
 
     def _hand_back(self, attachment: Attachment | None, offsets: BitMap64, backoff: Backoff | None) -> None:
@@ -240,6 +278,7 @@ class AsyncQueueConsumer(Receiver[V]):
     def _break_off(self, attachment: Attachment, end: Entry) -> None:
         self._settle()
         self._unacked.arrived(attachment.segment_id, range_set(end.first_offset, end.first_offset))
+        self._held_changed()
         super()._break_off(attachment, end)
 
     # -- acknowledging ---------------------------------------------------------------------------------------
@@ -268,7 +307,7 @@ class AsyncQueueConsumer(Receiver[V]):
         if not self._all_known(found):
             return self._look_and_acknowledge(found, scope)
         started = scope.run(self._acknowledge(self._attached(found), scope))
-        return self._counted(started, found)
+        return self._count_acknowledged(started, found)
 
     def acknowledge_nowait(self, x: Acknowledgeable) -> None:
         """acknowledge() that nothing waits for: it is sent at once. flush() and close() wait until it is durable, and
@@ -304,19 +343,19 @@ class AsyncQueueConsumer(Receiver[V]):
         """Send it at once, unless the layout must be looked up first."""
         if not self._all_known(found):
             return self._look_and_acknowledge(found, None)
-        return self._counted(self._send_acks(self._attached(found), None), found)
+        return self._count_acknowledged(self._send_acks(self._attached(found), None), found)
 
-    async def _counted(self, acknowledging: Awaitable[None], found: dict[int, BitMap64]) -> None:
+    async def _count_acknowledged(self, acknowledging: Awaitable[None], found: dict[int, BitMap64]) -> None:
         await acknowledging
         self._acknowledged += sum(map(len, found.values()))
 
     async def _look_and_acknowledge(self, found: dict[int, BitMap64], scope: Scope | None) -> None:
         known = {i: offsets for i, offsets in found.items() if await self._is_known(i)}
         if scope is None:
-            await self._counted(self._send_acks(known, None), found)
+            await self._count_acknowledged(self._send_acks(known, None), found)
         else:
             scope.check_open()
-            await self._counted(scope.run(self._acknowledge(known, scope)), found)
+            await self._count_acknowledged(scope.run(self._acknowledge(known, scope)), found)
 
     def _all_known(self, segments: Iterable[int]) -> bool:
         newest = max(self.session.layout.segments)
@@ -340,6 +379,7 @@ class AsyncQueueConsumer(Receiver[V]):
             )
         try:
             waits = [wait for i, offsets in found.items() for wait in self._sent(i, offsets, scope)]
+            self._held_changed(sum(len(taken) for _, taken in held.values()))
         except BaseException:
             self._give_back(held)
             raise
@@ -359,6 +399,7 @@ class AsyncQueueConsumer(Receiver[V]):
         for segment_id, (life, offsets) in held.items():
             if self._lives.get(segment_id, 0) == life:
                 self._unacked.give_back(segment_id, offsets)
+        self._held_changed()
         self._watch()
 
     def _sent(self, segment_id: int, offsets: BitMap64, scope: Scope | None) -> list[Coroutine[Any, Any, bool]]:
@@ -376,12 +417,10 @@ class AsyncQueueConsumer(Receiver[V]):
     async def _acknowledge_one(self, segment_id: int, offset: int) -> None:
         """Acknowledge a dead letter that was published."""
         await self._acknowledge({segment_id: BitMap64((offset,))})
-        if (attachment := self.attachments.get(segment_id)) is not None:
-            attachment.grant(1, 0)
 
     def negative_acknowledge(self, x: Acknowledgeable, *, delay: float | None = None) -> Coroutine[Any, Any, None]:
-        """Hand back: it is delivered again after `delay` seconds (default: as `nack_backoff` says), or as soon as the
-        subscription has lost all its consumers and gets one again.
+        """Negatively acknowledge: `x` is delivered again after `delay` seconds (default: as `nack_backoff` says), or as
+        soon as the subscription has lost all its consumers and gets one again.
 
         It applies to messages that this consumer has received and not acknowledged; others are ignored, since another
         consumer has them or they are acknowledged. Does not wait for the broker. Raises AlreadyClosedError,
@@ -412,6 +451,7 @@ class AsyncQueueConsumer(Receiver[V]):
             held = self._unacked.take(segment_id, offsets)
             self._nacked += len(held)
             self._hand_back(self.attachments.get(segment_id), held, backoff)
+            self._held_changed(len(held))
 
     async def _is_known(self, segment_id: int) -> bool:
         """Whether the segment may have something unacknowledged. Raises NotFoundError when there never was one."""
@@ -451,6 +491,12 @@ def _merged(one: dict[int, BitMap64], other: dict[int, BitMap64]) -> dict[int, B
     for segment_id, offsets in other.items():
         merged[segment_id] = offsets | merged[segment_id] if segment_id in merged else offsets
     return merged
+
+
+def permits_of(options: ConsumerOptions, loop: asyncio.AbstractEventLoop) -> Permits:
+    """The credit for messages of a consumer with these options."""
+    size = options.receive_queue_size
+    return Permits(None if size == AUTO else size, loop.time)
 
 
 def _unreadable(entries: list[Entry]) -> BitMap64:

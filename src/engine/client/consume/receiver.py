@@ -10,6 +10,7 @@ delivered again, and what is parked, counts as credited without a FLOW.
 from __future__ import annotations
 
 import asyncio
+import logging
 from abc import abstractmethod
 from collections.abc import Callable
 from functools import partial
@@ -21,7 +22,6 @@ from engine._native.consume.message import Message
 from engine._native.consume.opening import take_block
 from engine._native.format.entry import Entry
 from engine.aio.once import Once
-from engine.client.base.compression import decompressor
 from engine.client.base.options import ConsumerOptions
 from engine.client.consume.attachment import Attachment
 from engine.client.consume.credit import Budget
@@ -32,16 +32,19 @@ from engine.client.net.pool import Pool, call_threadsafe
 from engine.client.topic.declaring import declare
 from engine.client.topic.layout import TopicLayout
 from engine.client.topic.session import TopicSession
-from engine.errors import AlreadyClosedError, CorruptionError, EngineError, SubscriptionNotFoundError
+from engine.errors import AlreadyClosedError, CorruptionError, EngineError, NotFoundError, SubscriptionNotFoundError
 from engine.limits import RECEIVE_QUEUE_BYTES
+from engine.model.compression import decompressor
 from engine.model.names import TopicName
 from engine.model.positions import MessageId, split_position
 from engine.model.subscriptions import DeliveryMode
 from engine.wire import commands
 
+log = logging.getLogger("engine.client")
+
 
 class Receiver(Receiving[V]):
-    """Base of the consumers of one topic. Loop thread only, but for take_now() and _must_look()."""
+    """Base of the consumers of one topic. Loop thread only, but for take_now() and _owes_credit()."""
 
     def __init__(self, pool: Pool, topic: TopicName, options: ConsumerOptions) -> None:
         super().__init__()
@@ -57,7 +60,8 @@ class Receiver(Receiving[V]):
         # Totals, see above.
         self._pushed_messages = self._pushed_bytes = 0
         self._credited_messages = self._credited_bytes = 0
-        self._budget = Budget((options.receive_queue_size, RECEIVE_QUEUE_BYTES), memory=pool.memory)
+        self._received_messages = self._received_bytes = 0  # from earlier queues
+        self._budget = Budget((self._counted(options), RECEIVE_QUEUE_BYTES), memory=pool.memory)
         self._budget_share = self._budget.share()
         # The smallest window that was granted; a quarter of it is worth a FLOW.
         self._window_messages, self._window_bytes = self._budget.whole
@@ -72,6 +76,10 @@ class Receiver(Receiving[V]):
         self._member_of: MemberOwner | None = None
         self._leave_memory: Callable[[], None] = lambda: None
 
+    def _counted(self, options: ConsumerOptions) -> int:
+        """The window for messages that are queued. 0: another one counts them."""
+        return options.fetched_ahead
+
     def _new_queue(self) -> EntryQueue:
         schema = self.options.schema
         decode = None if schema.raw else schema.decode
@@ -80,6 +88,8 @@ class Receiver(Receiving[V]):
     def _restart_queue(self) -> None:
         """Replace the queue by an empty one; everything counts as credited."""
         self.pool.memory.forget(self._queue)
+        self._received_messages += self._queue.received
+        self._received_bytes += self._queue.received_bytes
         self._queue = self._new_queue()
         self._credited_messages, self._credited_bytes = self._pushed_messages, self._pushed_bytes
 
@@ -87,8 +97,20 @@ class Receiver(Receiving[V]):
         """Look the topic up, and declare the schema by which its values are read."""
         if self._member_of is None:
             self._leave_memory = self.pool.memory.consumer_came()
-        layout = await self.session.open(create=self.options.create_topic)
+        layout = await self._look_up()
         await declare(self.session, self.options.schema, producer=False)
+        return layout
+
+    async def _look_up(self) -> TopicLayout:
+        """The topic's layout; a missing topic is created where that is asked for, and as the name may be wrong, logged."""
+        try:
+            return await self.session.open(create=False)
+        except NotFoundError:
+            if not self.options.create_topic:
+                raise
+        layout = await self.session.open(create=True)
+        name = self.options.name
+        log.warning("%s did not exist: consumer %s created it; create=False would have raised", self._topic, name)
         return layout
 
     # -- as one of several -----------------------------------------------------------------------------------
@@ -142,7 +164,7 @@ class Receiver(Receiving[V]):
             found = self._take_message() if max_messages is None else self._take_batch(max_messages, max_bytes)
         except CorruptionError:
             return None  # the loop pops it again
-        if found is not None and not self._returning and self._must_look():
+        if found is not None and not self._returning and self._owes_credit():
             self._returning = True
             call_threadsafe(self._loop, self._return_credit)
         return found
@@ -150,17 +172,17 @@ class Receiver(Receiving[V]):
     @property
     def waiting(self) -> int:
         """How many messages wait to be received."""
-        return 0 if self.unread else self._queue.messages
+        return 0 if self.unread or self._paused else self._queue.messages
 
     def _take_message(self) -> Message | None:
-        return None if self.unread else self._queue.pop_message()
+        return None if self.unread or self._paused else self._queue.pop_message()
 
     def _take_batch(self, max_messages: int, max_bytes: int) -> MessageBatch | None:
         return self._queue.pop_batch(max_messages, max_bytes) if self.waiting else None
 
     def _pop_message(self) -> Message | None:
         try:
-            return None if self.unread else self._queue.pop_message()
+            return None if self.unread or self._paused else self._queue.pop_message()
         except CorruptionError:
             return self._damage.past(self._take_message)
 
@@ -223,7 +245,7 @@ class Receiver(Receiving[V]):
         start = progress.expected if ordered else 0
         entries, lost = take_block(payload, header.salt, attachment.segment_id, start if ordered else -1)
         if self.options.schema.evolves:
-            self._writers.look(entries)
+            self._writers.check(entries)
         self._pushed_messages += header.messages
         self._pushed_bytes += len(payload)
         begin = 0 if attachment.mode is DeliveryMode.QUEUE else max(start, progress.confirmed)
@@ -274,14 +296,15 @@ class Receiver(Receiving[V]):
 
     def _popped(self) -> None:
         """After every pop, on the loop."""
-        if self._must_look():
+        if self._owes_credit():
             self._return_credit()
 
-    def _must_look(self) -> bool:
+    def _owes_credit(self) -> bool:
         """Whether enough was consumed for a FLOW."""
         messages = self._pushed_messages - self._queue.messages - self._credited_messages
         size = self._pushed_bytes - self._queue.bytes - self._credited_bytes
-        return 4 * messages >= self._window_messages or 4 * size >= self._window_bytes
+        enough = 4 * messages >= self._window_messages > 0  # 0: messages are counted elsewhere
+        return enough or 4 * size >= self._window_bytes
 
     def _return_credit(self) -> None:
         self._returning = False
@@ -293,7 +316,7 @@ class Receiver(Receiving[V]):
             self._credited_bytes += size
             attachment = self.attachments.get(segment_id)
             if attachment is not None and not attachment.broken:
-                self._budget.regrant(attachment, messages, size)
+                self._budget.regrant(attachment, messages if self._window_messages else 0, size)
         self._recount()
         if self._budget.state != self._fitted_to:
             self._fit_windows()
@@ -330,12 +353,12 @@ class Receiver(Receiving[V]):
         """
         view = self.session.layout.segments.get(attachment.segment_id)
         if view is None or view.active:
-            if attachment.looks is None:
-                attachment.looks = self.session.looks
-                self.session.look_again()
-            if self.session.looks == attachment.looks:
+            if attachment.lookups is None:
+                attachment.lookups = self.session.lookups
+                self.session.refresh_soon()
+            if self.session.lookups == attachment.lookups:
                 return True
-            attachment.looks = None
+            attachment.lookups = None
         if view is not None and view.active:
             self.fail(error)
         else:
@@ -417,15 +440,15 @@ class Receiver(Receiving[V]):
         """The consumer's name."""
         return self.options.name
 
-    def gaps_told(self, count: int) -> None:
+    def gaps_reported(self, count: int) -> None:
         """Count gaps."""
         self._gaps += count
 
     def statistics(self) -> ConsumerStatistics:
         """A frozen record of totals."""
         return ConsumerStatistics(
-            messages_received=self._pushed_messages,
-            bytes_received=self._pushed_bytes,
+            messages_received=self._received_messages + self._queue.received,
+            bytes_received=self._received_bytes + self._queue.received_bytes,
             messages_queued=self._queue.messages,
             bytes_queued=self._queue.bytes,
             segments=len(self.attachments),

@@ -16,9 +16,11 @@ from typing import TYPE_CHECKING, Any, Generic, Protocol, Self, TypeVar, overloa
 
 from engine._native.consume.batch import MessageBatch
 from engine._native.consume.message import Message
+from engine.client.base.html import HtmlRecord
 from engine.client.base.options import check_count, check_timeout
 from engine.client.base.starting import Starting
 from engine.client.consume.credit import Budget
+from engine.client.consume.permits import Permits
 from engine.errors import AlreadyClosedError, EngineError
 
 if TYPE_CHECKING:
@@ -33,6 +35,7 @@ class MemberOwner(Protocol):
     """A consumer of several topics, made of consumers of one. Methods run on the loop, and neither block nor raise."""
 
     budget: Budget
+    permits: Permits | None
 
     def messages_came(self, member: Receiver[Any]) -> None:
         """Messages are queued there."""
@@ -45,8 +48,11 @@ class MemberOwner(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class ConsumerStatistics:
+class ConsumerStatistics(HtmlRecord):
     """Totals since the consumer was made; `…_queued` and `segments` are current values. Bytes are those of entries.
+
+    `…_received`: what the program has received, and not what was fetched ahead for it; an entry's bytes count with its
+    last message.
 
     `corrupt_entries`, `corrupt_messages`: bad ones that were skipped. `gaps`: places at which messages may have been
     lost before they were synced, in a relaxed mode of durability.
@@ -84,6 +90,7 @@ class Receiving(ABC, Generic[V]):
         self._starting = Starting(self._loop)
         self._receives: deque[_Wait] = deque()
         self._failure: EngineError | None = None
+        self._paused = False
 
     @overload
     async def receive(self, timeout: None = None) -> Message[V]: ...
@@ -136,6 +143,22 @@ class Receiving(ABC, Generic[V]):
     def take_now(self, max_messages: int | None = None, max_bytes: int = -1) -> Any:
         """From any thread: the next Message (or MessageBatch); None when none is queued, or other receives wait."""
 
+    # -- pausing ---------------------------------------------------------------------------------------------
+
+    @property
+    def paused(self) -> bool:
+        """Whether receives wait, whatever is queued."""
+        return self._paused
+
+    def pause(self) -> None:
+        """Deliver nothing until resume(): receives wait, and what is fetched ahead stays here. Idempotent."""
+        self._paused = True
+
+    def resume(self) -> None:
+        """Deliver again after pause(). Idempotent."""
+        self._paused = False
+        self._wake()
+
     # -- what the consumer does ------------------------------------------------------------------------------
 
     @property
@@ -158,6 +181,9 @@ class Receiving(ABC, Generic[V]):
     def _popped(self) -> None:
         """After every pop, on the loop."""
 
+    def _asked(self) -> None:
+        """A receive waits."""
+
     # -- turns -----------------------------------------------------------------------------------------------
 
     async def _in_turn(self, pop: Callable[[], T | None], timeout: float | None) -> T | None:
@@ -165,6 +191,7 @@ class Receiving(ABC, Generic[V]):
         self._check_coming()
         turn = _Wait(self._loop.create_future())
         self._receives.append(turn)
+        self._asked()
         timer = None if timeout is None else self._loop.call_later(timeout, turn.wake, False)
         if timeout is None or self.waiting:
             self._wake()
@@ -176,12 +203,15 @@ class Receiving(ABC, Generic[V]):
                     return found
                 self._check_coming()  # nothing would wake it any more
                 turn.future = self._loop.create_future()  # a take_now() was faster
+                self._asked()
             return None
         finally:
             if timer is not None:
                 timer.cancel()
             self._receives.remove(turn)
             self._wake()
+            if self._receives:
+                self._asked()
 
     def _wake(self) -> None:
         """Wake the oldest receive if a message is queued."""

@@ -147,7 +147,7 @@ class Registration:
             self._registering = True
             self._pool.tasks.spawn(self._again(), name=f"register {self._options.name}")
 
-    def look(self) -> None:
+    def check_controller(self) -> None:
         """Register with another controller if the layout names one. The old one is not told: to it, that would be a
         leave.
         """

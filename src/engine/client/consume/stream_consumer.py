@@ -16,10 +16,10 @@ from engine._native.consume.message import Message
 from engine._native.format.entry import Entry
 from engine.client.base.options import ConsumerOptions
 from engine.client.base.positions import Ack, Asked, by_segment, place_of, position_vector, without
-from engine.client.consume.attachment import Attachment, all_acknowledged
-from engine.client.consume.receiver import Receiver
+from engine.client.consume.attachment import Attachment, AttachmentState, all_acknowledged
 from engine.client.consume.receiving import V
 from engine.client.consume.registration import Assigned, Registration
+from engine.client.consume.subscribed import SubscriptionConsumer
 from engine.client.consume.unconfirmed import Unconfirmed
 from engine.client.net.pool import Pool
 from engine.client.topic.layout import TopicLayout
@@ -33,7 +33,7 @@ from engine.wire import commands
 log = logging.getLogger(__name__)
 
 
-class AsyncStreamConsumer(Receiver[V]):
+class AsyncStreamConsumer(SubscriptionConsumer[V]):
     """Receives the messages of its segments, per segment in order.
 
     Made by `client.stream_consumer()`; usable with `async with`.
@@ -76,7 +76,7 @@ class AsyncStreamConsumer(Receiver[V]):
     def readdressed(self, layout: TopicLayout) -> None:
         """The layout may name another controller as well."""
         super().readdressed(layout)
-        self._registration.look()
+        self._registration.check_controller()
 
     # -- assignment ------------------------------------------------------------------------------------------
 
@@ -106,9 +106,10 @@ class AsyncStreamConsumer(Receiver[V]):
 
     def _let_go(self, attachment: Attachment) -> None:
         """Deliver no more of it; detach when everything delivered is acknowledged (semantics 18)."""
-        if attachment.parked is None:
+        if attachment.state is AttachmentState.DELIVERING:
             self._return_credit()
-            attachment.parked = parked = self._new_queue()
+            parked = self._new_queue()
+            attachment.drain(parked)
             attachment.pushed -= self._queue.move(attachment.segment_id, parked)
             self._credited_messages += parked.messages  # counted as credited, without a FLOW
             self._credited_bytes += parked.bytes
@@ -119,7 +120,7 @@ class AsyncStreamConsumer(Receiver[V]):
         due = parked.take_credit()
         self._credited_messages -= parked.messages + sum(messages for messages, _ in due.values())
         self._credited_bytes -= parked.bytes + sum(size for _, size in due.values())
-        attachment.parked = None
+        attachment.deliver_again()
         attachment.pushed += parked.move(attachment.segment_id, self._queue)
         self._grant(due)
         self._wake()
@@ -130,7 +131,7 @@ class AsyncStreamConsumer(Receiver[V]):
         if self.attachments.get(attachment.segment_id) is not attachment:
             return
         del self.attachments[attachment.segment_id]
-        attachment.closed = True  # its frames are ignored: another attachment may follow soon
+        attachment.move_to(AttachmentState.CLOSED)  # its frames are ignored: another attachment may follow soon
         self._confirmed_there |= attachment.progress.confirmed_places()
         self._forget_left()
         self.pool.tasks.spawn(self._ended(attachment), name=f"release {attachment.name}")
@@ -425,7 +426,7 @@ class AsyncStreamConsumer(Receiver[V]):
         try:
             place = await self.session.place(segment_id, "latest", self.options.subscription, buckets or None)
         except NotFoundError:
-            await self.session.look()  # raises when the topic is gone
+            await self.session.refresh()  # raises when the topic is gone
             if segment_id in self.session.layout.segments:  # a segment leaves the layout before its store goes
                 raise
             return True

@@ -52,14 +52,15 @@ class Unacknowledged:
 
     `timeout` and `now` are seconds; without a timeout nothing expires. An offset in a slot that is held was received at
     the slot's time. Invariants: `_arrived` counts what is in `_waiting`; what is held expires, if there is a timeout.
-    Checked by _check(), with ENGINE_DEBUG=1.
+    `total`: messages that are queued or held. Checked by _check(), with ENGINE_DEBUG=1.
     """
 
-    __slots__ = ("_arrived", "_held", "_now", "_slots", "_waiting", "timeout")
+    __slots__ = ("_arrived", "_held", "_now", "_slots", "_waiting", "timeout", "total")
 
     def __init__(self, timeout: float | None, now: Callable[[], float]) -> None:
         self.timeout = timeout
         self._now = now
+        self.total = 0
         self._arrived = 0
         self._waiting: deque[_Arrived] = deque()
         self._held: Offsets = {}
@@ -81,6 +82,8 @@ class Unacknowledged:
 
     def _check(self) -> None:
         checks.check(self._arrived == sum(arrived.count for arrived in self._waiting), "what has arrived is what waits")
+        count = sum(map(len, self._held.values()))
+        checks.check(self.total == self._arrived + count, "the total is what waits and what is held")
         for segment_id, held in self._held.items() if self.timeout is not None else ():
             slots = [slot[segment_id] for _, slot in self._slots if segment_id in slot]
             checks.check(held <= BitMap64().union(*slots), f"what the user has of segment {segment_id} expires")
@@ -94,6 +97,7 @@ class Unacknowledged:
         if offsets:
             self._waiting.append(_Arrived(segment_id, offsets))
             self._arrived += len(offsets)
+            self.total += len(offsets)
         if checks.COSTLY:
             self._check()
 
@@ -127,6 +131,7 @@ class Unacknowledged:
             return BitMap64()
         taken = held & offsets
         if taken:
+            self.total -= len(taken)
             _remove(self._held, segment_id, taken)
             for _, slot in self._slots:
                 _remove(slot, segment_id, taken)
@@ -135,6 +140,7 @@ class Unacknowledged:
     def give_back(self, segment_id: int, offsets: BitMap64) -> None:
         """They are held after all."""
         if offsets:
+            self.total += len(offsets)
             self._receive(segment_id, offsets)
         if checks.COSTLY:
             self._check()
@@ -143,7 +149,9 @@ class Unacknowledged:
         """These are neither queued nor held any more."""
         for arrived in self._waiting:
             if arrived.segment_id == segment_id:
-                self._arrived -= arrived.drop(offsets)
+                dropped = arrived.drop(offsets)
+                self._arrived -= dropped
+                self.total -= dropped
         self._waiting = deque(a for a in self._waiting if a.count)
         self.take(segment_id, offsets)
         if checks.COSTLY:
@@ -154,8 +162,9 @@ class Unacknowledged:
         for arrived in self._waiting:
             if arrived.segment_id == segment_id:
                 self._arrived -= arrived.count
+                self.total -= arrived.count
         self._waiting = deque(a for a in self._waiting if a.segment_id != segment_id)
-        self._held.pop(segment_id, None)
+        self.total -= len(self._held.pop(segment_id, ()))
         for _, slot in self._slots:
             slot.pop(segment_id, None)
         if checks.COSTLY:

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 from engine._native.consume.opening import first_value
 from engine._native.format.entry import Entry
-from engine.client.base.compression import decompressor
 from engine.client.topic.declaring import learn
 from engine.errors import EngineError
+from engine.model.compression import decompressor
 
 if TYPE_CHECKING:
     from engine.client.consume.receiver import Receiver
@@ -22,7 +22,7 @@ class Writers:
         self._receiver = receiver
         self._decompress = decompressor()
 
-    def look(self, entries: Iterable[Entry]) -> None:
+    def check(self, entries: Iterable[Entry]) -> None:
         """All messages of an entry have one schema. A compressed entry is decompressed again when it is received."""
         receiver = self._receiver
         values = (first_value(entry, self._decompress) for entry in entries)

@@ -32,9 +32,11 @@ from engine.aio.once import Once
 from engine.aio.tasks import Supervisor
 from engine.client.base.options import ConsumerOptions
 from engine.client.consume.credit import Budget, Gate
+from engine.client.consume.permits import Permits
 from engine.client.consume.queue_consumer import AsyncQueueConsumer
 from engine.client.consume.receiving import ConsumerStatistics, Receiving, V
 from engine.client.consume.stream_consumer import AsyncStreamConsumer
+from engine.client.consume.subscribed import When, change, check_when
 from engine.client.many.turns import TopicTurns
 from engine.client.net.pool import Pool, call_threadsafe
 from engine.client.topic.topic_list import TopicListSession, TopicQuery
@@ -53,6 +55,7 @@ from engine.errors import (
 from engine.limits import RECEIVE_QUEUE_BYTES
 from engine.model.names import TopicName
 from engine.model.positions import MessageId
+from engine.wire import commands
 
 _JOINS_MAX = 64  # at once
 _PASSING = (ConnectError, TimeoutError, AlreadyClosedError, ConsumerBusyError)
@@ -113,7 +116,9 @@ class MultiConsumer(Receiving[V], Generic[R, V]):
         super().__init__()
         self.pool = pool
         self.options = options
-        self.budget: Budget = Gate((options.receive_queue_size, RECEIVE_QUEUE_BYTES), memory=pool.memory)
+        self.permits = self._make_permits()
+        counted = options.fetched_ahead if self.permits is None else 0
+        self.budget: Budget = Gate((counted, RECEIVE_QUEUE_BYTES), memory=pool.memory)
         self._leave_memory = pool.memory.consumer_came()
         self.on_closed: Callable[[Any], object] | None = None
         self._make = make
@@ -311,10 +316,10 @@ class MultiConsumer(Receiving[V], Generic[R, V]):
     @property
     def waiting(self) -> int:
         """How many messages are queued."""
-        return self._turns.waiting
+        return 0 if self._paused else self._turns.waiting
 
     def _take(self, max_messages: int | None, max_bytes: int) -> Any:
-        return self._turns.take(max_messages, max_bytes)
+        return None if self._paused else self._turns.take(max_messages, max_bytes)
 
     def _exhausted(self, member: R) -> None:
         """Nothing more is queued of it: it may have failed before; or a bad entry is next."""
@@ -332,6 +337,13 @@ class MultiConsumer(Receiving[V], Generic[R, V]):
             self.messages_came(member)
         else:
             self._exhausted(member)
+
+    def _asked(self) -> None:
+        if self.permits is not None and not self.waiting:
+            self.permits.ask()
+
+    def _make_permits(self) -> Permits | None:
+        return None
 
     def _make_turns(self) -> TopicTurns[R]:
         return TopicTurns(self._exhausted)
@@ -400,6 +412,50 @@ class MultiConsumer(Receiving[V], Generic[R, V]):
     def name(self) -> str:
         """The consumer's name, the same in all topics."""
         return self.options.name
+
+    @property
+    def subscription(self) -> str:
+        """The subscription's name, the same in all topics."""
+        return str(self.options.subscription)
+
+    async def lag(self) -> int:
+        """How many messages of its present topics the subscription has not acknowledged, as their owners say now.
+
+        Raises AlreadyClosedError, ConnectError, TimeoutError.
+        """
+        self._check_closed()
+        return sum(await asyncio.gather(*(self._lag_of(member) for member in list(self._members.values()))))
+
+    async def _lag_of(self, member: R) -> int:
+        try:
+            return await member.lag()
+        except EngineError as e:
+            if self._has_left(member, e):
+                return 0
+            raise
+
+    async def seek(self, when: When) -> None:
+        """Move the subscription in all present topics, for all its consumers: to "earliest", "latest", or the first
+        message published at an aware datetime or later. What was fetched before is dropped.
+
+        Raises NotFoundError, AlreadyClosedError, ConnectError, TimeoutError, InvalidArgumentError; some topics may have
+        been moved then.
+        """
+        check_when(when)
+        self._check_closed()
+        await asyncio.gather(*(member.seek(when) for member in list(self._members.values())))
+
+    async def unsubscribe(self) -> None:
+        """Close, then delete the subscription in each present topic; its other consumers get NotFoundError.
+
+        Raises ConnectError, TimeoutError; it may have been deleted in some topics then.
+        """
+        topics = self.topics
+        await self.close()
+        deletions = [commands.DeleteSubscription(topic=topic, subscription=self.subscription) for topic in topics]
+        for outcome in await asyncio.gather(*(change(self.pool, one) for one in deletions), return_exceptions=True):
+            if isinstance(outcome, BaseException) and not isinstance(outcome, NotFoundError):
+                raise outcome
 
     def statistics(self) -> MultiConsumerStatistics:
         """A frozen record of totals."""

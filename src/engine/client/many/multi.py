@@ -10,7 +10,8 @@ from typing import Any, ClassVar
 from engine._native.consume.batch import MessageBatch
 from engine._native.consume.message import Message
 from engine.client.base.options import ConsumerOptions, check_seconds
-from engine.client.consume.queue_consumer import Acknowledgeable, AsyncQueueConsumer
+from engine.client.consume.permits import Permits
+from engine.client.consume.queue_consumer import Acknowledgeable, AsyncQueueConsumer, permits_of
 from engine.client.consume.receiver import Receiver
 from engine.client.consume.receiving import V
 from engine.client.consume.stream_consumer import AsyncStreamConsumer
@@ -149,6 +150,9 @@ class AsyncMultiQueueConsumer(MultiConsumer[AsyncQueueConsumer[Any], V]):
         dead_letter: DeadLetter | None = None,
     ) -> None:
         super().__init__(pool, topics, options, make, partial(_takes_dead_letters, dead_letter))
+
+    def _make_permits(self) -> Permits:
+        return permits_of(self.options, self._loop)
 
     def _make_turns(self) -> TopicTurns[AsyncQueueConsumer[Any]]:
         return QueueTurns(self._exhausted)

@@ -126,7 +126,7 @@ class Connection:
         self.proxied = bool(answer.proxied)
         self._keep_alive_s = float(answer.keep_alive)
         if self._keep_alive_s > 0:
-            self._look_again()
+            self._ping_later()
 
     @property
     def is_near(self) -> bool:
@@ -323,9 +323,9 @@ class Connection:
             return
         if self._silent:
             self.stream.send(commands.Ping())
-        self._look_again()
+        self._ping_later()
 
-    def _look_again(self) -> None:
+    def _ping_later(self) -> None:
         self._due = self._loop.time() + self._keep_alive_s
         self._timer = self._loop.call_at(self._due, self._keep_alive)
 

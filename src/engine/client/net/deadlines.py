@@ -48,9 +48,9 @@ class Deadlines(Generic[T]):
     def _come_back(self, at: float) -> None:
         if self._timer is not None:
             self._timer.cancel()
-        self._timer, self._next = asyncio.get_running_loop().call_at(at, self._look), at
+        self._timer, self._next = asyncio.get_running_loop().call_at(at, self._expire), at
 
-    def _look(self) -> None:
+    def _expire(self) -> None:
         self._timer, self._next = None, math.inf
         now = asyncio.get_running_loop().time()
         late = [item for item, at in self._at.items() if at <= now + _EARLY_S]

@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from engine.client.base.html import HtmlRecord
 from engine.client.base.options import Batching
 
 Counters = Mapping[tuple[int, int], tuple[int, int, int]]
 
 
 @dataclass(frozen=True, slots=True)
-class BucketStatistics:
+class BucketStatistics(HtmlRecord):
     """What was sealed for one bucket of one segment since the producer was made; bytes are of whole entries, as sealed.
 
     `fill`: how close its entries came to a limit of batching, on average: 1.0 is full; near 0, a longer delay or fewer

@@ -16,6 +16,7 @@ from functools import partial
 
 from engine._native.produce.batcher import Batcher
 from engine._native.produce.sealed import SealedEntry
+from engine.client.base.html import HtmlRecord
 from engine.client.base.memory import ClientMemory
 from engine.client.base.options import Batching
 from engine.client.produce.batching_quality import BucketStatistics, bucket_statistics
@@ -30,7 +31,7 @@ ROOM_SHARE = 0.75
 
 
 @dataclass(frozen=True, slots=True)
-class ProducerStatistics:
+class ProducerStatistics(HtmlRecord):
     """Totals since the producer was made; `pending…` are current values.
 
     Bytes are what messages count for against the pending limit: key, value and a constant for each message.

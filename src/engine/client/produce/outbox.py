@@ -25,7 +25,6 @@ from engine._native.format import entry as native_entry
 from engine._native.produce.batcher import Batcher
 from engine._native.produce.hashing import MURMUR3, XXH64
 from engine._native.produce.sealed import SealedEntry
-from engine.client.base.compression import compressor
 from engine.client.base.options import ProducerOptions
 from engine.client.net.pool import Pool, call_threadsafe, persist
 from engine.client.produce.in_flight import InFlight
@@ -37,6 +36,7 @@ from engine.client.topic.session import TopicSession
 from engine.client.transact.scope import Scope, scope_of
 from engine.errors import AlreadyClosedError, EngineError, ProtocolError, TimeoutError
 from engine.model.access import AccessMode
+from engine.model.compression import compressor
 from engine.model.names import TopicName
 from engine.model.transactions import TRANSACTION_OVER
 

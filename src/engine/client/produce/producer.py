@@ -18,6 +18,7 @@ from engine.client.net.pool import Pool
 from engine.client.produce.in_flight import ProducerStatistics
 from engine.client.produce.line import Line
 from engine.client.produce.outbox import Outbox
+from engine.client.produce.table_rows import TableRows
 from engine.client.transact.scope import InTransaction
 from engine.errors import AlreadyClosedError, QueueFullError
 from engine.model.names import TopicName
@@ -263,19 +264,64 @@ class AsyncProducer(Generic[T_contra]):
         (binary, string, large ones, chunked). `event_times`: NumPy int64 or datetime64[ms], or Arrow. `properties`: a
         list of mappings of text to text, or None, or an Arrow array of maps. Raises InvalidArgumentError.
         """
-        if _get_running_loop() is not self._loop:
-            return self._starting.later(
-                lambda: self.send_batch(
-                    values, keys, event_times=event_times, properties=properties, transaction=transaction
-                )
+        return self._start_columns(lambda: self._columns_of(values, keys, event_times, properties), transaction)
+
+    def _columns_of(self, values: Any, keys: Any, event_times: Any, properties: Any) -> MessageColumns:
+        if self._encode is not None:
+            values = [self._encode(value) for value in values]
+        return MessageColumns(values, keys, event_times, properties)
+
+    def send_table(
+        self,
+        table: Any,
+        *,
+        key: str | None = None,
+        value: str = "value",
+        event_time: str | None = None,
+        properties: str | None = None,
+        transaction: InTransaction | None = None,
+    ) -> Coroutine[Any, Any, None]:
+        """Enqueue the rows of a table of Arrow, pandas, Polars, DuckDB or whatever else has `__arrow_c_stream__`, one
+        message each, waiting for room where needed. Failures surface as with send_nowait.
+
+        `key`, `value`, `event_time`, `properties`: names of columns; others are left out. Keys are text, binary or
+        whole numbers (sent as their digits). Without a schema, values are text or binary. With a schema of records,
+        they are made of the columns that are called as its fields (or "VALUE.FIELD"), or of a struct column `value`;
+        with any other schema, of the column `value`. Rows that were enqueued before one that raises stay so: send in a
+        `transaction` where that matters.
+
+        Raises InvalidArgumentError, SchemaError, which names the row, UnsupportedError without pyarrow; as send_batch.
+        """
+        return self._starting.call(
+            lambda: self._send_rows(
+                self.table_rows(table, key=key, value=value, event_time=event_time, properties=properties), transaction
             )
+        )
+
+    async def _send_rows(self, rows: TableRows, transaction: InTransaction | None) -> None:
+        parts = iter(rows)
+        while (part := await asyncio.to_thread(next, parts, None)) is not None:
+            await self.send_columns(part, transaction)
+
+    def table_rows(self, table: Any, **names: Any) -> TableRows:
+        """A table as columns for send_columns(). Iterate it on any thread."""
+        return TableRows(table, self._schema, **names)
+
+    def send_columns(
+        self, columns: MessageColumns, transaction: InTransaction | None = None
+    ) -> Coroutine[Any, Any, None]:
+        """send_batch() of encoded values."""
+        return self._start_columns(lambda: columns, transaction)
+
+    def _start_columns(
+        self, make: Callable[[], MessageColumns], transaction: InTransaction | None
+    ) -> Coroutine[Any, Any, None]:
+        if _get_running_loop() is not self._loop:
+            return self._starting.later(lambda: self._start_columns(make, transaction))
         future: asyncio.Future[None] = self._loop.create_future()
         try:
             self.check_open()
-            if not self._schema.raw:
-                values = [self._schema.encode(value) for value in values]
-            columns = MessageColumns(values, keys, event_times, properties)
-            take = partial(self._take_columns, _Columns(columns), transaction, future)
+            take = partial(self._take_columns, _Columns(make()), transaction, future)
             if self._line or not take():
                 self._line.join(future, take)
         except Exception as e:

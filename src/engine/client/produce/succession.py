@@ -16,10 +16,10 @@ from collections.abc import Callable, Sequence
 
 from engine._native.produce.batcher import Batcher
 from engine._native.produce.sealed import SealedEntry, expand
-from engine.client.base.compression import decompressor
 from engine.client.produce.in_flight import InFlight
 from engine.client.produce.sender import Sender, SenderOwner
 from engine.client.topic.layout import SegmentView, TopicLayout
+from engine.model.compression import decompressor
 
 
 class Succession:

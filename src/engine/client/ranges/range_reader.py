@@ -321,8 +321,8 @@ class AsyncRangeReader(Receiver[Any]):
     def _forget_left(self) -> None:
         """Nothing: the positions of all segments are needed to the end."""
 
-    def _must_look(self) -> bool:
-        return self._arrived or super()._must_look()
+    def _owes_credit(self) -> bool:
+        return self._arrived or super()._owes_credit()
 
     def _return_credit(self) -> None:
         super()._return_credit()

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any, Self
 
 from engine._native.produce.hashing import MURMUR3, XXH64, key32
+from engine.client.base.html import html_table
 from engine.client.net.pool import Pool
 from engine.client.ranges.tails import Tails
 from engine.client.topic.layout import SegmentView, TopicLayout
@@ -67,6 +68,14 @@ class TopicSegments:
     def latest(self) -> Checkpoint:
         """The position behind the last readable message of every segment."""
         return self._checkpoint({i: s.end for i, s in self.segments.items()})
+
+    def _repr_html_(self) -> str:
+        rows = [
+            (i, f"{s.hash_start:04x}-{s.hash_end:04x}", "active" if s.active else "sealed", s.first, s.end, s.parents)
+            for i, s in sorted(self.segments.items())
+        ]
+        head = ("segment", "hashes", "state", "first offset", "end", "parents")
+        return html_table(f"{self.topic}, epoch {self.epoch}", head, rows)
 
     def _checkpoint(self, positions: Mapping[int, int]) -> Checkpoint:
         return Checkpoint(positions, epoch=self.epoch, topic=self.topic, topic_created_ms=self.created_ms)
@@ -131,11 +140,11 @@ class AsyncTopicView:
         """
         self._check_open()
         if exact:
-            await self._session.look()
+            await self._session.refresh()
             self._settled.clear()
         layout, asked = await self._ask_all()
         if any(view.active and (place := asked.get(i)) and place.sealed for i, view in layout.segments.items()):
-            await self._session.look()  # it has children that are not known yet
+            await self._session.refresh()  # it has children that are not known yet
             layout, asked = await self._ask_all()
         told = [view for i, view in layout.segments.items() if i in asked]
         found = {view.segment_id: self._known_or(view, asked[view.segment_id]) for view in told}
@@ -207,7 +216,7 @@ class AsyncTopicView:
         except NotFoundError:
             if self._failure is not None:
                 raise
-            await self._session.look()
+            await self._session.refresh()
             now = self._session.layout.segments.get(view.segment_id)
             if now is not None and now.active:
                 raise
@@ -228,7 +237,7 @@ class AsyncTopicView:
             segments = await self.segments(exact=True)
             return segments.earliest if place.form == "earliest" else segments.latest
         self._check_open()
-        await self._session.look()
+        await self._session.refresh()
         layout, at = self._session.layout, place.timestamp_ms
         results = await asyncio.gather(*(self._ask(view, at) for view in layout.segments.values()))
         offsets = {i: r.offset for i, r in zip(layout.segments, results, strict=True) if r is not None}

@@ -11,7 +11,7 @@ from engine.client.base.schema import Schema
 from engine.client.net.pool import persist
 from engine.client.topic.session import TopicSession
 from engine.errors import ConnectError, TimeoutError
-from engine.model.schema import TopicSchema
+from engine.model.schema import SchemaHistory, TopicSchema
 from engine.wire import commands
 
 
@@ -29,17 +29,32 @@ async def learn(session: TopicSession, schema: Schema[Any]) -> None:
     backoff = session.pool.retry_delays()
     while True:
         try:
-            return await _ask(session, schema, None, False)
+            await _ask(session, schema, None, False)
+            return
         except (ConnectError, TimeoutError):
             await asyncio.sleep(backoff.next())
 
 
-async def _ask(session: TopicSession, schema: Schema[Any], declared: dict[str, str] | None, producer: bool) -> None:
+async def learn_to_read(session: TopicSession, schema: Schema[Any]) -> None:
+    """Learn the schemas of all that was sent, and record nothing.
+
+    Raises SchemaError when `schema` cannot read one of them, NotFoundError, ConnectError, TimeoutError.
+    """
+    if schema.facts is not None:
+        versions = await _ask(session, schema, None, False)
+        SchemaHistory(0, versions).declared(schema.facts, producer=False)
+
+
+async def _ask(
+    session: TopicSession, schema: Schema[Any], declared: dict[str, str] | None, producer: bool
+) -> tuple[TopicSchema, ...]:
     pool, timeout = session.pool, session.pool.options.operation_timeout
     request = commands.TopicSchema(topic=str(session.topic), schema=declared, producer=producer)
 
-    async def once() -> None:
+    async def once() -> tuple[TopicSchema, ...]:
         answer = await (await pool.get()).request(request, timeout)
-        schema.learn(TopicSchema.of(asdict(version), checked=False) for version in answer.versions)
+        return tuple(TopicSchema.of(asdict(version), checked=False) for version in answer.versions)
 
-    await persist(pool, once, timeout, f"declaring the schema of {session.topic}")
+    versions = await persist(pool, once, timeout, f"declaring the schema of {session.topic}")
+    schema.learn(versions)
+    return versions

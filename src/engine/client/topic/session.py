@@ -34,13 +34,13 @@ T = TypeVar("T")
 class TopicSession:
     """Follows one topic's layout for one producer or consumer. Loop thread only.
 
-    `looks`: how many lookups were answered so far.
+    `lookups`: how many lookups were answered so far.
     """
 
     def __init__(self, pool: Pool, topic: TopicName) -> None:
         self.topic = topic
         self.pool = pool
-        self.looks = 0
+        self.lookups = 0
         self._on_layout: Callable[[TopicLayout], object] | None = None
         self._on_failed: Callable[[EngineError], object] | None = None
         self._on_addresses: Callable[[TopicLayout], object] | None = None
@@ -107,7 +107,7 @@ class TopicSession:
         await link.open(url, request_of, timeout)
         self._drop_session()
         self._link, self._url = link, url or self.pool.url
-        self.looks += 1
+        self.lookups += 1
         self._wake()
         if self._closed:
             self._drop_session()
@@ -129,11 +129,11 @@ class TopicSession:
         elif layout.epoch == known.epoch and (same := known.readdressed(layout)) is not known:
             self._apply(same, self._on_addresses)
 
-    def _apply(self, layout: TopicLayout, tell: Callable[[TopicLayout], object] | None) -> None:
+    def _apply(self, layout: TopicLayout, notify: Callable[[TopicLayout], object] | None) -> None:
         self._layout = layout
         self._wake()
-        if tell is not None:
-            tell(layout)
+        if notify is not None:
+            notify(layout)
 
     def resume_writing(self) -> None:
         """A session writes little: nothing is held back."""
@@ -143,14 +143,14 @@ class TopicSession:
         self._link = None
         self._reopen_soon()
 
-    def look_again(self) -> None:
+    def refresh_soon(self) -> None:
         """Look the topic up again in the background, at another broker if one is known."""
         self._reopen_soon()
 
     def refused(self, times: int) -> None:
         """A session that followed the layout was refused `times` times in a row: look it up every few times."""
         if times % REFUSALS_MAX == 0:
-            self.look_again()
+            self.refresh_soon()
 
     def _reopen_soon(self) -> None:
         if not (self._closed or self._reopening or self.pool.closed) and self._failure is None:
@@ -159,9 +159,9 @@ class TopicSession:
 
     async def _reopen(self) -> None:
         backoff = self.pool.retry_delays()
-        looks, tried = self.looks, {self._url}
+        lookups, tried = self.lookups, {self._url}
         try:
-            while not self._closed and not self.pool.closed and (self._link is None or self.looks == looks):
+            while not self._closed and not self.pool.closed and (self._link is None or self.lookups == lookups):
                 url, others = self._next_broker(tried)
                 limit = self.pool.options.operation_timeout
                 try:
@@ -278,17 +278,17 @@ class TopicSession:
     async def ever_had(self, segment_id: int) -> bool:
         """Whether the topic has or had such a segment; an id that is not known is looked up."""
         if segment_id > max(self.layout.segments):
-            await self.look()
+            await self.refresh()
         return segment_id <= max(self.layout.segments)
 
-    async def look(self) -> None:
+    async def refresh(self) -> None:
         """Look the topic up again, and wait for the answer.
 
         Raises TimeoutError, AlreadyClosedError; NotFoundError if the topic is deleted.
         """
-        looks, timeout = self.looks, self.pool.options.operation_timeout
-        self.look_again()
-        if not await self._wait(lambda: self.looks != looks, timeout):
+        lookups, timeout = self.lookups, self.pool.options.operation_timeout
+        self.refresh_soon()
+        if not await self._wait(lambda: self.lookups != lookups, timeout):
             self.pool.check_open()
             if self._closed:
                 raise AlreadyClosedError(f"the session of {self.topic} was closed")

@@ -61,20 +61,20 @@ async def begin_some(pool: Pool, timeout_s: float, count: int) -> list[Standing]
     return [first, *(first._replace(id=ident) for ident in found.more or ())]
 
 
-async def look(pool: Pool, ident: str) -> Standing:
+async def state_of(pool: Pool, ident: str) -> Standing:
     """The present state. Raises TransactionNotFoundError, ConnectError, TimeoutError."""
-    once = lambda: _look(pool, ident)  # noqa: E731
-    return await persist(pool, once, pool.options.operation_timeout, f"looking at the transaction {ident}")
+    once = lambda: _state_of(pool, ident)  # noqa: E731
+    return await persist(pool, once, pool.options.operation_timeout, f"asking for the state of the transaction {ident}")
 
 
-async def _look(pool: Pool, ident: str) -> Standing:
+async def _state_of(pool: Pool, ident: str) -> Standing:
     return _standing(ident, await _ask(pool, commands.TxnState(id=ident)))
 
 
 async def is_committed(pool: Pool, ident: str, mark: int | None) -> bool:
     """Whether it was committed with that commit token. Raises ConnectError, TimeoutError, UnknownOutcomeError."""
     try:
-        found = await look(pool, ident)
+        found = await state_of(pool, ident)
     except TransactionNotFoundError as e:
         raise _forgotten(ident, e) from e
     return found.state is TransactionState.COMMITTED and found.mark == mark
@@ -144,7 +144,7 @@ async def end(
     deadline = loop.time() + pool.options.operation_timeout
     while True:
         try:
-            if unsure and (found := await _look(pool, ident)).state.final and found.accepted == numbers:
+            if unsure and (found := await _state_of(pool, ident)).state.final and found.accepted == numbers:
                 return found.state  # else END_TXN is answered with the error
             return TransactionState((await _ask(pool, request)).state)
         except (ConnectError, TimeoutError, UnknownOutcomeError) as e:

@@ -38,8 +38,8 @@ from engine.client.transact.coordination import (
     committed_behind,
     end,
     is_committed,
-    look,
     send_commit,
+    state_of,
 )
 from engine.client.transact.prefetched import Prefetched
 from engine.client.transact.scope import InTransaction, Scope
@@ -207,7 +207,7 @@ class AsyncTransaction(InTransaction):
             raise UnknownOutcomeError(f"whether the transaction {self.id} is committed is unknown: {e}") from e
 
     async def abort(self) -> None:
-        """Make sure that nothing in it ever takes effect. To abort once more changes nothing.
+        """Abort: nothing in it ever takes effect. A second abort changes nothing.
 
         Queue messages that were acknowledged in it are due again; stream consumers go back to what is acknowledged.
         Raises TransactionConflictError when it is committed; TransactionNotFoundError; UnknownOutcomeError when no
@@ -251,7 +251,7 @@ class AsyncTransaction(InTransaction):
             found = await answer
         except TransactionConflictError as e:
             with contextlib.suppress(EngineError):
-                standing = await look(self._pool, self.id)
+                standing = await state_of(self._pool, self.id)
                 self._learn(standing.state, standing.accepted)
             raise self.scope.explained(e) from None
         except TransactionNotFoundError as e:
@@ -310,20 +310,20 @@ class AsyncTransaction(InTransaction):
         """Find out how it ends, in the background: by its timeout, or elsewhere."""
         if not self._following and not self._over:
             self._following = True
-            self._pool.tasks.spawn(self._look(), name=f"look at transaction {self.id}")
+            self._pool.tasks.spawn(self._poll(), name=f"poll transaction {self.id}")
 
-    async def _look(self) -> None:
+    async def _poll(self) -> None:
         delays = RetryDelay(self._pool.options.rng, initial=LOOK_S_FIRST, maximum=LOOK_S_MAX)
         while not self._over:
             try:
-                standing = await look(self._pool, self.id)
+                standing = await state_of(self._pool, self.id)
                 self._learn(standing.state, standing.accepted)
             except TransactionNotFoundError as e:
                 self._is_forgotten(e)
             except AlreadyClosedError:
                 return
             except EngineError as e:
-                log.debug("looking at transaction %s: %s", self.id, e)
+                log.debug("polling transaction %s: %s", self.id, e)
             await asyncio.sleep(delays.next())
 
     def close(self) -> None:
@@ -386,7 +386,7 @@ class Transactions:
         parse_id(ident)
         attempt_number(attempt)
         self._check_open()
-        return await self._make(await look(self._pool, ident), None, attempt, True)
+        return await self._make(await state_of(self._pool, ident), None, attempt, True)
 
     async def _make(self, standing: Standing, name: str | None, attempt: str | None, joined: bool) -> AsyncTransaction:
         """Raises AlreadyClosedError when the client closes meanwhile; one that was begun is aborted then."""

@@ -189,7 +189,7 @@ class Brokers:
                 if session is None:
                     await self._register()
                     log.warning("%s has registered again", self.url)
-                    self._tell(self.changed)
+                    self._notify(self.changed)
                     continue
                 await self._refresh(session)
             except (EngineError, OutcomeUnknownError, ConflictError) as e:
@@ -235,7 +235,7 @@ class Brokers:
             "the session of %s with the metadata store has ended: its leaderships and segments are given up", self.url
         )
         self._session = None
-        self._tell(self.lost)
+        self._notify(self.lost)
 
     # -- the others ------------------------------------------------------------------------------------------------
 
@@ -249,8 +249,8 @@ class Brokers:
         else:
             self._live[event.key] = BrokerRecord.of(event.record)
         if self._live.get(event.key) != before:
-            self._tell(self.changed)
+            self._notify(self.changed)
 
-    def _tell(self, listeners: list[Callable[[], None]]) -> None:
+    def _notify(self, listeners: list[Callable[[], None]]) -> None:
         for listener in list(listeners):
             listener()

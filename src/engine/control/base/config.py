@@ -14,14 +14,16 @@ from engine.limits import (
     SEGMENTS_PER_TOPIC_MAX,
 )
 from engine.model.autoscale import AutoScalePolicy, conflict
-from engine.model.layout import DURABILITIES, KEY_HASHES
+from engine.model.layout import KEY_HASHES
+from engine.model.policies import DURABILITIES
 
 
 @dataclass(frozen=True, slots=True)
 class ControlConfig:
     """Defaults of new topics, and times of the controller. Raises InvalidConfigurationError naming the key."""
 
-    auto_create_topics: bool = True
+    new_topics: bool = True  # whether topics may be created at all
+    auto_create_topics: bool = True  # unless the namespace says otherwise
     segments: int = 1
     entry_buckets: int = ENTRY_BUCKETS_DEFAULT
     durability: str = "fsync"

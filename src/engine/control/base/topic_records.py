@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-from collections.abc import AsyncIterator, Mapping
-from collections.abc import Set as AbstractSet
+from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -24,7 +23,7 @@ from engine.model.autoscale import AutoScalePolicyOverride
 from engine.model.fields import Fields, dump
 from engine.model.layout import SegmentLayout
 from engine.model.names import TopicName, check_property_names
-from engine.model.policies import AUTO_SCALE, FIELDS, NamespacePolicies
+from engine.model.policies import AUTO_SCALE, FIELDS, NamespacePolicies, TopicPolicies, policies_of_topic
 from engine.model.redelivery import DEAD_LETTER_SUFFIX
 from engine.model.subscriptions import ConsumerRegistration, SubscriptionMetadata
 
@@ -65,6 +64,12 @@ class LeaderRecord:
     session: int | None
 
 
+def check_new_properties(properties: Mapping[str, str]) -> None:
+    """Raise InvalidArgumentError for names that a topic's properties cannot have."""
+    if all(isinstance(name, str) for name in properties):  # otherwise the layout's own check names the fault
+        check_property_names(properties, "topic")
+
+
 class ScalableTopicResources:
     """Reads raise CorruptionError; writes ConflictError when the record is not as expected, UnknownOutcomeError."""
 
@@ -89,8 +94,7 @@ class ScalableTopicResources:
 
         The dead-letter topic of an existing topic may have a name that a newer rule forbids.
         """
-        if all(isinstance(name, str) for name in properties):  # otherwise the layout's own check names the fault
-            check_property_names(properties, "topic")
+        check_new_properties(properties)
         try:
             topic.check_new()
         except InvalidArgumentError:
@@ -197,16 +201,27 @@ class ScalableTopicResources:
 
     # Namespaces.
 
+    async def load_topic_policies(self, topic: TopicName) -> TopicPolicies | None:
+        """What the topic says itself; None: it does not exist."""
+        record = await self.metadata.get(keys.topic(topic))
+        return None if record is None else policies_of_topic(record.value)
+
     async def load_policies(self, tenant: str, namespace: str) -> NamespacePolicies | None:
         """The namespace's policies; None when it has none."""
         record = await self.metadata.get(keys.namespace(tenant, namespace))
         known = record is not None and not FIELDS.isdisjoint(_namespace(record).values)
         return NamespacePolicies.from_json(record.value) if record is not None and known else None
 
-    async def save_policies(self, tenant: str, namespace: str, policies: NamespacePolicies | None) -> None:
-        """Replace the policies, or delete them (None). Other fields of the namespace's record stay."""
-        fields = {} if policies is None else policies.to_fields()
-        await self._change_namespace(tenant, namespace, FIELDS, fields)
+    async def change_policies(
+        self, tenant: str, namespace: str, change: Callable[[NamespacePolicies], NamespacePolicies]
+    ) -> None:
+        """Change the policies by compare-and-set. Other fields of the namespace's record stay."""
+
+        def changed(record: Fields) -> dict[str, Any]:
+            kept = {name: value for name, value in record.values.items() if name not in FIELDS}
+            return {**kept, **change(NamespacePolicies.read(record)).to_fields()}
+
+        await self._change_namespace(tenant, namespace, changed)
 
     async def load_namespace_auto_scale_policy(self, tenant: str, namespace: str) -> AutoScalePolicyOverride | None:
         """The auto-scale override of the namespace's topics."""
@@ -218,18 +233,19 @@ class ScalableTopicResources:
         self, tenant: str, namespace: str, override: AutoScalePolicyOverride | None
     ) -> None:
         """Replace the override, or delete it (None). Other fields of the namespace's record stay."""
-        fields = {AUTO_SCALE: override.to_json()} if override else {}
-        await self._change_namespace(tenant, namespace, {AUTO_SCALE}, fields)
 
-    async def _change_namespace(
-        self, tenant: str, namespace: str, removed: AbstractSet[str], added: Mapping[str, Any]
-    ) -> None:
+        def changed(record: Fields) -> dict[str, Any]:
+            kept = {name: value for name, value in record.values.items() if name != AUTO_SCALE}
+            return {**kept, AUTO_SCALE: override.to_json()} if override else kept
+
+        await self._change_namespace(tenant, namespace, changed)
+
+    async def _change_namespace(self, tenant: str, namespace: str, change: Callable[[Fields], dict[str, Any]]) -> None:
         key = keys.namespace(tenant, namespace)
         for attempt in itertools.count(1):
             record = await self.metadata.get(key)
-            kept = {} if record is None else {k: v for k, v in _namespace(record).values.items() if k not in removed}
             try:
-                if fields := {**kept, **added}:
+                if fields := change(Fields("namespace record", {}) if record is None else _namespace(record)):
                     await self._put(key, dump(fields), ABSENT if record is None else record.stat.version)
                 elif record is not None:
                     await self._delete(key, record.stat.version)

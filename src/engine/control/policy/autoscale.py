@@ -18,11 +18,22 @@ from collections.abc import Mapping
 from dataclasses import replace
 from types import MappingProxyType
 
-from engine.control.policy.decisions import Action, Decision, HeldBack, Merge, Nothing, Rebucket, ScaleReason, Split
+from engine.control.policy.decisions import (
+    Action,
+    Decision,
+    HeldBack,
+    Merge,
+    Nothing,
+    RateAbove,
+    Rebucket,
+    ScaleReason,
+    Split,
+)
 from engine.control.policy.history import incoming, last_changes, merge_depths
-from engine.model.autoscale import BUCKETS_MAX, RATES, AutoScalePolicy
+from engine.model.autoscale import RATES, AutoScalePolicy
 from engine.model.layout import SegmentLayout
 from engine.model.load import ReportedLoad
+from engine.model.reshape import merged_buckets
 from engine.model.segment import SegmentInfo
 
 _NOBODY: Mapping[str, int] = MappingProxyType({})
@@ -105,16 +116,17 @@ class _Case:
         hot = [s for s in self.layout.active if self._overload(s) > 1]
         if not hot:
             return None
-        return self._split(max(filter(_splittable, hot), key=self._overload, default=None), ScaleReason.LOAD)
+        hottest = max(filter(_splittable, hot), key=self._overload, default=None)
+        return self._split(hottest, ScaleReason.LOAD, None if hottest is None else self._worst(hottest))
 
-    def _split(self, segment: SegmentInfo | None, reason: ScaleReason) -> Found:
+    def _split(self, segment: SegmentInfo | None, reason: ScaleReason, cause: RateAbove | None = None) -> Found:
         if self.active >= self.policy.max_segments:
             return HeldBack(ScaleReason.MAX_SEGMENTS)
         if segment is None:
             return HeldBack(ScaleReason.ONE_HASH_VALUE)
         if waiting := self._cooling(self.last.split_ms, self.policy.split_cooldown, ScaleReason.SPLIT_COOLDOWN):
             return waiting
-        return Split(segment.segment_id, reason)
+        return Split(segment.segment_id, reason, cause=cause)
 
     def _busy(self, segment: SegmentInfo) -> tuple[float, int, int]:
         return (self.incoming[segment.segment_id], segment.hash_range.width, -segment.hash_range.start)
@@ -125,6 +137,12 @@ class _Case:
         if report is None:
             return 0.0
         return max(report.stats.rate(name) / self.policy.split_threshold(name) for name in RATES)
+
+    def _worst(self, segment: SegmentInfo) -> RateAbove:
+        """The rate that is farthest above its threshold."""
+        stats, limit = self.loads[segment.segment_id].stats, self.policy.split_threshold
+        name = max(RATES, key=lambda name: stats.rate(name) / limit(name))
+        return RateAbove(name, stats.rate(name), limit(name))
 
     # Rebucket.
 
@@ -178,7 +196,7 @@ class _Case:
         if not lasting:
             return HeldBack(ScaleReason.SPLIT_AGAIN if shallow else ScaleReason.MAX_DEPTH)
         low, high = min(lasting, key=self._coldness)
-        return Merge(low.segment_id, high.segment_id, ScaleReason.COLD)
+        return Merge(low.segment_id, high.segment_id, ScaleReason.COLD, buckets_max=self.policy.max_buckets)
 
     def _why_none_is_cold(self, pairs: list[Pair]) -> HeldBack | None:
         if pairs:
@@ -206,8 +224,8 @@ class _Case:
                 return True
         together = sum(self.incoming[i] for i in ids)
         warm = self.warm or together >= self.policy.split_floor_msg_rate_in
-        buckets = sum(segment.bucket_count for segment in pair)
-        lost = max(0, buckets - BUCKETS_MAX)
+        low, high = (segment.bucket_count for segment in pair)
+        lost = low + high - merged_buckets(low, high, self.policy.max_buckets)
         short = self.layout.bucket_total - lost < self.sharing <= self.layout.bucket_total
         return short or (warm and self.demand > self.active - 1)
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+
+from engine.model.autoscale import BUCKETS_MAX
 
 
 class ScaleReason(enum.StrEnum):
@@ -44,12 +46,22 @@ class HeldBack:
 
 
 @dataclass(frozen=True, slots=True)
+class RateAbove:
+    """The rate for which a segment is split: one of RATES, per second, and the threshold that it is above."""
+
+    name: str
+    value: float
+    threshold: float
+
+
+@dataclass(frozen=True, slots=True)
 class Split:
-    """Split this segment. `held`: changes that guards held back in the same decision."""
+    """Split this segment. `held`: changes that guards held back in the same decision. `cause`: of a split for load."""
 
     segment_id: int
     reason: ScaleReason
     held: tuple[HeldBack, ...] = ()
+    cause: RateAbove | None = field(default=None, compare=False)
 
     @property
     def segment_ids(self) -> tuple[int, ...]:
@@ -58,12 +70,13 @@ class Split:
 
 @dataclass(frozen=True, slots=True)
 class Merge:
-    """Merge these neighbours, the lower range first."""
+    """Merge these neighbours, the lower range first, into one of at most so many buckets."""
 
     first_id: int
     second_id: int
     reason: ScaleReason
     held: tuple[HeldBack, ...] = ()
+    buckets_max: int = field(default=BUCKETS_MAX, compare=False)
 
     @property
     def segment_ids(self) -> tuple[int, ...]:

@@ -1,13 +1,13 @@
 """`TopicScaling`: the auto-scale loop of one led topic (PIP-483, PIP-486).
 
-    reason to look ---> read loads and policy ---> decide() ---> reshape, as an operator would ---> look again
+    reason to act ---> read loads and policy ---> decide() ---> reshape, as an operator would ---> evaluate again
       consumers came or left (a burst is one)        |
       the broker's tick (judges traffic too)         +--> nothing: wait for a reason, or for a cooldown to end
       a cooldown has ended
 
-A change is followed by another look, so that a burst converges without waiting for ticks (semantics 35). One change
-runs at a time, under the topic's lock, and only on the layout for which it was decided. After a failure the loop waits
-for the next tick.
+A change is followed by another evaluation: a burst converges without waiting for ticks (semantics 35). One change runs
+at a time, under the topic's lock, and only on the layout for which it was decided. After a failure the loop waits for
+the next tick.
 """
 
 from __future__ import annotations
@@ -95,7 +95,7 @@ class TopicScaling:
         tasks: Supervisor,
     ) -> None:
         self.topic = topic
-        self.status = AutoScaleStatus(broker_policy, counts=counts)  # at the last look
+        self.status = AutoScaleStatus(broker_policy, counts=counts)  # at the last evaluation
         self._layout = layout
         self._members = members
         self._reshape = reshape
@@ -105,7 +105,7 @@ class TopicScaling:
         self._counts = counts
         self._tasks = tasks
         self._led = False
-        # A look is requested; it also judges traffic; more consumers may be joining.
+        # An evaluation is requested; it also judges traffic; more consumers may be joining.
         self._asked = self._traffic = self._joined = False
         self._failed = False  # since the last tick
         self._said = ""  # the last failure logged
@@ -142,16 +142,16 @@ class TopicScaling:
         """Whether nothing is under way, and nothing will be without new consumers or traffic."""
         return self._task is None and self._timer is None and self._resting
 
-    # Reasons to look.
+    # Reasons to evaluate.
 
     def consumers_changed(self) -> None:
-        """A member came or left: look at once when there are more members than segments."""
+        """A member came or left: evaluate at once when there are more members than segments."""
         sharing, demand = self._note_members()
         if self._led and not self._failed and max(sharing, demand) > len(self._layout().active):
             self._joined = True
             self._ask(traffic=False)
 
-    def look(self) -> None:
+    def tick(self) -> None:
         """The tick: judge traffic too, and retry after a failure."""
         self._note_members()
         self._failed = False
@@ -173,7 +173,7 @@ class TopicScaling:
 
     def _done(self, task: asyncio.Task[None]) -> None:
         dropped, self._dropped, self._task = self._dropped, False, None
-        if self._asked and dropped:  # requested by a new leadership while the last one's look was being cancelled
+        if self._asked and dropped:  # requested by a new leadership while the last one's evaluation was being cancelled
             self._ask(traffic=self._traffic)
 
     async def _run(self) -> None:
@@ -181,7 +181,7 @@ class TopicScaling:
             await self._burst()
             traffic, self._traffic, self._asked = self._traffic, False, False
             self._stop_timer()
-            if await self._look(traffic) and self._led:
+            if await self._evaluate(traffic) and self._led:
                 self._asked = True  # for consumers only: traffic must be reported anew first
 
     async def _burst(self) -> None:
@@ -192,10 +192,10 @@ class TopicScaling:
             await asyncio.sleep(AUTO_SCALE_QUIET_S)
         self._joined = False
 
-    # One look.
+    # One evaluation.
 
-    async def _look(self, traffic: bool) -> bool:
-        """Whether to look again at once, because the topic has changed."""
+    async def _evaluate(self, traffic: bool) -> bool:
+        """Whether to evaluate again at once, because the topic has changed."""
         try:
             decision = await self._decide(traffic)
             return not isinstance(decision, Nothing) and await self._act(decision)
@@ -233,8 +233,8 @@ class TopicScaling:
     def _redated(
         self, layout: SegmentLayout, loads: Mapping[int, ReportedLoad], now_ms: int
     ) -> tuple[SegmentLayout, Mapping[int, ReportedLoad]]:
-        created_s = self._created.look({i: segment.created_at_ms for i, segment in layout.segments.items()})
-        reported_s = self._reported.look({i: report.modified_ms for i, report in loads.items()})
+        created_s = self._created.update({i: segment.created_at_ms for i, segment in layout.segments.items()})
+        reported_s = self._reported.update({i: report.modified_ms for i, report in loads.items()})
         return redated(layout, loads, created_s, reported_s, now_ms)
 
     def _note(
@@ -265,11 +265,12 @@ class TopicScaling:
     async def _act(self, decision: Action) -> bool:
         which = spoken(decision.segment_ids)
         log.info(
-            "%s: auto-scale: %s of %s, for: %s",
+            "%s: auto-scale: %s of %s, for: %s%s",
             self.topic,
             _verb(decision),
             which,
             decision.reason,
+            _cause_text(decision),
             extra={"change": _verb(decision), "segments": list(decision.segment_ids), "why": str(decision.reason)},
         )
         epoch = self._layout().epoch
@@ -316,13 +317,21 @@ class Peak:
 
 def in_json(decision: Decision, now_ms: int) -> dict[str, Any]:
     """A decision for statistics: the change, its segments, its reason, and what guards held back."""
+    cause = decision.cause if isinstance(decision, Split) else None
+    above = None if cause is None else {"rate": cause.name, "value": cause.value, "threshold": cause.threshold}
     return {
         "action": _verb(decision),
         "segments": list(decision.segment_ids),
         "reason": str(decision.reason),
         "suppressed": [str(held.reason) for held in decision.held],
+        "cause": above,
         "atMs": now_ms,
     }
+
+
+def _cause_text(decision: Decision) -> str:
+    cause = decision.cause if isinstance(decision, Split) else None
+    return "" if cause is None else f", {cause.name} {cause.value:,.0f}/s is above {cause.threshold:,.0f}/s"
 
 
 def _verb(decision: Decision) -> str:
@@ -336,7 +345,7 @@ def _plans(decision: Action, epoch: int) -> Iterator[Plan]:
         yield lambda layout: plan_split(_same(layout, epoch), split.segment_id)
     elif isinstance(decision, Merge):
         merge = decision
-        yield lambda layout: plan_merge(_same(layout, epoch), merge.first_id, merge.second_id)
+        yield lambda layout: plan_merge(_same(layout, epoch), merge.first_id, merge.second_id, merge.buckets_max)
     else:
         for segment_id, buckets in decision.targets:
             yield partial(plan_rebucket, segment_id=segment_id, buckets=buckets)
@@ -349,7 +358,7 @@ def _same(layout: SegmentLayout, epoch: int) -> SegmentLayout:
 
 
 def _rests(decision: Decision, layout: SegmentLayout, loads: Mapping[int, ReportedLoad], now_ms: int) -> bool:
-    """Whether another look would change nothing without new consumers or traffic."""
+    """Whether another evaluation would change nothing without new consumers or traffic."""
     if decision.reason in (ScaleReason.DISABLED, ScaleReason.INVALID_POLICY):
         return True
     if not isinstance(decision, Nothing) or _WAITING & {held.reason for held in decision.held}:

@@ -33,7 +33,7 @@ from engine.control.subscription.subscriptions import TopicSubscriptions
 from engine.errors import EngineError, FencedError, NotFoundError, SubscriptionKindError
 from engine.metadata.store import ConflictError, Session
 from engine.model.autoscale import AutoScalePolicyOverride
-from engine.model.layout import SegmentLayout
+from engine.model.layout import SegmentLayout, check_size
 from engine.model.names import TopicName
 from engine.model.subscriptions import (
     ConsumerAssignment,
@@ -268,10 +268,20 @@ class ScalableTopicController:
 
     async def set_auto_scale_policy(self, override: AutoScalePolicyOverride | None) -> None:
         """Replace the topic's own override, effective at once. A pending change stays pending."""
+        await self.rewrite(lambda layout: replace(layout, auto_scale_policy=override))
+        self.scaling.tick()
+
+    async def rewrite(self, change: Callable[[SegmentLayout], SegmentLayout]) -> None:
+        """Change facts of the topic that are not its shape. A pending change stays pending. InvalidArgumentError."""
+
+        def checked(layout: SegmentLayout) -> SegmentLayout:
+            changed = change(layout)
+            check_size(changed)
+            return changed
+
         async with self.changing():
             self._check_serving()
-            await self._shape.rewrite(lambda layout: replace(layout, auto_scale_policy=override))
-        self.scaling.look()
+            await self._shape.rewrite(checked)
 
     async def prune(self, segment_id: int) -> bool:
         """Remove a sealed segment and delete it. False: not now. Raises InvalidArgumentError for an active one."""
@@ -367,6 +377,11 @@ class ScalableTopicController:
         """{consumer name: (connected, segment ids)}; empty on a broker that does not lead."""
         coordinator = self._coordinators.get(subscription)
         return {} if coordinator is None else coordinator.consumers
+
+    def groups(self) -> dict[str, dict[str, tuple[bool, tuple[int, ...]]]]:
+        """Checkpoint groups with members: {group: {consumer name: (connected, segment ids)}}."""
+        groups = {n: c.consumers for n, c in self._coordinators.items() if c.kind is SubscriptionKind.CHECKPOINT}
+        return {name: members for name, members in groups.items() if members}
 
     def _members(self, kind: SubscriptionKind) -> dict[str, int]:
         return {name: len(c.consumers) for name, c in self._coordinators.items() if c.kind is kind}

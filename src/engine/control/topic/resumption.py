@@ -37,25 +37,25 @@ class Resumption:
         self._running: dict[TopicName, bool] = {}  # topics at work: whether they were requested again meanwhile
         self._last: dict[TopicName, str] = {}  # the last failure logged
         self._unknown: set[TopicName] = set()  # their change is of a newer version: not tried again
-        self._looking = False
+        self._searching = False
         self._room = asyncio.Semaphore(_AT_ONCE_MAX)
 
-    def look(self) -> None:
+    def search(self) -> None:
         """Search for pending changes: a leader is gone, or this broker has just started."""
-        if not self._looking and self._tasks.spawn(self._look(), "unfinished changes") is not None:
-            self._looking = True
+        if not self._searching and self._tasks.spawn(self._search(), "unfinished changes") is not None:
+            self._searching = True
 
-    async def _look(self) -> None:
+    async def _search(self) -> None:
         pause = RESUME_S_MIN
-        while self._looking:
-            self._looking = False
+        while self._searching:
+            self._searching = False
             try:
                 topics = await self._unfinished()
             except AlreadyClosedError:
                 return  # the store was closed
             except EngineError as e:
                 log.warning("pending changes could not be listed: %s", e)
-                self._looking = True
+                self._searching = True
                 await asyncio.sleep(pause)
                 pause = min(2 * pause, RESUME_S_MAX)
                 continue

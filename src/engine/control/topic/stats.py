@@ -23,11 +23,13 @@ from engine.model.layout import SegmentLayout
 from engine.model.load import ReportedLoad
 from engine.model.names import TopicName
 from engine.model.segment import SegmentInfo
-from engine.model.subscriptions import SubscriptionMetadata
+from engine.model.subscriptions import ConsumerRegistration, DeliveryMode, SubscriptionKind, SubscriptionMetadata
 
 _ASKED_AT_ONCE = 32
 
-Consumers = Callable[[str], Mapping[str, tuple[bool, tuple[int, ...]]]]
+Sessions = Mapping[str, tuple[bool, tuple[int, ...]]]  # {consumer name: (connected, segment ids)}
+Consumers = Callable[[str], Sessions]  # of a subscription
+Groups = Mapping[str, Sessions]  # checkpoint groups by name
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,9 +49,10 @@ async def topic_stats(
     layout: SegmentLayout,
     subscriptions: Sequence[SubscriptionMetadata],
     consumers: Consumers,
+    groups: Groups,
     host: SegmentHost,
 ) -> dict[str, Any]:
-    """Segment counts, per-segment rates, per-subscription backlog and consumers; rates per second.
+    """Segment counts, per-segment rates, per-subscription backlog and consumers, groups; rates per second.
 
     A segment whose owner does not answer counts as empty, with the reason under `unavailable`.
     """
@@ -61,6 +64,7 @@ async def topic_stats(
     found = [now for now, _ in asked]
     by_id = dict(zip(layout.segments, found, strict=True))
     errors = {s.segment_id: error for s, (_, error) in zip(segments, asked, strict=True)}
+    owners = {s.segment_id: host.segment_url(segment_spec(topic, layout, s).name) for s in segments}
     return {
         "topic": str(topic),
         "epoch": layout.epoch,
@@ -73,17 +77,37 @@ async def topic_stats(
         "msgRateOut": _total(u.msg_rate_out for s in found for u in s.subscriptions.values()),
         "bytesRateOut": _total(u.bytes_rate_out for s in found for u in s.subscriptions.values()),
         "storageSize": sum(s.size_bytes for s in found),
-        "segments": {str(s.segment_id): _segment(s, by_id[s.segment_id], errors[s.segment_id]) for s in segments},
+        "segments": {
+            str(i): _segment(s, by_id[i], owners[i], errors[i]) for i, s in ((s.segment_id, s) for s in segments)
+        },
         "subscriptions": {f.name: _subscription(f, consumers(f.name), by_id) for f in subscriptions},
+        "checkpointGroups": {name: _group(members) for name, members in sorted(groups.items())},
     }
+
+
+async def segment_stats(spec: SegmentSpec, info: SegmentInfo, host: SegmentHost) -> dict[str, Any]:
+    """One segment as in topic_stats(), with its name, and each subscription's part in it. Raises as its owner does."""
+    now = await host.statistics(spec)
+    return {
+        "segment": str(spec.name),
+        **_segment(info, now, host.segment_url(spec.name), None),
+        "subscriptions": {name: _part(part) for name, part in sorted(now.subscriptions.items())},
+    }
+
+
+def groups_of(registered: Iterable[tuple[str, ConsumerRegistration]]) -> Groups:
+    """The checkpoint groups of a topic without a leader, from its registrations: none of their members is connected."""
+    groups: dict[str, dict[str, tuple[bool, tuple[int, ...]]]] = {}
+    for name, facts in registered:
+        if facts.kind is SubscriptionKind.CHECKPOINT:
+            groups.setdefault(name, {})[facts.consumer_name] = (False, facts.segment_ids)
+    return groups
 
 
 def with_scaling(stats: dict[str, Any], status: AutoScaleStatus, now_ms: int) -> dict[str, Any]:
     """The statistics with auto-scale's policy and state, and each segment's last load report (null: none yet)."""
     policy = AutoScalePolicyOverride.of(status.policy.to_mapping()).to_json()
-    segments = {
-        name: {**s, "load": _load(status.loads.get(int(name)), now_ms)} for name, s in stats["segments"].items()
-    }
+    segments = {name: with_load(s, status, int(name), now_ms) for name, s in stats["segments"].items()}
     scaling = {
         "policy": {**policy, "problem": status.policy.problem or None},
         "leading": status.leading,  # if false, another broker knows decisions and counts
@@ -92,6 +116,11 @@ def with_scaling(stats: dict[str, Any], status: AutoScaleStatus, now_ms: int) ->
         "counts": _counts(status.counts),
     }
     return {**stats, "segments": segments, "autoScale": scaling}
+
+
+def with_load(stats: dict[str, Any], status: AutoScaleStatus, segment_id: int, now_ms: int) -> dict[str, Any]:
+    """A segment's statistics with its last load report (null: none yet)."""
+    return {**stats, "load": _load(status.loads.get(segment_id), now_ms)}
 
 
 def _counts(counts: AutoScaleCounts) -> dict[str, int]:
@@ -123,9 +152,11 @@ def _total(rates: Iterable[float]) -> float:
     return sum(rates, 0.0)  # 0.0 also for no rates
 
 
-def _segment(info: SegmentInfo, now: HostedSegmentStatistics, error: str | None) -> dict[str, Any]:
+def _segment(info: SegmentInfo, now: HostedSegmentStatistics, owner: str, error: str | None) -> dict[str, Any]:
+    parts = sorted(now.subscriptions.items())
     return {
         "state": str(info.state),
+        "owner": owner,  # or the broker that placement names, while no broker has it open
         "hashRange": {"start": info.hash_range.start, "end": info.hash_range.end},
         "parentIds": list(info.parent_ids),
         "childIds": list(info.child_ids),
@@ -140,8 +171,10 @@ def _segment(info: SegmentInfo, now: HostedSegmentStatistics, error: str | None)
         "storageSize": now.size_bytes,
         "producerCount": now.producers,
         "publishers": list(now.publishers),
+        "consumerCount": sum(part.consumers for _, part in parts),
+        "consumers": {name: attached for name, part in parts if (attached := _attached(part))},
         "bucketCount": info.bucket_count,
-        "backlog": {name: part.backlog for name, part in sorted(now.subscriptions.items())},
+        "backlog": {name: part.backlog for name, part in parts},
         "msgRateIn": now.msg_rate_in,
         "bytesRateIn": now.bytes_rate_in,
         "msgRateOut": _total(u.msg_rate_out for u in now.subscriptions.values()),
@@ -149,15 +182,61 @@ def _segment(info: SegmentInfo, now: HostedSegmentStatistics, error: str | None)
     }
 
 
+def _attached(part: SubscriptionStatistics) -> list[str]:
+    """The names of its consumers that are attached, in order of arrival."""
+    return [member.name for member in part.members if member.mode != LEFT]
+
+
+def _part(part: SubscriptionStatistics) -> dict[str, Any]:
+    """A subscription in one segment."""
+    return {
+        **_sharing(part),
+        "backlog": part.backlog,
+        "delayed": part.delayed,
+        "msgRateOut": part.msg_rate_out,
+        "bytesRateOut": part.bytes_rate_out,
+        "consumerCount": part.consumers,
+        "consumers": {
+            member.name: {
+                "unackedMessages": member.unacknowledged,
+                "buckets": member.buckets,
+                "msgRateOut": member.msg_rate_out,
+                "bytesRateOut": member.bytes_rate_out,
+            }
+            for member in part.members
+            if member.mode != LEFT
+        },
+    }
+
+
+def _group(members: Sessions) -> dict[str, Any]:
+    return {
+        "consumerCount": len(members),
+        "consumers": {
+            name: {"connected": connected, "segments": list(ids)} for name, (connected, ids) in sorted(members.items())
+        },
+    }
+
+
+def _kind(facts: SubscriptionMetadata, parts: Iterable[SubscriptionStatistics]) -> str | None:
+    """As it was created; of one created without a kind, that of the consumers that are attached."""
+    if facts.kind is not None:
+        return str(facts.kind)
+    modes = {part.mode for part in parts if part.mode is not None}
+    if not modes:
+        return None
+    return str(SubscriptionKind.QUEUE if DeliveryMode.QUEUE in modes else SubscriptionKind.STREAM)
+
+
 def _subscription(
     facts: SubscriptionMetadata,
-    sessions: Mapping[str, tuple[bool, tuple[int, ...]]],
+    sessions: Sessions,
     segments: Mapping[int, HostedSegmentStatistics],
 ) -> dict[str, Any]:
     parts = {i: s.subscriptions[facts.name] for i, s in segments.items() if facts.name in s.subscriptions}
     consumers = _consumers(sessions, parts)
     return {
-        "kind": None if facts.kind is None else str(facts.kind),
+        "kind": _kind(facts, parts.values()),
         "state": str(facts.state),
         "backlog": sum(p.backlog for p in parts.values()),
         "delayed": sum(p.delayed for p in parts.values()),
@@ -180,9 +259,7 @@ def _sharing(part: SubscriptionStatistics) -> dict[str, Any]:
     }
 
 
-def _consumers(
-    sessions: Mapping[str, tuple[bool, tuple[int, ...]]], parts: Mapping[int, SubscriptionStatistics]
-) -> dict[str, dict[str, Any]]:
+def _consumers(sessions: Sessions, parts: Mapping[int, SubscriptionStatistics]) -> dict[str, dict[str, Any]]:
     """Members with their shares, and consumers attached to segments, by name."""
     seen: dict[str, list[tuple[int, HostedConsumerStatistics]]] = {}
     for segment_id, part in parts.items():

@@ -81,7 +81,7 @@ class _Watch:
         self._listener = None
         self._watches.forget(self._watched, self)
 
-    def tell(self, view: TopicView | None) -> None:
+    def notify(self, view: TopicView | None) -> None:
         """None: the topic was deleted; nothing follows."""
         self._last = view or self._last
         listener = self._listener if self._started else None
@@ -199,9 +199,9 @@ class TopicWatches:
         if gone and before is not None:
             watched.told = None
             for watch in list(watched.listeners):
-                watch.tell(None)
+                watch.notify(None)
         else:
-            self._tell(watched)
+            self._notify(watched)
 
     def _leader_event(self, event: Event) -> None:
         if event.kind is EventKind.SNAPSHOT_END:
@@ -214,9 +214,9 @@ class TopicWatches:
         if watched is not None and event.version > watched.leader_version:
             watched.leader_version = event.version
             watched.leader_url = self._broker_url if leader is None else leader.url
-            self._tell(watched)
+            self._notify(watched)
 
-    def _tell(self, watched: _Watched) -> None:
+    def _notify(self, watched: _Watched) -> None:
         view, told = watched.view(), watched.told
         if view is None:
             return
@@ -226,7 +226,7 @@ class TopicWatches:
         )
         if told is not None and not same:
             for watch in list(watched.listeners):
-                watch.tell(view)
+                watch.notify(view)
 
 
 def _parse(record: Record) -> TopicRecord | None:

@@ -232,7 +232,7 @@ class TransactionCoordinator:
 
     async def abort_expired(self, partition: int) -> int:
         """Abort a partition's transactions whose timeout has passed; their number."""
-        self._steps.look()
+        self._steps.sample()
         return sum([await self._expire(known) for known in await self.open.overdue(partition)])
 
     async def _expire(self, known: TransactionView) -> bool:

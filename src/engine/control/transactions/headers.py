@@ -103,7 +103,7 @@ class HeaderRecords:
 
         Time that the wall clock skipped since the end does not count.
         """
-        now_ms = steps.look()
+        now_ms = steps.sample()
         async for page in self._pages(INDEX_FINAL, *_until(partition, now_ms)):
             for view in map(view_of, page):
                 ended_ms = view.header.finalized_ms or 0

@@ -48,7 +48,7 @@ class OpenTransactions:
             if page:
                 await asyncio.sleep(0)  # there may be many, and the store may answer without yielding
         partition.views = views
-        ages = partition.ages.look({key: view.header.since_ms for key, view in views.items()}, began)
+        ages = partition.ages.update({key: view.header.since_ms for key, view in views.items()}, began)
         return [views[key] for key, age in ages.items() if age * 1000 >= views[key].header.span_ms]
 
     def left_s(self, view: TransactionView) -> float | None:

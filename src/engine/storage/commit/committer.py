@@ -47,7 +47,7 @@ from engine.storage.commit.groups import Group, Groups, fail_all
 from engine.storage.commit.ports import Counters, SegmentLog
 from engine.storage.commit.witness import WitnessWriter
 from engine.storage.disk.config import FSYNC, INTERVAL
-from engine.storage.disk.measures import Marks
+from engine.storage.disk.metrics import Marks
 from engine.storage.file.context import Context
 from engine.storage.file.format import State
 from engine.storage.file.logfile import LogFile, SyncFailed
@@ -97,7 +97,7 @@ class Committer:
         "_failure",
         "_idle",
         "_lease",
-        "_measures",
+        "_metrics",
         "_mode",
         "_phase",
         "_primary",
@@ -132,7 +132,7 @@ class Committer:
         # Fixed after it was made.
         self._segment = segment
         self._clock = context.clock
-        self._measures = context.measures
+        self._metrics = context.metrics
         self._commit_bytes_max = context.config.commit_bytes_max
         self._mode = mode
         self._lease = lease  # None: no other broker can own the segment
@@ -273,7 +273,7 @@ class Committer:
         else:
             if job.syncs:
                 self.counters.syncs += 1
-                self._measures.sync_s.observe(self._clock.monotonic() - job.begun)
+                self._metrics.sync_s.observe(self._clock.monotonic() - job.begun)
                 self._active.synced_offset, self._active.synced_position = job.offset, job.position
                 self._witness.synced()
             if self._mode == FSYNC:
@@ -326,9 +326,9 @@ class Committer:
         size = sum(g.size for g in groups)
         self.counters.commits += 1
         self.counters.commit_bytes += size
-        self._measures.trouble = None
-        self._measures.commit_bytes.observe(size)
-        self._measures.commit_appends.observe(sum(len(g.waiters) for g in groups))
+        self._metrics.trouble = None
+        self._metrics.commit_bytes.observe(size)
+        self._metrics.commit_appends.observe(sum(len(g.waiters) for g in groups))
         self.marks.add(groups[0].first_offset, self._clock.monotonic())
 
     def _tick(self) -> None:
@@ -351,7 +351,7 @@ class Committer:
 
     # From one file to the next
 
-    def _roll(self, new: LogFile, abandoned: LogFile | None) -> None:
+    def _roll(self, new: LogFile, abandoned: LogFile | None, *, closes: bool = True) -> None:
         """Create a new file and go on there. `abandoned`: the file before, after a failed sync."""
         self._move_to(Phase.CHANGING)
         old = self._active.file
@@ -363,7 +363,7 @@ class Committer:
                 return
             self.counters.rolls += 1
             self._segment.file_created(new)
-            if old is not None:
+            if old is not None and closes:
                 self._active.close_rolled(old, new.snapshot or b"")
             new.snapshot = None
             self._pump()
@@ -470,7 +470,7 @@ class Committer:
     def _report_trouble(self, error: BaseException) -> None:
         """The store counts as troubled until something is durable again, in any segment."""
         if isinstance(error, OSError | SyncFailed):
-            self._measures.trouble = (self._clock.monotonic(), str(error))
+            self._metrics.trouble = (self._clock.monotonic(), str(error))
 
     # Standing still
 
@@ -515,12 +515,24 @@ class Committer:
         """Make the closing block that was found at open durable once more. Raises StorageError."""
         await self._active.confirm()
 
-    async def replace(self) -> None:
-        """Go on in a new file, created now. Raises StorageError."""
+    async def end_file(self, *, closes: bool = True) -> None:
+        """Go on in a new file: now, if nothing is under way, or with the next append. Raises as replace() does."""
+        file, groups = self._active.file, self.groups
+        if not self.is_running or groups.file not in (None, file):
+            return  # a new one is planned
+        groups.go_on_in(None)
+        if groups.newest is not None:
+            return
+        await self.drain()  # all of a file is synced before the next one is created
+        if self._active.file is file and groups.file is None:
+            await self.replace(closes=closes)
+
+    async def replace(self, *, closes: bool = True) -> None:
+        """Go on in a new file, created now. `closes`: the one before gets a footer. StorageError."""
         self._check_not_stopped()
         new = self._segment.plan_file(self.groups.next_offset)
         self.groups.go_on_in(new)
-        self._roll(new, None)
+        self._roll(new, None, closes=closes)
         await self.drain()
         if self._active.file is not new:
             raise StorageError(f"{new.path} could not be created")

@@ -67,14 +67,14 @@ class WitnessWriter:
     def _wait_for_quiet(self, delay_s: float, then: Callable[[], None]) -> None:
         synced = self._active.synced_offset
 
-        def look() -> None:
+        def check() -> None:
             self._timer = None
             if self._active.synced_offset == synced:
                 then()
             else:
                 self.synced()
 
-        self._timer = asyncio.get_running_loop().call_later(delay_s, look)
+        self._timer = asyncio.get_running_loop().call_later(delay_s, check)
 
     def _write(self) -> None:
         """Not synced: a sync here could meet the error of an earlier write of data, and use it up unnoticed."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import struct
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 from pyroaring import BitMap64
 
@@ -18,7 +18,7 @@ from engine.errors import (
     InvalidArgumentError,
     UnsupportedError,
 )
-from engine.metadata.store import MetadataStore
+from engine.metadata.store import MetadataStore, Record
 from engine.storage.cursor.record import SavedRecord
 from engine.storage.file.owners import Lease
 
@@ -67,6 +67,12 @@ def owner_of(image: bytes) -> int:
     """The term in a stored cursor that unpack() accepted; 0 for none."""
     (version,) = struct.unpack_from("<I", image, 8)
     return int(_TERM.unpack_from(image, _HEAD.size)[0]) if version == _VERSION_TERM else 0
+
+
+def stored_cursor(metadata: MetadataStore, record: Record) -> Cursor:
+    """The cursor in a record, to be read and not saved. Raises CorruptionError, UnsupportedError."""
+    position, acked = unpack(record.value, record.key)
+    return Cursor(metadata, record.key, position, acked, record.stat.version)
 
 
 class Cursor:
@@ -135,6 +141,13 @@ class Cursor:
         """The number of offsets below `end_offset` that are not acknowledged."""
         above = self._acked.rank(end_offset - 1) if self._acked and end_offset > 0 else 0
         return max(0, end_offset - self._position - above)
+
+    def waiting(self, first: int, end: int, hidden: Callable[[int, int], BitMap64 | None]) -> int:
+        """The messages in [first, end) that are not acknowledged. `hidden(start, stop)`: offsets without a message."""
+        gone = self.backlog(first)  # deleted by retention, perhaps before the subscription was made
+        unacknowledged = max(0, self.backlog(end) - gone)
+        without = hidden(max(first, self._position), end) if unacknowledged else None
+        return unacknowledged if without is None else unacknowledged - self.unacked_of(without, end)
 
     def position_over(self, hidden: BitMap64) -> int:
         """The first offset that is neither acknowledged nor in `hidden`."""

@@ -10,7 +10,7 @@ from engine.clock import Clock
 from engine.storage.disk.buffers import ReadBuffers
 from engine.storage.disk.config import StorageConfig
 from engine.storage.disk.disk import Disk
-from engine.storage.disk.measures import Measures
+from engine.storage.disk.metrics import StorageMetrics
 from engine.storage.file.handles import Handles
 from engine.storage.file.tail import TailCache
 
@@ -28,7 +28,7 @@ class Context:
     rng: random.Random
     store: int = 0  # the id of the metadata that know the segments; 0: unknown
     generation: int = 0  # how often these metadata were started; 0: unknown
-    measures: Measures = field(default_factory=Measures)
+    metrics: StorageMetrics = field(default_factory=StorageMetrics)
     buffers: ReadBuffers = field(default_factory=ReadBuffers)
 
 

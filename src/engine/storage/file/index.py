@@ -43,6 +43,11 @@ class Index:
         for column in (self._offsets, self._positions, self._times):
             del column[keep:]
 
+    @property
+    def first_time_ms(self) -> int | None:
+        """The publish time of the file's first entry; None for none."""
+        return self._times[0] if self._times else None
+
     def position_before(self, offset: int, default: int) -> int:
         """The position of the last mark at or below an offset."""
         i = bisect_right(self._offsets, offset) - 1

@@ -134,6 +134,11 @@ class LogFile:
         return self.opening.first_offset
 
     @property
+    def is_empty(self) -> bool:
+        """Whether it holds no message that readers may see."""
+        return self.end_offset == self.first_offset
+
+    @property
     def sealed(self) -> bool:
         """Whether it ends its segment, forever."""
         return self.closing is not None and self.closing.state is State.SEALED

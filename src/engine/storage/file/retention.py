@@ -1,7 +1,7 @@
-"""Retention: which files of a segment may be deleted, and deleting them.
+"""Retention: which files of a segment may be deleted, when the newest one ends, and deleting them.
 
-Files go whole, the oldest first, and never the last one. A file goes if every subscription has acknowledged all of it
-(`min_offset`), and if it is past one of the limits:
+Files go whole, the oldest first. A file goes if every subscription has acknowledged all of it (`min_offset`), and if it
+is past one of the limits:
 
     oldest ──► newest    │ 0.log │ 900.log │ 1800.log │ 2700.log (last) │
     by time                its newest entry is older than retention_ms
@@ -9,46 +9,107 @@ Files go whole, the oldest first, and never the last one. A file goes if every s
 
 The first file that has to stay keeps all behind it, so that the log never has a hole. Each file is removed durably
 before the next one, for the same reason.
+
+The last file never goes: it says where the log goes on, and at its head what duplicate detection knew. So a slow
+segment, whose last file would hold its messages for years, gets a new one: an empty file that begins at the next
+offset. Then the old one goes as any other. A file ends when its oldest message is as old as the *span*, so that no
+message stays for longer than retention_ms and the span; and when it alone holds retention_bytes.
+
+    retention_ms             span, of messages in one file
+    up to 32 minutes         1 minute
+    more                     1/32 of it: 5 hours of 7 days
+    nothing acknowledged     at least 1 hour: while a subscription does not read, files need not be small
+
+An empty file never ends, and neither does any where there is no limit.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
+from typing import NamedTuple
 
 from engine.aio.workers import run
 from engine.clock import Ages
+from engine.limits import RETENTION_PARTS, RETENTION_SPAN_S_MIN, RETENTION_UNREAD_SPAN_S_MIN
 from engine.storage.disk.config import storage_error
 from engine.storage.file.context import Context
 from engine.storage.file.logfile import LogFile
 from engine.storage.file.owners import Lease
 
+OLDEST = -1  # the key, among ages by first offset, of the oldest message in the last file
+
+
+class Limits(NamedTuple):
+    """What is kept of acknowledged messages. None: no such limit."""
+
+    retention_ms: int | None
+    retention_bytes: int | None
+    round_s: float = 0.0  # between two looks: a file ends, and goes, up to so much later than it might
+
+    @property
+    def none(self) -> bool:
+        """Whether everything is kept for ever."""
+        return self.retention_ms is None and self.retention_bytes is None
+
+    def span_s(self, *, unread: bool = False) -> float:
+        """The age of its oldest message at which a file ends. `unread`: nothing of it is acknowledged."""
+        part_s = 0.0 if self.retention_ms is None else self.retention_ms / 1000 / RETENTION_PARTS
+        span_s = max(RETENTION_UNREAD_SPAN_S_MIN if unread else RETENTION_SPAN_S_MIN, part_s)
+        return max(0.0, span_s - 2 * self.round_s)
+
+    def due_s(self, newest_s: float | None, oldest_s: float | None) -> float | None:
+        """Seconds until the oldest file may go, or the last one has to end; below 0: since when. None: never.
+
+        `newest_s`: the age of the newest message in the oldest file, if others follow it. `oldest_s`: of the oldest
+        message in the last file, if it has any. What is limited by size may be due at any time.
+        """
+        if self.none or (newest_s is None and oldest_s is None):
+            return None
+        if self.retention_ms is None or self.retention_bytes is not None:
+            return -math.inf
+        gone_s = math.inf if newest_s is None else self.retention_ms / 1000 - newest_s
+        return min(gone_s, math.inf if oldest_s is None else self.span_s() - oldest_s)
+
 
 def ages_of(files: Sequence[LogFile], now_ms: int, ages: Ages[int] | None) -> dict[int, float]:
-    """Seconds since the newest entry of each file but the last, by first offset. `ages`: kept between calls."""
-    newest_ms = {file.first_offset: file.last_time_ms for file in files[:-1]}
+    """Seconds since the newest entry of each file, by first offset; under OLDEST, since the oldest of the last file.
+
+    Nothing of the last file if it is empty. `ages`: kept between calls.
+    """
+    began_ms = {file.first_offset: file.last_time_ms for file in files[:-1]}
+    last = files[-1]
+    oldest_ms = None if last.index is None or last.is_empty else last.index.first_time_ms
+    if oldest_ms is not None:
+        began_ms |= {last.first_offset: last.last_time_ms, OLDEST: oldest_ms}
     if ages is not None:
-        return ages.look(newest_ms)
-    return {offset: (now_ms - time_ms) / 1000 for offset, time_ms in newest_ms.items()}
+        return ages.update(began_ms)
+    return {key: (now_ms - time_ms) / 1000 for key, time_ms in began_ms.items()}
+
+
+def ends(last: LogFile, ages_s: Mapping[int, float], min_offset: int, limits: Limits) -> bool:
+    """Whether the log has to go on in a new file, so that the last one can go in time."""
+    age_s = ages_s.get(OLDEST)
+    if age_s is None or limits.none:
+        return False
+    unread = min_offset <= last.first_offset
+    surplus = limits.retention_bytes is not None and last.size_bytes >= limits.retention_bytes and not unread
+    return (limits.retention_ms is not None or surplus) and age_s >= limits.span_s(unread=unread)
 
 
 def files_to_delete(
-    files: Sequence[LogFile],
-    *,
-    min_offset: int,
-    ages_s: Mapping[int, float],
-    retention_ms: int | None,
-    retention_bytes: int | None,
+    files: Sequence[LogFile], *, min_offset: int, ages_s: Mapping[int, float], limits: Limits, last: bool = False
 ) -> list[LogFile]:
-    """The oldest files that hold only messages below `min_offset` and are past a limit; never the last file.
+    """The oldest files that hold only messages below `min_offset` and are past a limit.
 
-    `ages_s`: see ages_of(). `retention_ms`, `retention_bytes`: None for no limit.
+    `ages_s`: see ages_of(). `last`: the last file may be one of them; a new one will follow it.
     """
     size = sum(f.size_bytes for f in files)
     doomed: list[LogFile] = []
-    for file in files[:-1]:
+    for file in files if last else files[:-1]:
         size -= file.size_bytes
-        old = retention_ms is not None and ages_s[file.first_offset] * 1000 > retention_ms
-        surplus = retention_bytes is not None and size >= retention_bytes
+        old = limits.retention_ms is not None and ages_s[file.first_offset] * 1000 > limits.retention_ms
+        surplus = limits.retention_bytes is not None and size >= limits.retention_bytes
         if file.end_offset > min_offset or not (old or surplus):
             break
         doomed.append(file)

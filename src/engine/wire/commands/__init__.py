@@ -7,7 +7,14 @@ A command that expects an answer is a `Request`. All ids are chosen by the clien
 from __future__ import annotations
 
 from engine.wire.commands.codec import answer_to, decode, encode
-from engine.wire.commands.command import FEATURES, MAGIC, PROTOCOL_VERSION, SHORT_CIRCUIT_READS, Command
+from engine.wire.commands.command import (
+    FEATURES,
+    MAGIC,
+    PROTOCOL_VERSION,
+    SHORT_CIRCUIT_READS,
+    SUBSCRIPTION_CONTROL,
+    Command,
+)
 from engine.wire.commands.connection import Connect, Connected, Error, Ping, Pong, Success
 from engine.wire.commands.consuming import (
     Ack,
@@ -23,6 +30,7 @@ from engine.wire.commands.header import Answer, Answerable, Closing, Header, Par
 from engine.wire.commands.layouts import (
     AssignedSegment,
     Dag,
+    DeleteSubscription,
     Ring,
     ScalableTopicAssignment,
     ScalableTopicClose,
@@ -30,6 +38,7 @@ from engine.wire.commands.layouts import (
     ScalableTopicSubscribe,
     ScalableTopicUnsubscribe,
     ScalableTopicUpdate,
+    SeekSubscription,
     Segment,
 )
 from engine.wire.commands.producing import (
@@ -61,6 +70,7 @@ __all__ = [
     "MAGIC",
     "PROTOCOL_VERSION",
     "SHORT_CIRCUIT_READS",
+    "SUBSCRIPTION_CONTROL",
     "Ack",
     "Answer",
     "Answerable",
@@ -74,6 +84,7 @@ __all__ = [
     "Connect",
     "Connected",
     "Dag",
+    "DeleteSubscription",
     "EndTxn",
     "Ended",
     "Error",
@@ -104,6 +115,7 @@ __all__ = [
     "ScalableTopicUpdate",
     "SchemaVersion",
     "Schemas",
+    "SeekSubscription",
     "Segment",
     "SegmentFiles",
     "SegmentOffset",

@@ -10,8 +10,9 @@ MAGIC = "engine"
 # What this build can do; both sides send theirs, and use what both have. "proxy": a client reaches every broker over a
 # proxy, when it is told that it talks to one. "commit-behind-sends": END_TXN has the field `sent`.
 SHORT_CIRCUIT_READS = "short-circuit-reads"
+SUBSCRIPTION_CONTROL = "subscription-control"
 FEATURES = ("scalable-topics", "entry-buckets", "lz4", "zstd", "transactions", "proxy", "commit-behind-sends",
-            SHORT_CIRCUIT_READS)  # fmt: skip
+            SHORT_CIRCUIT_READS, SUBSCRIPTION_CONTROL)  # fmt: skip
 
 
 class Command(enum.IntEnum):
@@ -53,6 +54,8 @@ class Command(enum.IntEnum):
     CLOSE_CONSUMER = 37
     SEGMENT_OFFSET = 38
     SEGMENT_FILES = 39
+    SEEK_SUBSCRIPTION = 40
+    DELETE_SUBSCRIPTION = 41
 
     BROKER_CALL = 50
 

@@ -60,16 +60,21 @@ class Subscribe(Request[SubscribeSuccess], frozen=True, kw_only=True):
 
 
 class Flow(Header, frozen=True, kw_only=True):
-    """Adds credit. The broker sends while both are positive, whole entries, and may overshoot by one block."""
+    """Adds credit. The broker sends while both are positive, and may exceed the bytes by one block.
+
+    `window`: the consumer's present window in messages, where that follows its pace. The broker may exceed such a
+    window, where a part of an entry would cost too much.
+    """
 
     command = Command.FLOW
     consumer_id: int
     messages: int
     bytes: int
+    window: int | None = None
 
 
 class Message(Header, frozen=True, kw_only=True):
-    """Payload: whole entries of one segment in offset order. `salt` verifies their stamps.
+    """Payload: entries of one segment in offset order, or parts of them. `salt` verifies their stamps.
 
     `messages`: in the payload, without the skipped. For queue consumers `skip` lists inclusive offset ranges of these
     entries not to deliver, and `redelivered` lists [first, last, count] for messages whose redelivery count is not 0.

@@ -138,6 +138,23 @@ class ScalableTopicSubscribe(Request[ScalableTopicAssignment], frozen=True, kw_o
     created_ms: int | None = None
 
 
+class SeekSubscription(Request[None], frozen=True, kw_only=True):
+    """Move a subscription in all segments. `when`: "earliest" | "latest" | milliseconds."""
+
+    command = Command.SEEK_SUBSCRIPTION
+    topic: str
+    subscription: str
+    when: str | int
+
+
+class DeleteSubscription(Request[None], frozen=True, kw_only=True):
+    """Delete a subscription in all segments."""
+
+    command = Command.DELETE_SUBSCRIPTION
+    topic: str
+    subscription: str
+
+
 class ScalableTopicUnsubscribe(Request[None], frozen=True, kw_only=True):
     """It leaves. The rest names the consumer when it is not registered over this connection (any more)."""
 

@@ -15,7 +15,7 @@ class Place(Part, frozen=True, kw_only=True):
 
     `offset` is of what readers may see, `end` of what is durable: an open transaction lies between the two.
     `acknowledged`: the offset below which the subscription has acknowledged everything. `open_buckets`: those in which
-    something below the position that was given is not.
+    something below the position that was given is not. `backlog`: how many messages it has not acknowledged.
     """
 
     offset: Count
@@ -24,6 +24,7 @@ class Place(Part, frozen=True, kw_only=True):
     sealed: bool = False
     acknowledged: Count | UnsetType = UNSET
     open_buckets: list[Hash] | UnsetType = UNSET
+    backlog: Count | UnsetType = UNSET
 
 
 class SegmentOffset(Request[Place], frozen=True, kw_only=True):

@@ -40,6 +40,8 @@ _TYPES: tuple[type[Header], ...] = (
     consuming.CloseConsumer,
     segments.SegmentOffset,
     segments.SegmentFiles,
+    layouts.SeekSubscription,
+    layouts.DeleteSubscription,
     segments.BrokerCall,
     transactions.NewTxn,
     transactions.EndTxn,

@@ -25,10 +25,10 @@ REQUESTS_MAX = 1_000  # in flight on one connection; above it, no more frames ar
 REQUEST_BYTES_MAX = 256 * KIB  # of their headers, likewise
 
 
-class Teller(Protocol):
+class Updating(Protocol):
     """A session that sends updates to the peer, of which only the newest counts."""
 
-    def tell(self) -> None:
+    def send_update(self) -> None:
         """Send the newest update, if the peer does not have it."""
 
 
@@ -42,7 +42,7 @@ class Answers:
         self._count = 0
         self._bytes = 0  # of headers
         self._room: asyncio.Future[None] | None = None  # wakes requests whose answers wait
-        self._late: dict[Teller, None] = {}  # sessions whose updates wait, in order
+        self._late: dict[Updating, None] = {}  # sessions whose updates wait, in order
 
     @property
     def idle(self) -> bool:
@@ -128,10 +128,10 @@ class Answers:
                 self._room = asyncio.get_running_loop().create_future()
             await asyncio.shield(self._room)
 
-    def tell(self, session: Teller) -> None:
+    def send_update(self, session: Updating) -> None:
         """Let the session send its update now, or when the peer takes answers."""
         if self._connection.pressure.takes_answers:
-            session.tell()
+            session.send_update()
         else:
             self._late[session] = None
 
@@ -142,4 +142,4 @@ class Answers:
         while self._late and self._connection.pressure.takes_answers:
             session = next(iter(self._late))
             del self._late[session]
-            session.tell()
+            session.send_update()

@@ -27,7 +27,7 @@ class StorageStatistics:
     gaps: int  # runs of offsets given up, because a power cut or a failed sync may have taken their messages
 
 
-class Measures:
+class StorageMetrics:
     """The measurements of one store, taken once per commit, not per message."""
 
     __slots__ = ("commit_appends", "commit_bytes", "gaps", "sync_s", "torn_bytes", "torn_tails", "trouble")

@@ -1,0 +1,19 @@
+"""Parts of an entry: entries of their own, with consecutive messages of one that is too large for a consumer."""
+
+from collections.abc import Callable
+from typing import Any
+
+from typing_extensions import Buffer
+
+class OpenEntry:
+    def __init__(
+        self, entry: Buffer, salt: int, decompress: Callable[[int, Any, int], bytes] | None = None
+    ) -> None: ...
+    @property
+    def count(self) -> int: ...
+    @property
+    def first(self) -> int: ...
+    @property
+    def nbytes(self) -> int: ...
+    def part(self, start: int, stop: int) -> bytes: ...
+    def part_size(self, start: int, stop: int) -> int: ...

@@ -1,0 +1,195 @@
+"""`Stocktaking`: measures the closed segments that this broker answers for, in the background, and opens none.
+
+    every topic at the start, then what changes        closed segments of the topic that are this broker's
+    ───────────────────────────────────────────  ───►  ────────────────────────────────────────────────────
+    topics created, reshaped, deleted (a watch)         layout, cursors, transactions: the metadata
+    owners and brokers that change                      offsets and size: file headers (storage/file/extent.py)
+    subscriptions created and deleted                                 │
+    segments that were lost                                           ▼ Inventory
+
+A segment belongs to the broker that owns it, and without an owner to the one that placement names: of all brokers,
+exactly one answers for it. Topics are looked at one by one, paced, so that clients are served in between.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+
+from engine.aio.pace import Pace
+from engine.broker.hosting.inventory import stored_of
+from engine.broker.hosting.open_segments import OpenSegments
+from engine.broker.hosting.ownership import Ownership
+from engine.broker.hosting.topic_records import TopicRecords, read_topic
+from engine.control.base.ports import SegmentSpec, segment_spec
+from engine.control.base.topic_records import INDEX_TOPICS, ScalableTopicResources, topic_of_key
+from engine.errors import AlreadyClosedError, CorruptionError, EngineError, UnsupportedError
+from engine.metadata import keys
+from engine.metadata.following import follow
+from engine.metadata.store import Event, EventKind, MetadataStore, OutcomeUnknownError, Watch
+from engine.model.layout import SegmentLayout
+from engine.model.names import SegmentName, TopicName
+from engine.storage.file.extent import NO_FILES
+from engine.storage.store import SegmentStore
+
+log = logging.getLogger(__name__)
+
+AGAIN_S = 10.0  # until a topic whose records or files could not be read is looked at again
+
+
+class Stocktaking:
+    """Keeps `segments.inventory` current. Loop thread only."""
+
+    def __init__(
+        self, segments: OpenSegments, ownership: Ownership, store: SegmentStore, metadata: MetadataStore, pace: Pace
+    ) -> None:
+        """`pace`: of looking at one topic after the other."""
+        self._segments = segments
+        self._inventory = segments.inventory
+        self._ownership = ownership
+        self._store = store
+        self._metadata = metadata
+        self._resources = ScalableTopicResources(metadata)
+        self._pace = pace
+        self._due: dict[str, None] = {}  # keys of topics to be looked at, in order
+        self._stale: set[SegmentName] = set()  # whose records are to be taken again
+        self._moved: set[SegmentName] = set()  # opened, closed or deleted while a topic is being looked at
+        self._again = 0  # of them failed, and wait for another attempt
+        self._looking = False
+        self._incomplete = True  # topics may exist that were not seen yet
+        self._list = False  # all topics are to be looked at
+        self._wake = asyncio.Event()
+        segments.stirred = self._stirred
+        ownership.answering = self._answering
+        ownership.brokers.changed.append(self._brokers_changed)
+
+    @property
+    def waiting(self) -> int:
+        """The topics that are to be looked at. While there are any, the inventory may lack segments."""
+        return len(self._due) + self._again + self._looking + self._incomplete
+
+    # -- what happens ------------------------------------------------------------------------------------------------
+
+    def _stirred(self, name: SegmentName, stale: bool) -> None:
+        """The segment was opened, closed or deleted; `stale`: its record has to be taken anew."""
+        self._moved.add(name)
+        if stale:
+            self._stale.add(name)
+            self._look_at(keys.topic(name.topic))
+
+    def _answering(self, key: str, segment_id: int, elsewhere: bool) -> None:
+        """A segment has another owner, or none any more. `key`: of its topic."""
+        if elsewhere:
+            self._inventory.drop_id(topic_of_key(key), segment_id)
+        self._look_at(key)
+
+    def _brokers_changed(self) -> None:
+        """A broker came or left: placement names others for segments without an owner."""
+        self._list = self._incomplete = True
+        self._wake.set()
+
+    def _heard(self, event: Event) -> None:
+        """A topic was created, changed or deleted."""
+        if event.kind is EventKind.SNAPSHOT_END:
+            self._incomplete = self._list
+        else:
+            self._look_at(event.key)
+
+    def _look_at(self, key: str) -> None:
+        self._due[key] = None
+        self._wake.set()
+
+    # -- the loop ----------------------------------------------------------------------------------------------------
+
+    async def run(self) -> None:
+        """Runs until cancelled, or the metadata store is closed."""
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(self._follow())
+            tasks.create_task(self._look_at_all_due())
+
+    async def _follow(self) -> None:
+        def watch() -> Watch:
+            return self._metadata.watch_index(INDEX_TOPICS, "", keys.LAST)
+
+        def known() -> list[str]:
+            return [keys.topic(topic) for topic in self._inventory.topics]
+
+        await follow(self._metadata, watch, self._heard, known, what="the topics to be measured")
+
+    async def _look_at_all_due(self) -> None:
+        while True:
+            self._wake.clear()
+            if self._list:
+                await self._list_all()
+            while self._due:
+                key = next(iter(self._due))
+                await self._pace.turn()
+                del self._due[key]
+                self._looking = True
+                await self._look_safely(key)
+                self._looking = False
+            await self._wake.wait()
+
+    async def _list_all(self) -> None:
+        self._list = False
+        try:
+            async for topics in self._resources.topic_pages():
+                for topic in topics:
+                    self._due[keys.topic(topic)] = None
+        except (EngineError, OutcomeUnknownError) as e:
+            log.warning("the topics to be measured could not be listed: %s", e)
+            asyncio.get_running_loop().call_later(AGAIN_S, self._brokers_changed)
+        else:
+            self._incomplete = self._list
+
+    async def _look_safely(self, key: str) -> None:
+        try:
+            await self._look(topic_of_key(key))
+        except AlreadyClosedError:
+            return
+        except (EngineError, OutcomeUnknownError) as e:
+            log.warning("the segments of %s could not be measured: %s", topic_of_key(key), e)
+            self._again += 1
+            asyncio.get_running_loop().call_later(AGAIN_S, self._look_again, key)
+
+    def _look_again(self, key: str) -> None:
+        self._again -= 1
+        self._look_at(key)
+
+    # -- one topic ---------------------------------------------------------------------------------------------------
+
+    async def _look(self, topic: TopicName) -> None:
+        record = await self._metadata.get(keys.topic(topic))
+        layout = None if record is None else SegmentLayout.from_json(record.value)
+        if layout is None or layout.deleting:
+            self._inventory.keep(topic, ())
+            return
+        specs = [segment_spec(topic, layout, info) for info in layout.segments.values()]
+        mine = [spec for spec in specs if self._ownership.may_own(spec.name)]
+        self._inventory.keep(topic, [spec.name for spec in mine])
+        wanted = [s for s in mine if s.name in self._stale or self._inventory.get(s.name) is None]
+        if wanted:
+            self._moved.clear()
+            records = await read_topic(self._metadata, topic)
+            for spec in wanted:
+                self._stale.discard(spec.name)
+                await self._measure(spec, records)
+
+    async def _measure(self, spec: SegmentSpec, records: TopicRecords) -> None:
+        """Take the record of one segment, unless it was opened or closed meanwhile: then there is a newer one."""
+        name = spec.name
+        try:
+            extent = NO_FILES
+            if self._segments.peek(name) is None:
+                extent = await self._store.extent(name, spec.bucket_ends, records.born(name.segment_id))
+                if extent is NO_FILES:
+                    await self._segments.check_there(name)
+            hosted = self._segments.peek(name)
+            if hosted is not None:
+                self._inventory.put(stored_of(hosted, records.backlogs_in_open(hosted)))
+            elif name in self._moved:
+                self._look_at(keys.topic(name.topic))
+            else:
+                self._inventory.put(records.closed(spec, extent))
+        except (CorruptionError, UnsupportedError) as e:
+            self._segments.found_damaged(name, e)

@@ -1,0 +1,133 @@
+"""`engine topics policies`: get, set, unset; and what these have in common with `engine namespaces`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, TypeVar
+
+import click
+
+from engine.cli import lines, output
+from engine.cli.connection import connect, connection_options, json_option
+from engine.cli.values import duration, size, topic_name
+from engine.model.policies import FOR_EVER, TopicPolicies
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def retention_time(text: str) -> int:
+    """Whole seconds as typed: -1, 90, 36h, 7d."""
+    return FOR_EVER if text == str(FOR_EVER) else int(duration(text))
+
+
+def retention_size(text: str) -> int:
+    """Bytes as typed: -1, 50MB."""
+    return FOR_EVER if text == str(FOR_EVER) else size(text)
+
+
+def retention_options(command: F) -> F:
+    """Add --retention-time and --retention-size; None: not given."""
+    command = click.option(
+        "--retention-size", "retention_size_bytes", type=retention_size, metavar="BYTES",
+        help="Of acknowledged messages, per segment: 50MB; -1: no limit.",
+    )(command)  # fmt: skip
+    return click.option(
+        "--retention-time", "retention_time_s", type=retention_time, metavar="DURATION",
+        help="How long acknowledged messages are kept: 36h; -1: for ever.",
+    )(command)  # fmt: skip
+
+
+def given(options: Mapping[str, Any], what: str) -> dict[str, Any]:
+    """The policies that were given. Raises a usage error when there are none."""
+    policies = {name: value for name, value in options.items() if value is not None}
+    if not policies:
+        raise click.UsageError(f"give at least one policy; `engine {what} --all` leaves all to others")
+    return policies
+
+
+def names(texts: Iterable[str], known: Iterable[str]) -> list[str]:
+    """Policies as typed: retention-time. Raises a usage error for an unknown one."""
+    by_option = {_option(name): name for name in known}
+    for text in texts:
+        if text not in by_option:
+            raise click.BadParameter(f"a policy must be one of {', '.join(by_option)}, got {text!r}")
+    return [by_option[text] for text in texts]
+
+
+def _option(name: str) -> str:
+    return name.removesuffix("_s").removesuffix("_bytes").replace("_", "-")
+
+
+def print_policies(found: Mapping[str, Any], own: Mapping[str, Any], mine: str, as_json: bool) -> None:
+    """Those in effect, and which of them are said at this level."""
+    if as_json:
+        output.print_json(found)
+        return
+    output.print_table(
+        ["policy", "value", "said by"],
+        [
+            (_option(name), shown(name, value), mine if own[name] is not None else "others")
+            for name, value in found.items()
+        ],
+    )
+
+
+def shown(name: str, value: Any) -> str:
+    """A policy as people read it."""
+    if name == "retention_time_s":
+        return "for ever" if value == FOR_EVER else f"{value:,} s"
+    if name == "retention_size_bytes":
+        return "no limit" if value == FOR_EVER else output.size(value)
+    return output.show(value)
+
+
+@click.group("policies")
+def topics() -> None:
+    """How long a topic's messages are kept, where it differs from its namespace."""
+
+
+@topics.command()
+@click.argument("topic", type=topic_name)
+@json_option
+@connection_options
+def get(topic: str, url: str, data: str | None, as_json: bool) -> None:
+    """Show the policies in effect for a topic, and which of them it sets itself."""
+    with connect(url, data) as client:
+        found, own = client.admin.get_topic_policies(topic), client.admin.get_topic_policies(topic, own=True)
+    print_policies(found, own, "topic", as_json)
+
+
+@topics.command("set")
+@click.argument("topic", type=topic_name)
+@retention_options
+@connection_options
+def set_policies(topic: str, url: str, data: str | None, **options: Any) -> None:
+    """Set policies of a topic; those not given stay.
+
+    Example: engine topics policies set orders --retention-time 36h
+    """
+    policies = given(options, "topics policies unset TOPIC")
+    with connect(url, data) as client:
+        client.admin.set_topic_policies(topic, policies)
+    lines.say(f"set {', '.join(map(_option, policies))} of {topic}")
+
+
+@topics.command()
+@click.argument("topic", type=topic_name)
+@click.argument("policies", nargs=-1, metavar="[POLICY]...")
+@click.option("--all", "everything", is_flag=True, help="All of them.")
+@connection_options
+def unset(topic: str, policies: tuple[str, ...], everything: bool, url: str, data: str | None) -> None:
+    """Leave policies of a topic to its namespace again.
+
+    Example: engine topics policies unset orders retention-time
+    """
+    said = names(policies, TopicPolicies().to_mapping())
+    if bool(said) == everything:
+        raise click.UsageError("name policies, or give --all")
+    with connect(url, data) as client:
+        if everything:
+            client.admin.remove_topic_policies(topic)
+        else:
+            client.admin.set_topic_policies(topic, dict.fromkeys(said))
+    lines.say(f"{topic} leaves {'all policies' if everything else ', '.join(policies)} to its namespace")

@@ -1,0 +1,1 @@
+"""What new users do first, as they would do it."""
