@@ -3,7 +3,7 @@
     python benchmarks/slow_topics.py --topics 10000 --hours 48
 
 Each topic gets one message every `--every` hours, and is closed in between, as one that is idle. Syncs are counted, and
-not carried out. The table says, for each hour of the last day: log files, bytes, and syncs for a topic.
+not carried out. The table says for each hour: log files, bytes, and syncs for a topic.
 """
 
 from __future__ import annotations
@@ -72,8 +72,8 @@ def an_entry(sequence: int) -> bytes:
     return bytes(batcher.take()[0].data)
 
 
-async def measure(root: Path, topics: int, hours: int, every: int, retention_s: float) -> list[tuple[int, ...]]:
-    """(hour, log files, bytes of them, syncs of files, of directories, segments opened) for each hour."""
+async def measure(root: Path, topics: int, hours: int, every: int, retention_s: float) -> None:
+    """Print a line for each hour."""
     disk, clock = CountedDisk(), FakeClock()
     config = BrokerConfig(retention_time=retention_s, segment_idle_time=None, retention_interval=HOUR_S / 120)
     broker = Broker(root, config=config, disk=disk, clock=clock, rng=random.Random(1))
@@ -90,7 +90,7 @@ async def measure(root: Path, topics: int, hours: int, every: int, retention_s: 
         return await load(spec, create)
 
     broker.segments._load = counted  # type: ignore[method-assign]
-    rows = []
+    print("hour     files    bytes/topic  file syncs/topic  directory syncs/topic  opens/topic")
     for hour in range(hours):
         before, opened = disk.counts.copy(), 0
         for i in range(hour % every, topics, every):
@@ -103,12 +103,20 @@ async def measure(root: Path, topics: int, hours: int, every: int, retention_s: 
         clock.advance(HOUR_S)
         broker.parts.retention._sweeps = 0  # the search that comes once in an hour
         await broker.parts.retention.sweep()
-        files = [entry for entry in root.glob("segments/*/*/*/*/*.log")]
+        files, size = files_below(root)
         done = disk.counts - before
-        size = sum(file.stat().st_size for file in files)
-        rows.append((hour, len(files), size, done["syncs"], done["directory syncs"], opened))
+        print(
+            f"{hour:4} {files:9,} {size / topics:14,.0f} {done['syncs'] / topics:17.2f} "
+            f"{done['directory syncs'] / topics:22.2f} {opened / topics:12.2f}",
+            flush=True,
+        )
     await broker.close()
-    return rows
+
+
+def files_below(root: Path) -> tuple[int, int]:
+    """How many log files, and their bytes."""
+    sizes = [file.stat().st_size for file in root.glob("segments/*/*/*/*/*.log")]
+    return len(sizes), sum(sizes)
 
 
 def main() -> None:
@@ -118,14 +126,9 @@ def main() -> None:
     parser.add_argument("--every", type=int, default=24, help="hours between two messages of a topic")
     parser.add_argument("--retention-hours", type=float, default=24.0)
     said = parser.parse_args()
+    retention_s = said.retention_hours * HOUR_S
     with tempfile.TemporaryDirectory() as directory:
-        rows = asyncio.run(
-            measure(Path(directory), said.topics, said.hours, said.every, said.retention_hours * HOUR_S)
-        )
-    print("hour     files    bytes/topic  file syncs/topic  directory syncs/topic  opens/topic")
-    for hour, files, size, syncs, directory_syncs, opened in rows:
-        n = said.topics
-        print(f"{hour:4} {files:9,} {size / n:14,.0f} {syncs / n:17.2f} {directory_syncs / n:22.2f} {opened / n:12.2f}")
+        asyncio.run(measure(Path(directory), said.topics, said.hours, said.every, retention_s))
 
 
 if __name__ == "__main__":

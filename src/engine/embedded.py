@@ -11,13 +11,17 @@ from collections.abc import Generator, Mapping
 from os import PathLike
 from typing import Any
 
+from engine.aio.workers import Submits
 from engine.broker.server import Broker
 from engine.broker.settings.config import BrokerConfig
 from engine.broker.settings.doors import check_exposed
 from engine.client.local import LocalClient, address
+from engine.clock import Clock
 from engine.errors import InvalidArgumentError, InvalidConfigurationError
+from engine.storage.disk.memory import MemoryDisk
 from engine.sync import Client
 
+MEMORY = ":memory:"
 PORT = 6650
 ADMIN_PORT = 8080
 
@@ -30,7 +34,9 @@ class AsyncEngine(LocalClient):
     """A client whose broker is in this process. Made by `open_async`; closing it closes the broker."""
 
     def __init__(self, broker: Broker, *, threadsafe: bool) -> None:
-        super().__init__(broker.accept_local, broker.service_url, broker.admin, threadsafe=threadsafe)
+        super().__init__(
+            broker.accept_local, broker.service_url, broker.admin, threadsafe=threadsafe, clock=broker.clock
+        )
         self._broker = broker
 
     @property
@@ -55,7 +61,7 @@ class Engine(Client):
     """A blocking client whose broker is in this process. Made by `open`; usable with `with`."""
 
     def __init__(self, path: Path, listen: Address, admin: Address, config: Config) -> None:
-        self._begin(lambda: _open(path, listen, admin, config, threadsafe=True))
+        self._begin(lambda: open_engine(path, listen, admin, config, threadsafe=True))
 
     @property
     def admin_url(self) -> str | None:
@@ -67,6 +73,7 @@ class Engine(Client):
 def open(path: Path, *, listen: Address = None, admin: Address = None, config: Config = None) -> Engine:  # noqa: A001
     """Open (or create) the data directory `path`, in this process, on a thread of its own.
 
+    ":memory:" is no directory: the engine's disk is memory, an own one for each call, which ends with close().
     `listen`: "host:port" to serve clients of other processes as well; `admin`: "host:port" of the REST API. Port 0
     takes a free one; an address that other machines reach needs `auth_token` or `insecure` in the configuration.
     `config`: a BrokerConfig, a mapping of its fields, or the path of a TOML file. Raises DataDirectoryBusyError,
@@ -89,7 +96,7 @@ class Opening:
         self._engine: AsyncEngine | None = None
 
     def __await__(self) -> Generator[Any, None, AsyncEngine]:
-        return _open(*self._what, threadsafe=False).__await__()
+        return open_engine(*self._what, threadsafe=False).__await__()
 
     async def __aenter__(self) -> AsyncEngine:
         self._engine = await self
@@ -100,7 +107,20 @@ class Opening:
             await self._engine.close()
 
 
-async def _open(path: Path, listen: Address, admin: Address, config: Config, *, threadsafe: bool) -> AsyncEngine:
+async def open_engine(
+    path: Path,
+    listen: Address,
+    admin: Address,
+    config: Config,
+    *,
+    threadsafe: bool,
+    clock: Clock | None = None,
+    executor: Submits | None = None,
+) -> AsyncEngine:
+    """open() on the running loop. `threadsafe`: whether native methods of producers are called on other threads.
+
+    `clock`, `executor`: for tests; default: the machine's clocks, threads.
+    """
     if not isinstance(path, str | PathLike):
         raise InvalidArgumentError(f"path must be the path of a directory, got {type(path).__name__}")
     served_at = None if listen is None else address(listen, PORT)
@@ -109,7 +129,8 @@ async def _open(path: Path, listen: Address, admin: Address, config: Config, *, 
     for at in (served_at, admin_at):
         if at is not None:
             await check_exposed(at[0], loaded)
-    broker = Broker(pathlib.Path(path), config=loaded)
+    disk = MemoryDisk() if path == MEMORY else None
+    broker = Broker(pathlib.Path(path), config=loaded, disk=disk, clock=clock, executor=executor)
     try:
         await broker.start()
         if admin_at is not None:

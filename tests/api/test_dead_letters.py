@@ -105,7 +105,7 @@ async def test_41_receives_end_at_once_although_dead_letters_are_on_their_way(cl
     consumer = await client.queue_consumer("t", "s", initial_position="earliest", nack_backoff=0, dead_letter=policy)
     on_its_way, may_end = asyncio.Event(), asyncio.Event()
 
-    async def publish_slowly(message: engine.Message) -> None:
+    async def publish_slowly(message: engine.Message, failure: object) -> None:
         on_its_way.set()
         await may_end.wait()
 

@@ -85,6 +85,21 @@ async def test_a_consumer_that_acknowledges_nothing_gets_more_when_it_asks(clien
             assert sorted(message.value for message in found) == values
 
 
+async def test_a_topic_that_leaves_gives_its_part_of_the_window_back(client: engine.AsyncClient):
+    for topic in ("t", "u"):
+        async with await client.producer(topic) as producer:
+            await producer.send(b"v")
+    options: Any = {"initial_position": "earliest", "receive_queue_size": 2}
+    async with await client.queue_consumer(["t", "u"], "s", **options) as several:
+        found = [await several.receive(timeout=30) for _ in range(2)]
+        assert several.permits.held == 2
+        [left] = [member for member in several._members.values() if member.topic == found[0].topic]
+        await left.close()
+        assert several.permits.held == 1
+        await several.acknowledge(found[1])
+        assert several.permits.held == 0
+
+
 @pytest.mark.parametrize("size", [0, -1, 1.5, "many", None, True])
 async def test_a_window_is_a_number_or_auto(client: engine.AsyncClient, size: Any):
     for kind in ("stream", "checkpoint", "queue"):

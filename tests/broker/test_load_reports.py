@@ -19,6 +19,7 @@ from engine.errors import StorageError
 from engine.metadata import keys
 from engine.metadata.memory import MemoryMetadataStore
 from engine.metadata.store import OutcomeUnknownError, Stat
+from engine.model.autoscale import AutoScalePolicy
 from engine.model.hashrange import HashRange
 from engine.model.load import ReportedLoad, SegmentLoadStats
 from engine.model.names import TopicName
@@ -114,6 +115,35 @@ async def test_semantics_32_a_steady_segment_writes_once():
     await bench.pass_time(per_look=100, looks=100)
     assert bench.store.written == 1
     assert await bench.rates() == SegmentLoadStats(10.0, 100.0, 20.0, 200.0)
+
+
+@virtual
+async def test_a_topics_policy_says_how_often_and_from_which_change_on_its_segments_report():
+    usual, own = OpenSegment(), OpenSegment(1)
+    own.name = TopicName.parse("own").segment(RING, 1)
+    bench = Bench(usual, own)
+    policies = {own.name.topic: AutoScalePolicy(load_report_interval=2.0, load_report_rate_change_threshold=9.0)}
+
+    async def policy(topic: TopicName) -> AutoScalePolicy:
+        return policies.get(topic, AutoScalePolicy())
+
+    hosting: Any = bench.segments
+    reports = LoadReports(hosting, bench.store, interval=10.0, threshold=0.25, policy=policy)
+    looks: dict[int, list[float]] = {0: [], 1: []}
+    time = asyncio.get_running_loop().time
+    running = asyncio.create_task(reports.run())
+    for _ in range(60):
+        await asyncio.sleep(1.0)
+        for segment in bench.segments:
+            segment.come(10)
+        for reporter in reports._reporters.values():
+            looks[reporter.hosted.name.segment_id].append(reporter.sampled)
+    running.cancel()
+    often = {i: len(set(sampled)) for i, sampled in looks.items()}
+    assert 4 <= often[0] <= 7
+    assert often[1] >= 20
+    assert reports._reporters[own].threshold == 9.0  # type: ignore[index]
+    assert time() >= 60
 
 
 @virtual

@@ -105,10 +105,10 @@ async def test_a_topic_that_becomes_idle_is_looked_at_again_before_the_next_sear
             await look()
         assert await look() == 0
         assert len(opened) == 2
-        assert len((await broker.segments.find_aging([SegmentName.parse(segment).topic]))) == 0
+        assert not await broker.segments.find_aging([SegmentName.parse(segment).topic])
 
 
-async def test_a_segment_of_which_nothing_can_go_is_not_opened_in_every_search(start_broker, later, monkeypatch) -> None:
+async def test_a_segment_of_which_nothing_can_go_is_not_opened_often(start_broker, later, monkeypatch) -> None:
     async with start_broker(retention_time=60.0) as broker:
         peer, look = await Peer.connect(broker), broker.parts.retention.sweep
         segment = await peer.segment("orders")

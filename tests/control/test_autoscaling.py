@@ -384,3 +384,34 @@ def test_all_of_it_is_in_the_statistics_of_the_control_plane() -> None:
         await service.close()
 
     asyncio.run(run())
+
+
+@virtual
+async def test_a_topic_is_judged_as_often_as_its_own_policy_says() -> None:
+    brokers = Brokers(auto_scale_interval=NEVER_S)
+    service = await brokers.start("a")
+    await service.create_topic(TOPIC, auto_scale={"split_cooldown": 0.0})
+    await report(brokers, 5_000)
+    await service.scaling.set_policy(TOPIC, AutoScalePolicyOverride.of({"auto_scale_interval": "5s"}))
+    await asyncio.sleep(1)
+    assert await shape(brokers) == [4]
+    await report(brokers, 20_000)
+    await asyncio.sleep(6)
+    assert len(await shape(brokers)) == 2
+    await service.close()
+
+
+@virtual
+async def test_a_topic_is_judged_no_more_often_than_its_own_policy_says() -> None:
+    brokers = Brokers(auto_scale_interval=10.0)
+    service = await brokers.start("a")
+    await service.create_topic(TOPIC)
+    await report(brokers, 5_000)
+    await service.scaling.set_policy(TOPIC, AutoScalePolicyOverride.of({"auto_scale_interval": 600}))
+    await asyncio.sleep(1)
+    await report(brokers, 20_000)
+    await asyncio.sleep(500)
+    assert await shape(brokers) == [4]
+    await asyncio.sleep(130)
+    assert len(await shape(brokers)) == 2
+    await service.close()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections import Counter
 
 import pytest
@@ -40,4 +41,4 @@ def test_a_named_producer_that_resumes_sends_a_message_where_it_was_sent_before(
 def test_an_unnamed_producer_takes_the_segments_in_turn() -> None:
     segments = [segment for segment, _ in routes("x", 400, steady=False)]
     assert Counter(segments) == {0: 100, 1: 100, 2: 100, 3: 100}
-    assert len(set(zip(segments, segments[1:], strict=False))) == 4
+    assert len(set(itertools.pairwise(segments))) == 4

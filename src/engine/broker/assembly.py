@@ -115,6 +115,7 @@ def build(base: Foundation, observed: Observed) -> Parts:
         interval=config.scalable_topic_load_report_interval,
         threshold=config.scalable_topic_load_report_rate_change_threshold,
         loaded=service.scaling.loaded,
+        policy=service.scaling.effective,
     )
     retention = RetentionLoop(service, segments, subscriptions, config, base.clock, admin.prune_segment)
     stocktaking = Stocktaking(segments, members.ownership, base.store, base.metadata, base.memory.list_pace)

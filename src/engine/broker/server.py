@@ -46,6 +46,7 @@ from engine.metadata.store import MetadataStore
 from engine.model.identity import Identity
 from engine.storage.disk.config import storage_error
 from engine.storage.disk.disk import Disk, OsDisk
+from engine.storage.disk.memory import MemoryDisk
 from engine.storage.disk.metadata_commits import NativeCommits
 from engine.storage.disk.workers import NativeWorkers
 from engine.storage.store import SegmentStore
@@ -68,7 +69,7 @@ class Broker:
     """One broker on one data directory. Loop thread only.
 
     Dependencies that are not handed in (metadata store, disk, clock, executor) are the machine's, made by start() and
-    closed by close(). Those handed in belong to the caller.
+    closed by close(). Those handed in belong to the caller. On a MemoryDisk the metadata are in memory too.
     """
 
     def __init__(
@@ -104,6 +105,7 @@ class Broker:
         self._connector = connector
         self._executor = executor
         self._own_metadata: SqliteMetadataStore | None = None
+        self._records_in_memory: MemoryMetadataStore | None = None
         self._own_workers: NativeWorkers | None = None
         # Made by start().
         self.store: SegmentStore
@@ -227,7 +229,10 @@ class Broker:
             executor = self._own_workers = NativeWorkers()
         metadata = self._metadata
         if metadata is None:
-            metadata = self._own_metadata = await self._open_metadata(executor)
+            if isinstance(self._disk, MemoryDisk):  # records end with the disk
+                metadata = self._records_in_memory = MemoryMetadataStore(self.clock)
+            else:
+                metadata = self._own_metadata = await self._open_metadata(executor)
         self.metadata = metadata
         store = self.store = self._segment_store(metadata, executor)
         await check_explained(store, metadata, str(self._data), shared=self.shared)
@@ -334,6 +339,8 @@ class Broker:
     async def _release(self) -> None:
         if self._own_metadata is not None:
             await self._own_metadata.close()
+        if self._records_in_memory is not None:
+            await self._records_in_memory.close()
         if self._own_workers is not None:
             self._own_workers.close()
 

@@ -11,9 +11,9 @@ import click
 from engine.cli import lines, output
 from engine.cli.connection import connect, connection_options, json_option
 from engine.cli.values import duration, key_values, namespace_name, size, topic_name
-from engine.limits import MIB
-from engine.model.autoscale import NAMES, AutoScalePolicyOverride
+from engine.model.autoscale import NAMES, AutoScalePolicyOverride, is_share, is_size, is_time
 from engine.model.names import TopicName
+from engine.model.units import share
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -25,9 +25,19 @@ def field_type(name: str) -> tuple[Any, str]:
     """The parser of a field of the policy, and its metavar in the help."""
     if name in WHOLE:
         return click.INT, "N"
-    if "bytes_rate" in name:
+    if is_size(name):
         return size, "BYTES/S"
+    if is_share(name):
+        return part, "SHARE"
     return (click.FLOAT, "MESSAGES/S") if "msg_rate" in name else (duration, "DURATION")
+
+
+def part(text: str) -> float:
+    """A share as typed: 25%, 0.25."""
+    found = share(text)
+    if found is None:
+        raise click.BadParameter(f"a share must be like 25% or 0.25, got {text!r}")
+    return found
 
 
 def policy_options(command: F) -> F:
@@ -195,9 +205,8 @@ def cause_text(cause: Mapping[str, Any] | None) -> str:
     """The rate for which a segment was split."""
     if cause is None:
         return ""
-    unit = "MiB/s" if "bytes" in cause["rate"] else "messages/s"
-    value, threshold = (cause[name] / (MIB if "bytes" in cause["rate"] else 1) for name in ("value", "threshold"))
-    return f" ({cause['rate']}: {value:,.1f} {unit}, above {threshold:,.1f})"
+    value, threshold = (shown(f"split_{cause['rate']}_threshold", cause[name]) for name in ("value", "threshold"))
+    return f" ({cause['rate']} of {value}, above {threshold})"
 
 
 def counts_text(counts: Mapping[str, int]) -> str:
@@ -221,8 +230,10 @@ def policy_rows(
 
 def shown(name: str, value: Any) -> str:
     """A field's value with its unit."""
-    if "bytes_rate" in name:
+    if is_size(name):
         return f"{output.size(value)}/s"
+    if is_share(name):
+        return f"{value:.0%}"
     if "msg_rate" in name:
         return f"{value:,.0f} messages/s"
-    return f"{value:g} s" if name.endswith(("cooldown", "window")) else output.show(value)
+    return f"{value:g} s" if is_time(name) else output.show(value)

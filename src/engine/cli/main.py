@@ -23,6 +23,7 @@ COMMANDS = {
     "brokers": "engine.cli.brokers",
     "produce": "engine.cli.produce",
     "consume": "engine.cli.consume",
+    "dead-letters": "engine.cli.dead_letters",
     "perf": "engine.cli.perf",
     "inspect": "engine.cli.inspect",
     "top": "engine.cli.top",

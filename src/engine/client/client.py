@@ -54,7 +54,6 @@ from engine.limits import (
     CLIENT_MEMORY_MAX,
     OPERATION_TIMEOUT_S,
     PENDING_BYTES_MAX,
-    RECEIVE_QUEUE_MESSAGES,
     SEND_TIMEOUT_S,
     TRANSACTION_TIMEOUT_S,
 )
@@ -250,8 +249,12 @@ class AsyncClient:
         Raises as stream_consumer.
         """
         check_name(subscription, "subscription name")
-        more: dict[str, Any] = {"schema": schema, "on_corrupt": on_corrupt, "priority": priority}
-        more["create_topic"] = create
+        more: dict[str, Any] = {
+            "schema": schema,
+            "on_corrupt": on_corrupt,
+            "priority": priority,
+            "create_topic": create,
+        }
         options = self._consumer_options(name, subscription, initial_position, receive_queue_size, **more)
         queue = QueueOptions(ack_timeout=ack_timeout, nack_backoff=backoff_of(nack_backoff), dead_letter=dead_letter)
         topics = chosen(topic, namespace, properties, pattern)
@@ -394,7 +397,7 @@ class AsyncClient:
         buckets: tuple[int, int] | None = None,
         keys: Iterable[bytes | str] | None = None,
         skip_deleted: bool = False,
-        receive_queue_size: int = RECEIVE_QUEUE_MESSAGES,
+        receive_queue_size: int | Literal["auto"] = "auto",
         on_corrupt: str = "stop",
     ) -> AsyncRangeReader:
         """Reads `ranges`, {segment id: (first offset, offset behind the last)}, and ends.

@@ -39,6 +39,9 @@ class AutoScaling:
     def loaded(self, topic: TopicName) -> None:
         """A segment here carries load: its topic must have a leader, or it would never scale."""
         self._loaded.add(topic)
+        controller = self._controllers.get(topic)
+        if controller is not None:
+            controller.scaling.loaded()
 
     async def _tick(self) -> None:
         while True:
@@ -56,7 +59,7 @@ class AutoScaling:
             return
         try:
             if await self._resources.load_leader(topic) is None and (await self.effective(topic)).enabled:
-                (await self._controllers.lead(topic)).scaling.tick()
+                (await self._controllers.lead(topic)).scaling.evaluate()
         except (NotOwnerError, NotFoundError, AlreadyClosedError):
             return
         except EngineError as e:

@@ -266,8 +266,8 @@ class ScalableTopicService:
         return await self._reshape(topic, lambda layout: plan_split(layout, segment_id))
 
     async def merge_segments(self, topic: str | TopicName, first_id: int, second_id: int) -> TopicView:
-        """Merge two neighbours into one, which has the subscriptions of both, and at most `max_buckets` of the policy, or
-        as many buckets as one of them has. Raises as split_segment() does.
+        """Merge two neighbours into one, which has the subscriptions of both, and the sum of their buckets: at most
+        `max_buckets` of the policy, or as many as one of them has. Raises as split_segment() does.
         """
         most = (await self.scaling.effective(TopicName.parse(topic))).max_buckets
         return await self._reshape(topic, lambda layout: plan_merge(layout, first_id, second_id, most))

@@ -12,7 +12,7 @@ import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
 from engine.errors import EngineError
-from engine.model.autoscale import NAMES, AutoScalePolicy, is_size, is_time
+from engine.model.autoscale import NAMES, AutoScalePolicy, is_share, is_size, is_time
 
 Natural = Annotated[int, Meta(ge=0)]
 Rate = Annotated[float, Meta(ge=0)]
@@ -305,7 +305,9 @@ _OF_TEXT: dict[str, Any] = {
     "float": Annotated[float, Meta(ge=0)],
 }
 _TYPES = {field.name: _OF_TEXT[str(field.type)] for field in fields(AutoScalePolicy) if field.name in NAMES}
-_TYPES |= {name: kind | str for name, kind in _TYPES.items() if is_time(name) or is_size(name)}  # "1m", "50MB"
+_TYPES |= {
+    name: kind | str for name, kind in _TYPES.items() if is_time(name) or is_size(name) or is_share(name)
+}  # "1m", "50MB"
 
 AutoScaleOverrides = msgspec.defstruct(
     "AutoScaleOverrides",

@@ -277,17 +277,24 @@ class AdminMethods(ABC):
         """Let the broker decide."""
         await self._ask(operations.REMOVE_NAMESPACE_AUTO_SCALE_POLICY, namespace)
 
-    async def get_metrics(self) -> str:
-        """The metrics of the broker that answers, as Prometheus text."""
-        return await self._ask(operations.GET_METRICS)
-
     async def get_dynamic_configuration(self) -> dict[str, Any]:
         """What was set at run time, by the keys of the configuration."""
         return await self._ask(operations.GET_DYNAMIC_CONFIGURATION)
 
+    async def get_metrics(self) -> str:
+        """The metrics of the broker that answers, as Prometheus text."""
+        return await self._ask(operations.GET_METRICS)
+
     async def get_runtime_configuration(self) -> dict[str, Any]:
         """What is in effect on the broker that answers, of all that may be set at run time."""
         return await self._ask(operations.GET_RUNTIME_CONFIGURATION)
+
+    async def remove_dynamic_configuration(self, name: str) -> None:
+        """Go back to what each broker was started with.
+
+        Raises InvalidArgumentError (it cannot be set at run time).
+        """
+        await self._ask(operations.REMOVE_DYNAMIC_CONFIGURATION, name)
 
     async def set_dynamic_configuration(self, name: str, value: str | float) -> None:
         """Set a limit for all brokers, at once and over restarts, whatever they were started with.
@@ -296,10 +303,3 @@ class AdminMethods(ABC):
         may have a unit. Raises InvalidArgumentError (it cannot be set at run time), InvalidConfigurationError (value).
         """
         await self._ask(operations.SET_DYNAMIC_CONFIGURATION, name, value)
-
-    async def remove_dynamic_configuration(self, name: str) -> None:
-        """Go back to what each broker was started with.
-
-        Raises InvalidArgumentError (it cannot be set at run time).
-        """
-        await self._ask(operations.REMOVE_DYNAMIC_CONFIGURATION, name)

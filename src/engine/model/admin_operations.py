@@ -11,15 +11,41 @@ from typing import Any
 from engine.errors import (
     AlreadyExistsError,
     InvalidArgumentError,
-    InvalidConfigurationError,
     NotFoundError,
-    StorageError,
     TransactionConflictError,
     TransactionNotFoundError,
     UnsupportedError,
 )
 from engine.limits import BUCKETS_PER_SEGMENT_MAX, SEGMENTS_PER_TOPIC_MAX
 from engine.model import admin_answers as answers
+from engine.model.admin_broker_operations import BROKER_OPERATIONS
+from engine.model.admin_broker_operations import (
+    GET_DESCRIPTION as GET_DESCRIPTION,
+)
+from engine.model.admin_broker_operations import (
+    GET_DYNAMIC_CONFIGURATION as GET_DYNAMIC_CONFIGURATION,
+)
+from engine.model.admin_broker_operations import (
+    GET_HEALTH as GET_HEALTH,
+)
+from engine.model.admin_broker_operations import (
+    GET_METRICS as GET_METRICS,
+)
+from engine.model.admin_broker_operations import (
+    GET_READINESS as GET_READINESS,
+)
+from engine.model.admin_broker_operations import (
+    GET_RUNTIME_CONFIGURATION as GET_RUNTIME_CONFIGURATION,
+)
+from engine.model.admin_broker_operations import (
+    LIST_DYNAMIC_CONFIGURATION as LIST_DYNAMIC_CONFIGURATION,
+)
+from engine.model.admin_broker_operations import (
+    REMOVE_DYNAMIC_CONFIGURATION as REMOVE_DYNAMIC_CONFIGURATION,
+)
+from engine.model.admin_broker_operations import (
+    SET_DYNAMIC_CONFIGURATION as SET_DYNAMIC_CONFIGURATION,
+)
 from engine.model.admin_dictionaries import TopicMetadata, TopicStatistics
 from engine.model.admin_parameters import (
     KINDS,
@@ -27,7 +53,6 @@ from engine.model.admin_parameters import (
     Choice,
     Flag,
     Instant,
-    Kind,
     Namespace,
     Offset,
     Overrides,
@@ -37,7 +62,6 @@ from engine.model.admin_parameters import (
     Seconds,
     Segment,
     SegmentText,
-    Setting,
     Subscription,
     Subscriptions,
     Topic,
@@ -58,7 +82,6 @@ _SUBSCRIPTION_PATH = _TOPIC_PATH + "/subscriptions/{subscription}"
 _SEGMENT_PATH = "/admin/v2/segments/{tenant}/{namespace}/{topic}/{descriptor}"
 _NAMESPACE_PATH = "/admin/v2/namespaces/{tenant}/{namespace}"
 _TRANSACTIONS_PATH = "/admin/v2/transactions"
-_SETTINGS_PATH = "/admin/v2/brokers/configuration"
 
 # What parts of paths are.
 PARTS = {
@@ -84,12 +107,10 @@ _OVERRIDES = Parameter("policy", Overrides(), Where.BODY)
 _OWN = Parameter(
     "own", Flag(), Where.QUERY, default=False, keyword=True, says="only what it says itself, null for nothing"
 )
-_SETTING = Parameter("name", Kind(), Where.PATH)
 
 _NOTHING = Result[None]("None", type(None))
 _METADATA = Result[TopicMetadata]("TopicMetadata", dict, answers.TopicMetadata)
 _POLICIES = Result[dict[str, Any]]("dict[str, Any]", dict, answers.NamespacePolicy)
-_SETTINGS = Result[dict[str, Any]]("dict[str, Any]", dict, dict[str, Any])
 _OVERRIDDEN = OverridesResult("dict[str, Any]", dict, answers.AutoScaleOverrides)
 
 _FOR_REPAIRS = "For repairs: what the topic's layout does not call for is refused."
@@ -116,7 +137,8 @@ CREATE_TOPIC = Operation(
     `properties`: text to text. `key_hash`: "xxh64" or "murmur3", which cannot be changed later. `durability`: what an
     acknowledgement means: "fsync", "interval" or "os". `entry_buckets`: over the whole topic. Defaults are those of
     the namespace's policies, then of the broker's configuration: out of the box 1 segment, "xxh64", "fsync" and 4
-    entry buckets. `auto_scale`: as of `set_auto_scale_policy`. Raises AlreadyExistsError, InvalidArgumentError, UnsupportedError.
+    entry buckets. `auto_scale`: as of `set_auto_scale_policy`. Raises AlreadyExistsError, InvalidArgumentError,
+    UnsupportedError.
     """,
     errors=(AlreadyExistsError, InvalidArgumentError, UnsupportedError),
 )
@@ -560,93 +582,9 @@ REMOVE_NAMESPACE_AUTO_SCALE_POLICY = Operation(
     summary="Let the broker decide.",
 )
 
-# -- brokers ---------------------------------------------------------------------------------------------------------
-
-GET_METRICS = Operation(
-    name="get_metrics",
-    http="GET /metrics",
-    result=Result[str]("str", str),
-    summary="The metrics of the broker that answers, as Prometheus text.",
-    at_any_time=True,
-)
-
-LIST_DYNAMIC_CONFIGURATION = Operation(
-    name="list_dynamic_configuration",
-    http=f"GET {_SETTINGS_PATH}",
-    result=Result[list[str]]("list[str]", list, list[str]),
-    summary="Names of the limits that may be set at run time.",
-    method=False,
-)
-
-GET_DYNAMIC_CONFIGURATION = Operation(
-    name="get_dynamic_configuration",
-    http=f"GET {_SETTINGS_PATH}/values",
-    result=_SETTINGS,
-    summary="What was set at run time, by the keys of the configuration.",
-)
-
-GET_RUNTIME_CONFIGURATION = Operation(
-    name="get_runtime_configuration",
-    http=f"GET {_SETTINGS_PATH}/runtime",
-    result=_SETTINGS,
-    summary="What is in effect on the broker that answers, of all that may be set at run time.",
-)
-
-SET_DYNAMIC_CONFIGURATION = Operation(
-    name="set_dynamic_configuration",
-    http=f"POST {_SETTINGS_PATH}/{{name}}/{{value}}",
-    parameters=(_SETTING, Parameter("value", Setting(), Where.PATH)),
-    result=_NOTHING,
-    summary="Set a limit for all brokers, at once and over restarts, whatever they were started with.",
-    details="""
-    `name`: a key of the configuration, or the specification's name, with the value in the unit it has there; text
-    may have a unit. Raises InvalidArgumentError (it cannot be set at run time), InvalidConfigurationError (value).
-    """,
-    errors=(InvalidArgumentError, InvalidConfigurationError),
-)
-
-REMOVE_DYNAMIC_CONFIGURATION = Operation(
-    name="remove_dynamic_configuration",
-    http=f"DELETE {_SETTINGS_PATH}/{{name}}",
-    parameters=(_SETTING,),
-    result=_NOTHING,
-    summary="Go back to what each broker was started with.",
-    details="Raises InvalidArgumentError (it cannot be set at run time).",
-    errors=(InvalidArgumentError,),
-)
-
-GET_HEALTH = Operation(
-    name="get_health",
-    http="GET /health",
-    result=Result[dict[str, Any]]("dict[str, Any]", dict, answers.Health),
-    summary="Whether the broker lives: 503 says that only a restart helps.",
-    errors=(StorageError,),
-    method=False,
-    at_any_time=True,
-    without_token=True,
-)
-
-GET_READINESS = Operation(
-    name="get_readiness",
-    http="GET /ready",
-    result=Result[dict[str, Any]]("dict[str, Any]", dict, answers.Readiness),
-    summary="Whether to send work to the broker: 503, with the same body, says why not.",
-    refusal=503,
-    method=False,
-    at_any_time=True,
-    without_token=True,
-)
-
-GET_DESCRIPTION = Operation(
-    name="get_description",
-    http="GET /openapi.json",
-    result=Result[dict[str, Any]]("dict[str, Any]", dict, dict[str, Any]),
-    summary="This document.",
-    method=False,
-    at_any_time=True,
-)
-
-OPERATIONS: tuple[Operation[Any], ...] = tuple(row for row in tuple(globals().values()) if isinstance(row, Operation))
+_ROWS = [row for row in tuple(globals().values()) if isinstance(row, Operation)]
+# In the order of the files; those about a broker are the last.
+OPERATIONS: tuple[Operation[Any], ...] = tuple(sorted(_ROWS, key=lambda row: row in BROKER_OPERATIONS))
 
 AT_ANY_TIME = tuple(row.path for row in OPERATIONS if row.at_any_time)
 WITHOUT_TOKEN = tuple(row.path for row in OPERATIONS if row.without_token)

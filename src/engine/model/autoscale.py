@@ -13,8 +13,15 @@ from types import MappingProxyType
 from typing import Any
 
 from engine.errors import CorruptionError, InvalidArgumentError
-from engine.limits import BUCKETS_PER_SEGMENT_MAX, MIB, SEGMENTS_PER_TOPIC_MAX
-from engine.model.units import byte_count, seconds
+from engine.limits import (
+    AUTO_SCALE_INTERVAL_S,
+    BUCKETS_PER_SEGMENT_MAX,
+    LOAD_REPORT_CHANGE,
+    LOAD_REPORT_INTERVAL_S,
+    MIB,
+    SEGMENTS_PER_TOPIC_MAX,
+)
+from engine.model.units import byte_count, seconds, share
 
 RATES = ("msg_rate_in", "bytes_rate_in", "msg_rate_out", "bytes_rate_out")
 
@@ -22,6 +29,7 @@ BUCKETS_MAX = BUCKETS_PER_SEGMENT_MAX  # of one segment, whatever the reason
 
 _DAG_DEPTH_MAX = 1_000_000
 _NUMBER_MAX = 1e15
+_INTERVAL_S_MIN, _INTERVAL_S_MAX = 0.01, 1e6  # what a timer can wait
 _NOTHING: Mapping[str, Any] = MappingProxyType({})
 
 
@@ -54,6 +62,11 @@ class AutoScalePolicy:
     merge_bytes_rate_in_threshold: float = 5.0 * MIB
     merge_msg_rate_out_threshold: float = 5_000.0
     merge_bytes_rate_out_threshold: float = 25.0 * MIB
+    auto_scale_interval: float = AUTO_SCALE_INTERVAL_S  # between two decisions about traffic
+    load_report_interval: float = LOAD_REPORT_INTERVAL_S  # between two samples of a segment's rates
+    load_report_rate_change_threshold: float = (
+        LOAD_REPORT_CHANGE  # the change of a rate that is reported, as a part of it
+    )
     problem: str = ""  # the contradiction that disables the policy
 
     def __post_init__(self) -> None:
@@ -181,11 +194,17 @@ def is_size(name: str) -> bool:
     return "bytes_rate" in name
 
 
+def is_share(name: str) -> bool:
+    """Whether a field is a part of something."""
+    return name == "load_report_rate_change_threshold"
+
+
 def _number(name: str, value: Any) -> Any:
     """Of text with a unit, the number; everything else as it is."""
     if not isinstance(value, str):
         return value
-    found = seconds(value) if is_time(name) else byte_count(value) if is_size(name) else None
+    parse = seconds if is_time(name) else byte_count if is_size(name) else share if is_share(name) else None
+    found = None if parse is None else parse(value)
     return value if found is None else float(found)
 
 
@@ -197,8 +216,9 @@ def _check(name: str, value: Any) -> None:
         good, right = type(value) is int and low <= value <= high, f"an integer from {low} to {high}"
     else:
         number = isinstance(value, (int, float)) and not isinstance(value, bool)
-        good = number and 0 <= value <= _NUMBER_MAX
+        least, most = (_INTERVAL_S_MIN, _INTERVAL_S_MAX) if name.endswith("interval") else (0.0, _NUMBER_MAX)
+        good = number and least <= value <= most
         form = 'of seconds, or text as "5m", ' if is_time(name) else 'or text as "50MB" ' * is_size(name)
-        right = f"a number {form}from 0 to {_NUMBER_MAX:g}"
+        right = f"a number {form}from {least:g} to {most:g}"
     if not good:
         raise InvalidArgumentError(f"{name} must be {right}, got {value!r:.80}")

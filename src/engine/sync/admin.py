@@ -284,17 +284,24 @@ class Admin:
         """Let the broker decide."""
         self._portal.run(self._admin.remove_namespace_auto_scale_policy(namespace))
 
-    def get_metrics(self) -> str:
-        """The metrics of the broker that answers, as Prometheus text."""
-        return self._portal.run(self._admin.get_metrics())
-
     def get_dynamic_configuration(self) -> dict[str, Any]:
         """What was set at run time, by the keys of the configuration."""
         return self._portal.run(self._admin.get_dynamic_configuration())
 
+    def get_metrics(self) -> str:
+        """The metrics of the broker that answers, as Prometheus text."""
+        return self._portal.run(self._admin.get_metrics())
+
     def get_runtime_configuration(self) -> dict[str, Any]:
         """What is in effect on the broker that answers, of all that may be set at run time."""
         return self._portal.run(self._admin.get_runtime_configuration())
+
+    def remove_dynamic_configuration(self, name: str) -> None:
+        """Go back to what each broker was started with.
+
+        Raises InvalidArgumentError (it cannot be set at run time).
+        """
+        self._portal.run(self._admin.remove_dynamic_configuration(name))
 
     def set_dynamic_configuration(self, name: str, value: str | float) -> None:
         """Set a limit for all brokers, at once and over restarts, whatever they were started with.
@@ -303,10 +310,3 @@ class Admin:
         may have a unit. Raises InvalidArgumentError (it cannot be set at run time), InvalidConfigurationError (value).
         """
         self._portal.run(self._admin.set_dynamic_configuration(name, value))
-
-    def remove_dynamic_configuration(self, name: str) -> None:
-        """Go back to what each broker was started with.
-
-        Raises InvalidArgumentError (it cannot be set at run time).
-        """
-        self._portal.run(self._admin.remove_dynamic_configuration(name))

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Coroutine
 from typing import Any, Self, Unpack
 
 from engine.aio.portal import Portal
+from engine.aio.uv import new_event_loop
 from engine.client import AsyncClient, AsyncProducer, AsyncTransaction
 from engine.client.base.entering import Entering
 from engine.client.base.options import (
@@ -49,9 +51,13 @@ class Client:
     def __init__(self, url: str, **options: Unpack[ClientKeywords]) -> None:
         self._begin(lambda: _make_client(url, options))
 
-    def _begin(self, make: Callable[[], Coroutine[Any, Any, AsyncClient]]) -> None:
+    def _begin(
+        self,
+        make: Callable[[], Coroutine[Any, Any, AsyncClient]],
+        loop_factory: Callable[[], asyncio.AbstractEventLoop] = new_event_loop,
+    ) -> None:
         """Start the loop's thread and make the asynchronous client there."""
-        portal = Portal("engine")
+        portal = Portal("engine", loop_factory=loop_factory)
         try:
             client = portal.run(make())
         except BaseException:

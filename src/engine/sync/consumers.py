@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 from typing import Any, Generic, Self, TypeVar, overload
 
 from engine.aio.portal import Portal
@@ -10,6 +11,7 @@ from engine.client import (
     AsyncCheckpointConsumer,
     AsyncQueueConsumer,
     AsyncStreamConsumer,
+    Backoff,
     Checkpoint,
     ConsumerStatistics,
     Message,
@@ -21,9 +23,11 @@ from engine.client import (
 from engine.client.base.options import check_count, check_timeout
 from engine.client.consume.queue_consumer import Acknowledgeable
 from engine.client.consume.receiving import BATCH_MESSAGES
+from engine.client.consume.run_terms import ATTEMPTS_MAX, DRAIN_TIMEOUT_S, Handler, takes_batches
 from engine.client.consume.subscribed import When
 from engine.errors import AlreadyClosedError
 from engine.sync.closing import run_to_close
+from engine.sync.run import run_on_threads
 from engine.sync.transaction import Transaction
 
 V = TypeVar("V")  # of the values of messages
@@ -107,13 +111,20 @@ class _Consumer(Generic[V]):
                 return
             yield message
 
+    def _run(self, handler: Handler, concurrency: int, options: dict[str, Any]) -> None:
+        begin = partial(self._consumer.run, concurrency=concurrency, **options)
+        run_on_threads(self._portal, handler, concurrency, begin, self._consumer.stop_run)
+
     def statistics(self) -> ConsumerStatistics:
         """A frozen record of totals."""
         statistics: ConsumerStatistics = self._consumer.statistics()
         return statistics
 
     def close(self) -> None:
-        """Close. Acknowledges nothing; receives that wait on other threads raise AlreadyClosedError. Idempotent.
+        """Close. Acknowledges nothing but what run() has finished, whose calls it awaits; receives that wait on other
+        threads raise AlreadyClosedError. Idempotent.
+
+        In a handler of run(), it only ends the run, which then closes the consumer.
 
         Raises what became of acknowledgements that nothing waited for (`…_nowait`), after everything has ended.
         """
@@ -207,6 +218,40 @@ class StreamConsumer(_SubscriptionConsumer[V]):
         """
         self._acknowledge_nowait(x)
 
+    def run(
+        self,
+        handler: Handler,
+        *,
+        concurrency: int = 1,
+        batch: bool | None = None,
+        max_messages: int = BATCH_MESSAGES,
+        max_attempts: int | None = ATTEMPTS_MAX,
+        backoff: Backoff | float | None = None,
+        dead_letter: str | None = None,
+        drain_timeout: float = DRAIN_TIMEOUT_S,
+    ) -> None:
+        """Call `handler` with each message, and acknowledge what it has returned from. Ends by closing the consumer.
+
+        At most `concurrency` calls run at once, those of one key one after the other; with 1 on the caller's thread,
+        else on threads of its own. A message whose call raises is tried again after `backoff` seconds (an
+        engine.Backoff, or a number; default: 1 s, twice as long each time, at most 60 s); meanwhile its key waits,
+        others go on, and what lies before it is acknowledged. After `max_attempts` calls (None: without end) it is
+        published to the topic `dead_letter`, or run() raises what the handler raised.
+
+        `batch`: the handler gets a MessageBatch of at most `max_messages`, which is tried again as a whole; default: as
+        its first parameter is annotated.
+
+        It returns when the consumer is closed, by another thread or by the handler, and on SIGTERM, on the main thread:
+        no call begins any more, those that have begun get `drain_timeout` seconds (on the caller's thread, all they
+        need), and what they have finished is acknowledged. Raises as receive() and acknowledge_cumulative();
+        InvalidArgumentError.
+        """
+        options = {
+            "batch": _is_batch(handler, batch), "max_messages": max_messages, "max_attempts": max_attempts,
+            "backoff": backoff, "dead_letter": dead_letter, "drain_timeout": drain_timeout,
+        }  # fmt: skip
+        self._run(handler, concurrency, options)
+
 
 class QueueConsumer(_SubscriptionConsumer[V]):
     """Receives messages that no other consumer of the subscription has. Made by `client.queue_consumer()`."""
@@ -233,18 +278,44 @@ class QueueConsumer(_SubscriptionConsumer[V]):
         """
         self._acknowledge_nowait(x)
 
-    def negative_acknowledge(self, x: Acknowledgeable, *, delay: float | None = None) -> None:
+    def negative_acknowledge(
+        self, x: Acknowledgeable, *, delay: float | None = None, reason: str | BaseException | None = None
+    ) -> None:
         """Negatively acknowledge: `x` is delivered again after `delay` seconds (default: what `nack_backoff` says), or
         as soon as the subscription has no consumer any more and gets one again.
 
         `x`: as of acknowledge(); of messages that this consumer has received and not acknowledged. Does not wait for
         the broker. Raises AlreadyClosedError, InvalidArgumentError.
+
+        `reason`: a text, or the exception. A message (not an id) that may not be delivered again then becomes a dead
+        letter at once, which carries the reason.
         """
-        self._portal.run(self._consumer.negative_acknowledge(x, delay=delay))
+        self._portal.run(self._consumer.negative_acknowledge(x, delay=delay, reason=reason))
 
     def statistics(self) -> QueueConsumerStatistics | MultiQueueConsumerStatistics:
         """A frozen record of totals."""
         return self._consumer.statistics()
+
+    def run(
+        self,
+        handler: Handler,
+        *,
+        concurrency: int = 1,
+        batch: bool | None = None,
+        max_messages: int = BATCH_MESSAGES,
+        drain_timeout: float = DRAIN_TIMEOUT_S,
+    ) -> None:
+        """Call `handler` with each message, and acknowledge what it has returned from. Ends by closing the consumer.
+
+        At most `concurrency` calls run at once, those of one key one after the other; with 1 on the caller's thread,
+        else on threads of its own. A message whose call raises is handed back, with the exception as the reason:
+        `nack_backoff` and `dead_letter` of the consumer say what becomes of it. So the order of a key ends with a
+        redelivery, and holds among the messages of this consumer alone.
+
+        The rest is as of stream consumers. Raises as receive() and acknowledge(); InvalidArgumentError.
+        """
+        options = {"batch": _is_batch(handler, batch), "max_messages": max_messages, "drain_timeout": drain_timeout}
+        self._run(handler, concurrency, options)
 
 
 class CheckpointConsumer(_Consumer[V]):
@@ -274,3 +345,8 @@ class CheckpointConsumer(_Consumer[V]):
         one of another topic.
         """
         self._portal.run(self._consumer.seek(checkpoint))
+
+
+def _is_batch(handler: Handler, batch: bool | None) -> bool | None:
+    """As the handler's first parameter is annotated: the asynchronous consumer sees another function."""
+    return takes_batches(handler) if batch is None and callable(handler) else batch

@@ -150,6 +150,12 @@ cdef class Message:
         return value if self.slice.origin.decode is None else self.slice.origin.decode(value)
 
     @property
+    def encoded_value(self):
+        """The value as it is stored: bytes, also where the consumer has a schema."""
+        cdef const int32_t* at = self.slice.value_offsets + self.index
+        return PyBytes_FromStringAndSize(<const char*> self.slice.values + at[0], at[1] - at[0])
+
+    @property
     def key(self):
         """The key as bytes, or None for a keyless message. b"" is a key."""
         return self.slice.entry.key_at(self.index)

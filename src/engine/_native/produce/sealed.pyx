@@ -96,7 +96,7 @@ cdef void _enlist(Builder* b, TransactionScope scope) noexcept:
 
 
 # The route of keyless messages that follows from their producer's name and sequence ids alone, so that a producer which
-# sends them again after a restart sends them to the segment that can detect them. Consecutive blocks of one producer lie
+# sends them again after a restart sends them to the segment that can detect them. Consecutive blocks of a producer lie
 # far apart on both rings, and so do the first blocks of many.
 cdef const Target* route_steady(Routes routes, const Builder* b, uint64_t producer_id, uint32_t* hash) noexcept nogil:
     cdef uint64_t block = b.first_sequence >> b.block_bits

@@ -81,7 +81,8 @@ cdef class OpenEntry:
     cdef int check_range(self, uint64_t start, uint64_t stop) except -1:
         if not self.first <= start < stop <= self.first + self.count:
             raise InvalidArgumentError(
-                f"a part must be a range of the offsets {self.first} to {self.first + self.count}, got {start} to {stop}"
+                f"a part must be a range of the offsets {self.first} to {self.first + self.count}, "
+                f"got {start} to {stop}"
             )
         return 0
 

@@ -10,7 +10,9 @@ from __future__ import annotations
 
 from bisect import bisect_left, insort
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+
+import msgspec
 
 from engine.broker.delivery.subscription import subscriptions_of
 from engine.broker.segment.hosted import HostedSegment
@@ -19,8 +21,7 @@ from engine.model.names import SegmentName, TopicName
 Backlogs = tuple[tuple[str, int], ...]  # (subscription, messages not acknowledged)
 
 
-@dataclass(slots=True, eq=False)
-class StoredSegment:
+class StoredSegment(msgspec.Struct, eq=False, gc=False):
     """A segment as it was when it was last closed, or measured. `messages`: stored ones that readers get."""
 
     name: SegmentName
@@ -30,7 +31,7 @@ class StoredSegment:
     buckets: int
     messages: int
     backlogs: Backlogs
-    rank: tuple[int, int, int] = field(default=(0, 0, 0), repr=False)  # the inventory's
+    rank: tuple[int, int, int] = (0, 0, 0)  # the inventory's
 
     @property
     def backlog(self) -> int:

@@ -168,7 +168,7 @@ class BrokerConfig:
 
     # Auto-scaling, unless overridden by namespace or topic (PIP-483, PIP-486).
     scalable_topic_auto_scale_enabled: bool = _POLICY.enabled
-    scalable_topic_auto_scale_interval: float = 60.0  # between two evaluations of a topic's load
+    scalable_topic_auto_scale_interval: float = _POLICY.auto_scale_interval  # between two evaluations of a topic's load
     scalable_topic_max_segments: int = _POLICY.max_segments
     scalable_topic_min_segments: int = _POLICY.min_segments
     scalable_topic_max_dag_depth: int = _POLICY.max_dag_depth
@@ -186,8 +186,8 @@ class BrokerConfig:
     scalable_topic_split_floor_msg_rate_in: float = _POLICY.split_floor_msg_rate_in
     scalable_topic_rebucket_cooldown: float = _POLICY.rebucket_cooldown
     scalable_topic_max_buckets: int = _POLICY.max_buckets
-    scalable_topic_load_report_interval: float = 10.0
-    scalable_topic_load_report_rate_change_threshold: float = 0.25
+    scalable_topic_load_report_interval: float = _POLICY.load_report_interval
+    scalable_topic_load_report_rate_change_threshold: float = _POLICY.load_report_rate_change_threshold
 
     def __post_init__(self) -> None:
         for key, parse in _TEXTS.items():

@@ -4,8 +4,8 @@ Segments are searched through once in a while, by the heads of their files. What
 remembered; so is, of segments that are open, when they will be due, as they may be closed by then.
 
 A segment of which nothing could go, because a subscription has not acknowledged it, would be due in every search. To
-read its cursors it has to be opened anyway, and who acknowledges something opens it as well. So it is left alone for a
-day, in which only operations of an operator could free something.
+read its cursors it has to be opened, and an acknowledgement opens it as well. So it is left alone for a day, in which
+only operations of an operator could free something.
 """
 
 from __future__ import annotations

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable
 from typing import TYPE_CHECKING
 
 from engine.broker.hosting.ownership import Owner
@@ -15,6 +15,7 @@ from engine.broker.pools.rates import Counts, Window
 from engine.errors import AlreadyClosedError, CorruptionError, EngineError
 from engine.metadata import keys
 from engine.metadata.store import ABSENT, ConflictError, MetadataStore, OutcomeUnknownError
+from engine.model.autoscale import AutoScalePolicy
 from engine.model.load import SegmentLoadStats
 from engine.model.names import TopicName
 
@@ -23,19 +24,24 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
+_POLICY_S = 60.0  # a topic's policy is read again after so long
 _WRITES_AT_ONCE = 256  # the store commits concurrent writes together
 
 
 class SegmentLoadReporter:
     """One open, active segment: its rolling rates, and its load record."""
 
-    __slots__ = ("_counts", "_key", "_known", "_metadata", "_now", "_resting", "_threshold", "_version", "_window",
-                 "_written", "hosted")  # fmt: skip
+    __slots__ = ("_counts", "_key", "_known", "_metadata", "_now", "_resting", "_version", "_window", "_written",
+                 "hosted", "interval", "sampled", "threshold")  # fmt: skip
 
-    def __init__(self, hosted: HostedSegment, metadata: MetadataStore, threshold: float, now: float) -> None:
+    def __init__(
+        self, hosted: HostedSegment, metadata: MetadataStore, interval: float, threshold: float, now: float
+    ) -> None:
         self.hosted = hosted
+        self.interval = interval  # as the policy of its topic has them
+        self.threshold = threshold
+        self.sampled = now
         self._metadata = metadata
-        self._threshold = threshold
         self._key = keys.load(hosted.name)
         self._counts = _counts(hosted)
         self._window = Window(now, self._counts)
@@ -71,16 +77,17 @@ class SegmentLoadReporter:
         if self._resting:
             self._window.rest(before)
         self._counts = _counts(self.hosted)
+        self.sampled = now
         self._now = SegmentLoadStats(*self._window.sample(now, self._counts))
         self._resting = self.idle and self.silent
-        return not self._known or self._written is None or self._now.differs(self._written, self._threshold)
+        return not self._known or self._written is None or self._now.differs(self._written, self.threshold)
 
     async def write(self) -> None:
         """Write the sample if the record differs. A failure is left to the next sample."""
         try:
             if not self._known:
                 await self._read()
-            if self._written is None or self._now.differs(self._written, self._threshold):
+            if self._written is None or self._now.differs(self._written, self.threshold):
                 await self._put()
         except (ConflictError, OutcomeUnknownError):
             self._known = False  # written by another owner, or perhaps by this one: read it before the next sample
@@ -142,8 +149,10 @@ class LoadReports:
         interval: float,
         threshold: float,
         loaded: Callable[[TopicName], None] = lambda topic: None,
+        policy: Callable[[TopicName], Awaitable[AutoScalePolicy]] | None = None,
     ) -> None:
         """`interval`: seconds between two samples. `threshold`: the relative change of a rate that is written.
+        `policy`: of a topic, which may say both otherwise; read for topics in use, once in _POLICY_S. NotFoundError.
 
         `loaded` is called at every sample with each topic whose segments here are in use, or newly opened.
         """
@@ -152,20 +161,28 @@ class LoadReports:
         self._metadata = metadata
         self._interval = interval
         self._threshold = threshold
+        self._policy = policy
+        self._policies: dict[TopicName, tuple[float, float, float]] = {}  # (read at, interval, threshold)
         self._reporters: dict[HostedSegment, SegmentLoadReporter] = {}
         self._sampled_at = 0.0  # when; of the loop's clock
 
     async def run(self) -> None:
         """Runs until cancelled. A failed round is logged and the next one runs."""
         while True:
-            await asyncio.sleep(self._interval)
+            await asyncio.sleep(self._pace)
             try:
                 await self.report()
             except Exception:
                 log.exception("sampling the load of segments failed")
 
+    @property
+    def _pace(self) -> float:
+        """Seconds until the next sample of some segment."""
+        return min([self._interval, *(r.interval for r in self._reporters.values() if not r.rests)])
+
     async def report(self) -> None:
-        """Sample all segments, write the changed loads."""
+        """Sample the segments that are due, write the changed loads."""
+        await self._read_policies()
         changed, topics = self._sample()
         for start in range(0, len(changed), _WRITES_AT_ONCE):
             await asyncio.gather(*(reporter.write() for reporter in changed[start : start + _WRITES_AT_ONCE]))
@@ -177,20 +194,44 @@ class LoadReports:
         """The reporters that have a load to write, and the topics in use."""
         now = asyncio.get_running_loop().time()
         before, self._sampled_at = self._sampled_at, now
+        pace = self._pace
         changed: list[SegmentLoadReporter] = []
         topics: dict[TopicName, None] = {}
         for hosted in self._segments:
             reporter = self._reporters.get(hosted)
             if reporter is None:
                 if not hosted.segment.sealed:
-                    self._reporters[hosted] = SegmentLoadReporter(hosted, self._metadata, self._threshold, now)
+                    _, interval, threshold = self._policies.get(hosted.name.topic, (0, self._interval, self._threshold))
+                    self._reporters[hosted] = SegmentLoadReporter(hosted, self._metadata, interval, threshold, now)
                     topics[hosted.name.topic] = None
-            elif not reporter.rests:
+            elif not reporter.rests and (reporter.interval <= pace or now - reporter.sampled >= reporter.interval):
                 if reporter.sample(now, before):
                     changed.append(reporter)
                 if not reporter.idle:
                     topics[hosted.name.topic] = None
         return changed, list(topics)
+
+    async def _read_policies(self) -> None:
+        """Of topics in use whose policy was not read, or not lately."""
+        if self._policy is None:
+            return
+        now = asyncio.get_running_loop().time()
+        used: dict[TopicName, list[SegmentLoadReporter]] = {}
+        for reporter in self._reporters.values():
+            if not reporter.rests:
+                used.setdefault(reporter.hosted.name.topic, []).append(reporter)
+        self._policies = {topic: known for topic, known in self._policies.items() if now - known[0] < _POLICY_S}
+        for topic, reporters in used.items():
+            if topic in self._policies:
+                continue
+            try:
+                policy = await self._policy(topic)
+            except EngineError:
+                continue  # deleted, or the metadata store is away: the next look tries again
+            interval, threshold = policy.load_report_interval, policy.load_report_rate_change_threshold
+            self._policies[topic] = now, interval, threshold
+            for reporter in reporters:
+                reporter.interval, reporter.threshold = interval, threshold
 
     async def _let_go(self) -> None:
         for reporter in [r for r in self._reporters.values() if r.over]:

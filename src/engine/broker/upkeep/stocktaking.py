@@ -112,7 +112,7 @@ class Stocktaking:
             return self._metadata.watch_index(INDEX_TOPICS, "", keys.LAST)
 
         def known() -> list[str]:
-            return [keys.topic(topic) for topic in self._inventory.topics]
+            return [] if self._incomplete else [keys.topic(topic) for topic in self._inventory.topics]
 
         await follow(self._metadata, watch, self._heard, known, what="the topics to be measured")
 

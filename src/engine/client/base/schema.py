@@ -8,18 +8,23 @@ import dataclasses
 import io
 import json
 import struct
+import types
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping
 from functools import lru_cache
-from typing import Any, Generic, TypeVar, get_origin, overload
+from typing import Any, Generic, TypeVar, get_args, get_origin, is_typeddict, overload
 
 import msgspec
 
 from engine.client.base.avro_definition import NATIVE_TYPES, definition_of
 from engine.client.base.avro_values import AvroDepth
+from engine.client.base.named_tuples import NamedTupleCodec, has_named_tuples, is_named_tuple
+from engine.client.base.pydantic_values import ModelCodec, has_models
 from engine.errors import InvalidArgumentError, SchemaError
 from engine.model.avro import parse_definition
 from engine.model.schema import SchemaType, TopicSchema, canonical
+
+Codec = ModelCodec | NamedTupleCodec
 
 # Avro's single-object encoding: a marker, the CRC-64-AVRO of the writer's schema, the value (Avro 1.12).
 _SINGLE_OBJECT = struct.Struct("<2sQ")
@@ -50,26 +55,31 @@ class Schema(ABC, Generic[T]):
 
     @overload
     @staticmethod
-    def json(form: None = None) -> Schema[Any]: ...
+    def json(form: type[S]) -> Schema[S]: ...
     @overload
     @staticmethod
-    def json(form: type[S]) -> Schema[S]: ...
+    def json(form: Any = None) -> Schema[Any]: ...
     @staticmethod
-    def json(form: type[S] | None = None) -> Schema[S]:
-        """JSON. `form`: a dataclass (or whatever else msgspec knows) that values are instances of; None: any value that
-        JSON can say, in dicts and lists. Raises InvalidArgumentError for a form without a schema.
+    def json(form: Any = None) -> Schema[Any]:
+        """JSON. `form`: the type of the values: a dataclass, NamedTuple, TypedDict, msgspec Struct, pydantic model, or
+        a container of such; None: any value that JSON can say, in dicts and lists. Raises InvalidArgumentError for a
+        form without a schema.
         """
+        if (codec := _codec_of(form)) is not None:
+            return _Packed(SchemaType.JSON, form, codec.to_json, codec.from_json, codec)
         return _Packed(SchemaType.JSON, form, msgspec.json.Encoder().encode, _json_decoder(form))
 
     @overload
     @staticmethod
-    def msgpack(form: None = None) -> Schema[Any]: ...
+    def msgpack(form: type[S]) -> Schema[S]: ...
     @overload
     @staticmethod
-    def msgpack(form: type[S]) -> Schema[S]: ...
+    def msgpack(form: Any = None) -> Schema[Any]: ...
     @staticmethod
-    def msgpack(form: type[S] | None = None) -> Schema[S]:
+    def msgpack(form: Any = None) -> Schema[Any]:
         """MessagePack; `form` as for json()."""
+        if (codec := _codec_of(form)) is not None:
+            return _Packed(SchemaType.MSGPACK, form, codec.to_msgpack, codec.from_msgpack, codec)
         return _Packed(SchemaType.MSGPACK, form, msgspec.msgpack.Encoder().encode, _msgpack_decoder(form))
 
     @overload
@@ -77,31 +87,32 @@ class Schema(ABC, Generic[T]):
     def avro(definition: type[S]) -> Schema[S]: ...
     @overload
     @staticmethod
-    def avro(definition: str | Mapping[str, Any] | list[Any]) -> Schema[Any]: ...
+    def avro(definition: Any) -> Schema[Any]: ...
     @staticmethod
-    def avro(definition: str | Mapping[str, Any] | list[Any] | type) -> Schema[Any]:
+    def avro(definition: Any) -> Schema[Any]:
         """Avro. `definition`: an Avro schema as JSON text or as dicts and lists (values are what fastavro makes of it),
-        or a dataclass (values are its instances). Raises InvalidArgumentError.
+        or the type of the values, as for json(). Raises InvalidArgumentError.
         """
-        if isinstance(definition, type):
-            return _Avro(definition_of(definition), definition)
+        if not isinstance(definition, str | Mapping | list):
+            codec = _codec_of(definition)
+            return _Avro(_definition(definition, codec, None), definition, codec)
         return _Avro(canonical(definition), None)
 
     @staticmethod
     def of(schema: object) -> Schema[Any]:
-        """What the argument `schema=` means: a Schema, `bytes` or None, `str`, or a dataclass, which is Schema.json of
-        it. Raises InvalidArgumentError.
+        """What the argument `schema=` means: a Schema, `bytes` or None, `str`, or another type of values (see json()),
+        which is Schema.json of it. Raises InvalidArgumentError.
         """
         if isinstance(schema, Schema):
             return schema
         plain: dict[object, Schema[Any]] = {None: _BYTES, bytes: _BYTES, str: _STRING}
         if schema is None or (isinstance(schema, type) and schema in plain):
             return plain[schema]
-        if isinstance(schema, type) and dataclasses.is_dataclass(schema):
+        if get_args(schema) or has_models(schema) or _is_record(schema):
             return Schema.json(schema)
         raise InvalidArgumentError(
-            "schema must be bytes, str, a dataclass, engine.Schema.json(…), .msgpack(…) or .avro(…), "
-            f"got {schema!r:.80}"
+            "schema must be bytes, str, a dataclass, NamedTuple, TypedDict, msgspec Struct, pydantic model, a "
+            f"container of these, engine.Schema.json(…), .msgpack(…) or .avro(…), got {schema!r:.80}"
         )
 
     @property
@@ -148,24 +159,32 @@ class Schema(ABC, Generic[T]):
 
 
 class _Formed(Schema[Any]):
-    """A schema whose values are instances of a class that msgspec knows, `_form`, or plain when that is None."""
+    """A schema whose values are of a type that msgspec knows, or `codec` encodes; plain when the form is None."""
 
-    _form: type | None
+    def __init__(self, form: Any, codec: Codec | None) -> None:
+        self._form = form
+        self._codec = codec
+        origin = get_origin(form) or form  # list[int] is a list here; its items are checked when it is read
+        checkable = isinstance(origin, type) and origin is not types.UnionType
+        self._class: type | None = dict if is_typeddict(origin) else origin if checkable else None
 
     def _check_class(self, value: Any) -> None:
-        form = get_origin(self._form) or self._form  # list[int] is a list here; its items are checked when it is read
-        if form is not None and not isinstance(value, form):
-            raise SchemaError(f"the value is {type(value).__name__}; the schema says {form.__name__}")
+        if self._class is not None and not isinstance(value, self._class):
+            raise SchemaError(f"the value is {type(value).__name__}; the schema says {self._class.__name__}")
 
     def to_plain(self, value: Any) -> Any:
         if self._form is None:
             return value
+        if self._codec is not None:
+            return self._codec.to_plain(value)
         _set_defaults(value)
         return msgspec.to_builtins(value, builtin_types=NATIVE_TYPES)
 
     def from_plain(self, value: Any) -> Any:
         if self._form is None:
             return value
+        if self._codec is not None:
+            return self._codec.from_plain(value)
         try:
             return msgspec.convert(value, self._form, builtin_types=NATIVE_TYPES)
         except msgspec.ValidationError as e:
@@ -202,11 +221,16 @@ class _Packed(_Formed):
     """JSON or MessagePack, by msgspec."""
 
     def __init__(
-        self, kind: SchemaType, form: type | None, encode: Callable[[Any], bytes], decode: Callable[[Any], Any]
+        self,
+        kind: SchemaType,
+        form: Any,
+        encode: Callable[[Any], bytes],
+        decode: Callable[[Any], Any],
+        codec: Codec | None = None,
     ) -> None:
+        super().__init__(form, codec)
         # The record's own name says nothing in these forms: a class may be renamed.
-        self.facts = TopicSchema(kind, "" if form is None else definition_of(form, name="value"))
-        self._form = form
+        self.facts = TopicSchema(kind, "" if form is None else _definition(form, codec, "value"))
         self._encode = encode
         self._decode = decode
 
@@ -230,9 +254,9 @@ class _Packed(_Formed):
 class _Avro(_Formed):
     """Values in the single-object encoding, so that each says which schema it was written with."""
 
-    def __init__(self, definition: str, form: type | None) -> None:
+    def __init__(self, definition: str, form: Any, codec: Codec | None = None) -> None:
+        super().__init__(form, codec)
         self.facts = TopicSchema(SchemaType.AVRO, definition)
-        self._form = form
         self._written = _written_by(definition)
         self._head = _SINGLE_OBJECT.pack(_MARKER, self._written.fingerprint)
         self._writers = {self._written.fingerprint: self._written}
@@ -266,7 +290,9 @@ class _Avro(_Formed):
         writer.depth.check_bytes(body)
         try:
             found = schemaless_reader(io.BytesIO(body), writer.parsed, self._written.parsed)
-            return found if self._form is None else msgspec.convert(found, self._form, builtin_types=NATIVE_TYPES)
+            return self.from_plain(found)
+        except SchemaError:
+            raise
         except Exception as e:  # damaged or foreign bytes make the reader raise many things
             raise SchemaError(f"the value is not what the schema says: {type(e).__name__}: {e}") from e
 
@@ -298,17 +324,41 @@ def _set_defaults(value: Any) -> None:
                 held.setdefault(name, inner)
             if type(inner) not in _LEAVES:
                 _set_defaults(inner)
+    elif isinstance(value, msgspec.Struct):
+        for name in value.__struct_fields__:
+            _set_defaults(getattr(value, name))
     elif isinstance(value, (list, tuple, set, frozenset, dict)):
         for inner in value.values() if isinstance(value, dict) else value:
             if type(inner) not in _LEAVES:
                 _set_defaults(inner)
 
 
-def _json_decoder(form: type | None) -> Callable[[Any], Any]:
+def _codec_of(form: object) -> Codec | None:
+    """What encodes values of a form that msgspec alone does not."""
+    if has_models(form):
+        return ModelCodec(form)
+    return NamedTupleCodec(form) if has_named_tuples(form) else None
+
+
+def _definition(form: Any, codec: Codec | None, name: str | None) -> str:
+    record = codec.record if isinstance(codec, NamedTupleCodec) else form
+    return definition_of(record, name=name, models=isinstance(codec, ModelCodec))
+
+
+def _is_record(form: object) -> bool:
+    """Whether it is a class with fields that msgspec knows."""
+    if not isinstance(form, type):
+        return False
+    return (
+        dataclasses.is_dataclass(form) or is_typeddict(form) or is_named_tuple(form) or issubclass(form, msgspec.Struct)
+    )
+
+
+def _json_decoder(form: Any) -> Callable[[Any], Any]:
     return (msgspec.json.Decoder() if form is None else msgspec.json.Decoder(form)).decode
 
 
-def _msgpack_decoder(form: type | None) -> Callable[[Any], Any]:
+def _msgpack_decoder(form: Any) -> Callable[[Any], Any]:
     return (msgspec.msgpack.Decoder() if form is None else msgspec.msgpack.Decoder(form)).decode
 
 

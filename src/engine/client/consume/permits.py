@@ -23,6 +23,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from engine import checks
 from engine.client.consume.attachment import Attachment
 from engine.client.consume.pace import Pace
 from engine.limits import RECEIVE_QUEUE_MESSAGES
@@ -38,7 +39,8 @@ def worth_granting(window: int) -> int:
 class Permits:
     """`size`: the window; None: it follows the pace, measured by the clock `now`. Loop thread only.
 
-    Invariant: `_excused` <= `_held`. Attachments in `_low` have used at least half of their part, longest first.
+    Attachments in `_low` have used at least half of their part, longest first. Invariant: no more is excused than is
+    held. Checked by change().
     """
 
     __slots__ = ("_excused", "_held", "_low", "_now", "_open", "_pace", "_size")
@@ -51,6 +53,11 @@ class Permits:
         self._excused = 0
         self._open: dict[Attachment, int] = {}
         self._low: dict[Attachment, None] = {}
+
+    @property
+    def held(self) -> int:
+        """Messages that arrived, and are neither acknowledged nor handed back."""
+        return self._held
 
     @property
     def window(self) -> int:
@@ -84,6 +91,7 @@ class Permits:
         if done:
             self._pace.done(max(done - self._excused, 0), now)
         self._excused = max(min(self._excused - done, self._held), 0)
+        checks.check(0 <= self._excused <= self._held, "no more is excused than is held")
         if not self._held:
             self._pace.pause(now)
         self._grant()

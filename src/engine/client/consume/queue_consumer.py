@@ -21,8 +21,10 @@ from engine.client.base.options import AUTO, ConsumerOptions, QueueOptions, chec
 from engine.client.base.positions import offsets_of
 from engine.client.consume.attachment import Attachment, all_acknowledged
 from engine.client.consume.dead_letter import DeadLetters
+from engine.client.consume.failure import Failure
 from engine.client.consume.permits import Permits
 from engine.client.consume.receiving import ConsumerStatistics, MemberOwner, V
+from engine.client.consume.runs import QueueRuns
 from engine.client.consume.subscribed import SubscriptionConsumer
 from engine.client.consume.unacked import Unacknowledged
 from engine.client.consume.unconfirmed import Unconfirmed
@@ -40,6 +42,7 @@ RANGES_MAX = 20_000  # of one frame, so that it fits its header
 OFFSET_MAX = 1 << 63
 
 Acknowledgeable = Message[Any] | MessageId | MessageBatch[Any] | Iterable[Message[Any] | MessageId]
+LastDeliveries = dict[int, dict[int, Message]]  # messages by segment and offset
 
 log = logging.getLogger(__name__)
 
@@ -58,7 +61,7 @@ class QueueConsumerStatistics(ConsumerStatistics):
     unacknowledged: int
 
 
-class AsyncQueueConsumer(SubscriptionConsumer[V]):
+class AsyncQueueConsumer(QueueRuns[V], SubscriptionConsumer[V]):
     """Receives messages that no other consumer of the subscription has.
 
     Made by `client.queue_consumer()`; usable with `async with`.
@@ -168,6 +171,14 @@ class AsyncQueueConsumer(SubscriptionConsumer[V]):
         super().become_member(owner)
         assert owner.permits is not None
         self._permits = owner.permits
+
+    def _leave_permits(self) -> None:
+        """The other topics of the consumer get its part of the window."""
+        for attachment in self.attachments.values():
+            self._permits.leave(attachment)
+        self._permits.change(-self._counted_held)
+        self._permits = permits_of(self.options, self._loop)
+        self._permits.change(self._counted_held)
 
     def _held_changed(self, done: int = 0) -> None:
         change, self._counted_held = self._unacked.total - self._counted_held, self._unacked.total
@@ -418,40 +429,81 @@ class AsyncQueueConsumer(SubscriptionConsumer[V]):
         """Acknowledge a dead letter that was published."""
         await self._acknowledge({segment_id: BitMap64((offset,))})
 
-    def negative_acknowledge(self, x: Acknowledgeable, *, delay: float | None = None) -> Coroutine[Any, Any, None]:
+    def negative_acknowledge(
+        self, x: Acknowledgeable, *, delay: float | None = None, reason: str | BaseException | None = None
+    ) -> Coroutine[Any, Any, None]:
         """Negatively acknowledge: `x` is delivered again after `delay` seconds (default: as `nack_backoff` says), or as
         soon as the subscription has lost all its consumers and gets one again.
 
         It applies to messages that this consumer has received and not acknowledged; others are ignored, since another
         consumer has them or they are acknowledged. Does not wait for the broker. Raises AlreadyClosedError,
         InvalidArgumentError.
-        """
-        return self._starting.call(self._begin_negative_acknowledge, x, delay)
 
-    def _begin_negative_acknowledge(self, x: Acknowledgeable, delay: float | None) -> Coroutine[Any, Any, None] | None:
+        `reason`: a text, or the exception. A message (not an id) that may not be delivered again then becomes a dead
+        letter at once, which carries the reason.
+        """
+        return self._starting.call(self._begin_negative_acknowledge, x, delay, reason)
+
+    def _begin_negative_acknowledge(
+        self, x: Acknowledgeable, delay: float | None, reason: str | BaseException | None
+    ) -> Coroutine[Any, Any, None] | None:
         if delay is not None:
             check_seconds("delay", delay)
+        failure = None if reason is None else Failure.of(reason)
         backoff = self._backoff if delay is None else Backoff.constant(float(delay))
         found = self.asked(x)
         self._check_open()
+        last = {} if failure is None else self._last_deliveries(x)
         if not self._all_known(found):
-            return self._look_and_hand_back(found, backoff)
+            return self._look_and_hand_back(found, backoff, failure, last)
         for segment_id, offsets in found.items():
-            self._hand_back_held(segment_id, offsets, backoff)
+            self._hand_back_held(segment_id, offsets, backoff, failure, last)
         return None
 
-    async def _look_and_hand_back(self, found: dict[int, BitMap64], backoff: Backoff) -> None:
+    async def _look_and_hand_back(
+        self, found: dict[int, BitMap64], backoff: Backoff, failure: Failure | None, last: LastDeliveries
+    ) -> None:
         for segment_id, offsets in found.items():
             if await self._is_known(segment_id):
-                self._hand_back_held(segment_id, offsets, backoff)
+                self._hand_back_held(segment_id, offsets, backoff, failure, last)
 
-    def _hand_back_held(self, segment_id: int, offsets: BitMap64, backoff: Backoff) -> None:
-        if segment_id in self.attachments:
-            self._settle()
-            held = self._unacked.take(segment_id, offsets)
-            self._nacked += len(held)
-            self._hand_back(self.attachments.get(segment_id), held, backoff)
-            self._held_changed(len(held))
+    def _hand_back_held(
+        self, segment_id: int, offsets: BitMap64, backoff: Backoff, failure: Failure | None, last: LastDeliveries
+    ) -> None:
+        if segment_id not in self.attachments:
+            return
+        self._settle()
+        held = self._unacked.take(segment_id, offsets)
+        self._nacked += (done := len(held))
+        if failure is not None and (dead := held & BitMap64(last.get(segment_id, ()))):
+            held -= self._give_up(last[segment_id], dead, failure)
+        self._hand_back(self.attachments.get(segment_id), held, backoff)
+        self._held_changed(done)
+
+    def _last_deliveries(self, x: Acknowledgeable) -> LastDeliveries:
+        """By segment and offset, the messages that may not be delivered again."""
+        letters, last = self._dead_letters, dict[int, dict[int, Message]]()
+        if letters is not None and not isinstance(x, MessageId):
+            for one in (x,) if isinstance(x, Message) else x:
+                if isinstance(one, Message) and letters.is_last(one):
+                    last.setdefault(one.segment_id, {})[one.offset] = one
+        return last
+
+    def _give_up(self, messages: dict[int, Message], dead: BitMap64, failure: Failure) -> BitMap64:
+        """Make dead letters of them; those that were taken on."""
+        taken = BitMap64()
+        for offset in dead:
+            if self._dead_letters is not None and not self._dead_letters.full:
+                self._dead_letters.push_failed(messages[offset], failure)
+                taken.add(offset)
+        return taken
+
+    def unsee(self, x: Acknowledgeable) -> None:
+        """The program has not seen these although they were received: closing does not count them as delivered."""
+        self._settle()
+        for segment_id, offsets in offsets_of(x, self._topic).items():
+            self._unacked.take(segment_id, offsets)
+        self._held_changed()
 
     async def _is_known(self, segment_id: int) -> bool:
         """Whether the segment may have something unacknowledged. Raises NotFoundError when there never was one."""
@@ -481,6 +533,7 @@ class AsyncQueueConsumer(SubscriptionConsumer[V]):
         for segment_id, attachment in self.attachments.items():
             seen = runs(self._unacked.held(segment_id))
             attachment.parting = {"seen": pack(seen)} if len(seen) <= RANGES_MAX else {}
+        self._leave_permits()
         self._restart_queue()
         if self._dead_letters is not None:
             await self._dead_letters.close()

@@ -102,7 +102,7 @@ class Receiver(Receiving[V]):
         return layout
 
     async def _look_up(self) -> TopicLayout:
-        """The topic's layout; a missing topic is created where that is asked for, and as the name may be wrong, logged."""
+        """The topic's layout; a missing topic is created where asked for. The name may be wrong: that is logged."""
         try:
             return await self.session.open(create=False)
         except NotFoundError:
@@ -455,6 +455,8 @@ class Receiver(Receiving[V]):
             corrupt_entries=self._damage.entries,
             corrupt_messages=self._damage.messages,
             gaps=self._gaps,
+            handled=self.handled,
+            handler_failures=self.handler_failures,
         )
 
     async def close(self) -> None:

@@ -55,7 +55,8 @@ class ConsumerStatistics(HtmlRecord):
     last message.
 
     `corrupt_entries`, `corrupt_messages`: bad ones that were skipped. `gaps`: places at which messages may have been
-    lost before they were synced, in a relaxed mode of durability.
+    lost before they were synced, in a relaxed mode of durability. `handled`, `handler_failures`: calls of the handler
+    of run() that returned, and that raised.
     """
 
     messages_received: int
@@ -66,6 +67,8 @@ class ConsumerStatistics(HtmlRecord):
     corrupt_entries: int
     corrupt_messages: int
     gaps: int
+    handled: int
+    handler_failures: int
 
 
 class _Wait:
@@ -142,6 +145,16 @@ class Receiving(ABC, Generic[V]):
     @abstractmethod
     def take_now(self, max_messages: int | None = None, max_bytes: int = -1) -> Any:
         """From any thread: the next Message (or MessageBatch); None when none is queued, or other receives wait."""
+
+    @property
+    def handled(self) -> int:
+        """Calls of the handler of run() that returned."""
+        return 0
+
+    @property
+    def handler_failures(self) -> int:
+        """Calls of the handler of run() that raised."""
+        return 0
 
     # -- pausing ---------------------------------------------------------------------------------------------
 

@@ -17,14 +17,16 @@ from engine._native.format.entry import Entry
 from engine.client.base.options import ConsumerOptions
 from engine.client.base.positions import Ack, Asked, by_segment, place_of, position_vector, without
 from engine.client.consume.attachment import Attachment, AttachmentState, all_acknowledged
+from engine.client.consume.dead_letter import LetterWriter
 from engine.client.consume.receiving import V
 from engine.client.consume.registration import Assigned, Registration
+from engine.client.consume.runs import StreamRuns
 from engine.client.consume.subscribed import SubscriptionConsumer
 from engine.client.consume.unconfirmed import Unconfirmed
 from engine.client.net.pool import Pool
 from engine.client.topic.layout import TopicLayout
 from engine.client.transact.scope import InTransaction, Scope, scope_of
-from engine.errors import EngineError, FencedError, NotFoundError, TransactionConflictError
+from engine.errors import EngineError, FencedError, InvalidArgumentError, NotFoundError, TransactionConflictError
 from engine.model.names import TopicName
 from engine.model.positions import MessageId, split_position
 from engine.model.subscriptions import DeliveryMode
@@ -33,7 +35,7 @@ from engine.wire import commands
 log = logging.getLogger(__name__)
 
 
-class AsyncStreamConsumer(SubscriptionConsumer[V]):
+class AsyncStreamConsumer(StreamRuns[V], SubscriptionConsumer[V]):
     """Receives the messages of its segments, per segment in order.
 
     Made by `client.stream_consumer()`; usable with `async with`.
@@ -449,6 +451,17 @@ class AsyncStreamConsumer(SubscriptionConsumer[V]):
 
     async def _confirmed(self) -> None:
         await self._unconfirmed.flushed()
+
+    # -- running ---------------------------------------------------------------------------------------------
+
+    def letter_writer(self, topic: str, target: TopicName) -> LetterWriter:
+        """Publishes dead letters of this topic."""
+        layout, subscription = self.session.layout, str(self.options.subscription)
+        return LetterWriter(self.pool, TopicName.parse(topic), subscription, target, lambda: layout.created_ms)
+
+    def _check_dead_letter(self, target: TopicName) -> None:
+        if str(target) == self._topic:
+            raise InvalidArgumentError(f"dead_letter must be another topic, got the consumer's own, {target}")
 
     async def _leave(self) -> None:
         await self._registration.close()

@@ -464,10 +464,11 @@ class MultiConsumer(Receiving[V], Generic[R, V]):
     def _summed(self, kind: type[S]) -> S:
         """The sums over all topics; totals include former topics."""
         each = [member.statistics() for member in list(self._members.values())]
-        numbers = [field.name for field in fields(kind) if field.name not in ("topics", "failed")]
+        own = {"handled": self.handled, "handler_failures": self.handler_failures}
+        numbers = [field.name for field in fields(kind) if field.name not in ("topics", "failed", *own)]
         failed = sorted(name for name, topic in list(self._topics.items()) if topic.error is not None)
         sums = {name: self._past[name] + sum(getattr(one, name) for one in each) for name in numbers}
-        return kind(**sums, topics=tuple(self.topics), failed=tuple(failed))
+        return kind(**sums, **own, topics=tuple(self.topics), failed=tuple(failed))
 
     async def close(self) -> None:
         """Leave every topic. Acknowledges nothing (semantics 13); waiting receives raise AlreadyClosedError.

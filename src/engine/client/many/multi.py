@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Coroutine, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, ClassVar
@@ -10,23 +11,25 @@ from typing import Any, ClassVar
 from engine._native.consume.batch import MessageBatch
 from engine._native.consume.message import Message
 from engine.client.base.options import ConsumerOptions, check_seconds
+from engine.client.consume.dead_letter import LetterWriter
 from engine.client.consume.permits import Permits
 from engine.client.consume.queue_consumer import Acknowledgeable, AsyncQueueConsumer, permits_of
 from engine.client.consume.receiver import Receiver
 from engine.client.consume.receiving import V
+from engine.client.consume.runs import QueueRuns, StreamRuns
 from engine.client.consume.stream_consumer import AsyncStreamConsumer
 from engine.client.many.consumer import MultiConsumer, MultiConsumerStatistics
 from engine.client.many.turns import QueueTurns, StreamTurns, TopicTurns, created_ms
 from engine.client.net.pool import Pool
 from engine.client.topic.topic_list import TopicQuery
 from engine.client.transact.scope import InTransaction
-from engine.errors import InvalidArgumentError
+from engine.errors import AlreadyClosedError, InvalidArgumentError
 from engine.model.names import TopicName
 from engine.model.positions import MessageId, TopicPositions
 from engine.model.redelivery import DEAD_LETTER_SUFFIX, DeadLetter
 
 
-class AsyncMultiStreamConsumer(MultiConsumer[AsyncStreamConsumer[Any], V]):
+class AsyncMultiStreamConsumer(StreamRuns[V], MultiConsumer[AsyncStreamConsumer[Any], V]):
     """Receives the messages of its share of several topics: per segment in order, the topics in turn.
 
     Made by `client.stream_consumer()` with a list of topics, or with `namespace=`; usable with `async with`. In each
@@ -95,6 +98,19 @@ class AsyncMultiStreamConsumer(MultiConsumer[AsyncStreamConsumer[Any], V]):
         ]
         return self._settled(acks) if acks else None
 
+    def letter_writer(self, topic: str, target: TopicName) -> LetterWriter:
+        """Publishes dead letters of one of the topics, also when that has left."""
+        member, subscription = self._member(topic), str(self.options.subscription)
+        born = None if member is None else created_ms(member)
+        return LetterWriter(self.pool, TopicName.parse(topic), subscription, target, lambda: born)
+
+    def _check_dead_letter(self, target: TopicName) -> None:
+        query = self._query
+        if str(target) in self._named or (
+            query is not None and f"{target.tenant}/{target.namespace}" == query.namespace
+        ):
+            raise InvalidArgumentError(f"dead_letter must be a topic that {self!r} does not receive from, got {target}")
+
     def _vectors(self, x: object) -> Mapping[str, TopicPositions]:
         """{topic: how far it was delivered}. Raises InvalidArgumentError."""
         ident = _id_of(x)
@@ -128,7 +144,7 @@ class MultiQueueConsumerStatistics(MultiConsumerStatistics):
     unacknowledged: int
 
 
-class AsyncMultiQueueConsumer(MultiConsumer[AsyncQueueConsumer[Any], V]):
+class AsyncMultiQueueConsumer(QueueRuns[V], MultiConsumer[AsyncQueueConsumer[Any], V]):
     """Receives messages of several topics that no other consumer of the subscription has, the topics in turn.
 
     Made by `client.queue_consumer()` with a list of topics, or with `namespace=`; usable with `async with`. In each
@@ -189,15 +205,27 @@ class AsyncMultiQueueConsumer(MultiConsumer[AsyncQueueConsumer[Any], V]):
         for member, part in self._by_member(asked):
             member.acknowledge_nowait(part)
 
-    def negative_acknowledge(self, x: Acknowledgeable, *, delay: float | None = None) -> Coroutine[Any, Any, None]:
+    def negative_acknowledge(
+        self, x: Acknowledgeable, *, delay: float | None = None, reason: str | BaseException | None = None
+    ) -> Coroutine[Any, Any, None]:
         """Hand back what acknowledge() takes: it is delivered again later. See AsyncQueueConsumer."""
-        return self._starting.call(self._begin_negative_acknowledge, x, delay)
+        return self._starting.call(self._begin_negative_acknowledge, x, delay, reason)
 
-    def _begin_negative_acknowledge(self, x: Acknowledgeable, delay: float | None) -> Coroutine[Any, Any, None]:
+    def _begin_negative_acknowledge(
+        self, x: Acknowledgeable, delay: float | None, reason: str | BaseException | None
+    ) -> Coroutine[Any, Any, None]:
         if delay is not None:
             check_seconds("delay", delay)
         parts = self._by_member(x)
-        return self._settled([(member, member.negative_acknowledge(part, delay=delay)) for member, part in parts])
+        return self._settled(
+            [(member, member.negative_acknowledge(part, delay=delay, reason=reason)) for member, part in parts]
+        )
+
+    def unsee(self, x: Acknowledgeable) -> None:
+        """The program has not seen these: closing does not count them as delivered."""
+        with suppress(AlreadyClosedError):
+            for member, part in self._by_member(x):
+                member.unsee(part)
 
     def _by_member(self, x: object) -> list[tuple[AsyncQueueConsumer[Any], Any]]:
         """(member, the part of `x` that is its topic's); nothing for topics that have left.

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
@@ -114,6 +115,7 @@ class TopicScaling:
         self._task: asyncio.Task[None] | None = None
         self._dropped = False  # the task was cancelled by end()
         self._timer: asyncio.TimerHandle | None = None
+        self._judged = -math.inf  # when traffic was judged last; monotonic
         self._sharing = Peak()
         # Ages of segments and reports: cooldowns and windows do not follow changes of the wall clock.
         steps = ForwardSteps(clock)
@@ -152,7 +154,21 @@ class TopicScaling:
             self._ask(traffic=False)
 
     def tick(self) -> None:
-        """The tick: judge traffic too, and retry after a failure."""
+        """The broker's tick: evaluate, unless the topic's own interval is longer and not over."""
+        interval_s = self.status.policy.auto_scale_interval
+        longer = interval_s > self._broker_policy.auto_scale_interval
+        if not longer or self._failed or self._clock.monotonic() - self._judged >= interval_s:
+            self.evaluate()
+
+    def loaded(self) -> None:
+        """A segment has load: where the topic's interval is shorter than the broker's, do not wait for the tick."""
+        interval_s = self.status.policy.auto_scale_interval
+        shorter = interval_s < self._broker_policy.auto_scale_interval
+        if self._led and shorter and self._timer is None and self._task is None:
+            self._timer = asyncio.get_running_loop().call_later(interval_s, self._cooled)
+
+    def evaluate(self) -> None:
+        """Judge traffic too, and retry after a failure."""
         self._note_members()
         self._failed = False
         self._ask(traffic=True)
@@ -227,7 +243,9 @@ class TopicScaling:
         )
         self._note(decision, policy, loads, now_ms)
         if traffic:
+            self._judged = self._clock.monotonic()
             self._resting = _rests(decision, layout, dated, now_ms)
+        self._look_again(decision, policy, now_ms)
         return decision
 
     def _redated(
@@ -247,9 +265,17 @@ class TopicScaling:
         self._counts.suppressed_max_depth += ScaleReason.MAX_DEPTH in reasons
         told = in_json(decision, now_ms)
         self.status = replace(self.status, policy=policy, decision=told, loads=loads)
+
+    def _look_again(self, decision: Decision, policy: AutoScalePolicy, now_ms: int) -> None:
+        """When a cooldown ends, and after the topic's interval where that is shorter than the broker's."""
+        pauses_s: list[float] = []
         if isinstance(decision, Nothing) and decision.again_ms is not None:
-            pause_s = (decision.again_ms - now_ms) / 1000
-            self._timer = asyncio.get_running_loop().call_later(pause_s, self._cooled)
+            pauses_s.append((decision.again_ms - now_ms) / 1000)
+        if policy.auto_scale_interval < self._broker_policy.auto_scale_interval and not self._resting:
+            pauses_s.append(policy.auto_scale_interval)
+        if pauses_s:
+            self._stop_timer()
+            self._timer = asyncio.get_running_loop().call_later(min(pauses_s), self._cooled)
 
     def _cooled(self) -> None:
         self._timer = None

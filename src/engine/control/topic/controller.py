@@ -269,7 +269,7 @@ class ScalableTopicController:
     async def set_auto_scale_policy(self, override: AutoScalePolicyOverride | None) -> None:
         """Replace the topic's own override, effective at once. A pending change stays pending."""
         await self.rewrite(lambda layout: replace(layout, auto_scale_policy=override))
-        self.scaling.tick()
+        self.scaling.evaluate()
 
     async def rewrite(self, change: Callable[[SegmentLayout], SegmentLayout]) -> None:
         """Change facts of the topic that are not its shape. A pending change stays pending. InvalidArgumentError."""

@@ -11,9 +11,9 @@ The first file that has to stay keeps all behind it, so that the log never has a
 before the next one, for the same reason.
 
 The last file never goes: it says where the log goes on, and at its head what duplicate detection knew. So a slow
-segment, whose last file would hold its messages for years, gets a new one: an empty file that begins at the next
-offset. Then the old one goes as any other. A file ends when its oldest message is as old as the *span*, so that no
-message stays for longer than retention_ms and the span; and when it alone holds retention_bytes.
+segment, whose last file would hold its messages for years, gets a new one: an empty file at the next offset. Then the
+old one goes as any other. A file ends when its oldest message is as old as the *span*, so that no message stays for
+longer than retention_ms and the span; and when it alone holds retention_bytes.
 
     retention_ms             span, of messages in one file
     up to 32 minutes         1 minute
