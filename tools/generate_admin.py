@@ -11,14 +11,19 @@ from __future__ import annotations
 import argparse
 import subprocess
 import sys
+import types
+import typing
 from collections.abc import Iterator
 from pathlib import Path
 from textwrap import fill, indent
 from typing import Any
 
+import msgspec
+
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT / "src"))
 
+from engine.model import admin_answers as answers  # noqa: E402
 from engine.model.admin_operations import OPERATIONS  # noqa: E402
 from engine.model.admin_parameters import REQUIRED, Parameter  # noqa: E402
 from engine.model.admin_requests import Operation  # noqa: E402
@@ -26,6 +31,17 @@ from engine.model.admin_requests import Operation  # noqa: E402
 MARK = "# Generated from src/engine/model/admin_operations.py by tools/generate_admin.py: do not edit."
 _WIDTH = 112  # of a docstring in a class
 METHODS = [operation for operation in OPERATIONS if operation.method]
+
+DICTIONARIES = '''
+"""Answers of the admin API as clients get them: plain dictionaries, by the names of the specification."""
+
+from __future__ import annotations
+
+from typing import Any, Literal, NotRequired, TypedDict
+'''
+# The answers that are described so, each with what it is made of, and what they are called in Python.
+DESCRIBED = (answers.TopicMetadata, answers.TopicNumbers)
+RENAMED = {"Numbers": "Statistics"}
 
 AWAITED = '''
 """`AdminMethods`: the operations of the admin API as methods that are awaited."""
@@ -38,6 +54,7 @@ from datetime import datetime
 from typing import Any, TypeVar
 
 from engine.model import admin_operations as operations
+from engine.model.admin_dictionaries import TopicMetadata, TopicStatistics
 from engine.model.admin_requests import Operation
 
 R = TypeVar("R")
@@ -64,7 +81,7 @@ from datetime import datetime
 from typing import Any
 
 from engine.aio.portal import Portal
-from engine.client import AsyncAdmin
+from engine.client import AsyncAdmin, TopicMetadata, TopicStatistics
 
 
 class Admin:
@@ -127,6 +144,52 @@ def _docstring(text: str) -> str:
     return "\n\n".join((f'"""{summary}', *(fill(" ".join(p.split()), _WIDTH) for p in paragraphs))) + '\n"""'
 
 
+def dictionaries() -> Iterator[str]:
+    """A TypedDict for each struct that DESCRIBED holds, what it is made of first."""
+    written: set[type] = set()
+
+    def described(kind: Any) -> Iterator[str]:
+        for inner in typing.get_args(kind):
+            yield from described(inner)
+        if not (isinstance(kind, type) and issubclass(kind, msgspec.Struct)) or kind in written:
+            return
+        written.add(kind)
+        hints = typing.get_type_hints(kind)
+        for hint in hints.values():
+            yield from described(hint)
+        lines = [f'class {_dictionary(kind)}(TypedDict):\n    """{kind.__doc__}"""\n']
+        names = {field.name: field.encode_name for field in msgspec.structs.fields(kind)}
+        lines += [f"    {names[name]}: {_annotation(hint)}" for name, hint in hints.items()]
+        yield "\n".join(lines) + "\n"
+
+    for kind in DESCRIBED:
+        yield from described(kind)
+
+
+def _dictionary(kind: type) -> str:
+    name = kind.__name__
+    for old, new in RENAMED.items():
+        name = name.replace(old, new)
+    return name
+
+
+def _annotation(hint: Any) -> str:
+    arguments = typing.get_args(hint)
+    if typing.get_origin(hint) in (typing.Union, types.UnionType):
+        sure = [_annotation(each) for each in arguments if each is not msgspec.UnsetType]
+        joined = " | ".join(sure)
+        return joined if len(sure) == len(arguments) else f"NotRequired[{joined}]"
+    if typing.get_origin(hint) is typing.Literal:
+        return f"Literal[{', '.join(map(repr, arguments))}]"
+    if arguments:
+        return f"{typing.get_origin(hint).__name__}[{', '.join(map(_annotation, arguments))}]"
+    if hint is type(None):
+        return "None"
+    if isinstance(hint, type) and issubclass(hint, msgspec.Struct):
+        return _dictionary(hint)
+    return "Any" if hint is Any else str(hint.__name__)
+
+
 def _formatted(text: str) -> str:
     command = [sys.executable, "-m", "ruff", "format", "--config", str(ROOT / "pyproject.toml"), "-"]
     return subprocess.run(command, input=text, capture_output=True, text=True, check=True, timeout=60).stdout
@@ -140,6 +203,9 @@ def generated() -> dict[Path, str]:
     return {
         source / "model" / "admin_methods.py": _file(AWAITED, awaits),
         source / "sync" / "admin.py": _file(BLOCKING, blocks),
+        source / "model" / "admin_dictionaries.py": _formatted(
+            "\n".join([MARK.replace("operations", "answers"), DICTIONARIES, *dictionaries()])
+        ),
     }
 
 

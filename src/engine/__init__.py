@@ -40,8 +40,10 @@ if TYPE_CHECKING:
         QueueConsumerStatistics,
         Schema,
         Segment,
+        TopicMetadata,
         TopicsChanged,
         TopicSegments,
+        TopicStatistics,
     )
     from engine.embedded import AsyncEngine, Engine, open, open_async
     from engine.errors import (
@@ -61,6 +63,7 @@ if TYPE_CHECKING:
         InvalidConfigurationError,
         MemoryLimitError,
         MessageTooLargeError,
+        NotAwaitedError,
         NotFoundError,
         PermitQueueFullError,
         PermitTimeoutError,
@@ -98,14 +101,14 @@ _HOMES = {
         AsyncProducer AsyncQueueConsumer AsyncRangeReader AsyncStreamConsumer AsyncTopicReader AsyncTopicView
         AsyncTopicWatch AsyncTransaction Backoff Batching BucketStatistics Checkpoint ConsumerStatistics DeadLetter
         Message MessageBatch MessageId MultiConsumerStatistics MultiQueueConsumerStatistics ProducerStatistics
-        QueueConsumerStatistics Schema Segment TopicSegments TopicsChanged""",
+        QueueConsumerStatistics Schema Segment TopicMetadata TopicSegments TopicStatistics TopicsChanged""",
     "engine.embedded": "AsyncEngine Engine open open_async",
     "engine.errors": """AlreadyClosedError AlreadyExistsError AuthenticationError AuthorizationError ConnectError
         ConsumerBusyError CorruptionError DataDirectoryBusyError DataDirectoryError DiskFullError EngineError
-        FencedError InvalidArgumentError InvalidConfigurationError MemoryLimitError MessageTooLargeError NotFoundError
-        PermitQueueFullError PermitTimeoutError ProducerBusyError ProtocolError QueueFullError SchemaError StorageError
-        SubscriptionKindError TimeoutError TooManyRequestsError TransactionConflictError TransactionNotFoundError
-        UnknownOutcomeError UnsupportedError""",
+        FencedError InvalidArgumentError InvalidConfigurationError MemoryLimitError MessageTooLargeError NotAwaitedError
+        NotFoundError PermitQueueFullError PermitTimeoutError ProducerBusyError ProtocolError QueueFullError SchemaError
+        StorageError SubscriptionKindError TimeoutError TooManyRequestsError TransactionConflictError
+        TransactionNotFoundError UnknownOutcomeError UnsupportedError""",
     "engine.sync": """Admin CheckpointConsumer Client Producer QueueConsumer RangeReader StreamConsumer TopicReader
         TopicView TopicWatch Transaction""",
 }
@@ -157,6 +160,7 @@ __all__ = [
     "MessageTooLargeError",
     "MultiConsumerStatistics",
     "MultiQueueConsumerStatistics",
+    "NotAwaitedError",
     "NotFoundError",
     "PermitQueueFullError",
     "PermitTimeoutError",
@@ -176,8 +180,10 @@ __all__ = [
     "SubscriptionKindError",
     "TimeoutError",
     "TooManyRequestsError",
+    "TopicMetadata",
     "TopicReader",
     "TopicSegments",
+    "TopicStatistics",
     "TopicView",
     "TopicWatch",
     "TopicsChanged",

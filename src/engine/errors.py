@@ -266,3 +266,10 @@ class SubscriptionNotFoundError(NotFoundError):
     """The subscription was deleted, whatever there is under its name now; attaching again does not help."""
 
     code = 43
+
+
+class NotAwaitedError(TypeError, AttributeError):
+    """A producer, consumer or transaction was used before `await` or `async with` had made it.
+
+    A mistake in the program, which no peer sends: it has no code, and is no EngineError.
+    """

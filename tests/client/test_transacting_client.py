@@ -351,7 +351,7 @@ async def test_one_is_begun_once(broker: FakeBroker, client: AsyncClient):
         with pytest.raises(InvalidArgumentError, match="awaited or entered before"):
             await entering
     assert transaction.state == "COMMITTED"
-    with pytest.raises(InvalidArgumentError, match="keep the transaction that it gave"):
+    with pytest.raises(InvalidArgumentError, match="keep what it gave"):
         async with entering:
             raise AssertionError
     assert len(broker.transactions) == 1

@@ -19,7 +19,7 @@ from tests.tidy.spark_marks import SPARK_MARKS
 PAGES = files(".md")
 
 _LINK = re.compile(r"(?<!!)\[[^\]]*\]\((?P<target>[^)\s]+)\)")
-_CODE = re.compile(r"^```python\n(?P<code>.*?)^```", re.DOTALL | re.MULTILINE)
+CODE = re.compile(r"^```python\n(?P<code>.*?)^```", re.DOTALL | re.MULTILINE)
 _FENCE = re.compile(r"^```.*?^```", re.DOTALL | re.MULTILINE)
 
 
@@ -47,7 +47,7 @@ def test_links_lead_somewhere():
 def examples() -> Iterator[pytest.ParameterSet]:
     """Every Python example of every page, named by its page and its number there."""
     for page in PAGES:
-        for number, match in enumerate(_CODE.finditer(page.read_text()), 1):
+        for number, match in enumerate(CODE.finditer(page.read_text()), 1):
             marks = SPARK_MARKS if "pyspark" in match["code"] else ()
             yield pytest.param(relative(page), match["code"], id=f"{relative(page)}-{number}", marks=marks)
 

@@ -56,14 +56,17 @@ FLOORS: dict[str, list[str]] = {
     "storage": ["disk", "dedup", "file", "commit", "cursor"],
     "control": ["policy", "base", "transactions", "shape", "subscription", "topic"],
     "client": ["base", "net", "topic", "transact", "produce", "consume", "many", "ranges", "admin"],
-    "_native": ["format", "produce", "consume", "serve", "jobs"],
+    "_native": ["format", "produce", "consume", "serve", "jobs", "calls"],
     "broker": [
         "settings", "pools", "transactions", "segment", "delivery", "hosting", "cluster", "upkeep", "session",
         "metrics", "admin",
     ],
 }  # fmt: skip
 # Floors that see nothing but these; `produce`, `consume` and `serve` never meet.
-SEE_ONLY = {"_native": {floor: {"format"} for floor in ("format", "produce", "consume", "serve")} | {"jobs": set()}}
+SEE_ONLY = {
+    "_native": {floor: {"format"} for floor in ("format", "produce", "consume", "serve")}
+    | {"jobs": set(), "calls": set()}
+}
 CIRCLE_MAX = 12  # files that know each other in a ring, type hints included
 
 # The doors: which files may use a module through which the world comes in. Everybody else is handed what is

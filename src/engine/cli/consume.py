@@ -216,11 +216,11 @@ def open_consumer(
     if topic is not None and mode == "checkpoint":
         return client.checkpoint_consumer(topic, start=checkpoint(start)), lambda batch: None
     name = subscription or ""  # check_combination requires one
-    which: Any = {"namespace": chosen.namespace, "properties": chosen.properties}
+    which: Any = {"namespace": chosen.namespace, "properties": chosen.properties, "initial_position": str(start)}
     if mode == "stream":
-        stream = client.stream_consumer(topic, name, initial_position=str(start), **which)
+        stream = client.stream_consumer(topic, name, **which)
         return stream, stream.acknowledge_cumulative
-    queue = client.queue_consumer(topic, name, initial_position=str(start), **which)
+    queue = client.queue_consumer(topic, name, **which)
     return queue, queue.acknowledge
 
 

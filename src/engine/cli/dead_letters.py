@@ -145,7 +145,7 @@ def redrive(
 class _Redrive:
     """Sends letters back, some at a time, each time in one transaction."""
 
-    def __init__(self, client: Client, consumer: QueueConsumer, topic: str, target: str | None) -> None:
+    def __init__(self, client: Client, consumer: QueueConsumer[Any], topic: str, target: str | None) -> None:
         self.count = 0
         self._client = client
         self._consumer = consumer
@@ -187,7 +187,7 @@ class _Redrive:
         return self._producers[target]
 
 
-def _consumer(client: Client, topic: str, subscription: str) -> QueueConsumer:
+def _consumer(client: Client, topic: str, subscription: str) -> QueueConsumer[Any]:
     """Raises NotFoundError where there is no such topic: the name is mistyped, or nothing was given up yet."""
     if not client.topic_exists(topic):
         raise NotFoundError(f"there is no topic {topic}: TOPIC must be a dead-letter topic, as orders-DLQ")
@@ -195,7 +195,7 @@ def _consumer(client: Client, topic: str, subscription: str) -> QueueConsumer:
 
 
 def _letters(
-    client: Client, consumer: QueueConsumer, topic: str, subscription: str, limit: int | None
+    client: Client, consumer: QueueConsumer[Any], topic: str, subscription: str, limit: int | None
 ) -> Iterator[Message]:
     """What waits in the subscription, at most `limit`, without acknowledging it."""
     backlog = client.admin.get_stats(topic)["subscriptions"][subscription]["backlog"]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import threading
 import time
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from engine.cli.flights import Flights
@@ -131,7 +132,7 @@ def change(engine: Engine, topic: str, kind: str) -> tuple[float, str]:
     return took, f"{kind} of {' and '.join(map(str, ids))} into {' and '.join(map(str, children))}"
 
 
-def active_segments(metadata: dict[str, Any]) -> list[dict[str, Any]]:
+def active_segments(metadata: Mapping[str, Any]) -> list[dict[str, Any]]:
     """By their place on the ring."""
     active = [s for s in metadata["segments"].values() if s["state"] == "ACTIVE"]
     return sorted(active, key=lambda s: int(s["hashRange"]["start"]))
@@ -153,7 +154,7 @@ def width(segment: dict[str, Any]) -> int:
     return int(segment["hashRange"]["end"]) - int(segment["hashRange"]["start"]) + 1
 
 
-def check_live(flights: Flights, tally: Tally, metadata: dict[str, Any]) -> list[Check]:
+def check_live(flights: Flights, tally: Tally, metadata: Mapping[str, Any]) -> list[Check]:
     """The content, the order over all segments and consumers, and the shape in the end."""
     active, segments = active_segments(metadata), metadata["segments"]
     shape = len(active) == 2 and len(segments) == 9 and metadata["epoch"] == len(CHANGES)

@@ -5,13 +5,14 @@ from __future__ import annotations
 import importlib.util
 import time
 from collections.abc import Iterable, Iterator
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import click
 
 from engine.cli import lines, output
 from engine.cli.connection import connect, connection_options, json_option
 from engine.cli.groups import Group, examples
+from engine.client.base.options import CompressionName
 from engine.errors import AlreadyExistsError, UnsupportedError
 
 if TYPE_CHECKING:
@@ -88,7 +89,7 @@ def produce(
     """Send messages, and measure until all are durable."""
     with connect(url, data, create=True) as client:
         make_topic(client, topic, segments, durability)
-        with client.producer(topic, compression=compression) as producer:
+        with client.producer(topic, compression=cast(CompressionName, compression)) as producer:
             step = CHUNK_MESSAGES if rate is None else max(1, min(CHUNK_MESSAGES, rate // CHUNKS_PER_S))
             work = chunks(messages, size, keys, step)
             waits, seconds = send(producer, list(work) if rate is None else paced(work, rate), mode, messages)

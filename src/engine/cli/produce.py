@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, BinaryIO
+from typing import TYPE_CHECKING, BinaryIO, cast
 
 import click
 
@@ -12,6 +12,7 @@ from engine.cli import lines, output, records
 from engine.cli.connection import connect, connection_options, json_option
 from engine.cli.groups import examples
 from engine.cli.values import key_values, separator, topic_name
+from engine.client.base.options import CompressionName
 from engine.errors import EngineError, InvalidArgumentError, MessageTooLargeError
 
 if TYPE_CHECKING:
@@ -77,7 +78,7 @@ def command(
     failures: list[Exception] = []
     with (
         connect(url, data, create=True) as client,
-        client.producer(topic, compression=compression, on_error=failures.append) as producer,
+        client.producer(topic, compression=cast(CompressionName, compression), on_error=failures.append) as producer,
         output.progress(disable=total is None) as bar,
     ):
         task = bar.add_task("sending", total=total, note="")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import click
@@ -67,7 +68,7 @@ def rebucket(topic: str, segment: int, buckets: int, url: str, data: str | None,
     report(f"rebucketed segment {segment} of {topic}", [segment], metadata, as_json)
 
 
-def report(done: str, parents: list[int], metadata: dict[str, Any], as_json: bool) -> None:
+def report(done: str, parents: list[int], metadata: Mapping[str, Any], as_json: bool) -> None:
     """Print the result: the new metadata as JSON, or one line with the new segments."""
     if as_json:
         output.print_json(metadata)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
@@ -150,9 +150,9 @@ def create(
 def describe(topic: str, url: str, data: str | None, active: bool, as_json: bool) -> None:
     """Show a topic's properties and the tree of its segments."""
     with connect(url, data) as client:
-        metadata = client.admin.get_metadata(topic)
+        metadata: Any = client.admin.get_metadata(topic)
         metadata = only_active(metadata) if active else metadata
-        numbers = {} if as_json else client.admin.get_stats(topic)
+        numbers: Any = {} if as_json else client.admin.get_stats(topic)
     if as_json:
         output.print_json(metadata)
         return
@@ -161,7 +161,7 @@ def describe(topic: str, url: str, data: str | None, active: bool, as_json: bool
     print_layout(numbers["topic"], metadata, numbers)
 
 
-def topic_facts(metadata: dict[str, Any]) -> Iterator[tuple[str, Any]]:
+def topic_facts(metadata: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
     """What holds for the whole topic."""
     yield "epoch", metadata["epoch"]
     yield "durability", metadata["durability"]

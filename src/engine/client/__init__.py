@@ -22,6 +22,7 @@ from engine.client.ranges.topic_reader import AsyncTopicReader
 from engine.client.ranges.topic_view import AsyncTopicView, Segment, TopicSegments
 from engine.client.topic.topic_list import AsyncTopicWatch, TopicsChanged
 from engine.client.transact.transaction import AsyncTransaction
+from engine.model.admin_dictionaries import TopicMetadata, TopicStatistics
 from engine.model.positions import Checkpoint, MessageId
 from engine.model.redelivery import Backoff, DeadLetter
 
@@ -54,6 +55,8 @@ __all__ = [
     "QueueConsumerStatistics",
     "Schema",
     "Segment",
+    "TopicMetadata",
     "TopicSegments",
+    "TopicStatistics",
     "TopicsChanged",
 ]

@@ -10,6 +10,7 @@ from typing import Any, Literal, Self, TypeVar, Unpack
 
 from engine.aio.once import Once
 from engine.client.admin.admin import AsyncAdmin
+from engine.client.base.entering import Entering
 from engine.client.base.options import (
     ON_CORRUPT,
     Batching,
@@ -38,10 +39,15 @@ from engine.client.ranges.topic_reader import (
     plan_between,
 )
 from engine.client.ranges.topic_view import AsyncTopicView
+from engine.client.signatures import (
+    makes_checkpoint_consumer,
+    makes_producer,
+    makes_queue_consumer,
+    makes_stream_consumer,
+)
 from engine.client.topic.session import TopicSession
 from engine.client.topic.topic_list import AsyncTopicWatch, TopicQuery, Topics, chosen, list_topics
-from engine.client.transact.entering import Entering
-from engine.client.transact.transaction import Transactions
+from engine.client.transact.transaction import AsyncTransaction, Transactions
 from engine.clock import Clock, SystemClock
 from engine.errors import ConnectError, EngineError, InvalidArgumentError, NotFoundError, UnsupportedError
 from engine.limits import (
@@ -113,6 +119,7 @@ class AsyncClient:
 
     # -- producers and consumers -----------------------------------------------------------------------------
 
+    @makes_producer
     async def producer(
         self,
         topic: str,
@@ -128,7 +135,7 @@ class AsyncClient:
         on_error: Callable[[Exception], object] | None = None,
         schema: object = None,
         _on_full: Callable[[], None] | None = None,
-    ) -> AsyncProducer:
+    ) -> AsyncProducer[Any]:
         """A producer for one topic, which is created where the broker allows it.
 
         `name`: a name of your own makes retries exact across restarts: the broker stores each (name, sequence id) once;
@@ -160,9 +167,10 @@ class AsyncClient:
             on_error=on_error,
             schema=Schema.of(schema),
         )
-        producer = AsyncProducer(self._pool, TopicName.parse(topic), name or self._make_name("producer"), options)
+        producer = AsyncProducer[Any](self._pool, TopicName.parse(topic), name or self._make_name("producer"), options)
         return await self._started(producer, lambda: producer.start(_on_full))
 
+    @makes_stream_consumer
     async def stream_consumer(
         self,
         topic: Topics,
@@ -177,7 +185,7 @@ class AsyncClient:
         schema: object = None,
         create: bool = True,
         on_corrupt: str = "stop",
-    ) -> AsyncStreamConsumer | AsyncMultiStreamConsumer:
+    ) -> AsyncStreamConsumer[Any] | AsyncMultiStreamConsumer[Any]:
         """An ordered consumer; the consumers of one subscription share the topic's segments.
 
         `topic`: a topic, or a list of topics; None with a `namespace` "tenant/namespace": all its topics, now and
@@ -198,13 +206,14 @@ class AsyncClient:
         more: dict[str, Any] = {"schema": schema, "on_corrupt": on_corrupt, "create_topic": create}
         options = self._consumer_options(name, subscription, initial_position, receive_queue_size, **more)
         topics = chosen(topic, namespace, properties, pattern)
-        make = partial(AsyncStreamConsumer, self._pool)
+        make = partial(AsyncStreamConsumer[Any], self._pool)
         if isinstance(topics, TopicName):
             consumer = make(topics, options)
             return await self._started(consumer, consumer.start)
-        several = AsyncMultiStreamConsumer(self._pool, topics, options, make)
+        several = AsyncMultiStreamConsumer[Any](self._pool, topics, options, make)
         return await self._started(several, several.start)
 
+    @makes_queue_consumer
     async def queue_consumer(
         self,
         topic: Topics,
@@ -223,7 +232,7 @@ class AsyncClient:
         schema: object = None,
         create: bool = True,
         on_corrupt: str = "stop",
-    ) -> AsyncQueueConsumer | AsyncMultiQueueConsumer:
+    ) -> AsyncQueueConsumer[Any] | AsyncMultiQueueConsumer[Any]:
         """A consumer of single messages; each goes to one of the subscription's consumers and comes back unless
         acknowledged.
 
@@ -249,13 +258,14 @@ class AsyncClient:
         options = self._consumer_options(name, subscription, initial_position, receive_queue_size, **more)
         queue = QueueOptions(ack_timeout=ack_timeout, nack_backoff=backoff_of(nack_backoff), dead_letter=dead_letter)
         topics = chosen(topic, namespace, properties, pattern)
-        make = partial(AsyncQueueConsumer, self._pool, queue=queue)
+        make = partial(AsyncQueueConsumer[Any], self._pool, queue=queue)
         if isinstance(topics, TopicName):
             consumer = make(topics, options)
             return await self._started(consumer, consumer.start)
-        several = AsyncMultiQueueConsumer(self._pool, topics, options, make, dead_letter)
+        several = AsyncMultiQueueConsumer[Any](self._pool, topics, options, make, dead_letter)
         return await self._started(several, several.start)
 
+    @makes_checkpoint_consumer
     async def checkpoint_consumer(
         self,
         topic: str,
@@ -267,7 +277,7 @@ class AsyncClient:
         schema: object = None,
         create: bool = True,
         on_corrupt: str = "stop",
-    ) -> AsyncCheckpointConsumer:
+    ) -> AsyncCheckpointConsumer[Any]:
         """A reader that keeps its own position; the broker stores none.
 
         `start`: a Checkpoint, default `Checkpoint.latest()`. `group`: the consumers of one group share the topic's
@@ -283,7 +293,7 @@ class AsyncClient:
             raise InvalidArgumentError(f"start must be an engine.Checkpoint, got {type(start).__name__}")
         more: dict[str, Any] = {"schema": schema, "on_corrupt": on_corrupt, "group": group, "create_topic": create}
         options = self._consumer_options(name, None, "latest", receive_queue_size, **more)
-        consumer = AsyncCheckpointConsumer(self._pool, TopicName.parse(topic), options)
+        consumer = AsyncCheckpointConsumer[Any](self._pool, TopicName.parse(topic), options)
         return await self._started(consumer, lambda: consumer.start(start or Checkpoint.latest()))
 
     async def list_topics(
@@ -325,7 +335,9 @@ class AsyncClient:
             session.close()
         return True
 
-    def transaction(self, timeout: float = TRANSACTION_TIMEOUT_S, *, name: str | None = None) -> Entering:
+    def transaction(
+        self, timeout: float = TRANSACTION_TIMEOUT_S, *, name: str | None = None
+    ) -> Entering[AsyncTransaction]:
         """Begins an AsyncTransaction: await it, or enter it with `async with`, which commits it, or aborts it when the
         block raises.
 
@@ -336,7 +348,11 @@ class AsyncClient:
         """
         return self._transactions.begin(timeout, name)
 
-    def join_transaction(self, id: str, attempt: str | None = None) -> Entering:  # noqa: A002 - what it is called
+    def join_transaction(
+        self,
+        id: str,  # noqa: A002 - what it is called
+        attempt: str | None = None,
+    ) -> Entering[AsyncTransaction]:
         """Takes part in a transaction that is begun and ended elsewhere: await it, or enter it with `async with`,
         which waits at its end until everything is written.
 

@@ -10,6 +10,7 @@ from datetime import datetime
 from typing import Any, TypeVar
 
 from engine.model import admin_operations as operations
+from engine.model.admin_dictionaries import TopicMetadata, TopicStatistics
 from engine.model.admin_requests import Operation
 
 R = TypeVar("R")
@@ -61,11 +62,11 @@ class AdminMethods(ABC):
         """
         return await self._ask(operations.LIST_TOPICS, namespace, properties)
 
-    async def get_metadata(self, topic: str) -> dict[str, Any]:
+    async def get_metadata(self, topic: str) -> TopicMetadata:
         """The topic's layout and properties: the specification's JSON as a dict. Raises NotFoundError."""
         return await self._ask(operations.GET_METADATA, topic)
 
-    async def get_stats(self, topic: str) -> dict[str, Any]:
+    async def get_stats(self, topic: str) -> TopicStatistics:
         """Segments, rates, subscriptions, consumers, auto-scale: the specification's JSON as a dict.
 
         Raises NotFoundError.
@@ -98,7 +99,7 @@ class AdminMethods(ABC):
         """Leave all policies of a topic to its namespace. Raises NotFoundError."""
         await self._ask(operations.REMOVE_TOPIC_POLICIES, topic)
 
-    async def split_segment(self, topic: str, segment_id: int) -> dict[str, Any]:
+    async def split_segment(self, topic: str, segment_id: int) -> TopicMetadata:
         """Split an active segment's hash range in two halves, while the topic is in use; the new metadata.
 
         Producers and consumers follow by themselves. Raises NotFoundError (topic), and InvalidArgumentError when the
@@ -106,7 +107,7 @@ class AdminMethods(ABC):
         """
         return await self._ask(operations.SPLIT_SEGMENT, topic, segment_id)
 
-    async def merge_segments(self, topic: str, segment_id: int, other_id: int) -> dict[str, Any]:
+    async def merge_segments(self, topic: str, segment_id: int, other_id: int) -> TopicMetadata:
         """Merge two active segments whose hash ranges are neighbours; the new metadata.
 
         Raises NotFoundError (topic), and InvalidArgumentError when one is unknown or sealed, or they are not
@@ -114,7 +115,7 @@ class AdminMethods(ABC):
         """
         return await self._ask(operations.MERGE_SEGMENTS, topic, segment_id, other_id)
 
-    async def rebucket_segment(self, topic: str, segment_id: int, buckets: int) -> dict[str, Any]:
+    async def rebucket_segment(self, topic: str, segment_id: int, buckets: int) -> TopicMetadata:
         """Replace an active segment by one of the same range with `buckets` entry buckets; the new metadata.
 
         Raises NotFoundError (topic), and InvalidArgumentError when it is unknown or sealed, or has that many already.

@@ -46,6 +46,7 @@ from engine.model.admin_broker_operations import (
 from engine.model.admin_broker_operations import (
     SET_DYNAMIC_CONFIGURATION as SET_DYNAMIC_CONFIGURATION,
 )
+from engine.model.admin_dictionaries import TopicMetadata, TopicStatistics
 from engine.model.admin_parameters import (
     KINDS,
     POSITIONS,
@@ -108,7 +109,7 @@ _OWN = Parameter(
 )
 
 _NOTHING = Result[None]("None", type(None))
-_METADATA = Result[dict[str, Any]]("dict[str, Any]", dict, answers.TopicMetadata)
+_METADATA = Result[TopicMetadata]("TopicMetadata", dict, answers.TopicMetadata)
 _POLICIES = Result[dict[str, Any]]("dict[str, Any]", dict, answers.NamespacePolicy)
 _OVERRIDDEN = OverridesResult("dict[str, Any]", dict, answers.AutoScaleOverrides)
 
@@ -184,7 +185,7 @@ GET_STATS = Operation(
     name="get_stats",
     http=f"GET {_TOPIC_PATH}/stats",
     parameters=(_TOPIC,),
-    result=Result[dict[str, Any]]("dict[str, Any]", dict, answers.TopicNumbers),
+    result=Result[TopicStatistics]("TopicStatistics", dict, answers.TopicNumbers),
     summary="Segments, rates, subscriptions, consumers, auto-scale: the specification's JSON as a dict.",
     errors=(NotFoundError,),
     leader=Leader.PREFERRED,

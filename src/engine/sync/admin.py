@@ -9,7 +9,7 @@ from datetime import datetime
 from typing import Any
 
 from engine.aio.portal import Portal
-from engine.client import AsyncAdmin
+from engine.client import AsyncAdmin, TopicMetadata, TopicStatistics
 
 
 class Admin:
@@ -65,11 +65,11 @@ class Admin:
         """
         return self._portal.run(self._admin.list_topics(namespace, properties))
 
-    def get_metadata(self, topic: str) -> dict[str, Any]:
+    def get_metadata(self, topic: str) -> TopicMetadata:
         """The topic's layout and properties: the specification's JSON as a dict. Raises NotFoundError."""
         return self._portal.run(self._admin.get_metadata(topic))
 
-    def get_stats(self, topic: str) -> dict[str, Any]:
+    def get_stats(self, topic: str) -> TopicStatistics:
         """Segments, rates, subscriptions, consumers, auto-scale: the specification's JSON as a dict.
 
         Raises NotFoundError.
@@ -102,7 +102,7 @@ class Admin:
         """Leave all policies of a topic to its namespace. Raises NotFoundError."""
         self._portal.run(self._admin.remove_topic_policies(topic))
 
-    def split_segment(self, topic: str, segment_id: int) -> dict[str, Any]:
+    def split_segment(self, topic: str, segment_id: int) -> TopicMetadata:
         """Split an active segment's hash range in two halves, while the topic is in use; the new metadata.
 
         Producers and consumers follow by themselves. Raises NotFoundError (topic), and InvalidArgumentError when the
@@ -110,7 +110,7 @@ class Admin:
         """
         return self._portal.run(self._admin.split_segment(topic, segment_id))
 
-    def merge_segments(self, topic: str, segment_id: int, other_id: int) -> dict[str, Any]:
+    def merge_segments(self, topic: str, segment_id: int, other_id: int) -> TopicMetadata:
         """Merge two active segments whose hash ranges are neighbours; the new metadata.
 
         Raises NotFoundError (topic), and InvalidArgumentError when one is unknown or sealed, or they are not
@@ -118,7 +118,7 @@ class Admin:
         """
         return self._portal.run(self._admin.merge_segments(topic, segment_id, other_id))
 
-    def rebucket_segment(self, topic: str, segment_id: int, buckets: int) -> dict[str, Any]:
+    def rebucket_segment(self, topic: str, segment_id: int, buckets: int) -> TopicMetadata:
         """Replace an active segment by one of the same range with `buckets` entry buckets; the new metadata.
 
         Raises NotFoundError (topic), and InvalidArgumentError when it is unknown or sealed, or has that many already.

@@ -9,6 +9,7 @@ from typing import Any, Self, Unpack
 from engine.aio.portal import Portal
 from engine.aio.uv import new_event_loop
 from engine.client import AsyncClient, AsyncProducer, AsyncTransaction
+from engine.client.base.entering import Entering
 from engine.client.base.options import (
     CheckpointConsumerKeywords,
     ClientKeywords,
@@ -21,12 +22,17 @@ from engine.client.base.options import (
 from engine.client.ranges.range_reader import Ranges
 from engine.client.ranges.topic_reader import TopicReaderKeywords
 from engine.client.topic.topic_list import Topics
-from engine.client.transact.entering import Entering
 from engine.sync.admin import Admin
 from engine.sync.closing import close_before_exit, run_to_close
 from engine.sync.consumers import CheckpointConsumer, QueueConsumer, StreamConsumer
 from engine.sync.producer import Producer
 from engine.sync.ranges import RangeReader, TopicReader, TopicView, handing_over
+from engine.sync.signatures import (
+    makes_checkpoint_consumer,
+    makes_producer,
+    makes_queue_consumer,
+    makes_stream_consumer,
+)
 from engine.sync.topic_watch import TopicWatch
 from engine.sync.transaction import Transaction
 
@@ -67,7 +73,10 @@ class Client:
         """The URL of the service."""
         return str(self._client.service_url)
 
-    def producer(self, topic: str, *, block_when_full: bool = True, **options: Unpack[ProducerKeywords]) -> Producer:
+    @makes_producer
+    def producer(
+        self, topic: str, *, block_when_full: bool = True, schema: Any = None, **options: Unpack[ProducerKeywords]
+    ) -> Producer[Any]:
         """A producer for one topic, which is created where the broker allows it.
 
         `block_when_full`: whether send_nowait waits for room (else it raises QueueFullError). `name`: a name of your
@@ -83,19 +92,21 @@ class Client:
         Raises NotFoundError, ProducerBusyError, ConnectError, TimeoutError, InvalidArgumentError (SchemaError: the
         schema is incompatible with the topic's), UnsupportedError (`properties`).
         """
-        made: list[AsyncProducer] = []
+        made: list[AsyncProducer[Any]] = []
 
         def wait_for_room() -> None:
             while not made[0].has_room:
                 self._portal.run(made[0].writable())
 
         on_full: Callable[[], None] | None = wait_for_room if block_when_full else None
-        made.append(self._portal.run(self._client.producer(topic, _on_full=on_full, **options)))
+        opening: Any = self._client.producer  # with an argument of the two clients' own
+        made.append(self._portal.run(opening(topic, _on_full=on_full, schema=schema, **options)))
         return Producer(self._portal, made[0])
 
+    @makes_stream_consumer
     def stream_consumer(
-        self, topic: Topics, subscription: str, **options: Unpack[StreamConsumerKeywords]
-    ) -> StreamConsumer:
+        self, topic: Topics, subscription: str, *, schema: Any = None, **options: Unpack[StreamConsumerKeywords]
+    ) -> StreamConsumer[Any]:
         """An ordered consumer; the consumers of one subscription share the topic's segments.
 
         `topic`: a topic, or a list of topics; None with a `namespace` "tenant/namespace": all its topics, now and
@@ -112,13 +123,13 @@ class Client:
         Raises NotFoundError, ConsumerBusyError (SubscriptionKindError: queue consumers hold the subscription),
         ConnectError, TimeoutError, InvalidArgumentError.
         """
-        return StreamConsumer(
-            self._portal, self._portal.run(self._client.stream_consumer(topic, subscription, **options))
-        )
+        opening: Any = self._client.stream_consumer
+        return StreamConsumer(self._portal, self._portal.run(opening(topic, subscription, schema=schema, **options)))
 
+    @makes_queue_consumer
     def queue_consumer(
-        self, topic: Topics, subscription: str, **options: Unpack[QueueConsumerKeywords]
-    ) -> QueueConsumer:
+        self, topic: Topics, subscription: str, *, schema: Any = None, **options: Unpack[QueueConsumerKeywords]
+    ) -> QueueConsumer[Any]:
         """A consumer of single messages; each goes to one of the subscription's consumers and comes back unless
         acknowledged.
 
@@ -131,11 +142,13 @@ class Client:
         number are served first. `on_corrupt`: a bad entry stays due ("stop", the default), or is acknowledged ("skip");
         what is behind it comes. Raises as stream_consumer.
         """
-        return QueueConsumer(
-            self._portal, self._portal.run(self._client.queue_consumer(topic, subscription, **options))
-        )
+        opening: Any = self._client.queue_consumer
+        return QueueConsumer(self._portal, self._portal.run(opening(topic, subscription, schema=schema, **options)))
 
-    def checkpoint_consumer(self, topic: str, **options: Unpack[CheckpointConsumerKeywords]) -> CheckpointConsumer:
+    @makes_checkpoint_consumer
+    def checkpoint_consumer(
+        self, topic: str, *, schema: Any = None, **options: Unpack[CheckpointConsumerKeywords]
+    ) -> CheckpointConsumer[Any]:
         """A reader that keeps its own position; the broker stores none.
 
         `start`: a Checkpoint, default `Checkpoint.latest()`. `group`: the consumers of one group share the topic's
@@ -148,7 +161,8 @@ class Client:
         Raises NotFoundError, ConsumerBusyError (SubscriptionKindError: stream consumers hold that name), ConnectError,
         TimeoutError, InvalidArgumentError.
         """
-        return CheckpointConsumer(self._portal, self._portal.run(self._client.checkpoint_consumer(topic, **options)))
+        opening = self._client.checkpoint_consumer(topic, schema=schema, **options)
+        return CheckpointConsumer(self._portal, self._portal.run(opening))
 
     def topic_view(self, topic: str) -> TopicView:
         """Follows a topic's segments, and the end offset of each. The topic is not created.
@@ -256,5 +270,5 @@ async def _make_client(url: str, options: ClientKeywords) -> AsyncClient:
     return AsyncClient(url, threadsafe=True, **options)
 
 
-async def _entered(transaction: Entering) -> AsyncTransaction:
+async def _entered(transaction: Entering[AsyncTransaction]) -> AsyncTransaction:
     return await transaction

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from functools import partial
-from typing import Any, Self
+from typing import Any, Generic, Self, TypeVar, overload
 
 from engine.aio.portal import Portal
 from engine.client import (
@@ -30,8 +30,10 @@ from engine.sync.closing import run_to_close
 from engine.sync.run import run_on_threads
 from engine.sync.transaction import Transaction
 
+V = TypeVar("V")  # of the values of messages
 
-class _Consumer:
+
+class _Consumer(Generic[V]):
     """What the three kinds of consumers share."""
 
     def __init__(self, portal: Portal, consumer: Any) -> None:
@@ -68,20 +70,24 @@ class _Consumer:
         """Deliver again after pause(). Idempotent."""
         self._portal.call(self._consumer.resume)
 
-    def receive(self, timeout: float | None = None) -> Message | None:
+    @overload
+    def receive(self, timeout: None = None) -> Message[V]: ...
+    @overload
+    def receive(self, timeout: float | None) -> Message[V] | None: ...
+    def receive(self, timeout: float | None = None) -> Message[V] | None:
         """The next message; None when none came within `timeout` seconds (None: wait for ever).
 
         Raises AlreadyClosedError when the consumer is closed, also meanwhile; CorruptionError for damaged data.
         """
         check_timeout(timeout)
-        message: Message | None = self._consumer.take_now()
+        message: Message[V] | None = self._consumer.take_now()
         if message is None:
             message = self._portal.run(self._consumer.receive(timeout))
         return message
 
     def receive_batch(
         self, max_messages: int = BATCH_MESSAGES, max_bytes: int | None = None, timeout: float | None = None
-    ) -> MessageBatch:
+    ) -> MessageBatch[V]:
         """The messages that wait, at least one, at most `max_messages` and `max_bytes` of keys and values (but one
         message always).
 
@@ -91,20 +97,19 @@ class _Consumer:
         if max_bytes is not None:
             check_count("max_bytes", max_bytes)
         check_timeout(timeout)
-        batch: MessageBatch | None = self._consumer.take_now(max_messages, -1 if max_bytes is None else max_bytes)
+        batch: MessageBatch[V] | None = self._consumer.take_now(max_messages, -1 if max_bytes is None else max_bytes)
         if batch is None:
             batch = self._portal.run(self._consumer.receive_batch(max_messages, max_bytes, timeout))
         return batch
 
-    def __iter__(self) -> Iterator[Message]:
+    def __iter__(self) -> Iterator[Message[V]]:
         """Messages as they come, until the consumer is closed."""
         while True:
             try:
                 message = self.receive()
             except AlreadyClosedError:
                 return
-            if message is not None:
-                yield message
+            yield message
 
     def _run(self, handler: Handler, concurrency: int, options: dict[str, Any]) -> None:
         begin = partial(self._consumer.run, concurrency=concurrency, **options)
@@ -120,6 +125,8 @@ class _Consumer:
         threads raise AlreadyClosedError. Idempotent.
 
         In a handler of run(), it only ends the run, which then closes the consumer.
+
+        Raises what became of acknowledgements that nothing waited for (`…_nowait`), after everything has ended.
         """
         run_to_close(self._portal, self._consumer.close)
 
@@ -141,7 +148,7 @@ class _Consumer:
         self.close()
 
 
-class _SubscriptionConsumer(_Consumer):
+class _SubscriptionConsumer(_Consumer[V]):
     """What stream and queue consumers share."""
 
     @property
@@ -171,14 +178,25 @@ class _SubscriptionConsumer(_Consumer):
         """
         self._portal.run(self._consumer.unsubscribe())
 
+    def _acknowledge_nowait(self, x: object) -> None:
+        self._consumer.check_open()
+        self._portal.call_soon_threadsafe(self._consumer.acknowledge_asked, self._consumer.asked(x))
 
-class StreamConsumer(_SubscriptionConsumer):
+    def flush(self) -> None:
+        """Wait until every acknowledgement that nothing waited for (`…_nowait`) is durable.
+
+        Raises the first failure that was not raised yet.
+        """
+        self._portal.run(self._consumer.flush())
+
+
+class StreamConsumer(_SubscriptionConsumer[V]):
     """Receives the messages of its segments, per segment in order. Made by `client.stream_consumer()`."""
 
-    _consumer: AsyncStreamConsumer
+    _consumer: AsyncStreamConsumer[V]
 
     def acknowledge_cumulative(
-        self, x: Message | MessageId | MessageBatch, *, transaction: Transaction | None = None
+        self, x: Message[Any] | MessageId | MessageBatch[Any], *, transaction: Transaction | None = None
     ) -> None:
         """Acknowledge `x` and everything delivered before it, in every segment; durable when this returns.
 
@@ -193,6 +211,12 @@ class StreamConsumer(_SubscriptionConsumer):
         when another open one has acknowledged some of it, and when all of it is acknowledged already.
         """
         self._portal.run(self._consumer.acknowledge_cumulative(x, transaction=transaction))
+
+    def acknowledge_cumulative_nowait(self, x: Message[Any] | MessageId | MessageBatch[Any]) -> None:
+        """acknowledge_cumulative() that waits for nothing: it is sent at once. flush() and close() wait until it is
+        durable, and raise what became of it. Raises InvalidArgumentError, AlreadyClosedError.
+        """
+        self._acknowledge_nowait(x)
 
     def run(
         self,
@@ -229,10 +253,10 @@ class StreamConsumer(_SubscriptionConsumer):
         self._run(handler, concurrency, options)
 
 
-class QueueConsumer(_SubscriptionConsumer):
+class QueueConsumer(_SubscriptionConsumer[V]):
     """Receives messages that no other consumer of the subscription has. Made by `client.queue_consumer()`."""
 
-    _consumer: AsyncQueueConsumer
+    _consumer: AsyncQueueConsumer[V]
 
     def acknowledge(self, x: Acknowledgeable, *, transaction: Transaction | None = None) -> None:
         """Acknowledge a Message, an id, every message of a MessageBatch, or several messages or ids.
@@ -247,6 +271,12 @@ class QueueConsumer(_SubscriptionConsumer):
         acknowledged already, or by another open transaction.
         """
         self._portal.run(self._consumer.acknowledge(x, transaction=transaction))
+
+    def acknowledge_nowait(self, x: Acknowledgeable) -> None:
+        """acknowledge() that waits for nothing: it is sent at once. flush() and close() wait until it is durable, and
+        raise what became of it. Raises InvalidArgumentError, AlreadyClosedError.
+        """
+        self._acknowledge_nowait(x)
 
     def negative_acknowledge(
         self, x: Acknowledgeable, *, delay: float | None = None, reason: str | BaseException | None = None
@@ -265,7 +295,6 @@ class QueueConsumer(_SubscriptionConsumer):
     def statistics(self) -> QueueConsumerStatistics | MultiQueueConsumerStatistics:
         """A frozen record of totals."""
         return self._consumer.statistics()
-
 
     def run(
         self,
@@ -289,10 +318,10 @@ class QueueConsumer(_SubscriptionConsumer):
         self._run(handler, concurrency, options)
 
 
-class CheckpointConsumer(_Consumer):
+class CheckpointConsumer(_Consumer[V]):
     """A reader that keeps its own position. Made by `client.checkpoint_consumer()`."""
 
-    _consumer: AsyncCheckpointConsumer
+    _consumer: AsyncCheckpointConsumer[V]
 
     def lag(self) -> int:
         """How many messages, at most, lie between its position and the end of the topic; of a member of a group, in its

@@ -5,7 +5,7 @@ from __future__ import annotations
 import concurrent.futures
 from collections.abc import Mapping
 from datetime import datetime, timedelta
-from typing import Any
+from typing import Any, Generic, Self, TypeVar
 
 from engine.aio.portal import Portal, result_of
 from engine.client import AsyncProducer, MessageId, ProducerStatistics
@@ -13,14 +13,16 @@ from engine.errors import AlreadyClosedError
 from engine.sync.closing import run_to_close
 from engine.sync.transaction import Transaction
 
+T_contra = TypeVar("T_contra", contravariant=True)  # of the values: any buffer without a schema
 
-class Producer:
+
+class Producer(Generic[T_contra]):
     """Sends messages to one topic, in order per key. Made by `client.producer()`; usable with `with`.
 
     Every method but close() raises AlreadyClosedError after close(), and in a forked child.
     """
 
-    def __init__(self, portal: Portal, producer: AsyncProducer) -> None:
+    def __init__(self, portal: Portal, producer: AsyncProducer[T_contra]) -> None:
         self._portal = portal
         self._producer = producer
         self.send_nowait = producer.send_nowait  # type: ignore[method-assign]  # the native method itself
@@ -52,7 +54,7 @@ class Producer:
 
     def send(
         self,
-        value: Any,
+        value: T_contra,
         *,
         key: bytes | str | None = None,
         properties: Mapping[str, str] | None = None,
@@ -83,9 +85,35 @@ class Producer:
         )
         return result_of(future)
 
+    def submit(
+        self,
+        value: T_contra,
+        *,
+        key: bytes | str | None = None,
+        properties: Mapping[str, str] | None = None,
+        event_time: datetime | int | None = None,
+        sequence_id: int | None = None,
+        deliver_at: datetime | int | None = None,
+        deliver_after: float | timedelta | None = None,
+        transaction: Transaction | None = None,
+    ) -> concurrent.futures.Future[MessageId]:
+        """Enqueue one message; a future of its id, which ends when it is durable, or with what send() would raise.
+
+        The arguments are those of send(), and so is what is raised before anything is sent. At the pending limit it
+        waits for room, as send_nowait() does. What is added to the future by add_done_callback() runs on the client's
+        own thread, where nothing may block. The message cannot be called back: cancel() does nothing.
+        """
+        self._portal.check_thread()
+        future: concurrent.futures.Future[MessageId] = concurrent.futures.Future()
+        future.set_running_or_notify_cancel()
+        self._producer.send_for(
+            future, value, key, properties, event_time, sequence_id, deliver_at, deliver_after, transaction
+        )
+        return future
+
     def send_nowait(
         self,
-        value: Any,
+        value: T_contra,
         *,
         key: bytes | str | None = None,
         properties: Mapping[str, str] | None = None,
@@ -189,7 +217,7 @@ class Producer:
     def __repr__(self) -> str:
         return repr(self._producer).replace("<Async", "<", 1)
 
-    def __enter__(self) -> Producer:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *exc: object) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Self
+from typing import Self, overload
 
 from engine.aio.portal import Portal
 from engine.client import AsyncTopicWatch, TopicsChanged
@@ -31,6 +31,10 @@ class TopicWatch:
         """The present topics, as far as this client knows, sorted."""
         return self._watch.topics
 
+    @overload
+    def next_change(self, timeout: None = None) -> TopicsChanged: ...
+    @overload
+    def next_change(self, timeout: float | None) -> TopicsChanged | None: ...
     def next_change(self, timeout: float | None = None) -> TopicsChanged | None:
         """The changes since the last call; None when there were none within `timeout` seconds (None: wait for ever).
 
@@ -45,8 +49,7 @@ class TopicWatch:
                 changed = self.next_change()
             except AlreadyClosedError:
                 return
-            if changed is not None:
-                yield changed
+            yield changed
 
     def close(self) -> None:
         """Stop following; a call that waits on another thread raises AlreadyClosedError. Idempotent."""

@@ -15,6 +15,7 @@ from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
 
 from bisect import bisect_right
 from importlib import import_module
+from types import GenericAlias
 
 from engine.errors import InvalidArgumentError, UnsupportedError
 
@@ -66,6 +67,8 @@ cdef class MessageBatch:
     id is asked for; positions is a new mapping of that kind, of everything delivered up to and including that message.
     redelivered: {segment: [(first offset, last offset, count)]}. decode(bytes) makes the values; None leaves bytes.
     """
+
+    __class_getitem__ = classmethod(GenericAlias)  # MessageBatch[T], for annotations
 
     def __cinit__(self):
         self.origin, self.parts = NOWHERE, []

@@ -6,6 +6,8 @@ from cpython.object cimport Py_TPFLAGS_HAVE_GC, PyTypeObject, newfunc
 from engine._native.format.entry cimport Entry, instant
 from libc.stdint cimport int32_t, uint32_t, uint64_t
 
+from types import GenericAlias
+
 from engine.errors import CorruptionError, InvalidArgumentError
 
 cdef enum:
@@ -134,6 +136,8 @@ cdef Py_ssize_t parts_outside(
 @cython.no_gc
 cdef class Message:
     """One received message. Its key, value and other parts are made when they are read."""
+
+    __class_getitem__ = classmethod(GenericAlias)  # Message[T], for annotations
 
     def __init__(self):
         raise TypeError("messages are received, not made")

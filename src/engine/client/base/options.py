@@ -39,6 +39,10 @@ ACCESS_MODES = tuple(AccessMode)
 INITIAL_POSITIONS = ("earliest", "latest")
 AUTO: Literal["auto"] = "auto"
 ON_CORRUPT = ("stop", "skip")
+AccessModeName = Literal["shared", "exclusive", "exclusive_with_fencing", "wait_for_exclusive"]
+CompressionName = Literal["none", "lz4", "zstd"]
+InitialPosition = Literal["earliest", "latest"]
+OnCorrupt = Literal["stop", "skip"]
 COUNT_MAX = 2**31 - 1  # of messages or bytes requested at once
 ACK_TIMEOUT_S_MIN = 0.01
 _LARGEST_MESSAGE = f"the largest message, {MESSAGE_SIZE_MAX // MIB} MiB, has to fit"
@@ -100,32 +104,30 @@ class ClientKeywords(TypedDict, total=False):
 
 
 class ProducerKeywords(TypedDict, total=False):
-    """The keyword arguments of AsyncClient.producer."""
+    """The keyword arguments of AsyncClient.producer, but `schema`, which decides on types."""
 
     name: str | None
-    access_mode: str
+    access_mode: AccessModeName
     batching: Batching | None
-    compression: str
+    compression: CompressionName
     send_timeout: float
     max_pending_bytes: int
     initial_sequence_id: int | None
     properties: Mapping[str, str] | None
     on_error: Callable[[Exception], object] | None
-    schema: object
 
 
 class StreamConsumerKeywords(TypedDict, total=False):
-    """The keyword arguments of AsyncClient.stream_consumer."""
+    """The keyword arguments of AsyncClient.stream_consumer, but `schema`, which decides on types."""
 
     namespace: str | None
     name: str | None
-    initial_position: str
+    initial_position: InitialPosition
     properties: Mapping[str, str] | None
     pattern: str | None
     receive_queue_size: int | Literal["auto"]
-    schema: object
     create: bool
-    on_corrupt: str
+    on_corrupt: OnCorrupt
 
 
 class QueueConsumerKeywords(StreamConsumerKeywords, total=False):
@@ -151,19 +153,18 @@ class RangeReaderKeywords(TypedDict, total=False):
     keys: Iterable[bytes | str] | None
     skip_deleted: bool
     receive_queue_size: int | Literal["auto"]
-    on_corrupt: str
+    on_corrupt: OnCorrupt
 
 
 class CheckpointConsumerKeywords(TypedDict, total=False):
-    """The keyword arguments of AsyncClient.checkpoint_consumer."""
+    """The keyword arguments of AsyncClient.checkpoint_consumer, but `schema`, which decides on types."""
 
     start: Checkpoint | None
     group: str | None
     name: str | None
     receive_queue_size: int | Literal["auto"]
-    schema: object
     create: bool
-    on_corrupt: str
+    on_corrupt: OnCorrupt
 
 
 @dataclass(frozen=True, slots=True)
@@ -204,7 +205,7 @@ class ProducerOptions:
     max_pending_bytes: int = PENDING_BYTES_MAX
     initial_sequence_id: int | None = None
     on_error: Callable[[Exception], object] | None = None
-    schema: Schema = field(default_factory=Schema.bytes)
+    schema: Schema[Any] = field(default_factory=Schema.bytes)
     properties: Mapping[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -242,7 +243,7 @@ class ConsumerOptions:
     group: str | None = None
     create_topic: bool = True
     priority: int = 0
-    schema: Schema = field(default_factory=Schema.bytes)
+    schema: Schema[Any] = field(default_factory=Schema.bytes)
     on_corrupt: str = "stop"
 
     def __post_init__(self) -> None:

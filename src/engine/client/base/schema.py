@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import builtins
 import contextlib
 import dataclasses
 import io
@@ -11,7 +12,7 @@ import types
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping
 from functools import lru_cache
-from typing import Any, get_args, get_origin, is_typeddict
+from typing import Any, Generic, TypeVar, get_args, get_origin, is_typeddict, overload
 
 import msgspec
 
@@ -30,7 +31,11 @@ _SINGLE_OBJECT = struct.Struct("<2sQ")
 _MARKER = b"\xc3\x01"
 
 
-class Schema(ABC):
+T = TypeVar("T")  # of the values
+S = TypeVar("S")
+
+
+class Schema(ABC, Generic[T]):
     """A form of values. `encode` and `decode` may be called from any thread; both raise SchemaError.
 
     `facts` is what the topic records, None for plain bytes, of which nothing is recorded or checked.
@@ -39,17 +44,23 @@ class Schema(ABC):
     facts: TopicSchema | None = None
 
     @staticmethod
-    def bytes() -> Schema:
+    def bytes() -> Schema[builtins.bytes]:
         """Values as they are: any buffer in, bytes out. What holds without a schema."""
         return _BYTES
 
     @staticmethod
-    def string() -> Schema:
+    def string() -> Schema[str]:
         """Text, as UTF-8."""
         return _STRING
 
+    @overload
     @staticmethod
-    def json(form: Any = None) -> Schema:
+    def json(form: type[S]) -> Schema[S]: ...
+    @overload
+    @staticmethod
+    def json(form: Any = None) -> Schema[Any]: ...
+    @staticmethod
+    def json(form: Any = None) -> Schema[Any]:
         """JSON. `form`: the type of the values: a dataclass, NamedTuple, TypedDict, msgspec Struct, pydantic model, or
         a container of such; None: any value that JSON can say, in dicts and lists. Raises InvalidArgumentError for a
         form without a schema.
@@ -58,15 +69,27 @@ class Schema(ABC):
             return _Packed(SchemaType.JSON, form, codec.to_json, codec.from_json, codec)
         return _Packed(SchemaType.JSON, form, msgspec.json.Encoder().encode, _json_decoder(form))
 
+    @overload
     @staticmethod
-    def msgpack(form: Any = None) -> Schema:
+    def msgpack(form: type[S]) -> Schema[S]: ...
+    @overload
+    @staticmethod
+    def msgpack(form: Any = None) -> Schema[Any]: ...
+    @staticmethod
+    def msgpack(form: Any = None) -> Schema[Any]:
         """MessagePack; `form` as for json()."""
         if (codec := _codec_of(form)) is not None:
             return _Packed(SchemaType.MSGPACK, form, codec.to_msgpack, codec.from_msgpack, codec)
         return _Packed(SchemaType.MSGPACK, form, msgspec.msgpack.Encoder().encode, _msgpack_decoder(form))
 
+    @overload
     @staticmethod
-    def avro(definition: Any) -> Schema:
+    def avro(definition: type[S]) -> Schema[S]: ...
+    @overload
+    @staticmethod
+    def avro(definition: Any) -> Schema[Any]: ...
+    @staticmethod
+    def avro(definition: Any) -> Schema[Any]:
         """Avro. `definition`: an Avro schema as JSON text or as dicts and lists (values are what fastavro makes of it),
         or the type of the values, as for json(). Raises InvalidArgumentError.
         """
@@ -76,13 +99,13 @@ class Schema(ABC):
         return _Avro(canonical(definition), None)
 
     @staticmethod
-    def of(schema: object) -> Schema:
+    def of(schema: object) -> Schema[Any]:
         """What the argument `schema=` means: a Schema, `bytes` or None, `str`, or another type of values (see json()),
         which is Schema.json of it. Raises InvalidArgumentError.
         """
         if isinstance(schema, Schema):
             return schema
-        plain = {None: _BYTES, bytes: _BYTES, str: _STRING}
+        plain: dict[object, Schema[Any]] = {None: _BYTES, bytes: _BYTES, str: _STRING}
         if schema is None or (isinstance(schema, type) and schema in plain):
             return plain[schema]
         if get_args(schema) or has_models(schema) or _is_record(schema):
@@ -124,7 +147,7 @@ class Schema(ABC):
         """A value to encode() of such types. Raises SchemaError."""
         return value
 
-    def learn(self, versions: Iterable[TopicSchema]) -> None:  # noqa: B027 - most forms need no other's schema
+    def learn(self, versions: Iterable[TopicSchema]) -> None:
         """These are the schemas that the topic's values may have been written with."""
 
     def unknown(self, data: Any) -> bool:
@@ -135,7 +158,7 @@ class Schema(ABC):
         return "<Schema bytes>" if self.facts is None else f"<Schema {self.facts.type} {self.facts.definition:.60}>"
 
 
-class _Formed(Schema):
+class _Formed(Schema[Any]):
     """A schema whose values are of a type that msgspec knows, or `codec` encodes; plain when the form is None."""
 
     def __init__(self, form: Any, codec: Codec | None) -> None:
@@ -168,7 +191,7 @@ class _Formed(Schema):
             raise SchemaError(f"the value is not what the schema says: {e}") from e
 
 
-class _Bytes(Schema):
+class _Bytes(Schema[bytes]):
     def encode(self, value: Any) -> Any:
         return value
 
@@ -176,7 +199,7 @@ class _Bytes(Schema):
         return data
 
 
-class _String(Schema):
+class _String(Schema[str]):
     facts = TopicSchema(SchemaType.STRING)
 
     def encode(self, value: Any) -> bytes:

@@ -15,6 +15,7 @@ from engine._native.format.entry import Entry
 from engine.client.base.options import ConsumerOptions
 from engine.client.consume.attachment import Attachment
 from engine.client.consume.receiver import Receiver
+from engine.client.consume.receiving import V
 from engine.client.consume.registration import Assigned, Registration
 from engine.client.net.pool import Pool
 from engine.client.topic.layout import SegmentView, TopicLayout
@@ -25,7 +26,7 @@ from engine.model.subscriptions import DeliveryMode
 from engine.wire import commands
 
 
-class AsyncCheckpointConsumer(Receiver):
+class AsyncCheckpointConsumer(Receiver[V]):
     """Reads every segment of a topic from a Checkpoint on; as a member of a group, those it is assigned.
 
     Made by `client.checkpoint_consumer()`; usable with `async with`.

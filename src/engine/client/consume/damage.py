@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from engine._native.consume.opening import damaged_entry
 from engine._native.format.entry import Entry
@@ -28,7 +28,7 @@ class Damage:
     `entries`, `messages`: those that were skipped. `stopped`: by segment, the error at which delivery stopped.
     """
 
-    def __init__(self, receiver: Receiver) -> None:
+    def __init__(self, receiver: Receiver[Any]) -> None:
         self.entries = self.messages = 0
         self.stopped: dict[int, CorruptionError] = {}
         self._receiver = receiver

@@ -17,6 +17,7 @@ import logging
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterable
 from datetime import UTC
+from typing import Any
 
 from pyroaring import BitMap64
 
@@ -66,7 +67,7 @@ class LetterWriter:
     async def publish(self, message: Message, failure: Failure | None = None) -> None:
         """Publish it unless it is stored already. Durable when this returns."""
         name = producer_name(self.source, self._created_ms(), self._subscription, message.segment_id, message.offset)
-        producer = AsyncProducer(self._pool, self.target, name, ProducerOptions(name=name))
+        producer = AsyncProducer[Any](self._pool, self.target, name, ProducerOptions(name=name))
         await producer.start()
         try:
             if producer.last_sequence_id < 0:
@@ -74,7 +75,7 @@ class LetterWriter:
         finally:
             await producer.close()
 
-    async def _send(self, producer: AsyncProducer, message: Message, failure: Failure | None) -> None:
+    async def _send(self, producer: AsyncProducer[Any], message: Message, failure: Failure | None) -> None:
         added = origin_of(message, self.source, self._subscription)
         if failure is not None:
             added |= failure.properties()

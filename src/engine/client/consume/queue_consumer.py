@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Coroutine, Iterable
+from collections.abc import Awaitable, Coroutine, Iterable
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -23,10 +23,11 @@ from engine.client.consume.attachment import Attachment, all_acknowledged
 from engine.client.consume.dead_letter import DeadLetters
 from engine.client.consume.failure import Failure
 from engine.client.consume.permits import Permits
-from engine.client.consume.receiving import ConsumerStatistics, MemberOwner
+from engine.client.consume.receiving import ConsumerStatistics, MemberOwner, V
 from engine.client.consume.runs import QueueRuns
 from engine.client.consume.subscribed import SubscriptionConsumer
 from engine.client.consume.unacked import Unacknowledged
+from engine.client.consume.unconfirmed import Unconfirmed
 from engine.client.net.pool import Pool
 from engine.client.topic.layout import TopicLayout
 from engine.client.transact.scope import InTransaction, Scope, scope_of
@@ -40,7 +41,8 @@ from engine.wire import commands
 RANGES_MAX = 20_000  # of one frame, so that it fits its header
 OFFSET_MAX = 1 << 63
 
-Acknowledgeable = Message | MessageId | MessageBatch | Iterable[Message | MessageId]
+Acknowledgeable = Message[Any] | MessageId | MessageBatch[Any] | Iterable[Message[Any] | MessageId]
+LastDeliveries = dict[int, dict[int, Message]]  # messages by segment and offset
 
 log = logging.getLogger(__name__)
 
@@ -59,7 +61,7 @@ class QueueConsumerStatistics(ConsumerStatistics):
     unacknowledged: int
 
 
-class AsyncQueueConsumer(QueueRuns, SubscriptionConsumer):
+class AsyncQueueConsumer(QueueRuns[V], SubscriptionConsumer[V]):
     """Receives messages that no other consumer of the subscription has.
 
     Made by `client.queue_consumer()`; usable with `async with`.
@@ -81,6 +83,7 @@ class AsyncQueueConsumer(QueueRuns, SubscriptionConsumer):
         self._lives: dict[int, int] = {}  # by segment, how often its messages were taken back by the broker
         self._timer: asyncio.TimerHandle | None = None
         self._acknowledged = self._nacked = self._timed_out = 0
+        self._unconfirmed = Unconfirmed[dict[int, BitMap64]](self._starting, self._begin_asked, _merged)
         self._dead_letters: DeadLetters | None = None
         if queue is not None and queue.dead_letter is not None:
             self._dead_letters = DeadLetters(
@@ -291,10 +294,10 @@ class AsyncQueueConsumer(QueueRuns, SubscriptionConsumer):
 
     # -- acknowledging ---------------------------------------------------------------------------------------
 
-    async def acknowledge(self, x: Acknowledgeable, *, transaction: InTransaction | None = None) -> None:
+    def acknowledge(self, x: Acknowledgeable, *, transaction: InTransaction | None = None) -> Coroutine[Any, Any, None]:
         """Acknowledge a Message, an id, every message of a MessageBatch, or several messages or ids.
 
-        Durable when this returns.
+        Durable once this has been awaited. It is sent whether it is awaited or not.
 
         What was acknowledged before is no error, also in segments that are gone since. Raises AlreadyClosedError,
         TimeoutError, StorageError, InvalidArgumentError; NotFoundError for a segment the topic never had.
@@ -303,20 +306,81 @@ class AsyncQueueConsumer(QueueRuns, SubscriptionConsumer):
         messages, and when it is aborted they are due again. Raises TransactionConflictError when it has ended, and when
         one of them is acknowledged already, or by another open transaction.
         """
-        found = offsets_of(x, self._topic)
+        return self._starting.call(self._begin_acknowledge, x, transaction)
+
+    def _begin_acknowledge(self, x: Acknowledgeable, transaction: InTransaction | None) -> Coroutine[Any, Any, None]:
+        found = self.asked(x)
         self._check_open()
         scope = None if transaction is None else scope_of(transaction, self.pool)
-        if scope is not None:
-            scope.check_open()
-        known = {i: offsets for i, offsets in found.items() if await self._is_known(i)}
         if scope is None:
-            await self._acknowledge(known)
-        else:
-            scope.check_open()
-            await scope.run(self._acknowledge(known, scope))
+            return self._begin_asked(found)
+        scope.check_open()
+        if not self._all_known(found):
+            return self._look_and_acknowledge(found, scope)
+        started = scope.run(self._acknowledge(self._attached(found), scope))
+        return self._count_acknowledged(started, found)
+
+    def acknowledge_nowait(self, x: Acknowledgeable) -> None:
+        """acknowledge() that nothing waits for: it is sent at once. flush() and close() wait until it is durable, and
+        raise what became of it. Raises InvalidArgumentError, AlreadyClosedError.
+        """
+        self.acknowledge_asked(self.asked(x))
+
+    def asked(self, x: Acknowledgeable) -> dict[int, BitMap64]:
+        """What acknowledging `x` asks for. From any thread. Raises InvalidArgumentError."""
+        return offsets_of(x, self._topic)
+
+    def acknowledge_asked(self, asked: dict[int, BitMap64]) -> None:
+        """acknowledge_nowait() of what asked() has returned."""
+        self._check_open()
+        self._unconfirmed.add(asked)
+
+    def flush(self) -> Coroutine[Any, Any, None]:
+        """Awaited, it waits until every acknowledge_nowait() before this call is durable.
+
+        Raises the first failure that was not raised yet.
+        """
+        return self._starting.call(lambda: self._unconfirmed.flushed() if self._unconfirmed else None)
+
+    @property
+    def unconfirmed(self) -> bool:
+        """Whether flush() has something to wait for, or to raise."""
+        return bool(self._unconfirmed)
+
+    async def _confirmed(self) -> None:
+        await self._unconfirmed.flushed()
+
+    def _begin_asked(self, found: dict[int, BitMap64]) -> Coroutine[Any, Any, None]:
+        """Send it at once, unless the layout must be looked up first."""
+        if not self._all_known(found):
+            return self._look_and_acknowledge(found, None)
+        return self._count_acknowledged(self._send_acks(self._attached(found), None), found)
+
+    async def _count_acknowledged(self, acknowledging: Awaitable[None], found: dict[int, BitMap64]) -> None:
+        await acknowledging
         self._acknowledged += sum(map(len, found.values()))
 
+    async def _look_and_acknowledge(self, found: dict[int, BitMap64], scope: Scope | None) -> None:
+        known = {i: offsets for i, offsets in found.items() if await self._is_known(i)}
+        if scope is None:
+            await self._count_acknowledged(self._send_acks(known, None), found)
+        else:
+            scope.check_open()
+            await self._count_acknowledged(scope.run(self._acknowledge(known, scope)), found)
+
+    def _all_known(self, segments: Iterable[int]) -> bool:
+        newest = max(self.session.layout.segments)
+        return all(segment_id <= newest for segment_id in segments)
+
+    def _attached(self, found: dict[int, BitMap64]) -> dict[int, BitMap64]:
+        """What may be unacknowledged."""
+        return {i: offsets for i, offsets in found.items() if i in self.attachments}
+
     async def _acknowledge(self, found: dict[int, BitMap64], scope: Scope | None = None) -> None:
+        await self._send_acks(found, scope)
+
+    def _send_acks(self, found: dict[int, BitMap64], scope: Scope | None) -> Coroutine[Any, Any, None]:
+        """Send the ACKs; what is left is to hear of them."""
         self._settle()
         held = {i: (self._lives.get(i, 0), self._unacked.take(i, offsets)) for i, offsets in found.items()}
         if scope is not None and any(life and len(held[i][1]) < len(found[i]) for i, (life, _) in held.items()):
@@ -327,6 +391,13 @@ class AsyncQueueConsumer(QueueRuns, SubscriptionConsumer):
         try:
             waits = [wait for i, offsets in found.items() for wait in self._sent(i, offsets, scope)]
             self._held_changed(sum(len(taken) for _, taken in held.values()))
+        except BaseException:
+            self._give_back(held)
+            raise
+        return self._hear(held, waits)
+
+    async def _hear(self, held: dict[int, tuple[int, BitMap64]], waits: list[Coroutine[Any, Any, bool]]) -> None:
+        try:
             saved = await all_acknowledged(waits)
         except BaseException:
             self._give_back(held)
@@ -358,9 +429,9 @@ class AsyncQueueConsumer(QueueRuns, SubscriptionConsumer):
         """Acknowledge a dead letter that was published."""
         await self._acknowledge({segment_id: BitMap64((offset,))})
 
-    async def negative_acknowledge(
+    def negative_acknowledge(
         self, x: Acknowledgeable, *, delay: float | None = None, reason: str | BaseException | None = None
-    ) -> None:
+    ) -> Coroutine[Any, Any, None]:
         """Negatively acknowledge: `x` is delivered again after `delay` seconds (default: as `nack_backoff` says), or as
         soon as the subscription has lost all its consumers and gets one again.
 
@@ -371,24 +442,45 @@ class AsyncQueueConsumer(QueueRuns, SubscriptionConsumer):
         `reason`: a text, or the exception. A message (not an id) that may not be delivered again then becomes a dead
         letter at once, which carries the reason.
         """
+        return self._starting.call(self._begin_negative_acknowledge, x, delay, reason)
+
+    def _begin_negative_acknowledge(
+        self, x: Acknowledgeable, delay: float | None, reason: str | BaseException | None
+    ) -> Coroutine[Any, Any, None] | None:
         if delay is not None:
             check_seconds("delay", delay)
         failure = None if reason is None else Failure.of(reason)
         backoff = self._backoff if delay is None else Backoff.constant(float(delay))
-        found = offsets_of(x, self._topic)
+        found = self.asked(x)
         self._check_open()
         last = {} if failure is None else self._last_deliveries(x)
+        if not self._all_known(found):
+            return self._look_and_hand_back(found, backoff, failure, last)
+        for segment_id, offsets in found.items():
+            self._hand_back_held(segment_id, offsets, backoff, failure, last)
+        return None
+
+    async def _look_and_hand_back(
+        self, found: dict[int, BitMap64], backoff: Backoff, failure: Failure | None, last: LastDeliveries
+    ) -> None:
         for segment_id, offsets in found.items():
             if await self._is_known(segment_id):
-                self._settle()
-                held = self._unacked.take(segment_id, offsets)
-                self._nacked += (done := len(held))
-                if failure is not None and (dead := held & BitMap64(last.get(segment_id, ()))):
-                    held -= self._give_up(last[segment_id], dead, failure)
-                self._hand_back(self.attachments.get(segment_id), held, backoff)
-                self._held_changed(done)
+                self._hand_back_held(segment_id, offsets, backoff, failure, last)
 
-    def _last_deliveries(self, x: Acknowledgeable) -> dict[int, dict[int, Message]]:
+    def _hand_back_held(
+        self, segment_id: int, offsets: BitMap64, backoff: Backoff, failure: Failure | None, last: LastDeliveries
+    ) -> None:
+        if segment_id not in self.attachments:
+            return
+        self._settle()
+        held = self._unacked.take(segment_id, offsets)
+        self._nacked += (done := len(held))
+        if failure is not None and (dead := held & BitMap64(last.get(segment_id, ()))):
+            held -= self._give_up(last[segment_id], dead, failure)
+        self._hand_back(self.attachments.get(segment_id), held, backoff)
+        self._held_changed(done)
+
+    def _last_deliveries(self, x: Acknowledgeable) -> LastDeliveries:
         """By segment and offset, the messages that may not be delivered again."""
         letters, last = self._dead_letters, dict[int, dict[int, Message]]()
         if letters is not None and not isinstance(x, MessageId):
@@ -445,6 +537,13 @@ class AsyncQueueConsumer(QueueRuns, SubscriptionConsumer):
         self._restart_queue()
         if self._dead_letters is not None:
             await self._dead_letters.close()
+
+
+def _merged(one: dict[int, BitMap64], other: dict[int, BitMap64]) -> dict[int, BitMap64]:
+    merged = dict(one)
+    for segment_id, offsets in other.items():
+        merged[segment_id] = offsets | merged[segment_id] if segment_id in merged else offsets
+    return merged
 
 
 def permits_of(options: ConsumerOptions, loop: asyncio.AbstractEventLoop) -> Permits:

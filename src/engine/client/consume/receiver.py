@@ -26,7 +26,7 @@ from engine.client.base.options import ConsumerOptions
 from engine.client.consume.attachment import Attachment
 from engine.client.consume.credit import Budget
 from engine.client.consume.damage import Damage, end_of
-from engine.client.consume.receiving import ConsumerStatistics, MemberOwner, Receiving
+from engine.client.consume.receiving import ConsumerStatistics, MemberOwner, Receiving, V
 from engine.client.consume.writers import Writers
 from engine.client.net.pool import Pool, call_threadsafe
 from engine.client.topic.declaring import declare
@@ -43,7 +43,7 @@ from engine.wire import commands
 log = logging.getLogger("engine.client")
 
 
-class Receiver(Receiving):
+class Receiver(Receiving[V]):
     """Base of the consumers of one topic. Loop thread only, but for take_now() and _owes_credit()."""
 
     def __init__(self, pool: Pool, topic: TopicName, options: ConsumerOptions) -> None:
@@ -460,12 +460,17 @@ class Receiver(Receiving):
         )
 
     async def close(self) -> None:
-        """Leave. Acknowledges nothing (semantics 13); receives that wait raise AlreadyClosedError. Idempotent."""
+        """Leave. Acknowledges nothing (semantics 13); receives that wait raise AlreadyClosedError. Idempotent.
+
+        Raises what became of acknowledgements that were not awaited (`…_nowait`), after everything has ended.
+        """
         self._closed = True
         await self._end.run(self._close)
 
     async def _close(self) -> None:
+        unconfirmed = await self._starting.failure_of(self._confirmed())
         self.end(AlreadyClosedError(f"the consumer {self.options.name} of {self._topic} was closed"))
+        self._starting.retrieve()
         try:
             await self._end_work()
             self._restart_queue()
@@ -477,6 +482,11 @@ class Receiver(Receiving):
             self._budget_share.set(held=0, attachments=0)
             if self.on_closed is not None:
                 self.on_closed(self)
+        if unconfirmed is not None:
+            raise unconfirmed
+
+    async def _confirmed(self) -> None:
+        """Wait for the acknowledgements that are not awaited one by one. Raises the first failure."""
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.name!r} of {self._topic}{' (closed)' if self._closed else ''}>"

@@ -12,12 +12,13 @@ from collections import deque
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any, Protocol, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, Protocol, Self, TypeVar, overload
 
 from engine._native.consume.batch import MessageBatch
 from engine._native.consume.message import Message
 from engine.client.base.html import HtmlRecord
 from engine.client.base.options import check_count, check_timeout
+from engine.client.base.starting import Starting
 from engine.client.consume.credit import Budget
 from engine.client.consume.permits import Permits
 from engine.errors import AlreadyClosedError, EngineError
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
 
 BATCH_MESSAGES = 10_000
 T = TypeVar("T")
+V = TypeVar("V")  # of the values of messages
 
 
 class MemberOwner(Protocol):
@@ -35,13 +37,13 @@ class MemberOwner(Protocol):
     budget: Budget
     permits: Permits | None
 
-    def messages_came(self, member: Receiver) -> None:
+    def messages_came(self, member: Receiver[Any]) -> None:
         """Messages are queued there."""
 
-    def member_attached(self, member: Receiver) -> None:
+    def member_attached(self, member: Receiver[Any]) -> None:
         """Attached to a segment again: what was delivered from it may be delivered again."""
 
-    def member_failed(self, member: Receiver, error: EngineError) -> None:
+    def member_failed(self, member: Receiver[Any], error: EngineError) -> None:
         """Nothing more arrives there, or it was closed."""
 
 
@@ -83,16 +85,21 @@ class _Wait:
             self.future.set_result(outcome)
 
 
-class Receiving(ABC):
+class Receiving(ABC, Generic[V]):
     """Loop thread only, but for take_now()."""
 
     def __init__(self) -> None:
         self._loop = asyncio.get_running_loop()
+        self._starting = Starting(self._loop)
         self._receives: deque[_Wait] = deque()
         self._failure: EngineError | None = None
         self._paused = False
 
-    async def receive(self, timeout: float | None = None) -> Message | None:
+    @overload
+    async def receive(self, timeout: None = None) -> Message[V]: ...
+    @overload
+    async def receive(self, timeout: float | None) -> Message[V] | None: ...
+    async def receive(self, timeout: float | None = None) -> Message[V] | None:
         """The next message; None when none arrived within `timeout` seconds (None: no limit).
 
         Raises AlreadyClosedError when the consumer is closed, also meanwhile; CorruptionError for damaged data;
@@ -106,7 +113,7 @@ class Receiving(ABC):
 
     async def receive_batch(
         self, max_messages: int = BATCH_MESSAGES, max_bytes: int | None = None, timeout: float | None = None
-    ) -> MessageBatch:
+    ) -> MessageBatch[V]:
         """The queued messages: at least one, at most `max_messages`, at most `max_bytes` of keys and values (a single
         message may be larger).
 
@@ -123,18 +130,17 @@ class Receiving(ABC):
         found = await self._in_turn(partial(self._pop_batch, max_messages, limit), timeout)
         return self._no_messages() if found is None else found
 
-    def __aiter__(self) -> AsyncIterator[Message]:
+    def __aiter__(self) -> AsyncIterator[Message[V]]:
         """Messages as they arrive, until the consumer is closed."""
         return self._iterate()
 
-    async def _iterate(self) -> AsyncIterator[Message]:
+    async def _iterate(self) -> AsyncIterator[Message[V]]:
         while True:
             try:
                 message = await self.receive()
             except AlreadyClosedError:
                 return
-            if message is not None:
-                yield message
+            yield message
 
     @abstractmethod
     def take_now(self, max_messages: int | None = None, max_bytes: int = -1) -> Any:
@@ -174,21 +180,21 @@ class Receiving(ABC):
         """How many messages are queued."""
 
     @abstractmethod
-    def _pop_message(self) -> Message | None:
+    def _pop_message(self) -> Message[V] | None:
         """The next message, None when none is queued."""
 
     @abstractmethod
-    def _pop_batch(self, max_messages: int, max_bytes: int) -> MessageBatch | None:
+    def _pop_batch(self, max_messages: int, max_bytes: int) -> MessageBatch[V] | None:
         """The next batch, None when nothing is queued."""
 
     @abstractmethod
-    def _no_messages(self) -> MessageBatch:
+    def _no_messages(self) -> MessageBatch[V]:
         """An empty batch."""
 
-    def _popped(self) -> None:  # noqa: B027 - not all consumers need it
+    def _popped(self) -> None:
         """After every pop, on the loop."""
 
-    def _asked(self) -> None:  # noqa: B027 - not all consumers need it
+    def _asked(self) -> None:
         """A receive waits."""
 
     # -- turns -----------------------------------------------------------------------------------------------
@@ -224,6 +230,11 @@ class Receiving(ABC):
         """Wake the oldest receive if a message is queued."""
         if self._receives and self.waiting:
             self._receives[0].wake(True)
+
+    def check_open(self) -> None:
+        """Raise AlreadyClosedError after close(). From any thread."""
+        if isinstance(self._failure, AlreadyClosedError):
+            raise self._failure
 
     def _check_open(self) -> None:
         if self._failure is not None:

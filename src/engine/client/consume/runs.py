@@ -7,7 +7,7 @@ from abc import abstractmethod
 from typing import Any
 
 from engine.client.consume.dead_letter import LetterWriter
-from engine.client.consume.receiving import BATCH_MESSAGES, Receiving
+from engine.client.consume.receiving import BATCH_MESSAGES, Receiving, V
 from engine.client.consume.run import QueueRun, Run, StreamRun, inside
 from engine.client.consume.run_terms import ATTEMPTS_MAX, DRAIN_TIMEOUT_S, Handler, RunTerms
 from engine.errors import InvalidArgumentError
@@ -15,7 +15,7 @@ from engine.model.names import TopicName
 from engine.model.redelivery import Backoff
 
 
-class Runs(Receiving):
+class Runs(Receiving[V]):
     """A consumer that can be run. Loop thread only."""
 
     def __init__(self, *args: Any, **options: Any) -> None:
@@ -58,7 +58,7 @@ class Runs(Receiving):
         await super().close()  # type: ignore[safe-super]  # a Receiver is behind this class
 
 
-class StreamRuns(Runs):
+class StreamRuns(Runs[V]):
     """What stream consumers share."""
 
     async def run(
@@ -104,7 +104,7 @@ class StreamRuns(Runs):
         """Raise InvalidArgumentError when this consumer receives from that topic."""
 
 
-class QueueRuns(Runs):
+class QueueRuns(Runs[V]):
     """What queue consumers share."""
 
     async def run(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from bisect import bisect_left
-from collections.abc import Mapping, Sequence
+from collections.abc import Coroutine, Mapping, Sequence
 from typing import Any
 
 from msgspec import UNSET
@@ -18,9 +18,11 @@ from engine.client.base.options import ConsumerOptions
 from engine.client.base.positions import Ack, Asked, by_segment, place_of, position_vector, without
 from engine.client.consume.attachment import Attachment, AttachmentState, all_acknowledged
 from engine.client.consume.dead_letter import LetterWriter
+from engine.client.consume.receiving import V
 from engine.client.consume.registration import Assigned, Registration
 from engine.client.consume.runs import StreamRuns
 from engine.client.consume.subscribed import SubscriptionConsumer
+from engine.client.consume.unconfirmed import Unconfirmed
 from engine.client.net.pool import Pool
 from engine.client.topic.layout import TopicLayout
 from engine.client.transact.scope import InTransaction, Scope, scope_of
@@ -33,7 +35,7 @@ from engine.wire import commands
 log = logging.getLogger(__name__)
 
 
-class AsyncStreamConsumer(StreamRuns, SubscriptionConsumer):
+class AsyncStreamConsumer(StreamRuns[V], SubscriptionConsumer[V]):
     """Receives the messages of its segments, per segment in order.
 
     Made by `client.stream_consumer()`; usable with `async with`.
@@ -55,6 +57,9 @@ class AsyncStreamConsumer(StreamRuns, SubscriptionConsumer):
         self._unsettled: dict[Scope, list[tuple[Attachment, Ack]]] = {}
         # The same, failed ones included, with the reading (see progress.py) in which it was tried.
         self._concerned: dict[Scope, dict[Attachment, int]] = {}
+        self._unconfirmed = Unconfirmed[Mapping[int, Asked]](
+            self._starting, lambda vector: self._send_acks(vector, None), _merged
+        )
 
     async def start(self) -> None:
         """Register with the topic's controller and attach to the segments it assigns."""
@@ -191,11 +196,11 @@ class AsyncStreamConsumer(StreamRuns, SubscriptionConsumer):
 
     # -- acknowledging ---------------------------------------------------------------------------------------
 
-    async def acknowledge_cumulative(
-        self, x: Message | MessageId | MessageBatch, *, transaction: InTransaction | None = None
-    ) -> None:
-        """Acknowledge `x` and everything delivered before it, in every segment (semantics 11); durable when this
-        returns.
+    def acknowledge_cumulative(
+        self, x: Message[Any] | MessageId | MessageBatch[Any], *, transaction: InTransaction | None = None
+    ) -> Coroutine[Any, Any, None]:
+        """Acknowledge `x` and everything delivered before it, in every segment (semantics 11); durable once this has
+        been awaited. It is sent whether it is awaited or not.
 
         `x`: a Message, its id (also one kept from before a reconnect, a change of the topic's shape, or by an earlier
         consumer of this subscription) or a MessageBatch (its last message). What is acknowledged already, by any
@@ -208,16 +213,51 @@ class AsyncStreamConsumer(StreamRuns, SubscriptionConsumer):
         acknowledged, and delivers from there again. Raises TransactionConflictError when the transaction has ended,
         when another open one has acknowledged some of it, and when all of it is acknowledged already.
         """
-        vector = by_segment(position_vector(x, self._topic))
+        return self._starting.call(self._begin_acknowledge, x, transaction)
+
+    def _begin_acknowledge(
+        self, x: Message[Any] | MessageId | MessageBatch[Any], transaction: InTransaction | None
+    ) -> Coroutine[Any, Any, None]:
+        vector = self.asked(x)
         self._check_open()
         if transaction is None:
-            await self._acknowledge(vector, None)
-            return
+            return self._send_acks(vector, None)
         scope = scope_of(transaction, self.pool)
         scope.check_open()
-        await scope.run(self._acknowledge(vector, scope))
+        return _ended(scope.run(self._acknowledge(vector, scope)))
+
+    def acknowledge_cumulative_nowait(self, x: Message[Any] | MessageId | MessageBatch[Any]) -> None:
+        """acknowledge_cumulative() that nothing waits for: it is sent at once. flush() and close() wait until it is
+        durable, and raise what became of it. Raises InvalidArgumentError, AlreadyClosedError.
+        """
+        self.acknowledge_asked(self.asked(x))
+
+    def asked(self, x: Message[Any] | MessageId | MessageBatch[Any]) -> Mapping[int, Asked]:
+        """What acknowledging `x` asks for. From any thread. Raises InvalidArgumentError."""
+        return by_segment(position_vector(x, self._topic))
+
+    def acknowledge_asked(self, asked: Mapping[int, Asked]) -> None:
+        """acknowledge_cumulative_nowait() of what asked() has returned."""
+        self._check_open()
+        self._unconfirmed.add(asked)
+
+    def flush(self) -> Coroutine[Any, Any, None]:
+        """Awaited, it waits until every acknowledge_cumulative_nowait() before this call is durable.
+
+        Raises the first failure that was not raised yet.
+        """
+        return self._starting.call(lambda: self._unconfirmed.flushed() if self._unconfirmed else None)
+
+    @property
+    def unconfirmed(self) -> bool:
+        """Whether flush() has something to wait for, or to raise."""
+        return bool(self._unconfirmed)
 
     async def _acknowledge(self, vector: Mapping[int, Asked], scope: Scope | None) -> None:
+        await self._send_acks(vector, scope)
+
+    def _send_acks(self, vector: Mapping[int, Asked], scope: Scope | None) -> Coroutine[Any, Any, None]:
+        """Send the ACKs; what is left is to hear of them."""
         due = [(a, ack) for i, asked in vector.items() if (a := self.attachments.get(i)) for ack in self._due(a, asked)]
         elsewhere = {i: asked for i, asked in vector.items() if i not in self.attachments}
         if scope is not None:
@@ -226,6 +266,15 @@ class AsyncStreamConsumer(StreamRuns, SubscriptionConsumer):
             (a, ack, a.start_ack("cumulative", position=ack.position, buckets=ack.buckets, scope=scope))
             for a, ack in due
         ]
+        return self._hear(due, under_way, elsewhere, scope)
+
+    async def _hear(
+        self,
+        due: list[tuple[Attachment, Ack]],
+        under_way: list[tuple[Attachment, Ack, asyncio.Future[Any] | None]],
+        elsewhere: dict[int, Asked],
+        scope: Scope | None,
+    ) -> None:
         lost: set[int] = set()
         settled = await all_acknowledged([self._acknowledged(*sent, lost, scope) for sent in under_way])
         for (attachment, ack), done in zip(due, settled, strict=True):
@@ -409,6 +458,9 @@ class AsyncStreamConsumer(StreamRuns, SubscriptionConsumer):
             self._forget_asked(segment_id, {b: n for b, n in asked.items() if b is not None})
         return durable
 
+    async def _confirmed(self) -> None:
+        await self._unconfirmed.flushed()
+
     # -- running ---------------------------------------------------------------------------------------------
 
     def letter_writer(self, topic: str, target: TopicName) -> LetterWriter:
@@ -422,3 +474,17 @@ class AsyncStreamConsumer(StreamRuns, SubscriptionConsumer):
 
     async def _leave(self) -> None:
         await self._registration.close()
+
+
+def _merged(one: Mapping[int, Asked], other: Mapping[int, Asked]) -> Mapping[int, Asked]:
+    """The larger position of each place."""
+    merged = {segment_id: dict(asked) for segment_id, asked in one.items()}
+    for segment_id, asked in other.items():
+        known = merged.setdefault(segment_id, {})
+        for bucket, position in asked.items():
+            known[bucket] = max(position, known.get(bucket, 0))
+    return merged
+
+
+async def _ended(started: asyncio.Future[None]) -> None:
+    await started

@@ -9,6 +9,7 @@ from typing import Literal
 from msgspec import UNSET
 
 from engine.client.consume.receiver import Receiver
+from engine.client.consume.receiving import V
 from engine.client.net.pool import Pool, persist
 from engine.client.topic.session import TopicSession
 from engine.errors import InvalidArgumentError, NotFoundError, UnsupportedError
@@ -72,7 +73,7 @@ async def unacknowledged(session: TopicSession, segment_id: int, subscription: s
     return place.end - max(place.first, place.acknowledged or 0)  # an earlier version counts no single messages
 
 
-class SubscriptionConsumer(Receiver):
+class SubscriptionConsumer(Receiver[V]):
     """What stream and queue consumers of one topic share."""
 
     @property

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from engine._native.consume.opening import first_value
 from engine._native.format.entry import Entry
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 class Writers:
     """Finds unknown schemas in what arrives for one consumer. Loop thread only."""
 
-    def __init__(self, receiver: Receiver) -> None:
+    def __init__(self, receiver: Receiver[Any]) -> None:
         self._receiver = receiver
         self._decompress = decompressor()
 

@@ -19,8 +19,9 @@ While start() runs, the first error ends it, except that a topic of a namespace 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections import Counter, deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Coroutine, Iterable, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import partial
 from typing import Any, ClassVar, Generic, TypeVar
@@ -33,7 +34,7 @@ from engine.client.base.options import ConsumerOptions
 from engine.client.consume.credit import Budget, Gate
 from engine.client.consume.permits import Permits
 from engine.client.consume.queue_consumer import AsyncQueueConsumer
-from engine.client.consume.receiving import ConsumerStatistics, Receiving
+from engine.client.consume.receiving import ConsumerStatistics, Receiving, V
 from engine.client.consume.stream_consumer import AsyncStreamConsumer
 from engine.client.consume.subscribed import When, change, check_when
 from engine.client.many.turns import TopicTurns
@@ -44,6 +45,7 @@ from engine.errors import (
     ConnectError,
     ConsumerBusyError,
     EngineError,
+    FencedError,
     InvalidArgumentError,
     NotFoundError,
     SubscriptionKindError,
@@ -58,7 +60,7 @@ from engine.wire import commands
 _JOINS_MAX = 64  # at once
 _PASSING = (ConnectError, TimeoutError, AlreadyClosedError, ConsumerBusyError)
 
-R = TypeVar("R", bound=AsyncStreamConsumer | AsyncQueueConsumer)
+R = TypeVar("R", bound=AsyncStreamConsumer[Any] | AsyncQueueConsumer[Any])
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +90,7 @@ class _Topic(Generic[R]):
         self.error: EngineError | None = None
 
 
-class MultiConsumer(Receiving, Generic[R]):
+class MultiConsumer(Receiving[V], Generic[R, V]):
     """Loop thread only, but for take_now(). The MemberOwner of its members.
 
     `make(topic, options)` makes the consumer of one topic. `topics`: the topics, or a query that selects them, now and
@@ -232,7 +234,8 @@ class MultiConsumer(Receiving, Generic[R]):
         self._forget(name, member)
         statistics = member.statistics()
         self._past.update({total: getattr(statistics, total) for total in self._TOTALS})
-        await member.close()
+        with contextlib.suppress(EngineError):  # acknowledgements in a topic that has left
+            await member.close()
 
     def _forget(self, name: str, member: R) -> None:
         if self._members.get(name) is member:
@@ -297,17 +300,17 @@ class MultiConsumer(Receiving, Generic[R]):
         """From any thread: the next Message (or MessageBatch); None when none is queued, or other receives wait."""
         return None if self._receives or self._errors else self._take(max_messages, max_bytes)
 
-    def _pop_message(self) -> Message | None:
+    def _pop_message(self) -> Message[V] | None:
         self._raise_error()
-        message: Message | None = self._take(None, -1)
+        message: Message[V] | None = self._take(None, -1)
         return message
 
-    def _pop_batch(self, max_messages: int, max_bytes: int) -> MessageBatch | None:
+    def _pop_batch(self, max_messages: int, max_bytes: int) -> MessageBatch[V] | None:
         self._raise_error()
-        batch: MessageBatch | None = self._take(max_messages, max_bytes)
+        batch: MessageBatch[V] | None = self._take(max_messages, max_bytes)
         return batch
 
-    def _no_messages(self) -> MessageBatch:
+    def _no_messages(self) -> MessageBatch[V]:
         return MessageBatch(self.topic, [], {}, MessageId)
 
     @property
@@ -354,9 +357,27 @@ class MultiConsumer(Receiving, Generic[R]):
 
     def _has_left(self, member: R, error: BaseException) -> bool:
         """Whether the error follows from the topic having left."""
-        ours: AsyncStreamConsumer | AsyncQueueConsumer | None = self._member(member.topic)
+        ours: AsyncStreamConsumer[Any] | AsyncQueueConsumer[Any] | None = self._member(member.topic)
         gone = isinstance(error, AlreadyClosedError | NotFoundError)
         return gone and (ours is not member or isinstance(member.failure, NotFoundError))
+
+    async def _settled(self, acks: Sequence[tuple[R, Coroutine[Any, Any, None]]]) -> None:
+        """Wait for all that was sent to members. Raises what failed, but for topics that have left."""
+        ended = await asyncio.gather(*(ack for _, ack in acks), return_exceptions=True)
+        self._check_closed()
+        outcomes = zip(acks, ended, strict=True)
+        _raise([(m, e) for (m, _), e in outcomes if isinstance(e, BaseException) and not self._has_left(m, e)])
+
+    def flush(self) -> Coroutine[Any, Any, None]:
+        """Awaited, it waits until every acknowledgement that is not awaited by itself (`…_nowait`) is durable.
+
+        Raises the first failure that was not raised yet.
+        """
+        return self._starting.call(self._begin_flush)
+
+    def _begin_flush(self) -> Coroutine[Any, Any, None] | None:
+        due = [(member, member.flush()) for member in list(self._members.values()) if member.unconfirmed]
+        return self._settled(due) if due else None
 
     def _check_closed(self) -> None:
         """Raise after close(). Errors of single topics are raised by receives only."""
@@ -458,6 +479,7 @@ class MultiConsumer(Receiving, Generic[R]):
         await self._end.run(self._close)
 
     async def _close(self) -> None:
+        unconfirmed = await self._starting.failure_of(self.flush())
         self.end(AlreadyClosedError(f"the consumer {self.options.name} of {self.topic} was closed"))
         self._turns.clear()
         if self._list is not None:
@@ -469,6 +491,8 @@ class MultiConsumer(Receiving, Generic[R]):
             self._leave_memory()
             if self.on_closed is not None:
                 self.on_closed(self)
+        if unconfirmed is not None:
+            raise unconfirmed
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.name!r} of {self.topic}{' (closed)' if self._closed else ''}>"
@@ -477,3 +501,17 @@ class MultiConsumer(Receiving, Generic[R]):
 def _is_gone(error: BaseException) -> bool:
     """Whether the topic was deleted, not only its subscription."""
     return isinstance(error, NotFoundError) and not isinstance(error, SubscriptionNotFoundError)
+
+
+def _raise(failed: Sequence[tuple[object, BaseException]]) -> None:
+    """Raise what failed; where all failures are FencedError, one error with the messages of all."""
+    if not failed:
+        return
+    if len(failed) > 1 and all(isinstance(error, FencedError) for _, error in failed):
+        told = "; ".join(str(error) for _, error in failed)
+        raise FencedError(told)
+    others = [error for _, error in failed if not isinstance(error, FencedError)]
+    error = (others or [failed[0][1]])[0]
+    if isinstance(error, EngineError) and len(failed) > 1:
+        error.add_note(f"and {len(failed) - 1} more topics failed")
+    raise error

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
@@ -16,6 +15,7 @@ from engine.client.consume.dead_letter import LetterWriter
 from engine.client.consume.permits import Permits
 from engine.client.consume.queue_consumer import Acknowledgeable, AsyncQueueConsumer, permits_of
 from engine.client.consume.receiver import Receiver
+from engine.client.consume.receiving import V
 from engine.client.consume.runs import QueueRuns, StreamRuns
 from engine.client.consume.stream_consumer import AsyncStreamConsumer
 from engine.client.many.consumer import MultiConsumer, MultiConsumerStatistics
@@ -23,13 +23,13 @@ from engine.client.many.turns import QueueTurns, StreamTurns, TopicTurns, create
 from engine.client.net.pool import Pool
 from engine.client.topic.topic_list import TopicQuery
 from engine.client.transact.scope import InTransaction
-from engine.errors import AlreadyClosedError, EngineError, FencedError, InvalidArgumentError
+from engine.errors import AlreadyClosedError, InvalidArgumentError
 from engine.model.names import TopicName
 from engine.model.positions import MessageId, TopicPositions
 from engine.model.redelivery import DEAD_LETTER_SUFFIX, DeadLetter
 
 
-class AsyncMultiStreamConsumer(StreamRuns, MultiConsumer[AsyncStreamConsumer]):
+class AsyncMultiStreamConsumer(StreamRuns[V], MultiConsumer[AsyncStreamConsumer[Any], V]):
     """Receives the messages of its share of several topics: per segment in order, the topics in turn.
 
     Made by `client.stream_consumer()` with a list of topics, or with `namespace=`; usable with `async with`. In each
@@ -43,7 +43,7 @@ class AsyncMultiStreamConsumer(StreamRuns, MultiConsumer[AsyncStreamConsumer]):
         # without new messages are part of every acknowledgement.
         self._saved: dict[str, Mapping[int, int]] = {}
 
-    def _make_turns(self) -> TopicTurns[AsyncStreamConsumer]:
+    def _make_turns(self) -> TopicTurns[AsyncStreamConsumer[Any]]:
         return StreamTurns(self._exhausted)
 
     def member_attached(self, member: Any) -> None:
@@ -51,34 +51,52 @@ class AsyncMultiStreamConsumer(StreamRuns, MultiConsumer[AsyncStreamConsumer]):
         self._saved.pop(member.topic, None)
         super().member_attached(member)
 
-    def _forget(self, name: str, member: AsyncStreamConsumer) -> None:
+    def _forget(self, name: str, member: AsyncStreamConsumer[Any]) -> None:
         self._saved.pop(name, None)
         super()._forget(name, member)
 
-    async def acknowledge_cumulative(
-        self, x: Message | MessageId | MessageBatch, *, transaction: InTransaction | None = None
-    ) -> None:
-        """Acknowledge `x` and everything delivered before it, in all topics (semantics 11); durable when this returns.
+    def acknowledge_cumulative(
+        self, x: Message[Any] | MessageId | MessageBatch[Any], *, transaction: InTransaction | None = None
+    ) -> Coroutine[Any, Any, None]:
+        """Acknowledge `x` and everything delivered before it, in all topics (semantics 11); durable once this has been
+        awaited. It is sent whether it is awaited or not.
 
         `x`: a Message, its id (also one kept from before a reconnect, or by an earlier consumer of this subscription)
         or a MessageBatch (its last message). In topics that have left, or were created again since, nothing is
-        acknowledged. Raises as AsyncStreamConsumer does; in the topics that do not fail, it is saved.
+        acknowledged. Raises as AsyncStreamConsumer[Any] does; in the topics that do not fail, it is saved.
         """
-        vectors = self._vectors(x)
+        return self._starting.call(lambda: self._begin_acknowledge(self.asked(x), transaction))
+
+    def acknowledge_cumulative_nowait(self, x: Message[Any] | MessageId | MessageBatch[Any]) -> None:
+        """acknowledge_cumulative() that nothing waits for: it is sent at once. flush() and close() wait until it is
+        durable, and raise what became of it. Raises InvalidArgumentError, AlreadyClosedError.
+        """
+        self.acknowledge_asked(self.asked(x))
+
+    def asked(self, x: object) -> Mapping[str, TopicPositions]:
+        """What acknowledging `x` asks for. From any thread. Raises InvalidArgumentError."""
+        return self._vectors(x)
+
+    def acknowledge_asked(self, asked: Mapping[str, TopicPositions]) -> None:
+        """acknowledge_cumulative_nowait() of what asked() has returned."""
         self._check_closed()
+        for member, vector in self._due(asked):
+            member.acknowledge_cumulative_nowait(_as_id(member, vector))
+
+    def _due(self, vectors: Mapping[str, TopicPositions]) -> list[tuple[AsyncStreamConsumer[Any], TopicPositions]]:
         ours = [(self._member(topic), vector) for topic, vector in vectors.items()]
-        due = [(member, vector) for member, vector in ours if member is not None and self._owes(member, vector)]
-        acks = [
-            member.acknowledge_cumulative(_as_id(member, vector), transaction=transaction) for member, vector in due
-        ]
-        ended = await asyncio.gather(*acks, return_exceptions=True)
+        return [(member, vector) for member, vector in ours if member is not None and self._owes(member, vector)]
+
+    def _begin_acknowledge(
+        self, vectors: Mapping[str, TopicPositions], transaction: InTransaction | None
+    ) -> Coroutine[Any, Any, None] | None:
         self._check_closed()
-        failed = [
-            (member, outcome)
-            for (member, _), outcome in zip(due, ended, strict=True)
-            if isinstance(outcome, BaseException) and not self._has_left(member, outcome)
+        due = self._due(vectors)
+        acks = [
+            (member, member.acknowledge_cumulative(_as_id(member, vector), transaction=transaction))
+            for member, vector in due
         ]
-        _raise(failed)
+        return self._settled(acks) if acks else None
 
     def letter_writer(self, topic: str, target: TopicName) -> LetterWriter:
         """Publishes dead letters of one of the topics, also when that has left."""
@@ -104,7 +122,7 @@ class AsyncMultiStreamConsumer(StreamRuns, MultiConsumer[AsyncStreamConsumer]):
         positions = ident.positions or {ident.segment_id: ident.offset + 1}
         return ident.vectors or {topic: TopicPositions(0, positions)}
 
-    def _owes(self, member: AsyncStreamConsumer, vector: TopicPositions) -> bool:
+    def _owes(self, member: AsyncStreamConsumer[Any], vector: TopicPositions) -> bool:
         if self._saved.get(member.topic) == vector.positions or not member.session.known:
             return False
         if _is_of_another(member, vector.created_ms):
@@ -126,7 +144,7 @@ class MultiQueueConsumerStatistics(MultiConsumerStatistics):
     unacknowledged: int
 
 
-class AsyncMultiQueueConsumer(QueueRuns, MultiConsumer[AsyncQueueConsumer]):
+class AsyncMultiQueueConsumer(QueueRuns[V], MultiConsumer[AsyncQueueConsumer[Any], V]):
     """Receives messages of several topics that no other consumer of the subscription has, the topics in turn.
 
     Made by `client.queue_consumer()` with a list of topics, or with `namespace=`; usable with `async with`. In each
@@ -144,7 +162,7 @@ class AsyncMultiQueueConsumer(QueueRuns, MultiConsumer[AsyncQueueConsumer]):
         pool: Pool,
         topics: Iterable[TopicName] | TopicQuery,
         options: ConsumerOptions,
-        make: Callable[[TopicName, ConsumerOptions], AsyncQueueConsumer],
+        make: Callable[[TopicName, ConsumerOptions], AsyncQueueConsumer[Any]],
         dead_letter: DeadLetter | None = None,
     ) -> None:
         super().__init__(pool, topics, options, make, partial(_takes_dead_letters, dead_letter))
@@ -152,35 +170,56 @@ class AsyncMultiQueueConsumer(QueueRuns, MultiConsumer[AsyncQueueConsumer]):
     def _make_permits(self) -> Permits:
         return permits_of(self.options, self._loop)
 
-    def _make_turns(self) -> TopicTurns[AsyncQueueConsumer]:
+    def _make_turns(self) -> TopicTurns[AsyncQueueConsumer[Any]]:
         return QueueTurns(self._exhausted)
 
-    async def acknowledge(self, x: Acknowledgeable, *, transaction: InTransaction | None = None) -> None:
+    def acknowledge(self, x: Acknowledgeable, *, transaction: InTransaction | None = None) -> Coroutine[Any, Any, None]:
         """Acknowledge a Message, an id, every message of a MessageBatch, or several messages or ids, of any of its
-        topics; durable when this returns.
+        topics; durable once this has been awaited. It is sent whether it is awaited or not.
 
-        In a topic that has left, or was created again since, nothing is acknowledged. Raises as AsyncQueueConsumer
+        In a topic that has left, or was created again since, nothing is acknowledged. Raises as AsyncQueueConsumer[Any]
         does; in the topics that do not fail, it is saved.
         """
-        parts = self._by_member(x)
-        acks = [member.acknowledge(part, transaction=transaction) for member, part in parts]
-        ended = await asyncio.gather(*acks, return_exceptions=True)
-        self._check_closed()
-        outcomes = zip(parts, ended, strict=True)
-        _raise([(m, e) for (m, _), e in outcomes if isinstance(e, BaseException) and not self._has_left(m, e)])
+        return self._starting.call(self._begin_acknowledge, x, transaction)
 
-    async def negative_acknowledge(
+    def _begin_acknowledge(self, x: Acknowledgeable, transaction: InTransaction | None) -> Coroutine[Any, Any, None]:
+        parts = self._by_member(x)
+        return self._settled([(member, member.acknowledge(part, transaction=transaction)) for member, part in parts])
+
+    def acknowledge_nowait(self, x: Acknowledgeable) -> None:
+        """acknowledge() that nothing waits for: it is sent at once. flush() and close() wait until it is durable, and
+        raise what became of it. Raises InvalidArgumentError, AlreadyClosedError.
+        """
+        self.acknowledge_asked(self.asked(x))
+
+    def asked(self, x: Any) -> Any:
+        """What acknowledging `x` asks for. From any thread. Raises InvalidArgumentError."""
+        parts = list(_each(x))
+        for one in parts:
+            if (ident := _id_of(one)) is not None:
+                self._check_ours(one, ident.topic)
+        return x if isinstance(x, MessageBatch) else parts
+
+    def acknowledge_asked(self, asked: Any) -> None:
+        """acknowledge_nowait() of what asked() has returned."""
+        for member, part in self._by_member(asked):
+            member.acknowledge_nowait(part)
+
+    def negative_acknowledge(
         self, x: Acknowledgeable, *, delay: float | None = None, reason: str | BaseException | None = None
-    ) -> None:
+    ) -> Coroutine[Any, Any, None]:
         """Hand back what acknowledge() takes: it is delivered again later. See AsyncQueueConsumer."""
+        return self._starting.call(self._begin_negative_acknowledge, x, delay, reason)
+
+    def _begin_negative_acknowledge(
+        self, x: Acknowledgeable, delay: float | None, reason: str | BaseException | None
+    ) -> Coroutine[Any, Any, None]:
         if delay is not None:
             check_seconds("delay", delay)
-        for member, part in self._by_member(x):
-            try:
-                await member.negative_acknowledge(part, delay=delay, reason=reason)
-            except EngineError as e:
-                if not self._has_left(member, e):
-                    raise
+        parts = self._by_member(x)
+        return self._settled(
+            [(member, member.negative_acknowledge(part, delay=delay, reason=reason)) for member, part in parts]
+        )
 
     def unsee(self, x: Acknowledgeable) -> None:
         """The program has not seen these: closing does not count them as delivered."""
@@ -188,7 +227,7 @@ class AsyncMultiQueueConsumer(QueueRuns, MultiConsumer[AsyncQueueConsumer]):
             for member, part in self._by_member(x):
                 member.unsee(part)
 
-    def _by_member(self, x: object) -> list[tuple[AsyncQueueConsumer, Any]]:
+    def _by_member(self, x: object) -> list[tuple[AsyncQueueConsumer[Any], Any]]:
         """(member, the part of `x` that is its topic's); nothing for topics that have left.
 
         Raises InvalidArgumentError, AlreadyClosedError.
@@ -201,7 +240,7 @@ class AsyncMultiQueueConsumer(QueueRuns, MultiConsumer[AsyncQueueConsumer]):
                 born = ident.vectors[topic].created_ms if topic in ident.vectors else 0
                 by_topic.setdefault(topic, []).append((one, born))
         self._check_closed()
-        found: list[tuple[AsyncQueueConsumer, Any]] = []
+        found: list[tuple[AsyncQueueConsumer[Any], Any]] = []
         for topic, parts in by_topic.items():
             member = self._member(topic)
             if member is not None and (kept := [one for one, born in parts if not _is_of_another(member, born)]):
@@ -229,7 +268,7 @@ def _each(x: object) -> Iterable[object]:
     return several
 
 
-def _is_of_another(member: Receiver, born: int) -> bool:
+def _is_of_another(member: Receiver[Any], born: int) -> bool:
     """Whether an id is of another topic of the same name, created at another time."""
     return born != 0 and created_ms(member) not in (0, born)
 
@@ -251,20 +290,6 @@ def _id_of(x: object) -> MessageId | None:
     return ident
 
 
-def _as_id(member: Receiver, vector: TopicPositions) -> MessageId:
+def _as_id(member: Receiver[Any], vector: TopicPositions) -> MessageId:
     """A vector as the id that the consumer of one topic takes."""
     return MessageId(0, 0, vector.positions, member.topic)
-
-
-def _raise(failed: Sequence[tuple[Receiver, BaseException]]) -> None:
-    """Raise what failed; where all failures are FencedError, one error with the messages of all."""
-    if not failed:
-        return
-    if len(failed) > 1 and all(isinstance(error, FencedError) for _, error in failed):
-        told = "; ".join(str(error) for _, error in failed)
-        raise FencedError(told)
-    others = [error for _, error in failed if not isinstance(error, FencedError)]
-    error = (others or [failed[0][1]])[0]
-    if isinstance(error, EngineError) and len(failed) > 1:
-        error.add_note(f"and {len(failed) - 1} more topics failed")
-    raise error

@@ -16,7 +16,7 @@ from engine.model.positions import MessageId, TopicPositions
 
 TURN_MESSAGES = 100  # received one by one from a topic while others wait; or one batch
 
-R = TypeVar("R", bound=Receiver)
+R = TypeVar("R", bound=Receiver[Any])
 
 
 class TopicTurns(Generic[R]):
@@ -109,32 +109,32 @@ class TopicTurns(Generic[R]):
         """Remove a member."""
 
 
-class StreamTurns(TopicTurns[AsyncStreamConsumer]):
+class StreamTurns(TopicTurns[AsyncStreamConsumer[Any]]):
     """Gives every message an id with the positions delivered before it in all topics (semantics 11)."""
 
-    def __init__(self, exhausted: Callable[[AsyncStreamConsumer], object]) -> None:
+    def __init__(self, exhausted: Callable[[AsyncStreamConsumer[Any]], object]) -> None:
         super().__init__(exhausted)
         self._history = History()
 
-    def _identify(self, member: AsyncStreamConsumer) -> None:
+    def _identify(self, member: AsyncStreamConsumer[Any]) -> None:
         member.identify(partial(_make_id, member.topic, created_ms(member), *self._history.mark()))
 
-    def _note(self, member: AsyncStreamConsumer) -> None:
+    def _note(self, member: AsyncStreamConsumer[Any]) -> None:
         self._history.note(member.topic, TopicPositions(created_ms(member), member.positions))
 
-    def _forget(self, member: AsyncStreamConsumer) -> None:
+    def _forget(self, member: AsyncStreamConsumer[Any]) -> None:
         self._history.note(member.topic, None)
 
 
-class QueueTurns(TopicTurns[AsyncQueueConsumer]):
+class QueueTurns(TopicTurns[AsyncQueueConsumer[Any]]):
     """Gives every message an id that distinguishes its topic from a later one of its name."""
 
-    def _identify(self, member: AsyncQueueConsumer) -> None:
+    def _identify(self, member: AsyncQueueConsumer[Any]) -> None:
         vectors = {member.topic: TopicPositions(created_ms(member), {})}
         member.identify(partial(MessageId, topic=member.topic, vectors=vectors))
 
 
-def created_ms(member: Receiver) -> int:
+def created_ms(member: Receiver[Any]) -> int:
     """The time at which its topic was created, milliseconds; 0 when that is not known."""
     return (member.session.layout.created_ms or 0) if member.session.known else 0
 

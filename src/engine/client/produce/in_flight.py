@@ -300,18 +300,26 @@ class InFlight:
 
     # -- waiting ---------------------------------------------------------------------------------------------
 
-    async def flushed(self) -> None:
-        """Wait until everything in flight now has left (not what comes after).
+    def flushed(self, failure: Exception | None = None) -> asyncio.Future[None]:
+        """A future that ends when everything in flight now has left (not what comes after).
 
-        Raises the first unreported error.
+        It ends with the first failure that was not reported yet, else with `failure` if there is one.
         """
+        future: asyncio.Future[None] = self._loop.create_future()
         if self._outstanding:
-            future: asyncio.Future[None] = self._loop.create_future()
             self._flushes.append((self._ordinal, future))
-            await future
-        error, self._error = self._error, None
-        if error is not None:
-            raise error
+        else:
+            self._end_flush(future, failure)
+        return future
+
+    def _end_flush(self, future: asyncio.Future[None], failure: Exception | None = None) -> None:
+        if future.done():
+            return
+        failed, self._error = self._error or failure, None
+        if failed is None:
+            future.set_result(None)
+        else:
+            future.set_exception(failed)
 
     @property
     def _oldest(self) -> int:
@@ -329,9 +337,7 @@ class InFlight:
     def _wake_flushes(self) -> None:
         oldest = self._oldest
         while self._flushes and self._flushes[0][0] < oldest:
-            _, future = self._flushes.popleft()
-            if not future.done():
-                future.set_result(None)
+            self._end_flush(self._flushes.popleft()[1])
 
     @property
     def has_room(self) -> bool:

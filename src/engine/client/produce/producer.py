@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
+from asyncio import _get_running_loop
+from collections.abc import Callable, Coroutine, Mapping
 from datetime import datetime, timedelta
-from typing import Any
+from functools import partial
+from typing import Any, Generic, Self, TypeVar
 
+from engine._native.calls.started import Started
 from engine._native.produce.arguments import MessageColumns
 from engine.aio.once import Once
 from engine.client.base.options import ProducerOptions
+from engine.client.base.starting import Starting
 from engine.client.net.pool import Pool
 from engine.client.produce.in_flight import ProducerStatistics
+from engine.client.produce.line import Line
 from engine.client.produce.outbox import Outbox
 from engine.client.produce.table_rows import TableRows
 from engine.client.transact.scope import InTransaction
@@ -19,10 +24,24 @@ from engine.errors import AlreadyClosedError, QueueFullError
 from engine.model.names import TopicName
 from engine.model.positions import MessageId
 
+T_contra = TypeVar("T_contra", contravariant=True)
 
-class AsyncProducer:
+
+class _Columns:
+    """Messages to be taken, and how many of them are."""
+
+    __slots__ = ("columns", "done")
+
+    def __init__(self, columns: MessageColumns) -> None:
+        self.columns = columns
+        self.done = 0
+
+
+class AsyncProducer(Generic[T_contra]):
     """Sends messages to one topic, in order per key. Made by `client.producer()`; usable with `async with`.
 
+    Its parameter is the type of the values: that of its schema, and any buffer without one. `send`, `send_batch` and
+    `flush` start when they are called: await what they return, or leave it.
     Every method raises AlreadyClosedError after close().
     """
 
@@ -31,8 +50,11 @@ class AsyncProducer:
         self._topic = str(topic)
         self._send_timeout = options.send_timeout
         self._schema = options.schema
+        self._encode = None if options.schema.raw else options.schema.encode
         self._outbox = Outbox(pool, topic, name, options)
+        self._line = Line(self._outbox, options.send_timeout, self._line_formed, self._line_dissolved)
         self._loop = asyncio.get_running_loop()
+        self._starting = Starting(self._loop)
         self._closed = False
         self._end = Once()
 
@@ -41,13 +63,14 @@ class AsyncProducer:
         await self._outbox.start(on_full)
         self._batcher = self._outbox.batcher
         if self._schema.raw:
-            self.send_nowait = self._batcher.send_nowait  # type: ignore[method-assign]  # saves a Python frame
+            # Saves a Python frame.
+            self.send_nowait = self._batcher.send_nowait  # type: ignore[method-assign,assignment]
 
     # -- sending ---------------------------------------------------------------------------------------------
 
-    async def send(
+    def send(
         self,
-        value: Any,
+        value: T_contra,
         *,
         key: bytes | str | None = None,
         properties: Mapping[str, str] | None = None,
@@ -56,9 +79,11 @@ class AsyncProducer:
         deliver_at: datetime | int | None = None,
         deliver_after: float | timedelta | None = None,
         transaction: InTransaction | None = None,
-    ) -> MessageId:
-        """Send one message, wait until it is durable, and return its id. Waits for room first at the pending limit.
+    ) -> Coroutine[Any, Any, MessageId]:
+        """Send one message; awaited, it waits until it is durable, and gives its id.
 
+        It is sent whether that is awaited or not. At the pending limit it waits for room, and so do later ones behind
+        it.
         `value`: any buffer, or a value of the producer's schema. `key`: bytes, text (UTF-8) or None. `event_time`: an
         aware datetime or milliseconds.
         `deliver_at` (likewise) or `deliver_after` (seconds, or a timedelta): queue consumers do not get the message
@@ -73,22 +98,80 @@ class AsyncProducer:
         behind it to the same segment, but the producer continues; AlreadyClosedError, also when an earlier message of
         a named producer that was given sequence ids has failed; what the broker answers.
         """
-        self.check_open()
-        value = self._encoded(value)
-        future: asyncio.Future[MessageId] = self._loop.create_future()
-        while True:
-            try:
-                self._batcher.add(
-                    value, key, properties, event_time, sequence_id, future, deliver_at, deliver_after, transaction
+        if _get_running_loop() is not self._loop:
+            return self._starting.later(
+                lambda: self.send(
+                    value,
+                    key=key,
+                    properties=properties,
+                    event_time=event_time,
+                    sequence_id=sequence_id,
+                    deliver_at=deliver_at,
+                    deliver_after=deliver_after,
+                    transaction=transaction,
                 )
-            except QueueFullError:
-                await self._outbox.wait_room(self._send_timeout)
+            )
+        future: asyncio.Future[MessageId] = self._loop.create_future()
+        try:
+            if self._outbox.failure is not None:
+                raise self._outbox.failure
+            if self._encode is not None:
+                value = self._encode(value)
+            what: tuple[Any, ...] = (
+                value,
+                key,
+                properties,
+                event_time,
+                sequence_id,
+                future,
+                deliver_at,
+                deliver_after,
+                transaction,
+            )
+            if self._line:
+                self._line.join(future, lambda: self._add(what))
             else:
-                return await future
+                self._batcher.add(*what)
+        except QueueFullError:
+            self._line.join(future, lambda: self._add(what))
+        except Exception as e:
+            future.set_exception(e)
+        return Started(future)
+
+    def _add(self, what: tuple[Any, ...]) -> bool:
+        """Of the line. Its future has the id once the message is durable: until then it is in no line any more."""
+        self._batcher.add(*what)
+        return True
+
+    def submit(
+        self,
+        value: T_contra,
+        *,
+        key: bytes | str | None = None,
+        properties: Mapping[str, str] | None = None,
+        event_time: datetime | int | None = None,
+        sequence_id: int | None = None,
+        deliver_at: datetime | int | None = None,
+        deliver_after: float | timedelta | None = None,
+        transaction: InTransaction | None = None,
+    ) -> asyncio.Future[MessageId]:
+        """Enqueue one message; a future of its id, which ends when it is durable, or with what send() would raise.
+
+        The arguments are those of send(). Raises QueueFullError as send_nowait() does, and what send() raises before
+        anything is sent. A future that was cancelled does not call its message back.
+        """
+        self.check_open()
+        self._check_no_line()
+        future: asyncio.Future[MessageId] = self._loop.create_future()
+        self._batcher.add(
+            self._encoded(value), key, properties, event_time, sequence_id, future, deliver_at, deliver_after,
+            transaction,
+        )  # fmt: skip
+        return future
 
     def send_nowait(
         self,
-        value: Any,
+        value: T_contra,
         *,
         key: bytes | str | None = None,
         properties: Mapping[str, str] | None = None,
@@ -104,6 +187,7 @@ class AsyncProducer:
         Raises QueueFullError when `max_pending_bytes` are in flight: `await writable()`, then send again. A loop that
         sends many must `await writable()` regularly (every thousand messages, say), or nothing is sent.
         """
+        self._check_no_line()
         self._batcher.send_nowait(  # without a schema it is shadowed by this native method
             self._encoded(value),
             key=key,
@@ -142,12 +226,30 @@ class AsyncProducer:
     def _encoded(self, value: Any) -> Any:
         return value if self._schema.raw else self._schema.encode(value)
 
+    # -- while calls wait for room ---------------------------------------------------------------------------
+
+    def _line_formed(self) -> None:
+        """What is sent now must not pass them by."""
+        if self._schema.raw:
+            self.send_nowait = self._refuse_nowait  # type: ignore[method-assign]
+
+    def _line_dissolved(self) -> None:
+        if self._schema.raw:
+            self.send_nowait = self._batcher.send_nowait  # type: ignore[method-assign,assignment]
+
+    def _refuse_nowait(self, value: Any, **options: Any) -> None:
+        self._check_no_line()
+
+    def _check_no_line(self) -> None:
+        if self._line:
+            raise QueueFullError(f"{len(self._line)} calls of send wait for room before this one; await writable()")
+
     @property
     def has_room(self) -> bool:
         """Whether a quarter of the pending limit is free."""
         return self._outbox.in_flight.has_room
 
-    async def send_batch(
+    def send_batch(
         self,
         values: Any,
         keys: Any = None,
@@ -155,18 +257,21 @@ class AsyncProducer:
         event_times: Any = None,
         properties: Any = None,
         transaction: InTransaction | None = None,
-    ) -> None:
+    ) -> Coroutine[Any, Any, None]:
         """Enqueue many messages at once, waiting for room where needed. Failures surface as with send_nowait.
 
         `values`, `keys`: sequences of equal length: lists, NumPy arrays (bytes, object, 2-D uint8) or Arrow arrays
         (binary, string, large ones, chunked). `event_times`: NumPy int64 or datetime64[ms], or Arrow. `properties`: a
         list of mappings of text to text, or None, or an Arrow array of maps. Raises InvalidArgumentError.
         """
-        if not self._schema.raw:
-            values = [self._schema.encode(value) for value in values]
-        await self.send_columns(MessageColumns(values, keys, event_times, properties), transaction)
+        return self._start_columns(lambda: self._columns_of(values, keys, event_times, properties), transaction)
 
-    async def send_table(
+    def _columns_of(self, values: Any, keys: Any, event_times: Any, properties: Any) -> MessageColumns:
+        if self._encode is not None:
+            values = [self._encode(value) for value in values]
+        return MessageColumns(values, keys, event_times, properties)
+
+    def send_table(
         self,
         table: Any,
         *,
@@ -175,7 +280,7 @@ class AsyncProducer:
         event_time: str | None = None,
         properties: str | None = None,
         transaction: InTransaction | None = None,
-    ) -> None:
+    ) -> Coroutine[Any, Any, None]:
         """Enqueue the rows of a table of Arrow, pandas, Polars, DuckDB or whatever else has `__arrow_c_stream__`, one
         message each, waiting for room where needed. Failures surface as with send_nowait.
 
@@ -187,7 +292,13 @@ class AsyncProducer:
 
         Raises InvalidArgumentError, SchemaError, which names the row, UnsupportedError without pyarrow; as send_batch.
         """
-        rows = self.table_rows(table, key=key, value=value, event_time=event_time, properties=properties)
+        return self._starting.call(
+            lambda: self._send_rows(
+                self.table_rows(table, key=key, value=value, event_time=event_time, properties=properties), transaction
+            )
+        )
+
+    async def _send_rows(self, rows: TableRows, transaction: InTransaction | None) -> None:
         parts = iter(rows)
         while (part := await asyncio.to_thread(next, parts, None)) is not None:
             await self.send_columns(part, transaction)
@@ -196,17 +307,37 @@ class AsyncProducer:
         """A table as columns for send_columns(). Iterate it on any thread."""
         return TableRows(table, self._schema, **names)
 
-    async def send_columns(self, columns: MessageColumns, transaction: InTransaction | None = None) -> None:
+    def send_columns(
+        self, columns: MessageColumns, transaction: InTransaction | None = None
+    ) -> Coroutine[Any, Any, None]:
         """send_batch() of encoded values."""
-        done = 0
-        while True:
+        return self._start_columns(lambda: columns, transaction)
+
+    def _start_columns(
+        self, make: Callable[[], MessageColumns], transaction: InTransaction | None
+    ) -> Coroutine[Any, Any, None]:
+        if _get_running_loop() is not self._loop:
+            return self._starting.later(lambda: self._start_columns(make, transaction))
+        future: asyncio.Future[None] = self._loop.create_future()
+        try:
             self.check_open()
-            done += self._batcher.add_columns(columns, start=done, transaction=transaction)
-            if self._outbox.pumping:
-                self._outbox.pump()
-            if done >= len(columns):
-                return
-            await self._outbox.wait_room(self._send_timeout)
+            take = partial(self._take_columns, _Columns(make()), transaction, future)
+            if self._line or not take():
+                self._line.join(future, take)
+        except Exception as e:
+            future.set_exception(e)
+        return Started(future)
+
+    def _take_columns(self, columns: _Columns, transaction: InTransaction | None, future: asyncio.Future[None]) -> bool:
+        """Take what there is room for; whether that is the rest."""
+        self.check_open()
+        columns.done += self._batcher.add_columns(columns.columns, start=columns.done, transaction=transaction)
+        if self._outbox.pumping:
+            self._outbox.pump()
+        if columns.done < len(columns.columns):
+            return False
+        future.set_result(None)
+        return True
 
     async def writable(self) -> None:
         """Send what is sealed, and wait until a quarter of the pending limit is free.
@@ -216,20 +347,31 @@ class AsyncProducer:
         if self._outbox.pumping:
             self._outbox.pump()
             await asyncio.sleep(0)
-        while not self._outbox.in_flight.has_room:
-            await self._outbox.wait_room(None)
+        while self._line or not self._outbox.in_flight.has_room:
+            await self._line.served()
+            if not self._outbox.in_flight.has_room:
+                await self._outbox.wait_room(None)
         self.check_open()
 
-    async def flush(self) -> None:
-        """Wait until every message sent before this call is durable (semantics 26).
+    def flush(self) -> Coroutine[Any, Any, None]:
+        """Awaited, it waits until every message sent before this call is durable (semantics 26).
 
         Raises the first failure that was not reported yet.
         """
-        if self._outbox.failure is not None and not len(self._outbox.in_flight):
-            await self._outbox.in_flight.flushed()
-            raise self._outbox.failure
-        self._outbox.send_open()
-        await self._outbox.in_flight.flushed()
+        if _get_running_loop() is not self._loop:
+            return self._starting.later(self.flush)
+        return Started(self._starting.keep(self._flush_line()) if self._line else self._flushed())
+
+    def _flushed(self) -> asyncio.Future[None]:
+        in_flight, failure = self._outbox.in_flight, self._outbox.failure
+        if failure is None or len(in_flight):
+            self._outbox.send_open()
+            failure = None
+        return in_flight.flushed(failure)
+
+    async def _flush_line(self) -> None:
+        await self._line.served()
+        await self._flushed()
 
     # -- the rest --------------------------------------------------------------------------------------------
 
@@ -264,15 +406,21 @@ class AsyncProducer:
 
     async def close(self) -> None:
         """Flush, then end. Idempotent. Raises what flush() raises, after everything is closed."""
+        if not self._closed and not self._line and self._outbox.failure is None:
+            self._outbox.refuse(self._closed_error())  # at once: calls start when they are made
         self._closed = True
         await self._end.run(self._close)
 
+    def _closed_error(self) -> AlreadyClosedError:
+        return AlreadyClosedError(f"the producer {self.name} of {self.topic} was closed")
+
     async def _close(self) -> None:
-        closed = AlreadyClosedError(f"the producer {self.name} of {self.topic} was closed")
+        closed = self._closed_error()
         try:
+            await self._line.served()
             if self._outbox.failure is None:
                 self._outbox.refuse(closed)  # so that nothing is added while it flushes
-                await self.flush()
+                await self._flushed()
             else:
                 await self._outbox.in_flight.flushed()
         finally:
@@ -284,7 +432,7 @@ class AsyncProducer:
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.name!r} of {self._topic}{' (closed)' if self._closed else ''}>"
 
-    async def __aenter__(self) -> AsyncProducer:
+    async def __aenter__(self) -> Self:
         return self
 
     async def __aexit__(self, *exc: object) -> None:

@@ -24,7 +24,7 @@ class TableRows:
     def __init__(
         self,
         table: Any,
-        schema: Schema,
+        schema: Schema[Any],
         *,
         value: str,
         key: str | None = None,

@@ -63,7 +63,7 @@ class ReadPlan:
             raise InvalidArgumentError(f"buckets must be (first, last) within 0..65535, got {self.buckets}")
 
 
-class AsyncRangeReader(Receiver):
+class AsyncRangeReader(Receiver[Any]):
     """Made by `client.range_reader()`; usable with `async with`. Iterate it, or its batches(), to the end."""
 
     def __init__(self, pool: Pool, topic: TopicName, options: ConsumerOptions, plan: ReadPlan) -> None:

@@ -38,7 +38,7 @@ class TableColumns:
     Raises InvalidArgumentError for a name that is no column, UnsupportedError without pyarrow.
     """
 
-    def __init__(self, schema: Schema, columns: Iterable[str] | None) -> None:
+    def __init__(self, schema: Schema[Any], columns: Iterable[str] | None) -> None:
         self._arrow = import_arrow("a table")
         self._schema = schema
         self._form = _form_of_values(self._arrow, schema)
@@ -116,7 +116,7 @@ class TableColumns:
         }
 
 
-def _form_of_values(arrow: Any, schema: Schema) -> ArrowForm | None:
+def _form_of_values(arrow: Any, schema: Schema[Any]) -> ArrowForm | None:
     """None for bytes. Values without a declared form are JSON text."""
     if schema.facts is None:
         return None

@@ -84,7 +84,7 @@ async def plan_between(view: AsyncTopicView, start: Checkpoint, end: Checkpoint)
     return TopicPlan(facts.topic, ranges, position, skip_deleted=start.form != "positions")
 
 
-async def learn_schemas(pool: Pool, topic: TopicName, schema: Schema) -> None:
+async def learn_schemas(pool: Pool, topic: TopicName, schema: Schema[Any]) -> None:
     """Learn what it takes to read the values that a topic has now. Raises SchemaError."""
     if schema.raw:
         return

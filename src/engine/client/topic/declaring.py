@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
 from msgspec.structs import asdict
 
@@ -14,7 +15,7 @@ from engine.model.schema import SchemaHistory, TopicSchema
 from engine.wire import commands
 
 
-async def declare(session: TopicSession, schema: Schema, *, producer: bool) -> None:
+async def declare(session: TopicSession, schema: Schema[Any], *, producer: bool) -> None:
     """Have `schema` checked and recorded; nothing happens for plain bytes.
 
     Raises SchemaError when it is not compatible with the topic's, NotFoundError, ConnectError, TimeoutError.
@@ -23,7 +24,7 @@ async def declare(session: TopicSession, schema: Schema, *, producer: bool) -> N
         await _ask(session, schema, schema.facts.to_mapping(), producer)
 
 
-async def learn(session: TopicSession, schema: Schema) -> None:
+async def learn(session: TopicSession, schema: Schema[Any]) -> None:
     """Learn the schemas that were declared since, with retries. Raises NotFoundError, AlreadyClosedError."""
     backoff = session.pool.retry_delays()
     while True:
@@ -34,7 +35,7 @@ async def learn(session: TopicSession, schema: Schema) -> None:
             await asyncio.sleep(backoff.next())
 
 
-async def learn_to_read(session: TopicSession, schema: Schema) -> None:
+async def learn_to_read(session: TopicSession, schema: Schema[Any]) -> None:
     """Learn the schemas of all that was sent, and record nothing.
 
     Raises SchemaError when `schema` cannot read one of them, NotFoundError, ConnectError, TimeoutError.
@@ -45,7 +46,7 @@ async def learn_to_read(session: TopicSession, schema: Schema) -> None:
 
 
 async def _ask(
-    session: TopicSession, schema: Schema, declared: dict[str, str] | None, producer: bool
+    session: TopicSession, schema: Schema[Any], declared: dict[str, str] | None, producer: bool
 ) -> tuple[TopicSchema, ...]:
     pool, timeout = session.pool, session.pool.options.operation_timeout
     request = commands.TopicSchema(topic=str(session.topic), schema=declared, producer=producer)

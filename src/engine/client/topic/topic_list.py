@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Self, TypedDict
+from typing import Any, Self, TypedDict, overload
 
 from engine.client.base.options import check_timeout
 from engine.client.net.link import TOPIC_LIST, Link
@@ -259,6 +259,10 @@ class AsyncTopicWatch:
         """The present topics, as far as known, sorted."""
         return sorted(self._session.born)
 
+    @overload
+    async def next_change(self, timeout: None = None) -> TopicsChanged: ...
+    @overload
+    async def next_change(self, timeout: float | None) -> TopicsChanged | None: ...
     async def next_change(self, timeout: float | None = None) -> TopicsChanged | None:
         """The changes since the last call; None when there were none within `timeout` seconds (None: no limit).
 
@@ -293,8 +297,7 @@ class AsyncTopicWatch:
                 changed = await self.next_change()
             except AlreadyClosedError:
                 return
-            if changed is not None:
-                yield changed
+            yield changed
 
     async def close(self) -> None:
         """Stop following; waiting calls raise AlreadyClosedError. Idempotent."""

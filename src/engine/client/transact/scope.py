@@ -143,13 +143,13 @@ class Scope(TransactionScope):
         """The error to report: that the client was closed, where the transaction is over for that reason."""
         return self.closed if self.closed is not None and isinstance(error, TRANSACTION_OVER) else error
 
-    async def run(self, acknowledging: Coroutine[Any, Any, T]) -> T:
-        """Await an acknowledgement. It continues when the caller is cancelled, and is under way until its end."""
+    def run(self, acknowledging: Coroutine[Any, Any, T]) -> asyncio.Future[T]:
+        """Start an acknowledgement. It continues when its awaiter is cancelled, and is under way until its end."""
         self._under_way += 1
         self._acknowledging += 1
         task = asyncio.ensure_future(self._run(acknowledging))
         task.add_done_callback(ignore_outcome)
-        return await asyncio.shield(task)
+        return asyncio.shield(task)
 
     async def _run(self, acknowledging: Coroutine[Any, Any, T]) -> T:
         try:

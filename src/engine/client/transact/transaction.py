@@ -28,6 +28,7 @@ from typing import Any, Self
 from engine.aio.backoff import RetryDelay
 from engine.aio.bag import Bag
 from engine.aio.turns import Turns
+from engine.client.base.entering import Entering
 from engine.client.net.deadlines import Deadlines
 from engine.client.net.pool import CLOSED, Pool
 from engine.client.transact.coordination import (
@@ -40,7 +41,6 @@ from engine.client.transact.coordination import (
     send_commit,
     state_of,
 )
-from engine.client.transact.entering import Entering
 from engine.client.transact.prefetched import Prefetched
 from engine.client.transact.scope import InTransaction, Scope
 from engine.errors import (
@@ -365,9 +365,9 @@ class Transactions:
         self._deadlines = Deadlines[AsyncTransaction](AsyncTransaction.follow)  # of the open ones
         self._prefetched = Prefetched(pool)
 
-    def begin(self, timeout: float, name: str | None) -> Entering:
+    def begin(self, timeout: float, name: str | None) -> Entering[AsyncTransaction]:
         """A new transaction, or the one of that name."""
-        return Entering(lambda: self._begin(timeout, name))
+        return Entering("transaction(…)", lambda: self._begin(timeout, name))
 
     async def _begin(self, timeout: float, name: str | None) -> AsyncTransaction:
         check_number("timeout", timeout, TRANSACTION_TIMEOUT_S_MIN, TRANSACTION_TIMEOUT_S_MAX)
@@ -378,9 +378,9 @@ class Transactions:
         check_name(name, "transaction name")
         return await self._make(await begin(self._pool, timeout, name), name, None, False)
 
-    def join(self, ident: str, attempt: str | None) -> Entering:
+    def join(self, ident: str, attempt: str | None) -> Entering[AsyncTransaction]:
         """A transaction that was begun elsewhere."""
-        return Entering(lambda: self._join(ident, attempt))
+        return Entering("join_transaction(…)", lambda: self._join(ident, attempt))
 
     async def _join(self, ident: str, attempt: str | None) -> AsyncTransaction:
         parse_id(ident)

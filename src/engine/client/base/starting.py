@@ -1,0 +1,87 @@
+"""Calls that start when they are made: the work begins on the loop at once, and goes on when nothing awaits it.
+
+Off the loop's thread, nothing of a client may be touched: there such a call gives a coroutine, which starts when the
+loop runs it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from asyncio import _get_running_loop  # without an error outside of a loop, and several times as fast
+from collections.abc import Callable, Coroutine
+from typing import Any, TypeVar
+
+from engine._native.calls.started import Started
+from engine.errors import AlreadyClosedError
+
+T = TypeVar("T")
+
+
+class Starting:
+    """Starts calls on one loop, and keeps their tasks until they have ended."""
+
+    __slots__ = ("_loop", "_tasks")
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+        self._tasks: set[asyncio.Task[Any]] = set()
+
+    @property
+    def here(self) -> bool:
+        """Whether the caller runs on the loop."""
+        return _get_running_loop() is self._loop
+
+    def call(self, begin: Callable[..., Coroutine[Any, Any, T] | None], *args: Any) -> Coroutine[Any, Any, T]:
+        """begin(*args), now, and the coroutine that it returns as a task; None where nothing is left to do.
+
+        What `begin` raises is raised where the call is awaited.
+        """
+        if _get_running_loop() is not self._loop:
+            return self.later(lambda: self.call(begin, *args))
+        try:
+            rest = begin(*args)
+        except Exception as e:
+            return self.failed(e)
+        if rest is None:
+            done: asyncio.Future[Any] = self._loop.create_future()
+            done.set_result(None)
+            return Started(done)
+        return Started(self.keep(rest))
+
+    def failed(self, error: Exception) -> Coroutine[Any, Any, Any]:
+        """What raises the error when it is awaited; the loop reports it where it never is."""
+        future: asyncio.Future[Any] = self._loop.create_future()
+        future.set_exception(error)
+        return Started(future)
+
+    def keep(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
+        """Run it as a task, which the loop alone would hold weakly."""
+        task = self._loop.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return task
+
+    def retrieve(self) -> None:
+        """It ends: failures of what nothing awaits follow from that, and are no news."""
+        for task in self._tasks:
+            task.add_done_callback(_retrieved)
+
+    @staticmethod
+    async def failure_of(work: Coroutine[Any, Any, object]) -> Exception | None:
+        """What the work raises, to be raised later."""
+        try:
+            await work
+        except Exception as e:
+            return e
+        return None
+
+    async def later(self, call: Callable[[], Coroutine[Any, Any, T]]) -> T:
+        """call(), once it is awaited on the loop. Raises AlreadyClosedError on another loop."""
+        if _get_running_loop() is not self._loop:
+            raise AlreadyClosedError("the client was used in another event loop; make one client for each event loop")
+        return await call()
+
+
+def _retrieved(task: asyncio.Task[Any]) -> None:
+    if not task.cancelled():
+        task.exception()
