@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, BinaryIO, cast
+from typing import TYPE_CHECKING, Any, BinaryIO, cast
 
 import click
 
@@ -106,7 +106,7 @@ def reader(
     return records.raw_records(source, None if key is None else key.encode(), by, common)
 
 
-def send(producer: Producer, some: Records) -> None:
+def send(producer: Producer[Any], some: Records) -> None:
     """Enqueue them. Raises the error of the first message that cannot be sent, with its place, after those before it.
 
     A batch is checked as a whole before any of it is enqueued, so one with such a message is sent message by message.
