@@ -47,8 +47,29 @@ cdef class Started:
     def _asyncio_future_blocking(self):
         return self.future._asyncio_future_blocking
 
+    # What gather() and wait() ask of each; the rest by name.
+    def get_loop(self):
+        """Its event loop."""
+        return self.future.get_loop()
+
+    def done(self):
+        """Whether it has ended."""
+        return self.future.done()
+
+    def cancelled(self):
+        """Whether it was cancelled."""
+        return self.future.cancelled()
+
+    def result(self):
+        """What awaiting it gives; raises what awaiting it raises."""
+        return self.future.result()
+
+    def exception(self):
+        """What awaiting it raises, None for a result."""
+        return self.future.exception()
+
     def __getattr__(self, name):
-        return getattr(self.future, name)  # done(), result() and the rest, also what asyncio's functions look at
+        return getattr(self.future, name)
 
     def add_done_callback(self, fn, *, context=None):
         """Have fn(this) called by the loop when it has ended."""

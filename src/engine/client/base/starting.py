@@ -14,17 +14,20 @@ from typing import Any, TypeVar
 from engine._native.calls.started import Started
 from engine.errors import AlreadyClosedError
 
+KEPT_MIN = 64
+
 T = TypeVar("T")
 
 
 class Starting:
-    """Starts calls on one loop, and keeps their tasks until they have ended."""
+    """Starts calls on one loop, and keeps their tasks at least until they have ended."""
 
-    __slots__ = ("_loop", "_tasks")
+    __slots__ = ("_loop", "_prune_at", "_tasks")
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
-        self._tasks: set[asyncio.Task[Any]] = set()
+        self._tasks: list[asyncio.Task[Any]] = []  # those that have not ended, and some that have
+        self._prune_at = KEPT_MIN
 
     @property
     def here(self) -> bool:
@@ -57,14 +60,18 @@ class Starting:
     def keep(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
         """Run it as a task, which the loop alone would hold weakly."""
         task = self._loop.create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        self._tasks.append(task)
+        if len(self._tasks) > self._prune_at:  # cheaper than a callback of each
+            self._tasks = [kept for kept in self._tasks if not kept.done()]
+            self._prune_at = 2 * len(self._tasks) + KEPT_MIN
         return task
 
     def retrieve(self) -> None:
         """It ends: failures of what nothing awaits follow from that, and are no news."""
         for task in self._tasks:
-            task.add_done_callback(_retrieved)
+            if not task.done():
+                task.add_done_callback(_retrieved)
+        self._tasks.clear()
 
     @staticmethod
     async def failure_of(work: Coroutine[Any, Any, object]) -> Exception | None:
