@@ -108,7 +108,7 @@ async def test_producers_share_one_limit_and_one_message_always_passes(served: e
         await asyncio.gather(one.close(), two.close())
 
 
-async def test_who_waits_for_others_is_told_that_the_producer_was_closed(served: engine.AsyncEngine):
+async def test_a_send_that_waits_for_others_has_begun_and_close_waits_for_it(served: engine.AsyncEngine):
     async with limited(served) as client:
         one, two = await client.producer("t"), await client.producer("u")
         client._pool.memory.sending.limit = 1  # and something is pending
@@ -116,9 +116,12 @@ async def test_who_waits_for_others_is_told_that_the_producer_was_closed(served:
         waiting = asyncio.ensure_future(two.send(b""))
         await asyncio.sleep(0)
         assert client._pool.memory.waiting
-        await two.close()
+        async with asyncio.timeout(60):
+            await two.close()
+        assert waiting.done()
+        assert (await waiting).offset == 0
         with pytest.raises(engine.AlreadyClosedError):
-            await waiting
+            await two.send(b"")
         await one.close()
 
 

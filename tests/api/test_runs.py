@@ -165,7 +165,7 @@ async def test_a_reason_given_by_the_program_goes_with_the_letter(client: engine
         await client.queue_consumer("t-DLQ", "watch", initial_position="earliest") as dead,
     ):
         batch = await one.receive_batch(timeout=BOUND_S)
-        await one.negative_acknowledge(batch, reason="the account is closed")
+        await one.negative_acknowledge(iter(batch), reason="the account is closed")
         letters = await everything(dead, len(batch))
         assert {m.properties["dead-letter-reason"] for m in letters} == {"the account is closed"}
         assert "dead-letter-raised-at" not in letters[0].properties

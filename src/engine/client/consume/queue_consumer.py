@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Coroutine, Iterable
+from collections.abc import Awaitable, Coroutine, Iterable, Iterator
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -449,6 +449,8 @@ class AsyncQueueConsumer(QueueRuns[V], SubscriptionConsumer[V]):
     ) -> Coroutine[Any, Any, None] | None:
         if delay is not None:
             check_seconds("delay", delay)
+        if isinstance(x, Iterator):
+            x = list(x)  # it is read twice
         failure = None if reason is None else Failure.of(reason)
         backoff = self._backoff if delay is None else Backoff.constant(float(delay))
         found = self.asked(x)
