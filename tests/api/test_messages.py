@@ -201,7 +201,7 @@ async def test_statistics_count_what_the_program_received_and_not_what_was_fetch
     await client.admin.create_subscription("t", "s", initial_position="earliest")
     async with await client.producer("t") as producer:
         await asyncio.gather(*(producer.send(b"%d" % i) for i in range(100)))
-    async with await client.queue_consumer("t", "s") as consumer:
+    async with await client.queue_consumer("t", "s", receive_queue_size=100) as consumer:
         await consumer.receive()
         async with asyncio.timeout(30):
             while consumer.statistics().messages_queued < 99:  # noqa: ASYNC110

@@ -192,6 +192,8 @@ CALLS = {
     "clear_backlog": ("orders", "s"),
     "skip_messages": ("orders", "s", 0, 0, 0),
     "set_auto_scale_policy": ("orders", {"enabled": False}),
+    "set_topic_policies": ("orders", {"retention_time_s": 60}),
+    "set_topic_properties": ("orders", {"team": "a"}),
 }
 
 

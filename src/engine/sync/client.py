@@ -8,8 +8,7 @@ from typing import Any, Self, Unpack
 
 from engine.aio.portal import Portal
 from engine.aio.uv import new_event_loop
-from engine.client import AsyncClient, AsyncProducer, AsyncTransaction
-from engine.client.base.entering import Entering
+from engine.client import AsyncClient, AsyncProducer
 from engine.client.base.options import (
     CheckpointConsumerKeywords,
     ClientKeywords,
@@ -231,7 +230,7 @@ class Client:
         out that it is done; one that was aborted is begun anew. Raises InvalidArgumentError, ConnectError,
         TimeoutError, UnsupportedError.
         """
-        return Transaction(self._portal, self._portal.run(_entered(self._client.transaction(timeout, name=name))))
+        return Transaction(self._portal, self._portal.run(self._client.transaction(timeout, name=name)))
 
     def join_transaction(self, id: str, attempt: str | None = None) -> Transaction:  # noqa: A002 - what it is called
         """Takes part in a transaction begun and ended elsewhere; the end of `with` waits until everything is written.
@@ -239,7 +238,7 @@ class Client:
         `attempt`: what is done with this object belongs to that attempt, and takes effect only if the commit accepts
         it. Raises TransactionNotFoundError, InvalidArgumentError, ConnectError, TimeoutError, UnsupportedError.
         """
-        return Transaction(self._portal, self._portal.run(_entered(self._client.join_transaction(id, attempt))))
+        return Transaction(self._portal, self._portal.run(self._client.join_transaction(id, attempt)))
 
     def connect(self) -> None:
         """Connect now. Raises ConnectError, AuthenticationError, UnsupportedError."""
@@ -268,7 +267,3 @@ class Client:
 
 async def _make_client(url: str, options: ClientKeywords) -> AsyncClient:
     return AsyncClient(url, threadsafe=True, **options)
-
-
-async def _entered(transaction: Entering[AsyncTransaction]) -> AsyncTransaction:
-    return await transaction

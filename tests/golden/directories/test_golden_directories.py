@@ -14,7 +14,6 @@ import pytest
 
 import engine
 from engine import embedded
-from engine.broker.server import Broker
 from engine.clock import SystemClock
 from tests.golden.directories.write_golden_directory import AVRO, FAR_MS, KEPT, value_of
 
@@ -41,7 +40,7 @@ def test_there_is_one_of_each_ending() -> None:
 
 
 @pytest.mark.parametrize("archive", ARCHIVES, ids=lambda path: path.name.removesuffix(".tar.xz"))
-async def test_a_directory_of_an_earlier_build(archive: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_directory_of_an_earlier_build(archive: Path, tmp_path: Path) -> None:
     with tarfile.open(archive) as packed:
         packed.extractall(tmp_path, filter="data")
     expected = json.loads((tmp_path / "expected.json").read_text())
@@ -61,8 +60,8 @@ async def test_a_directory_of_an_earlier_build(archive: Path, tmp_path: Path, mo
         for topic, facts in topics.items():
             await check_numbered(e, topic, facts)
             await send_and_receive(e, topic, facts, "newer")
-    monkeypatch.setattr(embedded, "Broker", partial(Broker, clock=Later()))
-    async with opened() as e:
+    e = await embedded.open_engine(tmp_path / "data", None, None, expected["config"], threadsafe=False, clock=Later())
+    async with e:
         await check_what_was_delayed(e, topics["delayed"])
 
 

@@ -6,8 +6,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Coroutine, Iterable, Iterator
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator
 from dataclasses import asdict, dataclass
+from functools import partial
 from typing import Any
 
 from msgspec.structs import replace
@@ -43,6 +44,10 @@ OFFSET_MAX = 1 << 63
 
 Acknowledgeable = Message[Any] | MessageId | MessageBatch[Any] | Iterable[Message[Any] | MessageId]
 LastDeliveries = dict[int, dict[int, Message]]  # messages by segment and offset
+
+# Waits until an ACK that was sent is durable. Not a coroutine: one would be reported as never awaited where the task
+# that waits is cancelled before it begins.
+Outcome = Callable[[], Coroutine[Any, Any, bool]]
 
 log = logging.getLogger(__name__)
 
@@ -396,9 +401,9 @@ class AsyncQueueConsumer(QueueRuns[V], SubscriptionConsumer[V]):
             raise
         return self._hear(held, waits)
 
-    async def _hear(self, held: dict[int, tuple[int, BitMap64]], waits: list[Coroutine[Any, Any, bool]]) -> None:
+    async def _hear(self, held: dict[int, tuple[int, BitMap64]], waits: list[Outcome]) -> None:
         try:
-            saved = await all_acknowledged(waits)
+            saved = await all_acknowledged([wait() for wait in waits])
         except BaseException:
             self._give_back(held)
             raise
@@ -413,16 +418,17 @@ class AsyncQueueConsumer(QueueRuns[V], SubscriptionConsumer[V]):
         self._held_changed()
         self._watch()
 
-    def _sent(self, segment_id: int, offsets: BitMap64, scope: Scope | None) -> list[Coroutine[Any, Any, bool]]:
+    def _sent(self, segment_id: int, offsets: BitMap64, scope: Scope | None) -> list[Outcome]:
         """Send the acknowledgement; returns what to wait for. Nothing where the segment has no backlog."""
         attachment = self.attachments.get(segment_id)
         if attachment is None:
             return []
-        found, waits = runs(offsets), []
+        found = runs(offsets)
+        waits: list[Outcome] = []
         for start in range(0, len(found), RANGES_MAX):
             ranges = found[start : start + RANGES_MAX]
             sent = attachment.start_ack("individual", ranges=ranges, scope=scope)
-            waits.append(attachment.acknowledged(sent, "individual", ranges=ranges, scope=scope))
+            waits.append(partial(attachment.acknowledged, sent, "individual", ranges=ranges, scope=scope))
         return waits
 
     async def _acknowledge_one(self, segment_id: int, offset: int) -> None:
