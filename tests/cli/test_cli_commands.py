@@ -109,7 +109,7 @@ def test_numbers_of_a_topic_and_a_subscription(engine: Run, server: Server, tmp_
         shown = engine("topics", "stats", "t", *place).out
         assert "2 active, 1 sealed" in shown
         assert re.search(r"^ *0 +0000-ffff +SEALED +4 +10 ", shown, re.MULTILINE)
-        assert re.search(r"^work +- +ACTIVE +10 ", shown, re.MULTILINE)
+        assert re.search(r"^work +stream +ACTIVE +10 ", shown, re.MULTILINE)
         assert re.search(r"^work +one +yes +0 +\d+ ", shown, re.MULTILINE)
         alone = engine("subscriptions", "stats", "t", "work", *place).out
         assert re.search(r"^backlog +10 *$", alone, re.MULTILINE)

@@ -166,7 +166,7 @@ def test_tables_show_text_as_it_is_and_nothing_else(capfd: Any):
 
 def test_the_live_view(capfd: Any):
     row = TopicRow("t\x1b[2J[red]\u202e", 1, 0, 0.0, 0.0, 0.0, 0.0, 0, 0, 0, 0, False)
-    view = View("b\x1b[2J", True, 0, 0, 0, 0, {}, topics=[row])
+    view = View("b\x1b[2J", True, 0, 0, 0, 0, 0, {}, topics=[row])
     Console(width=200).print(rendered(view, note="n\x1b[2J"))
     shown = capfd.readouterr().out
     assert "\x1b" not in shown

@@ -116,13 +116,26 @@ def command(
     with connect(url, data) as client:
         is_new = topic is not None and check_topic(client, topic, create)
         chosen = Chosen(topic, namespace, key_values(properties) or None)
-        consumer, acknowledge = open_consumer(client, mode, chosen, subscription, begin)
+        with _without_warning() if is_new else contextlib.nullcontext():
+            consumer, acknowledge = open_consumer(client, mode, chosen, subscription, begin)
         if is_new:
             lines.say(f"created {topic}")
         with consumer, connection_news(), written as write:
             for batch in batches(consumer, count, timeout):
                 write(batch)
                 acknowledge(batch)
+
+
+@contextlib.contextmanager
+def _without_warning() -> Iterator[None]:
+    """The client warns when a consumer creates its topic. Here the command was told to, and reports it itself."""
+    log = logging.getLogger("engine.client")
+    level = log.level
+    log.setLevel(logging.ERROR)
+    try:
+        yield
+    finally:
+        log.setLevel(level)
 
 
 def chosen_format(form: str | None, template: str | None, key_separator: str | None, as_json: bool) -> str:

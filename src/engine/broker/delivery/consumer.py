@@ -167,7 +167,7 @@ class Consumer(ABC):
 class LoneReader(Consumer):
     """Reads a segment alone and in order: an exclusive consumer of a subscription, or a reader without one."""
 
-    __slots__ = ("_end_sent", "_next", "_pumping", "_reader", "_subscription", "_waits_for")
+    __slots__ = ("_end_sent", "_next", "_pumping", "_reader", "_sent_in_part", "_subscription", "_waits_for")
     mode = DeliveryMode.EXCLUSIVE
 
     def __init__(
@@ -183,6 +183,7 @@ class LoneReader(Consumer):
         super().__init__(connection, ident, hosted, name, subscription)
         self._subscription = subscription
         self._next = start
+        self._sent_in_part = 0  # below this offset, the entry that the last part was of has been sent
         self._waits_for: BitMap64 | None = None
         self._end_sent = False
         self._pumping = False
@@ -284,12 +285,16 @@ class LoneReader(Consumer):
         wanted = range_set(start, block.next_offset - 1) - skipped
         stop = block.next_offset if len(wanted) <= self.messages_credit else wanted[self.messages_credit]
         payload, first, self._next = payload_between(self.hosted.environment.open_entries, block, start, stop)
+        self._sent_in_part = self._next
         skipped &= range_set(first, self._next - 1)
         self.send_block(payload, block.salt, self._next - first - len(skipped), runs(skipped))
 
     def _skipped(self, block: Block) -> list[list[int]]:
-        """Ranges of a block that the consumer must not get."""
+        """Ranges of a block that the consumer must not get, or was sent as a part of its first entry."""
         skip = self._acknowledged(block)
+        if block.first_offset < self._sent_in_part:
+            sent = range_set(block.first_offset, self._sent_in_part - 1)
+            skip = runs(sent | offset_set(skip, block.next_offset))
         hidden = self.hosted.hidden(block.first_offset, block.next_offset)
         return skip if hidden is None else runs(hidden | offset_set(skip, block.next_offset))
 
