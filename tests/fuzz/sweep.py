@@ -119,7 +119,7 @@ def files_of(root: Path) -> list[Path]:
 def everything(root: Path) -> Iterator[Damage]:
     """A flip in every byte, zeros from every sixteenth part of a sector on, an end at every length.
 
-    Of the metadata's log, which is as large as all the rest, every 61st. The metadata come last.
+    Of a file above 64 KiB every 61st. The metadata come last.
     """
     for path in reversed(files_of(root)):
         size = (root / path).stat().st_size

@@ -47,7 +47,9 @@ def test_the_directories_have_files_of_each_kind(directory: Path, request: pytes
 
 @pytest.mark.timeout(600)
 async def test_d6_damage_anywhere_is_equal_or_reported(directory: Path, tmp_path: Path) -> None:
-    assert await sound_reading(directory, tmp_path) == {"loose": 14, "shaped": 46, "transacted": 15}
+    later = 7 if "killed" in str(directory) else 0
+    expected = {"loose": 14 + later, "shaped": 46 + later, "transacted": 15 + later}
+    assert await sound_reading(directory, tmp_path) == expected
     wrong: list[str] = []
     async for _ in sweep(directory, some(directory, random.Random(20), PLACES), wrong):
         pass
