@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import random
+import shutil
 from collections import Counter
 from pathlib import Path
+
+import pytest
 
 from engine.broker.hosting.inventory import Inventory, StoredSegment
 from engine.broker.metrics.catalogue import metrics_text
 from engine.broker.server import Broker
 from engine.broker.upkeep.idle import IdleLoop
+from engine.errors import CorruptionError
 from engine.model.hashrange import HashRange
 from engine.model.names import SegmentName, TopicName
 from tests.kit.peer import Peer, make_entries, until
@@ -164,3 +168,13 @@ async def test_damage_is_counted_before_anything_is_opened(start_broker) -> None
         assert samples_of(text, "engine_storage_damaged_segments") == {(): 1}
         assert samples_of(text, "engine_segments") == {(): 1}
         assert len(broker.segments) == 0
+
+
+async def test_a_segment_whose_first_file_came_after_it_was_looked_for_is_not_damaged(start_broker) -> None:
+    async with start_broker() as broker:
+        await fill(broker, 1, 1)
+        name = next(iter(broker.segments)).name
+        await broker.segments.check_there(name)  # it was recorded meanwhile, and its file is there
+        shutil.rmtree(broker.store.directory(name))
+        with pytest.raises(CorruptionError, match="has none of its files"):
+            await broker.segments.check_there(name)

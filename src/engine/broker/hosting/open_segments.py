@@ -217,8 +217,15 @@ class OpenSegments:
         self.damaged[name] = str(error)
 
     async def check_there(self, name: SegmentName) -> None:
-        """The segment has no files: raise CorruptionError unless it never had any, or was deleted."""
-        await self._remembered.check_there(name, self._store.directory(name))
+        """The segment had no files: raise CorruptionError unless it never had any, has some by now, or was deleted.
+
+        It is recorded as stored behind its first file. So files that are missing after the record was read are lost.
+        """
+        try:
+            await self._remembered.check_there(name, self._store.directory(name))
+        except CorruptionError:
+            if not await self._store.exists(name):
+                raise
 
     def session_lost(self) -> None:
         """Close everything without writing to files or cursors: other brokers may own the segments."""
