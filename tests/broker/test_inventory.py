@@ -174,6 +174,7 @@ async def test_a_segment_whose_first_file_came_after_it_was_looked_for_is_not_da
     async with start_broker() as broker:
         await fill(broker, 1, 1)
         name = next(iter(broker.segments)).name
+    async with start_broker() as broker:
         await broker.segments.check_there(name)  # it was recorded meanwhile, and its file is there
         shutil.rmtree(broker.store.directory(name))
         with pytest.raises(CorruptionError, match="has none of its files"):
