@@ -332,8 +332,10 @@ async def test_what_is_no_transaction(client: AsyncClient):
                 await producer.send_batch([b"x"], transaction=wrong)  # type: ignore[arg-type]
             with pytest.raises(engine.InvalidArgumentError):
                 await queue.acknowledge(engine.MessageId(0, 0), transaction=wrong)  # type: ignore[arg-type]
+        forgotten = client.transaction()
         with pytest.raises(engine.InvalidArgumentError, match="await it"):
-            await producer.send(b"x", transaction=client.transaction())  # type: ignore[arg-type]
+            await producer.send(b"x", transaction=forgotten)  # type: ignore[arg-type]
+        forgotten.close()  # else Python warns that it was never awaited
         assert producer.last_sequence_id == -1
 
 
