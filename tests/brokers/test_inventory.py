@@ -69,7 +69,7 @@ def test_each_segment_is_shown_by_one_broker_while_brokers_come_and_go() -> None
         await send(cluster, 20)
         await all_closed(cluster)
         await check(cluster, 20)
-        await cluster.start("b3")  # placement names it for a third of what nobody has open
+        await cluster.start("b3")  # placement names it for a third of the segments that no broker has open
         await check(cluster, 20)
         await send(cluster, 10)
         await cluster.brokers["b1"].kill()

@@ -3,8 +3,8 @@
 usage: python -m tests.spark.sink_program URL SOURCE TARGET
 
 In the folder SINK_FOLDER are the checkpoint, `evidence` and `strikes`. A strike is a file STEP.VICTIM that holds how
-often the step is to be passed before: then `driver` kills the JVM, this program and whoever took the step, `worker`
-that one alone.
+often the step is to be passed before: then `driver` kills the JVM, this program and the process that took the step,
+`worker` that one alone.
 
 Every value gets a mark of the run of the task that writes it, so that nobody needs to believe the sink in what counts.
 """
