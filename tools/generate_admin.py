@@ -25,7 +25,7 @@ sys.path.insert(0, str(ROOT / "src"))
 
 from engine.model import admin_answers as answers  # noqa: E402
 from engine.model.admin_operations import OPERATIONS  # noqa: E402
-from engine.model.admin_parameters import REQUIRED, Parameter  # noqa: E402
+from engine.model.admin_parameters import REQUIRED, Choice, Kind, Parameter  # noqa: E402
 from engine.model.admin_requests import Operation  # noqa: E402
 
 MARK = "# Generated from src/engine/model/admin_operations.py by tools/generate_admin.py: do not edit."
@@ -51,7 +51,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from datetime import datetime
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
 from engine.model import admin_operations as operations
 from engine.model.admin_dictionaries import TopicMetadata, TopicStatistics
@@ -78,7 +78,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from datetime import datetime
-from typing import Any
+from typing import Any, Literal
 
 from engine.aio.portal import Portal
 from engine.client import AsyncAdmin, TopicMetadata, TopicStatistics
@@ -130,8 +130,12 @@ def _signature(operation: Operation[Any]) -> Iterator[str]:
 
 def _declared(p: Parameter) -> str:
     if p.default is REQUIRED:
-        return f"{p.name}: {p.kind.annotation}"
-    return f"{p.name}: {p.kind.annotation}{' | None' * (p.default is None)} = {p.default!r}"
+        return f"{p.name}: {_type_of(p.kind)}"
+    return f"{p.name}: {_type_of(p.kind)}{' | None' * (p.default is None)} = {p.default!r}"
+
+
+def _type_of(kind: Kind) -> str:
+    return f"Literal[{', '.join(map(repr, kind.choices))}]" if isinstance(kind, Choice) else kind.annotation
 
 
 def _docstring(text: str) -> str:
