@@ -19,7 +19,7 @@ from engine.client.local import LocalClient, address
 from engine.clock import Clock
 from engine.errors import InvalidArgumentError, InvalidConfigurationError
 from engine.storage.disk.memory import MemoryDisk
-from engine.sync import Client
+from engine.sync.client import Client
 
 MEMORY = ":memory:"
 PORT = 6650
@@ -35,7 +35,7 @@ class AsyncEngine(LocalClient):
 
     def __init__(self, broker: Broker, *, threadsafe: bool) -> None:
         super().__init__(
-            broker.accept_local, broker.service_url, broker.admin, threadsafe=threadsafe, clock=broker.clock
+            broker.accept_local, broker.service_url, broker.parts.admin, threadsafe=threadsafe, clock=broker.clock
         )
         self._broker = broker
 

@@ -1,39 +1,42 @@
-"""The blocking `Client`."""
+"""The blocking `Client`. What a program does not use is not loaded: each method imports what it makes."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine
-from typing import Any, Self, Unpack
+from typing import TYPE_CHECKING, Any, Self, Unpack
 
 from engine.aio.portal import Portal
 from engine.aio.uv import new_event_loop
-from engine.client import AsyncClient, AsyncProducer
-from engine.client.base.options import (
-    CheckpointConsumerKeywords,
-    ClientKeywords,
-    ProducerKeywords,
-    QueueConsumerKeywords,
-    RangeReaderKeywords,
-    StreamConsumerKeywords,
-    TopicListKeywords,
-)
-from engine.client.ranges.range_reader import Ranges
-from engine.client.ranges.topic_reader import TopicReaderKeywords
-from engine.client.topic.topic_list import Topics
-from engine.sync.admin import Admin
+from engine.client.client import AsyncClient
 from engine.sync.closing import close_before_exit, run_to_close
-from engine.sync.consumers import CheckpointConsumer, QueueConsumer, StreamConsumer
-from engine.sync.producer import Producer
-from engine.sync.ranges import RangeReader, TopicReader, TopicView, handing_over
 from engine.sync.signatures import (
     makes_checkpoint_consumer,
     makes_producer,
     makes_queue_consumer,
     makes_stream_consumer,
 )
-from engine.sync.topic_watch import TopicWatch
-from engine.sync.transaction import Transaction
+
+if TYPE_CHECKING:
+    from engine.client.base.options import (
+        CheckpointConsumerKeywords,
+        ClientKeywords,
+        ProducerKeywords,
+        QueueConsumerKeywords,
+        RangeReaderKeywords,
+        StreamConsumerKeywords,
+        TopicListKeywords,
+    )
+    from engine.client.produce.producer import AsyncProducer
+    from engine.client.ranges.range_reader import Ranges
+    from engine.client.ranges.topic_reader import TopicReaderKeywords
+    from engine.client.topic.topic_list import Topics
+    from engine.sync.admin import Admin
+    from engine.sync.consumers import CheckpointConsumer, QueueConsumer, StreamConsumer
+    from engine.sync.producer import Producer
+    from engine.sync.ranges import RangeReader, TopicReader, TopicView
+    from engine.sync.topic_watch import TopicWatch
+    from engine.sync.transaction import Transaction
 
 
 class Client:
@@ -64,13 +67,22 @@ class Client:
             raise
         self._portal = portal
         self._client = client
-        self.admin = Admin(portal, client.admin)
+        self._admin: Admin | None = None  # from its first use on
         close_before_exit(self)
 
     @property
     def service_url(self) -> str:
         """The URL of the service."""
         return str(self._client.service_url)
+
+    @property
+    def admin(self) -> Admin:
+        """What operators do with topics, subscriptions and segments."""
+        if self._admin is None:
+            from engine.sync.admin import Admin
+
+            self._admin = Admin(self._portal, self._client.admin)
+        return self._admin
 
     @makes_producer
     def producer(
@@ -91,6 +103,8 @@ class Client:
         Raises NotFoundError, ProducerBusyError, ConnectError, TimeoutError, InvalidArgumentError (SchemaError: the
         schema is incompatible with the topic's), UnsupportedError (`properties`).
         """
+        from engine.sync.producer import Producer
+
         made: list[AsyncProducer[Any]] = []
 
         def wait_for_room() -> None:
@@ -122,6 +136,8 @@ class Client:
         Raises NotFoundError, ConsumerBusyError (SubscriptionKindError: queue consumers hold the subscription),
         ConnectError, TimeoutError, InvalidArgumentError.
         """
+        from engine.sync.consumers import StreamConsumer
+
         opening: Any = self._client.stream_consumer
         return StreamConsumer(self._portal, self._portal.run(opening(topic, subscription, schema=schema, **options)))
 
@@ -141,6 +157,8 @@ class Client:
         number are served first. `on_corrupt`: a bad entry stays due ("stop", the default), or is acknowledged ("skip");
         what is behind it comes. Raises as stream_consumer.
         """
+        from engine.sync.consumers import QueueConsumer
+
         opening: Any = self._client.queue_consumer
         return QueueConsumer(self._portal, self._portal.run(opening(topic, subscription, schema=schema, **options)))
 
@@ -160,6 +178,8 @@ class Client:
         Raises NotFoundError, ConsumerBusyError (SubscriptionKindError: stream consumers hold that name), ConnectError,
         TimeoutError, InvalidArgumentError.
         """
+        from engine.sync.consumers import CheckpointConsumer
+
         opening = self._client.checkpoint_consumer(topic, schema=schema, **options)
         return CheckpointConsumer(self._portal, self._portal.run(opening))
 
@@ -168,6 +188,8 @@ class Client:
 
         Raises NotFoundError, ConnectError, TimeoutError, InvalidArgumentError.
         """
+        from engine.sync.ranges import TopicView
+
         return TopicView(self._portal, self._portal.run(self._client.topic_view(topic)))
 
     def range_reader(self, topic: str, ranges: Ranges, **options: Unpack[RangeReaderKeywords]) -> RangeReader:
@@ -183,6 +205,8 @@ class Client:
 
         Raises NotFoundError, ConnectError, TimeoutError; InvalidArgumentError, also for a range beyond a segment's end.
         """
+        from engine.sync.ranges import RangeReader, handing_over
+
         opening = handing_over(self._client.range_reader(topic, ranges, **options))
         return RangeReader(self._portal, self._portal.run(opening))
 
@@ -199,6 +223,8 @@ class Client:
         Raises NotFoundError, also where retention has deleted messages behind a Checkpoint; ConnectError, TimeoutError,
         InvalidArgumentError (SchemaError: the schema cannot read the topic's), UnsupportedError without pyarrow.
         """
+        from engine.sync.ranges import TopicReader
+
         return TopicReader(self._portal, self._portal.run(self._client.reader(topic, **options)))
 
     def table(self, topic: str, **options: Unpack[TopicReaderKeywords]) -> Any:
@@ -216,6 +242,8 @@ class Client:
 
         Raises as list_topics().
         """
+        from engine.sync.topic_watch import TopicWatch
+
         return TopicWatch(self._portal, self._portal.run(self._client.watch_topics(namespace, **options)))
 
     def topic_exists(self, topic: str) -> bool:
@@ -230,6 +258,8 @@ class Client:
         out that it is done; one that was aborted is begun anew. Raises InvalidArgumentError, ConnectError,
         TimeoutError, UnsupportedError.
         """
+        from engine.sync.transaction import Transaction
+
         return Transaction(self._portal, self._portal.run(self._client.transaction(timeout, name=name)))
 
     def join_transaction(self, id: str, attempt: str | None = None) -> Transaction:  # noqa: A002 - what it is called
@@ -238,6 +268,8 @@ class Client:
         `attempt`: what is done with this object belongs to that attempt, and takes effect only if the commit accepts
         it. Raises TransactionNotFoundError, InvalidArgumentError, ConnectError, TimeoutError, UnsupportedError.
         """
+        from engine.sync.transaction import Transaction
+
         return Transaction(self._portal, self._portal.run(self._client.join_transaction(id, attempt)))
 
     def connect(self) -> None:

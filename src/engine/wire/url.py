@@ -9,6 +9,7 @@ from engine.errors import InvalidArgumentError
 
 SCHEME = "engine"
 DEFAULT_PORT = 6650
+WILDCARDS = ("0.0.0.0", "::", "")  # hosts that mean all interfaces of this machine
 _FORM = "write engine://host:port"
 
 
