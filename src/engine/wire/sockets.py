@@ -209,7 +209,8 @@ class SocketStream(asyncio.BufferedProtocol):
         if self._url is None or self._transport is None:
             return None
         sock = self._transport.get_extra_info("socket")
-        return _CREDENTIALS.unpack(sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size))[1]
+        credentials = sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
+        return int(_CREDENTIALS.unpack(credentials)[1])
 
     def compact(self) -> None:
         """Hold no more memory than half a received frame needs. For connections that went quiet."""
