@@ -18,12 +18,12 @@ from engine._native.consume.batch import MessageBatch
 from engine._native.consume.message import Message
 from engine._native.format.entry import Entry
 from engine._native.format.offsets import offset_set, pack, range_set, runs
-from engine.client.base.options import AUTO, ConsumerOptions, QueueOptions, check_seconds
+from engine.client.base.options import ConsumerOptions, QueueOptions, check_seconds
 from engine.client.base.positions import offsets_of
 from engine.client.consume.attachment import Attachment, all_acknowledged
-from engine.client.consume.dead_letter import DeadLetters
+from engine.client.consume.dead_letter import DeadLetters, unreadable
 from engine.client.consume.failure import Failure
-from engine.client.consume.permits import Permits
+from engine.client.consume.permits import permits_of
 from engine.client.consume.receiving import ConsumerStatistics, MemberOwner, V
 from engine.client.consume.runs import QueueRuns
 from engine.client.consume.subscribed import SubscriptionConsumer
@@ -208,7 +208,7 @@ class AsyncQueueConsumer(QueueRuns[V], SubscriptionConsumer[V]):
         if (
             redelivered
             and self._dead_letters is not None
-            and (dead := (self._dead_letters.select(redelivered) & offsets) - _unreadable(entries))
+            and (dead := (self._dead_letters.select(redelivered) & offsets) - unreadable(entries))
         ):
             offsets -= dead
             header = replace(header, skip=runs(range_set(first, last) - offsets))
@@ -569,6 +569,8 @@ class AsyncQueueConsumer(QueueRuns[V], SubscriptionConsumer[V]):
         for segment_id, attachment in self.attachments.items():
             seen = runs(self._unacked.held(segment_id))
             attachment.parting = {"seen": pack(seen)} if len(seen) <= RANGES_MAX else {}
+            self._unacked.drop(segment_id)
+        self._held_changed()
         self._leave_permits()
         self._restart_queue()
         if self._dead_letters is not None:
@@ -580,18 +582,3 @@ def _merged(one: dict[int, BitMap64], other: dict[int, BitMap64]) -> dict[int, B
     for segment_id, offsets in other.items():
         merged[segment_id] = offsets | merged[segment_id] if segment_id in merged else offsets
     return merged
-
-
-def permits_of(options: ConsumerOptions, loop: asyncio.AbstractEventLoop) -> Permits:
-    """The credit for messages of a consumer with these options."""
-    size = options.receive_queue_size
-    return Permits(None if size == AUTO else size, loop.time)
-
-
-def _unreadable(entries: list[Entry]) -> BitMap64:
-    """Offsets of bad entries, which cannot become dead letters: there is nothing to publish."""
-    found = BitMap64()
-    for entry in entries:
-        if entry.failure is not None:
-            found.add_range(entry.first_offset, entry.first_offset + entry.count)
-    return found
