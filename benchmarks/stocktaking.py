@@ -94,7 +94,7 @@ async def make(root: Path, topics: int) -> None:
 
 
 async def measured(broker: Broker) -> None:
-    """Until every closed segment was looked at."""
+    """Until every closed segment is measured."""
     while broker.stocktaking.waiting:  # noqa: ASYNC110 - nothing says when it ends
         await asyncio.sleep(0.1)
 
