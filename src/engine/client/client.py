@@ -494,6 +494,11 @@ class AsyncClient:
     # -- admin -----------------------------------------------------------------------------------------------
 
     @property
+    def pool(self) -> Pool:
+        """Its connections to brokers."""
+        return self._pool
+
+    @property
     def admin(self) -> AsyncAdmin:
         """What operators do with topics, subscriptions and segments."""
         if self._admin is None:

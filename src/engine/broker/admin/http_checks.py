@@ -75,8 +75,8 @@ def _authority(url: str) -> str | None:
 
 def hosts_of(configured: Collection[str], *urls: str | None) -> set[str]:
     """Names that a request's Host header may have: those configured, and those of advertised URLs."""
-    told = (_authority(url) for url in urls if url is not None)
-    return {*(host.lower() for host in configured), *(_host(authority) for authority in told if authority)}
+    authorities = (_authority(url) for url in urls if url is not None)
+    return {*(host.lower() for host in configured), *(_host(authority) for authority in authorities if authority)}
 
 
 def _host(authority: str) -> str:

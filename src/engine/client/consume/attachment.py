@@ -68,7 +68,7 @@ from engine.wire.commands import Header
 log = logging.getLogger(__name__)
 
 BUSY_S_MAX = 0.2  # between two attempts while another consumer is attached to the segment
-BUSY_TOLD = 10  # refusals after which the other one is perhaps not about to detach
+BUSY_WARNED = 10  # refusals after which the other one is perhaps not about to detach
 
 
 class AttachmentState(enum.Enum):
@@ -130,8 +130,8 @@ class Attachment:
     `end`: where a sealed segment ends, None before that is known. `pushed`: messages queued and not dropped again.
     `rewound`: the cursor was moved back since the attachment before. `lookups`: the session's count of lookups when the
     segment was first reported missing. `parked`: while it drains, the queue of what arrived. `window`: the messages and
-    bytes that may be sent ahead, None before credit was granted. `window_told`: the consumer's window in messages where
-    that is not fixed. `state`, `broken`: see above.
+    bytes that may be sent ahead, None before credit was granted. `announced_window`: the consumer's window in messages
+    where that is not fixed. `state`, `broken`: see above.
     """
 
     def __init__(
@@ -154,7 +154,7 @@ class Attachment:
         self.rewound = False
         self.lookups: int | None = None
         self.parked: EntryQueue | None = None
-        self.window_told = owner.options.window_told
+        self.announced_window = owner.options.announced_window
         self.window: tuple[int, int] | None = None
         self.state = AttachmentState.DELIVERING
         self.broken = False
@@ -291,7 +291,7 @@ class Attachment:
                         self._lost(e)  # another broker may be able to read on, from what is not acknowledged
                 self.tried.set()
                 busy += isinstance(error, ConsumerBusyError)
-                if busy == BUSY_TOLD:
+                if busy == BUSY_WARNED:
                     log.warning("%s gets no messages yet: %s", self._owner.options.name, error)
                 if isinstance(error, ConsumerBusyError):
                     await asyncio.sleep(min(backoff.next(), BUSY_S_MAX))
@@ -506,7 +506,7 @@ class Attachment:
         """Grant credit for more messages and bytes."""
         link = self._link
         if link is not None and not self.broken and (messages > 0 or size > 0):
-            flow = commands.Flow(consumer_id=link.ident, messages=messages, bytes=size, window=self.window_told)
+            flow = commands.Flow(consumer_id=link.ident, messages=messages, bytes=size, window=self.announced_window)
             link.connection.stream.send(flow)
 
     def redeliver(self, ranges: commands.Ranges, backoff: list[float] | None) -> None:

@@ -122,7 +122,7 @@ class Permits:
             if more > 0:
                 self._open[attachment] += more
                 room -= more
-                attachment.window_told = window if self._size is None else None
+                attachment.announced_window = window if self._size is None else None
                 attachment.grant(more, 0)
             if 2 * self._open[attachment] > part:
                 del self._low[attachment]

@@ -66,8 +66,8 @@ from engine.model.transactions import (
 log = logging.getLogger(__name__)
 
 GOODBYE_S_MAX = 2.0  # a closing client waits this long for its open transactions to be aborted
-LOOK_S_FIRST = 0.05  # between two requests for the state of a transaction that is ended elsewhere
-LOOK_S_MAX = 2.0
+POLL_S_FIRST = 0.05  # between two requests for the state of a transaction that is ended elsewhere
+POLL_S_MAX = 2.0
 
 TransactionStateName = Literal["OPEN", "COMMITTED", "ABORTED"]
 
@@ -321,7 +321,7 @@ class AsyncTransaction(InTransaction):
             self._pool.tasks.spawn(self._poll(), name=f"poll transaction {self.id}")
 
     async def _poll(self) -> None:
-        delays = RetryDelay(self._pool.options.rng, initial=LOOK_S_FIRST, maximum=LOOK_S_MAX)
+        delays = RetryDelay(self._pool.options.rng, initial=POLL_S_FIRST, maximum=POLL_S_MAX)
         while not self._over:
             try:
                 standing = await state_of(self._pool, self.id)
@@ -408,7 +408,7 @@ class Transactions:
             raise
         if not standing.state.final:
             self._open.add(made)
-            self._deadlines.add(made, asyncio.get_running_loop().time() + self._left_s(standing) + LOOK_S_FIRST)
+            self._deadlines.add(made, asyncio.get_running_loop().time() + self._left_s(standing) + POLL_S_FIRST)
         return made
 
     def _left_s(self, standing: Standing) -> float:
