@@ -9,9 +9,14 @@ from __future__ import annotations
 
 import os
 import weakref
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from typing import Protocol
+
+
+def after_fork(callback: Callable[[], object]) -> None:
+    """Have a forked child call it, before anything else runs there."""
+    os.register_at_fork(after_in_child=callback)
 
 
 class Owner(Protocol):
@@ -42,4 +47,4 @@ def _after_fork_in_child() -> None:
     os.close(null)
 
 
-os.register_at_fork(after_in_child=_after_fork_in_child)
+after_fork(_after_fork_in_child)
