@@ -319,7 +319,10 @@ async def test_a_segment_that_cannot_even_be_opened_holds_up_no_other(tmp_path: 
     flip(tmp_path / "data", b"value-0.")
     others = sum(ident.segment_id != bad for ident in sent)
     assert 0 < others < 20
-    async with engine.open_async(tmp_path / "data", shared=False) as opened, await reading(opened, "stream") as consumer:
+    async with (
+        engine.open_async(tmp_path / "data", shared=False) as opened,
+        await reading(opened, "stream") as consumer,
+    ):
         found, error = await until_error(consumer)
         assert error.segment_id == bad
         got = [await consumer.receive(timeout=20) for _ in range(others - len(found))]

@@ -62,7 +62,9 @@ async def connect(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterat
             yield lambda: LocalClient(broker.accept_local, broker.service_url, broker.admin)
         else:
             opened = await stack.enter_async_context(
-                engine.open_async(tmp_path / "data", config=CONFIG, listen="127.0.0.1:0", admin="127.0.0.1:0", shared=False)
+                engine.open_async(
+                    tmp_path / "data", config=CONFIG, listen="127.0.0.1:0", admin="127.0.0.1:0", shared=False
+                )
             )
             yield lambda: engine.AsyncClient(opened.service_url)
 

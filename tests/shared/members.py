@@ -8,13 +8,12 @@ import signal
 from pathlib import Path
 from typing import Any
 
-
 from tests.kit.programs import environment, program
 
 ANSWER_S_MAX = 60.0
 
 
-class Told(Exception):  # noqa: N818 - it is the error of another process
+class Told(Exception):
     """What a member's expression has raised: `kind` is the name of its class."""
 
     def __init__(self, kind: str, text: str) -> None:
@@ -79,5 +78,3 @@ class Member:
         self._process.stdin.close()
         async with asyncio.timeout(ANSWER_S_MAX):
             return await self._process.wait()
-
-

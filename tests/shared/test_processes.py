@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import signal
 from pathlib import Path
 from typing import Any
@@ -84,9 +83,10 @@ async def test_when_the_process_that_serves_ends_another_serves(tmp_path: Path, 
     async with asyncio.timeout(BACK_S_MAX):
         await asyncio.gather(second.hear(), third.hear())
     await third.do("until(keep['c'], 602)")  # what it has not acknowledged comes again
-    with engine.open(tmp_path / "data") as here, here.checkpoint_consumer(
-        "t", start=engine.Checkpoint.earliest()
-    ) as reader:
+    with (
+        engine.open(tmp_path / "data") as here,
+        here.checkpoint_consumer("t", start=engine.Checkpoint.earliest()) as reader,
+    ):
         messages = [reader.receive(timeout=30) for _ in range(602)]
         assert reader.receive(timeout=0) is None
     for name in ("b", "c"):
@@ -126,9 +126,11 @@ async def test_a_member_asks_for_an_address_and_keeps_it(tmp_path: Path, member:
 
 async def test_an_address_in_use_is_told_to_the_joiner_alone(tmp_path: Path, member: Start):
     first = await member()
-    with engine.open(tmp_path / "other", listen="127.0.0.1:0") as taken:
-        with pytest.raises(engine.ConnectError, match="in use"):
-            await asyncio.to_thread(engine.open, tmp_path / "data", listen=taken.service_url)
+    with (
+        engine.open(tmp_path / "other", listen="127.0.0.1:0") as taken,
+        pytest.raises(engine.ConnectError, match="in use"),
+    ):
+        await asyncio.to_thread(engine.open, tmp_path / "data", listen=taken.service_url)
     await first.do("e.admin.create_topic('t')")
 
 
@@ -202,8 +204,8 @@ async def test_one_that_does_not_share_is_named_to_others(tmp_path: Path, member
 async def test_eight_processes_begin_at_once(tmp_path: Path, member: Start):
     members = await asyncio.gather(*(member() for _ in range(8)))
     await asyncio.gather(*(one.do(f"e.producer('t').send(b'{i}')") for i, one in enumerate(members)))
-    with engine.open(tmp_path / "data") as here, here.checkpoint_consumer(
-        "t", start=engine.Checkpoint.earliest()
-    ) as reader:
+    with (
+        engine.open(tmp_path / "data") as here,
+        here.checkpoint_consumer("t", start=engine.Checkpoint.earliest()) as reader,
+    ):
         assert {reader.receive(timeout=30).value for _ in range(8)} == {b"%d" % i for i in range(8)}
-    assert os.path.exists(tmp_path / "data" / "engine.sock")

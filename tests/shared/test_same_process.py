@@ -12,6 +12,7 @@ import pytest
 
 import engine
 from engine.aio.uv import run
+from engine.broker.settings.config import BrokerConfig
 
 
 def test_a_directory_that_is_open_twice_is_one_engine(tmp_path: Path):
@@ -148,13 +149,13 @@ def test_an_address_that_is_taken_is_told_and_the_engine_goes_on(tmp_path: Path)
         b.admin.create_topic("t")
 
 
-GIVEN = [{"durability": "os"}, {"retention_time": "2h"}, engine.open.__globals__["Terms"].of({"segments": 2}).config()]
+GIVEN = [{"durability": "os"}, {"retention_time": "2h"}, BrokerConfig(segments=2)]
 
 
 @pytest.mark.parametrize("config", GIVEN)
 def test_another_configuration_is_refused_by_the_names_of_its_settings(tmp_path: Path, config):
     with engine.open(tmp_path / "data") as one:
-        with pytest.raises(engine.InvalidConfigurationError, match="durability|retention_time|segments") as refused:
+        with pytest.raises(engine.InvalidConfigurationError, match=r"durability|retention_time|segments") as refused:
             engine.open(tmp_path / "data", config=config)
         assert str(tmp_path / "data") in str(refused.value)
         one.admin.create_topic("t")

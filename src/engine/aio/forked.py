@@ -1,8 +1,8 @@
 """Descriptors that a forked child must not keep.
 
 A lock of flock() and a connection end with the last descriptor of them. Copies in a forked child would keep them beyond
-the death of the parent: nobody could take its place, and its peers would wait for it. Closing a copy unlocks nothing
-and ends nothing while the parent has its own.
+the death of the parent: no other process could take its place, and its peers would wait for it. Closing a copy unlocks
+nothing and ends nothing while the parent has its own.
 """
 
 from __future__ import annotations

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from engine.aio.bag import Bag
+from engine.aio.forked import close_when_forked
 from engine.aio.loop_lag import LoopLag
 from engine.aio.semaphore import PoolStatistics
 from engine.aio.tasks import Supervisor
@@ -90,8 +91,8 @@ class Broker:
     ) -> None:
         """`metadata`: may be shared, with the data directory; then every broker's config names its service_url.
 
-        `connector`: opens connections to the other brokers; default: TCP. `joinable`: with its own metadata store, where
-        other processes may join the data directory.
+        `connector`: opens connections to the other brokers; default: TCP. `joinable`: other processes may
+        join the data directory, whose metadata store is its own.
         """
         self.current = CurrentConfig(config or BrokerConfig())
         self.current.follow(self._configured)
@@ -224,6 +225,7 @@ class Broker:
                 await self._parts.members.close()
             await self._release()
             raise
+        close_when_forked(self)
         self._running, self.up_since = True, asyncio.get_running_loop().time()
         self._keep_alive.start()
         log.info("broker on %s started", self._data, extra={"data": str(self._data)})
@@ -450,6 +452,12 @@ class Broker:
     async def serve_socket(self, sock: socket, url: str) -> None:
         """Serve one connection from within this process, over a connected pair of Unix sockets."""
         await unix.adopt(sock, self.accept_local, pool=self._pool, url=url, frame_size_max=self.config.frame_size_max)
+
+    def descriptors(self) -> list[int]:
+        """Of the sockets that it listens on."""
+        admin = self.addresses.admin_server
+        sockets = [sock for server in self._servers for sock in server.sockets]
+        return [sock.fileno() for sock in (*sockets, *(() if admin is None else admin.sockets))]
 
     async def serve_admin(self, host: str, port: int) -> tuple[str, int]:
         """Serve the admin API over HTTP; the address. Raises what serve() raises.

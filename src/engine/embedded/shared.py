@@ -163,7 +163,7 @@ class SharedEngine:
         if self._closed:
             raise AlreadyClosedError("the engine was closed; open another one")
 
-    # -- who serves ----------------------------------------------------------------------------------------------------
+    # -- looking for the process that serves ---------------------------------------------------------------------------
 
     async def reached(self) -> Broker | None:
         """The broker, if this process serves; None: another one does.

@@ -93,11 +93,10 @@ class ImageStep(NamedTuple):
 class Image:
     """The open file. Used on the thread that opened it, except step() and committed(): those run on the loop."""
 
-    def __init__(
-        self, path: Path, witness: MarkPolicy = MarkPolicy.CHECK, lock: LockFile | None = None
-    ) -> None:
-        """Lock and open `path`, creating it when there is none. `lock`: of lock_file_of(path), where the caller has taken it;
-        it is released with the file.
+    def __init__(self, path: Path, witness: MarkPolicy = MarkPolicy.CHECK, lock: LockFile | None = None) -> None:
+        """Lock and open `path`, creating it when there is none.
+
+        `lock`: of lock_file_of(path), where the caller has taken it; it is released with the file.
 
         Raises DataDirectoryBusyError, UnsupportedError (a newer format), CorruptionError, DiskFullError, StorageError.
         """

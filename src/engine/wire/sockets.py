@@ -34,6 +34,7 @@ class SocketStream(asyncio.BufferedProtocol):
     """
 
     __slots__ = (
+        "__weakref__",
         "_closing",
         "_error",
         "_gathered",
@@ -46,7 +47,6 @@ class SocketStream(asyncio.BufferedProtocol):
         "_taken",
         "_transport",
         "_uncork_due",
-        "__weakref__",
         "_url",
         "bytes_sent",
         "peer",

@@ -18,9 +18,8 @@ import logging
 import os
 import socket
 import stat
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
-from engine.aio.forked import close_when_forked
 from engine.errors import AuthenticationError, ConnectError, InvalidArgumentError
 from engine.limits import FRAME_SIZE_MAX
 from engine.wire.chunks import ChunkPool
@@ -82,11 +81,11 @@ class UnixListener:
         self._path = path
         self._inode = inode
         self.url = format_unix_url(path)
-        close_when_forked(self)
 
-    def descriptors(self) -> list[int]:
-        """Of the socket, while it is served."""
-        return [sock.fileno() for sock in self._server.sockets]
+    @property
+    def sockets(self) -> Sequence[socket.socket]:
+        """The one that listens, while it does."""
+        return self._server.sockets
 
     def close(self) -> None:
         """Accept no more connections, and remove the name while it is this listener's. Idempotent."""

@@ -288,7 +288,7 @@ class BrokerConfig:
 def given_values(
     path: str | Path | None, environment: Mapping[str, str] | None, overrides: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """The values that BrokerConfig.load() is given, by our names: without defaults, and not checked yet. Raises as it."""
+    """What BrokerConfig.load() is given, by our names: without defaults, and not checked yet. Raises as it does."""
     values: dict[str, Any] = {} if path is None else _named(read_section(Path(path), "broker"), f"key in {path}")
     override(values, _from_environment(environment or {}), "auth_token")
     override(values, _named(overrides, "argument"), "auth_token")
