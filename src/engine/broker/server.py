@@ -125,6 +125,7 @@ class Broker:
         self._emptied: asyncio.Event = asyncio.Event()
         self._received = 0
         self._running = False
+        self._ending = False  # close() was called
         self._closed = False
 
     # -- its parts, from start() on ----------------------------------------------------------------------------------
@@ -209,7 +210,7 @@ class Broker:
 
         Connections are accepted from now on.
         """
-        if self._closed or self._running:
+        if self._ending or self._running:
             raise AlreadyClosedError("a broker starts once; make a new one")
         try:
             await self._open()
@@ -294,10 +295,14 @@ class Broker:
     async def close(self) -> None:
         """Refuse further requests, write everything out, close. Idempotent.
 
-        Received messages that are durable by then are acknowledged.
+        Where other brokers are there, they get its segments before, for at most `drain_timeout` seconds. Received
+        messages that are durable by then are acknowledged.
         """
-        if self._closed:
+        if self._ending:
             return
+        self._ending = True
+        if self._running and self.config.drain_timeout:
+            await self.parts.cluster.draining.finish(self.config.drain_timeout)
         self._closed = True
         for server in self._servers:
             server.close()
@@ -309,6 +314,7 @@ class Broker:
             connection.hold(Pause.CLOSING)
         if self._running:
             await self.tasks.close()
+            await self.parts.cluster.draining.close()
             await self.dynamic.close()
             await self.service.close()
             await self.members.close_segments()
