@@ -63,9 +63,9 @@ from engine.model.checks import check_choice
 from engine.model.names import TopicName, check_name
 from engine.model.positions import Checkpoint
 from engine.model.redelivery import Backoff, DeadLetter
+from engine.wire.connector import SocketConnector
 from engine.wire.stream import Connector
-from engine.wire.tcp import TcpConnector
-from engine.wire.url import parse_url
+from engine.wire.url import check_url
 
 C = TypeVar("C", bound=Closable)
 
@@ -96,12 +96,12 @@ class AsyncClient:
         threadsafe: bool = False,
     ) -> None:
         if connector is None:
-            parse_url(url)
+            check_url(url)
         if tls is not None and not isinstance(tls, ssl.SSLContext):
             raise InvalidArgumentError(f"tls must be an ssl.SSLContext, got {type(tls).__name__}")
         self.service_url = url
         self._options = ClientOptions(
-            connector=connector or TcpConnector(tls=tls),
+            connector=connector or SocketConnector(tls=tls),
             clock=clock or SystemClock(),
             rng=rng or random.SystemRandom(),
             token=token,
