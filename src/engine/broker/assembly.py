@@ -8,7 +8,7 @@ from functools import partial
 from typing import Any
 
 from engine.broker.addresses import Addresses
-from engine.broker.admin.cluster_admin import ClusterAdmin, ClusterParts
+from engine.broker.admin.cluster_admin import ClusterAdmin
 from engine.broker.admin.dynamic import DynamicConfig
 from engine.broker.admin.leader import LeaderAdmin
 from engine.broker.admin.service import AdminService
@@ -27,6 +27,7 @@ from engine.broker.segment.environment import Environment
 from engine.broker.settings.config import BrokerConfig
 from engine.broker.settings.current import CurrentConfig
 from engine.broker.upkeep.balancer import Balancer
+from engine.broker.upkeep.cluster_parts import ClusterParts
 from engine.broker.upkeep.draining import Draining
 from engine.broker.upkeep.idle import IdleLoop
 from engine.broker.upkeep.load_reporter import LoadReports
@@ -96,14 +97,7 @@ def build(base: Foundation, observed: Observed) -> Parts:
         list_pace=base.memory.list_pace,
         list_memory=base.memory.topic_lists,
     )
-    loads = LoadReports(
-        segments,
-        base.metadata,
-        interval=config.scalable_topic_load_report_interval,
-        threshold=config.scalable_topic_load_report_rate_change_threshold,
-        loaded=service.scaling.loaded,
-        policy=service.scaling.effective,
-    )
+    loads = _load_reports(base, segments, service)
     cluster = _cluster(base, members, service, loads)
     operations = ClusterAdmin(cluster)
     calls = BrokerCalls(members, service, LeaderAdmin(service), operations, base.metadata)
@@ -134,9 +128,6 @@ def build(base: Foundation, observed: Observed) -> Parts:
         ("load reports", loads.run),
         ("stocktaking", stocktaking.run),
     ]
-    if base.shared:
-        own = OwnLoad(members.brokers, segments, loads.stats, config.scalable_topic_load_report_interval)
-        loops += [("own load", own.run), ("balance", cluster.balancer.run)]
     if config.segment_idle_time is not None:
         loops.append(("idle segments", IdleLoop(segments, config.segment_idle_time).run))
     return Parts(
@@ -153,7 +144,19 @@ def build(base: Foundation, observed: Observed) -> Parts:
         loads=loads,
         retention=retention,
         stocktaking=stocktaking,
-        loops=tuple(loops),
+        loops=(*loops, *_cluster_loops(base, cluster, loads)),
+    )
+
+
+def _load_reports(base: Foundation, segments: OpenSegments, service: ScalableTopicService) -> LoadReports:
+    config = base.current.value
+    return LoadReports(
+        segments,
+        base.metadata,
+        interval=config.scalable_topic_load_report_interval,
+        threshold=config.scalable_topic_load_report_rate_change_threshold,
+        loaded=service.scaling.loaded,
+        policy=service.scaling.effective,
     )
 
 
@@ -168,6 +171,15 @@ def _cluster(base: Foundation, members: Membership, service: ScalableTopicServic
         draining=draining,
         balancer=Balancer(members, handovers, base.metadata, lambda: base.current.value, draining.weight_of),
     )
+
+
+def _cluster_loops(base: Foundation, cluster: ClusterParts, loads: LoadReports) -> list[Loop]:
+    """Only where other brokers may be."""
+    if not base.shared:
+        return []
+    members, interval = cluster.members, base.current.value.scalable_topic_load_report_interval
+    own = OwnLoad(members.brokers, members.segments, loads.stats, interval)
+    return [("own load", own.run), ("balance", cluster.balancer.run)]
 
 
 def _membership(base: Foundation, config: BrokerConfig) -> Membership:

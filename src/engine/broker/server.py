@@ -33,6 +33,7 @@ from engine.broker.session.keepalive import KeepAlive
 from engine.broker.settings.config import BrokerConfig
 from engine.broker.settings.current import CurrentConfig
 from engine.broker.settings.doors import Doors, check_exposed
+from engine.broker.upkeep.cluster_parts import ClusterParts
 from engine.broker.upkeep.stocktaking import Stocktaking
 from engine.broker.upkeep.transaction_sweep import TransactionSweep
 from engine.broker.upkeep.unexplained import check_explained
@@ -186,6 +187,11 @@ class Broker:
         return self.parts.dynamic
 
     @property
+    def cluster(self) -> ClusterParts:
+        """Handovers, draining, balance."""
+        return self.parts.cluster
+
+    @property
     def admin(self) -> AdminService:
         return self.parts.admin
 
@@ -302,7 +308,7 @@ class Broker:
             return
         self._ending = True
         if self._running and self.config.drain_timeout:
-            await self.parts.cluster.draining.finish(self.config.drain_timeout)
+            await self.cluster.draining.finish(self.config.drain_timeout)
         self._closed = True
         for server in self._servers:
             server.close()
@@ -314,7 +320,7 @@ class Broker:
             connection.hold(Pause.CLOSING)
         if self._running:
             await self.tasks.close()
-            await self.parts.cluster.draining.close()
+            await self.cluster.draining.close()
             await self.dynamic.close()
             await self.service.close()
             await self.members.close_segments()

@@ -3,35 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass
 from typing import Any
 
-from engine.broker.cluster.handover import ADOPT, ASK_S_MAX, EXPECT, OPEN_S_MAX, TARGET, Handovers
-from engine.broker.cluster.membership import Membership
-from engine.broker.upkeep.balancer import HAND_OVER, HOLDINGS, Balancer
-from engine.broker.upkeep.draining import LEAD, Draining
+from engine.broker.cluster.handover import ADOPT, ASK_S_MAX, EXPECT, OPEN_S_MAX, TARGET
+from engine.broker.upkeep.balancer import HAND_OVER, HOLDINGS
+from engine.broker.upkeep.cluster_parts import ClusterParts
+from engine.broker.upkeep.draining import LEAD
 from engine.control.policy.placement import OPEN, traffic
-from engine.control.service import ScalableTopicService
 from engine.errors import ConnectError, EngineError, InvalidArgumentError, NotFoundError, NotOwnerError, TimeoutError
 from engine.metadata import keys
-from engine.metadata.store import MetadataStore
 from engine.model.names import SegmentName, TopicName
 
 _ROUND_S_MAX = 120.0  # one round of balance, at the balancer
 
 _DRAIN, _UNDRAIN, _BALANCE, _UNLOAD, _FACTS = "drain", "undrain", "balance", "unload", "facts"
-
-
-@dataclass(frozen=True, slots=True)
-class ClusterParts:
-    """What the operations are made of."""
-
-    members: Membership
-    service: ScalableTopicService
-    metadata: MetadataStore
-    handovers: Handovers
-    draining: Draining
-    balancer: Balancer
 
 
 class ClusterAdmin:

@@ -56,7 +56,7 @@ class RoutedSegmentHost:
         if self._ownership.alone:
             return await here()
         args["spec"] = pack_spec(spec)
-        loop, pause = asyncio.get_running_loop(), 0.0  # at once: who refuses has often just left it to another
+        loop, pause = asyncio.get_running_loop(), 0.0  # at once: a broker that refuses has often just named an heir
         deadline = loop.time() + CALL_S_MAX
         while True:
             try:

@@ -1,8 +1,8 @@
 """`Balancer`: one broker of the cluster, elected, moves a few segments at a time from loaded brokers to others.
 
 What to move is decided by `control/policy/balance.py`. Election is an ephemeral record: the broker that makes it leads
-until its session ends, it drains, or it closes. It decides nothing that must be right: a segment is moved by its owner,
-by compare-and-set, and the worst that two balancers could do is to move too much.
+until its session ends, it drains, or it closes. Correctness does not depend on there being one balancer: a segment is
+moved by its owner, by compare-and-set, and the worst that two balancers could do is to move too much.
 """
 
 from __future__ import annotations
@@ -156,6 +156,10 @@ class Balancer:
         if method == HOLDINGS:
             return self.holdings()
         return await self._handovers.hand_over(SegmentName.parse(args["segment"]), args["to"])
+
+    def load(self) -> float:
+        """The load of this broker, in units."""
+        return sum(map(self._weight, self._members.segments))
 
     def holdings(self) -> dict[str, Any]:
         """What this broker has: {"load", "segments": [[name, load, seconds since it was opened], …]}."""
