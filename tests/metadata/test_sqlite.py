@@ -316,7 +316,7 @@ def _run_and_kill(path: Path, first: int, kind: str, lines_wanted: int) -> list[
 
 async def test_records_are_read_and_indexed_beside_the_loop(opened, path, clock, monkeypatch):
     """Of 100,000 topics that takes more than a second, in which the loop would serve nothing."""
-    store = await opened(path)
+    store = await opened(path, clock)
     for n in range(10):
         await store.put(f"/{n}", b"x", indexes={"i": str(n)})
     await store.close()
@@ -328,7 +328,7 @@ async def test_records_are_read_and_indexed_beside_the_loop(opened, path, clock,
             super()._index(row)
 
     monkeypatch.setattr(sqlite, "Table", Watched)
-    store = await opened(path)
+    store = await opened(path, clock)
     assert len(await store.list_index("i", "", "~")) == 10
     assert len(threads) == 10
     assert threading.get_ident() not in threads
