@@ -332,6 +332,7 @@ async def test_records_are_read_and_indexed_beside_the_loop(opened, path, clock,
     assert len(await store.list_index("i", "", "~")) == 10
     assert len(threads) == 10
     assert threading.get_ident() not in threads
+    await store.close()
 
 
 async def test_several_keys_in_an_index_survive_a_restart(opened, path, clock):
