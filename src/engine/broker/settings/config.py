@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import difflib
 import logging
 import re
 from collections.abc import Callable, Mapping
@@ -323,6 +322,8 @@ def _from_environment(environment: Mapping[str, str]) -> dict[str, Any]:
 
 
 def _refuse_near(name: str, key: str) -> None:
+    import difflib
+
     near = [ENVIRONMENT_PREFIX + match.upper() for match in difflib.get_close_matches(key, _FIELDS, cutoff=0.8)]
     if near:
         raise InvalidConfigurationError(f"{name} in the environment is no setting; {' or '.join(near)} is")
