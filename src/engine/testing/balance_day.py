@@ -141,8 +141,8 @@ class _Simulation:
                 self.day.segments[name].rates.append(total * share * self._rng.uniform(0.9, 1.1))
         for broker, said in self._said.items():
             mine = [segment.stats for segment in self.day.segments.values() if segment.owner == broker]
-            names = ("msg_rate_in", "bytes_rate_in", "msg_rate_out", "bytes_rate_out")
-            now = SegmentLoadStats(*(sum(one.rate(name) for one in mine) for name in names))
+            rates = ("msg_rate_in", "bytes_rate_in", "msg_rate_out", "bytes_rate_out")
+            now = SegmentLoadStats(*(sum(one.rate(name) for one in mine) for name in rates))
             if now.differs(said, _CHANGE):
                 self._said[broker] = now
 
