@@ -137,7 +137,7 @@ class BrokerConfig:
     balance_enabled: bool = True  # an elected broker moves segments from loaded brokers to others
     balance_interval: float = 30.0  # between two rounds
     balance_guard: float = 0.2  # nothing moves while all brokers are within this part of the mean load
-    balance_cooldown: float = 300.0  # a segment stays with a new owner for so long
+    balance_cooldown: float = 600.0  # a segment stays with a new owner for so long
     balance_moves_max: int = 4  # in one round
     drain_timeout: float = 20.0  # a broker that closes hands its segments over for at most this long; 0: not at all
 
