@@ -30,10 +30,15 @@ class _Peer:
         self._doubt: asyncio.TimerHandle | None = None  # runs while a PONG is awaited
         self._answers: dict[int, asyncio.Future[memoryview]] = {}  # 0: of the handshake
 
-    async def handshake(self, token: str | None) -> None:
+    async def handshake(self, token: str | None, own_url: str | None = None) -> None:
         """Send CONNECT, await CONNECTED. Raises the error that the peer answers, or ConnectError."""
         hello = commands.Connect(
-            magic=MAGIC, protocol=PROTOCOL_VERSION, features=list(FEATURES), client="engine-broker", token=token
+            magic=MAGIC,
+            protocol=PROTOCOL_VERSION,
+            features=list(FEATURES),
+            client="engine-broker",
+            token=token,
+            broker=own_url,
         )
         await self._ask(0, hello, HANDSHAKE_S_MAX)
 
@@ -111,11 +116,16 @@ class _Peer:
 
 
 class Peers:
-    """One connection per broker. One that is lost, or silent for too long, is opened anew by the next call."""
+    """One connection per broker. One that is lost, or silent for too long, is opened anew by the next call.
 
-    def __init__(self, connector: Connector, token: str | None) -> None:
+    `token`: for the connections to come.
+    """
+
+    def __init__(self, connector: Connector, token: str | None, own_url: str | None = None) -> None:
+        """`own_url`: the name of this broker among the others; `connector` shows the certificate of that host."""
+        self.token = token
         self._connector = connector
-        self._token = token
+        self._own_url = own_url
         self._peers: dict[str, _Peer] = {}
         self._dialling: dict[str, asyncio.Task[_Peer]] = {}
         self._closed = False
@@ -145,7 +155,7 @@ class Peers:
 
         await self._connector.connect(url, handler)
         try:
-            await made[0].handshake(self._token)
+            await made[0].handshake(self.token, self._own_url)
         except BaseException:
             made[0].stream.abort()
             raise

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from engine.broker.cluster.segment_calls import pack, unpack_args
+from engine.broker.session.identity import check_broker
 from engine.wire import commands
 
 if TYPE_CHECKING:
@@ -12,7 +13,8 @@ if TYPE_CHECKING:
 
 
 def broker_call(connection: Connection, header: commands.BrokerCall, payload: memoryview) -> None:
-    """BROKER_CALL."""
+    """BROKER_CALL. Raises AuthorizationError, NotOwnerError: see check_broker()."""
+    check_broker(connection)
     connection.start(header.request_id, _answer(connection, header, unpack_args(payload)))
 
 
