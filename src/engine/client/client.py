@@ -97,7 +97,7 @@ class AsyncClient:
         threadsafe: bool = False,
     ) -> None:
         service = Endpoint.of(url, token, tls)
-        self.service_url = service.url
+        self._url = service.url
         self._options = ClientOptions(
             connector=connector or SocketConnector(tls=service.tls),
             clock=clock or SystemClock(),
@@ -114,6 +114,11 @@ class AsyncClient:
         self._end = Once()
         self._backend = admin
         self.admin = AsyncAdmin(self._admin_backend)
+
+    @property
+    def service_url(self) -> str:
+        """The URL of the service."""
+        return self._url
 
     # -- producers and consumers -----------------------------------------------------------------------------
 
@@ -477,6 +482,11 @@ class AsyncClient:
         self._children.check_open()
         await self._pool.get()
 
+    @property
+    def closed(self) -> bool:
+        """Whether close() was called."""
+        return self._children.ending
+
     async def close(self) -> None:
         """Abort the transactions it has begun, close every producer (flushing it) and consumer, then the connections.
 
@@ -486,6 +496,9 @@ class AsyncClient:
 
     async def _close(self) -> None:
         self._children.end()
+        if self._pool.loop_ended:  # and with the loop all that it has made
+            self._pool.sever()
+            return
         try:
             await self._transactions.close()
             await self._children.close()

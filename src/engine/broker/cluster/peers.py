@@ -19,15 +19,17 @@ log = logging.getLogger(__name__)
 PONG_S_MAX = 3.0  # a broker that answers a PING within this time is alive, however long a call takes
 
 
-class _Peer:
-    """This end of one connection (a FrameHandler)."""
+class Peer:
+    """This end of one connection (a FrameHandler). Made by dial()."""
 
     def __init__(self, url: str, stream: FrameStream) -> None:
         self.url = url
         self.stream = stream
         self.lost: EngineError | None = None
+        self.ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()  # done when it is lost
         self._last_id = 0
         self._doubt: asyncio.TimerHandle | None = None  # runs while a PONG is awaited
+        self._heard: asyncio.Future[None] | None = None  # done with the next frame
         self._answers: dict[int, asyncio.Future[memoryview]] = {}  # 0: of the handshake
 
     async def handshake(self, token: str | None, own_url: str | None = None) -> None:
@@ -67,6 +69,15 @@ class _Peer:
             raise TimeoutError(f"{silence}; the call may be repeated")
         return future.result()
 
+    async def is_alive(self) -> bool:
+        """Wait for an answer to PING, as long as it takes; False when the connection is lost."""
+        if self.lost is None:
+            if self._heard is None:
+                self._heard = asyncio.get_running_loop().create_future()
+                self.stream.send(commands.Ping())
+            await asyncio.wait([self._heard, self.ended], return_when=asyncio.FIRST_COMPLETED)
+        return self.lost is None
+
     def _probe(self) -> None:
         if self._doubt is None and self.lost is None:
             self.stream.send(commands.Ping())
@@ -85,6 +96,9 @@ class _Peer:
     def frame_received(self, header: Header, payload: memoryview) -> None:
         """Complete the call that this frame answers."""
         self._trust()
+        heard, self._heard = self._heard, None
+        if heard is not None:
+            heard.set_result(None)
         if isinstance(header, commands.Ping):
             self.stream.send(commands.Pong())
             return
@@ -106,6 +120,8 @@ class _Peer:
     def connection_lost(self, error: Exception | None) -> None:
         """Fail the pending calls; their outcomes are unknown."""
         self._trust()
+        if not self.ended.done():
+            self.ended.set_result(None)
         self.lost = self.lost or ConnectError(
             f"the connection to the broker {self.url} was lost: {error or 'it closed'}"
         )
@@ -113,6 +129,26 @@ class _Peer:
             if not future.done():
                 future.set_exception(self.lost)
                 future.exception()  # retrieved: the caller may be cancelled
+
+
+async def dial(connector: Connector, url: str, token: str | None = None, own_url: str | None = None) -> Peer:
+    """A connection whose handshake is done. `own_url`: of this broker, if it is one.
+
+    Raises ConnectError, TimeoutError, and what the peer answers.
+    """
+    made: list[Peer] = []
+
+    def handler(stream: FrameStream) -> Peer:
+        made.append(Peer(url, stream))
+        return made[0]
+
+    await connector.connect(url, handler)
+    try:
+        await made[0].handshake(token, own_url)
+    except BaseException:
+        made[0].stream.abort()
+        raise
+    return made[0]
 
 
 class Peers:
@@ -126,15 +162,15 @@ class Peers:
         self.token = token
         self._connector = connector
         self._own_url = own_url
-        self._peers: dict[str, _Peer] = {}
-        self._dialling: dict[str, asyncio.Task[_Peer]] = {}
+        self._peers: dict[str, Peer] = {}
+        self._dialling: dict[str, asyncio.Task[Peer]] = {}
         self._closed = False
 
     async def call(self, url: str, target: str, method: str, args: Mapping[str, Any], timeout: float) -> Any:
         """Call a broker. Raises the error it answers; ConnectError, TimeoutError: the outcome is unknown."""
         return await (await self._get(url)).call(target, method, dict(args), timeout)
 
-    async def _get(self, url: str) -> _Peer:
+    async def _get(self, url: str) -> Peer:
         if self._closed:
             raise AlreadyClosedError("this broker is closing")
         peer = self._peers.get(url)
@@ -142,26 +178,12 @@ class Peers:
             return peer
         task = self._dialling.get(url)
         if task is None:
-            task = self._dialling[url] = asyncio.create_task(self._dial(url), name=f"broker {url}")
+            dialling = dial(self._connector, url, self.token, self._own_url)
+            task = self._dialling[url] = asyncio.create_task(dialling, name=f"broker {url}")
             task.add_done_callback(lambda done: self._dialled(url, done))
         return await asyncio.shield(task)
 
-    async def _dial(self, url: str) -> _Peer:
-        made: list[_Peer] = []
-
-        def handler(stream: FrameStream) -> _Peer:
-            made.append(_Peer(url, stream))
-            return made[0]
-
-        await self._connector.connect(url, handler)
-        try:
-            await made[0].handshake(self.token, self._own_url)
-        except BaseException:
-            made[0].stream.abort()
-            raise
-        return made[0]
-
-    def _dialled(self, url: str, task: asyncio.Task[_Peer]) -> None:
+    def _dialled(self, url: str, task: asyncio.Task[Peer]) -> None:
         del self._dialling[url]
         if task.cancelled() or task.exception() is not None:
             return
