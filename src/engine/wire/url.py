@@ -24,6 +24,7 @@ SCHEME = "engine"
 TLS_SCHEME = "engines"
 UNIX_SCHEME = "engine+unix"
 DEFAULT_PORT = 6650
+WILDCARDS = ("0.0.0.0", "::", "")  # hosts that mean all interfaces of this machine
 _FORM = "write engine://host:port"
 _UNIX_FORM = f"write {UNIX_SCHEME}:///path/of/the/socket"
 _FILES = ("ca", "cert", "key")

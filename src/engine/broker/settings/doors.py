@@ -5,11 +5,7 @@ from __future__ import annotations
 import asyncio
 import ipaddress
 import ssl
-from collections.abc import Callable, Collection
 from typing import Protocol
-
-from aiohttp import web
-from aiohttp.typedefs import Handler, Middleware
 
 from engine.broker.settings.attempts import PENDING_MAX, Attempts
 from engine.broker.settings.tls import (
@@ -20,7 +16,7 @@ from engine.broker.settings.tls import (
     show_certificate,
     tls_context,
 )
-from engine.broker.settings.tokens import Guarded, bearer_token
+from engine.broker.settings.tokens import Guarded
 from engine.clock import Clock
 from engine.errors import InvalidConfigurationError
 
@@ -71,21 +67,6 @@ class Doors:
         """Reload what this broker shows to others. Raises InvalidConfigurationError."""
         if self._to_brokers is not None and context_to_brokers(config) is not None:  # likewise
             show_certificate(self._to_brokers, config)
-
-    def only_with_token(self, config: Callable[[], Guarded], open_paths: Collection[str]) -> Middleware:
-        """Refuse a request without the token, unless it is for one of `open_paths`."""
-
-        @web.middleware
-        async def check(request: web.Request, handler: Handler) -> web.StreamResponse:
-            if request.path not in open_paths:
-                token = bearer_token(request.headers.get("Authorization"))
-                refusal = self.attempts.refusal(config(), token, request.remote)
-                if refusal is not None:
-                    await asyncio.sleep(refusal.delay)
-                    raise refusal.error
-            return await handler(request)
-
-        return check
 
 
 async def check_exposed(host: str, config: Exposed) -> None:
