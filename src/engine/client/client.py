@@ -556,7 +556,11 @@ class AsyncClient:
         return f"<{type(self).__name__} of {self.service_url}{' (closed)' if self._pool.closed else ''}>"
 
     async def __aenter__(self) -> Self:
-        await self.connect()
+        try:
+            await self.connect()
+        except BaseException:
+            await self.close()
+            raise
         return self
 
     async def __aexit__(self, *exc: object) -> None:

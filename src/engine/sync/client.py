@@ -363,7 +363,11 @@ class Client:
         return f"<{type(self).__name__} {where}{' (closed)' if self.closed else ''}>"
 
     def __enter__(self) -> Self:
-        self.connect()
+        try:
+            self.connect()
+        except BaseException:
+            self.close()
+            raise
         return self
 
     def __exit__(self, *exc: object) -> None:
