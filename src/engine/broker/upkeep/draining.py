@@ -17,6 +17,7 @@ from engine.broker.segment.hosted import HostedSegment
 from engine.control.policy.placement import OPEN, place, spread, traffic
 from engine.control.service import ScalableTopicService
 from engine.errors import EngineError, InvalidArgumentError
+from engine.metadata.store import OutcomeUnknownError
 from engine.model.load import SegmentLoadStats
 from engine.model.names import SegmentName, TopicName
 
@@ -52,8 +53,13 @@ class Draining:
 
     @property
     def left(self) -> int:
-        """The segments and leaderships that this broker still has."""
-        return len(self._members.segments) + len(self._service.led())
+        """The segments and leaderships that this broker still has, or is handing over."""
+        return self.segments + len(self._service.led())
+
+    @property
+    def segments(self) -> int:
+        """The segments that this broker has open, or is handing over."""
+        return len(self._members.segments) + self._handovers.under_way
 
     def others(self) -> list[str]:
         """The other brokers that take segments."""
@@ -77,10 +83,7 @@ class Draining:
             self._rounds = self._tasks.spawn(self._run(), "drain")
 
     async def end(self) -> None:
-        """Take segments again. Idempotent. Raises what the metadata store raises."""
-        if self._rounds is not None:
-            self._rounds.cancel()
-            self._rounds = None
+        """Take segments again, after the round under way. Idempotent. Raises what the metadata store raises."""
         if self._brokers.draining:
             await self._brokers.publish(draining=False)
             log.info("%s takes segments again", self._brokers.url)
@@ -102,7 +105,7 @@ class Draining:
             )
 
     async def _run(self) -> None:
-        while True:
+        while self._brokers.draining:
             try:
                 await self.round()
             except EngineError as e:
@@ -118,7 +121,7 @@ class Draining:
             async with permits:
                 try:
                     await self._handovers.hand_over(name, to)
-                except EngineError as e:
+                except (EngineError, OutcomeUnknownError) as e:
                     log.info("%s stays for now: %s", name, e)
 
         await asyncio.gather(*(one(name, to) for name, to in names.items()))
