@@ -203,7 +203,7 @@ async def test_what_is_open_is_read_on_after_it_was_deleted(served: engine.Async
 
 async def test_it_is_for_those_nearby_and_can_be_switched_off(tmp_path: Path):
     settings = {"short_circuit_reads": False}
-    async with engine.open_async(tmp_path / "data", listen="127.0.0.1:0", config=settings) as served:
+    async with engine.open_async(tmp_path / "data", listen="127.0.0.1:0", config=settings, shared=False) as served:
         await write(served, 300)
         ranges = await ranges_of(served)
         async with client_of(served) as client:
@@ -222,7 +222,7 @@ async def test_who_has_it_in_the_same_process_asks(served: engine.AsyncEngine):
 async def test_much_that_nobody_gets_takes_no_room_for_ever(served: engine.AsyncEngine, open_file: Any):
     """More than may be received ahead; nobody takes anything of it, so that nobody gives its room back."""
     async with engine.AsyncClient(served.service_url, memory_limit=ENTRY_SIZE_MAX) as client:
-        client._pool.options = dataclasses.replace(client._pool.options, open_file=open_file)
+        client.pool.options = dataclasses.replace(client.pool.options, open_file=open_file)
         await client.admin.create_topic("t", segments=1)
         async with await client.producer("t") as producer, client.transaction() as transaction:
             await producer.send(b"first")

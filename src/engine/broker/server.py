@@ -8,16 +8,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from engine.aio.bag import Bag
+from engine.aio.forked import close_when_forked
 from engine.aio.loop_lag import LoopLag
 from engine.aio.semaphore import PoolStatistics
 from engine.aio.tasks import Supervisor
 from engine.aio.workers import Submits, Workers
 from engine.broker.addresses import Addresses
 from engine.broker.admin.dynamic import DynamicConfig
-from engine.broker.admin.rest import AdminServer
-from engine.broker.admin.service import AdminService
 from engine.broker.assembly import Foundation, Parts, build, storage_config
 from engine.broker.cluster.broker_calls import BrokerCalls
+from engine.broker.cluster.joinable import Joinable
 from engine.broker.cluster.membership import Membership
 from engine.broker.hosting.open_segments import OpenSegments
 from engine.broker.hosting.open_subscriptions import OpenSubscriptions
@@ -51,6 +51,7 @@ from engine.storage.disk.memory import MemoryDisk
 from engine.storage.disk.metadata_commits import NativeCommits
 from engine.storage.disk.workers import NativeWorkers
 from engine.storage.store import SegmentStore
+from engine.wire import unix
 from engine.wire.chunks import ChunkPool
 from engine.wire.stream import Connector, FrameStream
 from engine.wire.tcp import listen
@@ -58,6 +59,9 @@ from engine.wire.url import format_url
 
 if TYPE_CHECKING:
     import random
+    from socket import socket
+
+    from engine.broker.admin.service import AdminService
 
 log = logging.getLogger(__name__)
 
@@ -84,10 +88,12 @@ class Broker:
         executor: Workers | Submits | None = None,
         rng: random.Random | None = None,
         connector: Connector | None = None,
+        joinable: Joinable | None = None,
     ) -> None:
         """`metadata`: may be shared, with the data directory; then every broker's config names its service_url.
 
-        `connector`: opens connections to the other brokers; default: TCP.
+        `connector`: opens connections to the other brokers; default: TCP. `joinable`: other processes may
+        join the data directory, whose metadata store is its own.
         """
         self.current = CurrentConfig(config or BrokerConfig())
         self.current.follow(self._configured)
@@ -101,6 +107,7 @@ class Broker:
         self.doors = Doors(self.clock)
         self._data = Path(data)
         self._disk: Disk = disk or OsDisk()
+        self.joinable = joinable
         self._rng = rng
         self._metadata = metadata
         self._connector = connector
@@ -115,7 +122,7 @@ class Broker:
         self._parts: Parts | None = None
         self._pool = ChunkPool()
         self.memory.half_frames = HalfFrames(self._pool, self.connections, self.config.receive_buffers_max)
-        self._servers: list[asyncio.Server] = []
+        self._servers: list[asyncio.Server | unix.UnixListener] = []
         self.up_since = 0.0  # the loop's time
         self._keep_alive = KeepAlive(
             self.connections,
@@ -193,7 +200,7 @@ class Broker:
 
     @property
     def admin(self) -> AdminService:
-        return self.parts.admin
+        return self.parts.admin.service
 
     @property
     def service_url(self) -> str:
@@ -225,6 +232,7 @@ class Broker:
                 await self._parts.members.close()
             await self._release()
             raise
+        close_when_forked(self)
         self._running, self.up_since = True, asyncio.get_running_loop().time()
         self._keep_alive.start()
         log.info("broker on %s started", self._data, extra={"data": str(self._data)})
@@ -282,7 +290,8 @@ class Broker:
         if not path.exists():  # checked before a new one is made, which would block restoring the correct one
             nothing = MemoryMetadataStore(self.clock)
             await check_explained(self._segment_store(nothing, executor), nothing, str(self._data))
-        return await SqliteMetadataStore.open(path, clock=self.clock, native=NativeCommits)
+        lock = None if self.joinable is None else self.joinable.lock
+        return await SqliteMetadataStore.open(path, clock=self.clock, native=NativeCommits, lock=lock)
 
     def _make_directory(self) -> None:
         try:
@@ -445,18 +454,38 @@ class Broker:
         log.info("serving clients on %s", format_url(*address), extra={"url": format_url(*address)})
         return address[0], address[1]
 
+    async def serve_unix(self, path: str) -> str:
+        """Listen on a Unix socket for processes of this user, which need no token; its URL. Raises ConnectError."""
+        frames = self.config.frame_size_max
+        listener = await unix.listen(path, self.accept_local, pool=self._pool, frame_size_max=frames)
+        self._servers.append(listener)
+        return listener.url
+
+    async def serve_socket(self, sock: socket, url: str) -> None:
+        """Serve one connection from within this process, over a connected pair of Unix sockets."""
+        await unix.adopt(sock, self.accept_local, pool=self._pool, url=url, frame_size_max=self.config.frame_size_max)
+
+    def descriptors(self) -> list[int]:
+        """Of the sockets that it listens on."""
+        admin = self.addresses.admin_server
+        sockets = [sock for server in self._servers for sock in server.sockets]
+        return [sock.fileno() for sock in (*sockets, *(() if admin is None else admin.sockets))]
+
     async def serve_admin(self, host: str, port: int) -> tuple[str, int]:
         """Serve the admin API over HTTP; the address. Raises what serve() raises.
 
         Before start() it answers liveness and readiness only.
         """
         await check_exposed(host, self.config)
+        from engine.broker.admin.rest import AdminServer  # loads aiohttp, which few embedded engines need
+
         server = self.addresses.admin_server = AdminServer(self)
         self.loop_lag.start()
         return await server.listen(host, port, self.doors.tls(self.config))
 
     def _serving_since(self) -> float | None:
-        return self.up_since if self.addresses.reachable else None
+        may_return = self.addresses.reachable or (self.joinable is not None and self.joinable.succeeds)
+        return self.up_since if may_return else None
 
     # -- housekeeping ----------------------------------------------------------------------------------------------
 

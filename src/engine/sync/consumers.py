@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from functools import partial
-from typing import Any, Generic, Self, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar, overload
 
 from engine.aio.portal import Portal
 from engine.client import (
@@ -17,7 +17,6 @@ from engine.client import (
     Message,
     MessageBatch,
     MessageId,
-    MultiQueueConsumerStatistics,
     QueueConsumerStatistics,
 )
 from engine.client.base.options import check_count, check_timeout
@@ -26,9 +25,12 @@ from engine.client.consume.receiving import BATCH_MESSAGES
 from engine.client.consume.run_terms import ATTEMPTS_MAX, DRAIN_TIMEOUT_S, Handler, takes_batches
 from engine.client.consume.subscribed import When
 from engine.errors import AlreadyClosedError
-from engine.sync.closing import run_to_close
+from engine.sync.closing import close_collected, run_to_close
 from engine.sync.run import run_on_threads
 from engine.sync.transaction import Transaction
+
+if TYPE_CHECKING:
+    from engine.client import MultiQueueConsumerStatistics
 
 V = TypeVar("V")  # of the values of messages
 
@@ -129,6 +131,16 @@ class _Consumer(Generic[V]):
         Raises what became of acknowledgements that nothing waited for (`…_nowait`), after everything has ended.
         """
         run_to_close(self._portal, self._consumer.close)
+
+    @property
+    def closed(self) -> bool:
+        """Whether close() was called, here or on its client."""
+        return bool(self._consumer.closed)
+
+    def __del__(self) -> None:
+        consumer = self.__dict__.get("_consumer")
+        if consumer is not None and not consumer.closed:
+            close_collected(self._portal, repr(self), consumer.close)
 
     def after_fork(self, error: AlreadyClosedError) -> None:
         """In a forked child: what was fetched ahead is the parent's to deliver."""

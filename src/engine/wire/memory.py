@@ -78,11 +78,11 @@ class MemoryStream:
         """Bytes that the other end was not given yet."""
         return self._other._inbox_bytes
 
-    def when_taken(self, tell: Callable[[], object]) -> None:
-        """Call `tell()` once the other end was given all that is queued now, or the connection has ended."""
+    def when_taken(self, callback: Callable[[], object]) -> None:
+        """Call `callback()` once the other end was given all that is queued now, or the connection has ended."""
         if self._taken is None:
             self._taken = Taken(lambda: self.bytes_sent - self.unsent_bytes)
-        self._taken.add(self.bytes_sent, tell)
+        self._taken.add(self.bytes_sent, callback)
         if self._lost:
             self._taken.end()
 
@@ -115,6 +115,8 @@ class MemoryStream:
     def abort(self) -> None:
         """End both; what is queued is dropped."""
         self._closing = True
+        if self._loop.is_closed():
+            return
         self._loop.call_soon(self._end, None)
         self._loop.call_soon(self._other._end, ConnectError(f"the connection was reset by {self._other.peer}"))
 

@@ -77,6 +77,11 @@ class Pool:
         connection = self._connections.get(url)
         return connection is not None and connection.lost is None
 
+    @property
+    def connections(self) -> list[Connection]:
+        """Those that get() returns, one for each broker."""
+        return list(dict.fromkeys(self._connections.values()))
+
     def connected_urls(self) -> list[str]:
         """The URLs for which get() returns a connection at once."""
         return [url for url, connection in self._connections.items() if connection.lost is None]
@@ -85,6 +90,11 @@ class Pool:
         """The name of the broker that was last connected to by this URL; None: none was."""
         connection = self._connections.get(url)
         return None if connection is None else connection.broker_url
+
+    def process(self) -> str:
+        """Of the broker at the client's URL, in texts; "" where it is not known."""
+        connection = self._connections.get(self.url)
+        return "" if connection is None or connection.named == self.url else f" by {connection.named}"
 
     def connected_brokers(self) -> list[str]:
         """The URLs of connected_urls(), one for each broker, by which it names itself."""
@@ -102,6 +112,17 @@ class Pool:
             self._loop = loop
         elif self._loop is not loop:
             raise AlreadyClosedError("the client was used in another event loop; make one client for each event loop")
+
+    @property
+    def loop_ended(self) -> bool:
+        """Whether the event loop in which it was used has been closed."""
+        return self._loop is not None and self._loop.is_closed()
+
+    def sever(self) -> None:
+        """End the connections of a loop that has been closed."""
+        self.closed = True
+        for connection in (*self._connections.values(), *self._aside):
+            connection.stream.abort()
 
     async def _attempt(self, url: str) -> None:
         """Connect once, after the delay due to earlier failures; all waiting callers get the outcome."""
@@ -182,7 +203,7 @@ class Pool:
         await self.tasks.close()
         for url in list(self._attempts):  # whose tasks were cancelled before their first step
             self._failed(url, asyncio.CancelledError())
-        connections = list(dict.fromkeys((*self._connections.values(), *self._aside)))
+        connections = list(dict.fromkeys((*self.connections, *self._aside)))
         self._connections, self._aside = {}, []
         for connection in connections:
             connection.close()

@@ -422,6 +422,11 @@ class AsyncProducer(Generic[T_contra]):
             if self.on_closed is not None:
                 self.on_closed(self)
 
+    @property
+    def closed(self) -> bool:
+        """Whether close() was called, here or on its client."""
+        return self._closed
+
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.name!r} of {self._topic}{' (closed)' if self._closed else ''}>"
 
