@@ -289,6 +289,22 @@ def test_a_broker_that_is_closed_hands_over_first() -> None:
     run(body)
 
 
+def test_a_broker_that_is_closed_passes_over_one_that_has_just_died() -> None:
+    """Its session lives on for a while."""
+
+    async def body(cluster: SimCluster) -> None:
+        await send(await cluster.client("p").producer(str(TOPIC)), range(60))
+        await cluster.brokers["b2"].kill()
+        begun = cluster.loop.time()
+        mine = owners(cluster)["b1"]
+        await cluster.brokers["b1"].close()
+        assert cluster.loop.time() - begun < CONFIG.session_timeout
+        assert mine <= owners(cluster)["b3"]
+        assert len(await everything(cluster, "reader")) == 60
+
+    run(body)
+
+
 def test_a_topic_and_a_segment_are_unloaded() -> None:
     async def body(cluster: SimCluster) -> None:
         traffic = Traffic(cluster)

@@ -16,7 +16,7 @@ from engine.broker.cluster.membership import Membership
 from engine.broker.segment.hosted import HostedSegment
 from engine.control.policy.placement import OPEN, place, spread, traffic
 from engine.control.service import ScalableTopicService
-from engine.errors import EngineError, InvalidArgumentError
+from engine.errors import ConnectError, EngineError, InvalidArgumentError
 from engine.metadata.store import OutcomeUnknownError
 from engine.model.load import SegmentLoadStats
 from engine.model.names import SegmentName, TopicName
@@ -47,6 +47,7 @@ class Draining:
         self._stats = stats
         self._tasks = Supervisor("draining")
         self._rounds: asyncio.Task[None] | None = None
+        self._silent: set[str] = set()  # brokers that did not answer in the round before
 
     async def close(self) -> None:
         await self._tasks.close()
@@ -115,6 +116,7 @@ class Draining:
     async def round(self) -> None:
         """Hand over what this broker has now. What fails is left to the next round."""
         names = self.targets([hosted for hosted in self._members.segments if not hosted.closed])
+        self._silent.clear()
         permits = asyncio.Semaphore(_AT_ONCE)
 
         async def one(name: SegmentName, to: str) -> None:
@@ -123,6 +125,8 @@ class Draining:
                     await self._handovers.hand_over(name, to)
                 except (EngineError, OutcomeUnknownError) as e:
                     log.info("%s stays for now: %s", name, e)
+                    if isinstance(e, ConnectError | TimeoutError):
+                        self._silent.add(to)
 
         await asyncio.gather(*(one(name, to) for name, to in names.items()))
         for topic in self._service.led():
@@ -130,7 +134,8 @@ class Draining:
 
     def targets(self, segments: Iterable[HostedSegment]) -> dict[SegmentName, str]:
         """Where to hand these segments over to, by their load and that of the other brokers; {}: there are none."""
-        loads, others = self._members.ownership.loads(), self.others()
+        loads, known = self._members.ownership.loads(), self.others()
+        others = [url for url in known if url not in self._silent] or known
         weights = {hosted.name: self.weight_of(hosted) for hosted in segments}
         ordered = sorted(weights, key=lambda name: (-weights[name], str(name)))
         placed = spread({str(name): weights[name] for name in ordered}, {url: loads[url] for url in others})
