@@ -219,6 +219,26 @@ def _open(cluster: SimCluster) -> dict[str, list[str]]:
     return {name: [str(h.name) for h in broker.segments] for name, broker in running.items()}
 
 
+def test_a_broker_with_much_traffic_gets_no_new_segments() -> None:
+    async def body(cluster: SimCluster) -> None:
+        await admin(cluster).create_topic("busy", segments=1)
+        producer = await cluster.client("busy").producer("busy")
+        await producer.send(b"0")
+        busy = next(b for b in cluster.brokers.values() if len(b.broker.segments))
+        payload = b"x" * (1 << 20)
+        for _ in range(80):
+            await asyncio.gather(*(producer.send(payload) for _ in range(8)))
+            await asyncio.sleep(0.5)
+        said = next(row for row in await admin(cluster).list_brokers() if row["url"] == busy.url)
+        assert said["load"] > 10
+        assert said["bytesRateIn"] > 10 << 20
+        await send(await cluster.client("p").producer(str(TOPIC)), range(60))
+        assert len(busy.broker.segments) == 1
+        assert sorted(map(len, owners(cluster).values())) == [1, 3, 3]
+
+    run(body)
+
+
 async def drained(cluster: SimCluster, name: str) -> None:
     broker = cluster.brokers[name].broker
     while broker.parts.cluster.draining.left:  # noqa: ASYNC110 - in virtual time
