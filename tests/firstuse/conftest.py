@@ -1,4 +1,4 @@
-"""One wheel and one clean environment for each Python of this machine; this one's has an application's packages, too."""
+"""One wheel and one clean environment for each Python of this machine; for this one, an application's packages, too."""
 
 from __future__ import annotations
 

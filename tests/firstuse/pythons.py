@@ -37,7 +37,7 @@ def stated() -> list[int]:
 
 
 def folders() -> Iterator[Path]:
-    """Where interpreters are: this one's, those on the path, and where pyenv and uv keep theirs."""
+    """Where interpreters are: this one's, on the path, where pyenv and uv keep theirs, and where `make test` does."""
     yield Path(sys.base_prefix, "bin")
     yield from (Path(folder) for folder in os.environ.get("PATH", "").split(os.pathsep) if folder)
     home = Path.home()
@@ -46,6 +46,7 @@ def folders() -> Iterator[Path]:
         Path(os.environ.get("UV_PYTHON_INSTALL_DIR") or home / ".local" / "share" / "uv" / "python"),
     }
     yield from (folder for place in sorted(kept) for folder in sorted(place.glob("*/bin"), reverse=True))
+    yield from sorted((ROOT / "build" / "pythons").glob("*/bin"))
 
 
 def executables(minor: int) -> Iterator[Path]:

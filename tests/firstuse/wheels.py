@@ -26,7 +26,7 @@ from tests.kit.programs import ROOT
 
 BUILD = ROOT / "build" / "firstuse"
 TREE = BUILD / "tree"
-METADATA = ("pyproject.toml", "setup.py", "MANIFEST.in", "README.md", "CHANGELOG.md", "Makefile")
+METADATA = ("pyproject.toml", "setup.py", "MANIFEST.in", "README.md")
 WRITTEN = (".c", ".so", ".html", ".pyc")  # by compilers and Python
 MAIN = sys.version_info.minor
 TOOLS = ("seq", "sh")  # of the system, that the README uses
