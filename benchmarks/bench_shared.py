@@ -18,7 +18,7 @@ from engine.broker.server import Broker
 from engine.broker.settings.config import BrokerConfig
 from engine.wire import commands
 from engine.wire.commands import FEATURES, MAGIC, PROTOCOL_VERSION
-from engine.wire.tcp import TcpConnector
+from engine.wire.connector import SocketConnector
 
 BUCKETS = 16
 SHARERS = 4
@@ -47,7 +47,7 @@ class Client:
     @classmethod
     async def connect(cls, url: str) -> Client:
         client = cls()
-        await TcpConnector().connect(url, client._made)
+        await SocketConnector().connect(url, client._made)
         client.stream.send(
             commands.Connect(magic=MAGIC, protocol=PROTOCOL_VERSION, features=list(FEATURES), client="bench")
         )

@@ -29,7 +29,7 @@ from support import RUN_S_MAX, directory, percentile, run, sized
 import engine
 from engine.wire import commands
 from engine.wire.commands import FEATURES, MAGIC, PROTOCOL_VERSION
-from engine.wire.tcp import TcpConnector
+from engine.wire.connector import SocketConnector
 
 TOPICS = sized(100_000, 30)
 CLIENTS = sized(1_000, 4)
@@ -62,7 +62,7 @@ class Listener:
         self.listed, self.watched, self.consumed = asyncio.Event(), asyncio.Event(), asyncio.Event()
 
     async def connect(self, url: str) -> None:
-        await TcpConnector().connect(url, self._made)
+        await SocketConnector().connect(url, self._made)
         self.stream.send(
             commands.Connect(magic=MAGIC, protocol=PROTOCOL_VERSION, features=list(FEATURES), client="crowd")
         )

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 import engine
+from engine.wire.connector import SocketConnector
 from engine.wire.stream import FrameHandler, FrameStream
-from engine.wire.tcp import TcpConnector
 
 KEYS = [f"k{n}" for n in range(25)]
 
@@ -24,7 +24,7 @@ class Cutting:
     """A Connector whose connections can all be cut."""
 
     def __init__(self) -> None:
-        self._tcp = TcpConnector()
+        self._tcp = SocketConnector()
         self._streams: list[FrameStream] = []
 
     async def connect(self, url: str, handler: Callable[[FrameStream], FrameHandler]) -> FrameStream:

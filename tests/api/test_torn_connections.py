@@ -12,8 +12,8 @@ import pytest
 
 import engine
 from engine.wire.commands import Header
+from engine.wire.connector import SocketConnector
 from engine.wire.stream import FrameHandler, FrameStream
-from engine.wire.tcp import TcpConnector
 
 MESSAGES = 3_000
 KEYS = 13
@@ -32,7 +32,7 @@ class Tearing:
         self.frames_max = frames_max
         self.torn = 0
         self.on = False  # what is connected lives on until this is set
-        self._tcp = TcpConnector()
+        self._tcp = SocketConnector()
 
     async def connect(self, url: str, handler: Callable[[FrameStream], FrameHandler]) -> FrameStream:
         """A connection with its days numbered."""

@@ -13,7 +13,7 @@ import pytest
 import engine
 from engine.broker.settings.config import BrokerConfig
 from engine.errors import AuthenticationError, ConnectError, InvalidConfigurationError
-from engine.wire.tcp import TcpConnector
+from engine.wire.connector import SocketConnector
 from tests.kit.peer import Peer
 
 TOKEN = "correct horse battery staple"
@@ -132,7 +132,7 @@ async def test_without_trust_or_without_tls_nothing_is_said(start_broker):
 
 async def test_a_broker_without_tls_is_not_talked_to_in_the_clear(broker):
     with pytest.raises(ConnectError, match="does it speak TLS"):
-        await TcpConnector(tls=trusting(), connect_timeout=1.0).connect(await url_of(broker), lambda stream: None)
+        await SocketConnector(tls=trusting(), connect_timeout=1.0).connect(await url_of(broker), lambda stream: None)
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 import engine.broker.cluster.peers
-from engine.broker.cluster.peers import Peers, _Peer
+from engine.broker.cluster.peers import Peer, Peers
 from engine.broker.server import Broker
 from engine.broker.session.connection import Connection
 from engine.broker.settings.config import BrokerConfig
@@ -21,7 +21,7 @@ from engine.clock import SystemClock
 from engine.errors import AuthenticationError, ConnectError, InvalidArgumentError, TimeoutError, UnsupportedError
 from engine.metadata.memory import MemoryMetadataStore
 from engine.model.positions import Checkpoint
-from engine.wire.tcp import TcpConnector
+from engine.wire.connector import SocketConnector
 from engine.wire.url import parse_url
 
 TOKEN = "a-shared-token"
@@ -81,7 +81,7 @@ async def test_produce_and_consume_over_three_brokers(tmp_path: Path) -> None:
 
 async def test_only_who_knows_the_token_calls_a_broker(tmp_path: Path) -> None:
     async with brokers(tmp_path, 1) as (broker,):
-        stranger = Peers(TcpConnector(), "another token")
+        stranger = Peers(SocketConnector(), "another token")
         with pytest.raises(AuthenticationError):
             await stranger.call(broker.service_url, "admin", "delete_topic", {}, 5)
         await stranger.close()
@@ -103,7 +103,7 @@ async def test_a_call_that_makes_no_sense_is_refused_by_name(
     tmp_path: Path, target: str, method: str, args: dict[str, object]
 ) -> None:
     async with brokers(tmp_path, 1) as (broker,):
-        peers = Peers(TcpConnector(), TOKEN)
+        peers = Peers(SocketConnector(), TOKEN)
         with pytest.raises(InvalidArgumentError):
             await peers.call(broker.service_url, target, method, args, 5)
         await peers.close()
@@ -115,8 +115,8 @@ async def test_a_slow_call_is_its_own_matter_and_only_silence_ends_the_connectio
     monkeypatch.setattr(engine.broker.cluster.peers, "PONG_S_MAX", 60.0)
     async with brokers(tmp_path, 1) as (broker,):
         silent, trusted = asyncio.Event(), asyncio.Event()
-        trust = _Peer._trust
-        monkeypatch.setattr(_Peer, "_trust", lambda peer: (trusted.set(), trust(peer)))
+        trust = Peer._trust
+        monkeypatch.setattr(Peer, "_trust", lambda peer: (trusted.set(), trust(peer)))
         answer = broker.calls.answer
 
         async def slow(target: str, *rest: Any) -> Any:
@@ -125,7 +125,7 @@ async def test_a_slow_call_is_its_own_matter_and_only_silence_ends_the_connectio
             return await answer(target, *rest)
 
         broker.calls.answer = slow  # type: ignore[method-assign]
-        peers = Peers(TcpConnector(), TOKEN)
+        peers = Peers(SocketConnector(), TOKEN)
         other = asyncio.create_task(peers.call(broker.service_url, "slow", "other", {}, 10))
         with pytest.raises(TimeoutError):
             await peers.call(broker.service_url, "slow", "call", {}, 0.05)
@@ -157,7 +157,7 @@ async def test_a_call_is_given_up_and_the_connection_made_anew(tmp_path: Path) -
             return {}
 
         answer, broker.calls.answer = broker.calls.answer, never  # type: ignore[method-assign,assignment]
-        peers = Peers(TcpConnector(), TOKEN)
+        peers = Peers(SocketConnector(), TOKEN)
         with pytest.raises(TimeoutError, match="may be repeated"):
             await peers.call(broker.service_url, "segment", "statistics", {}, 0.05)
         broker.calls.answer = answer  # type: ignore[method-assign]
@@ -178,7 +178,7 @@ async def test_a_broker_that_is_alone_takes_no_calls_of_brokers(tmp_path: Path) 
         await broker.start()
         stack.push_async_callback(broker.close)
         await broker.serve("127.0.0.1", 0)
-        peers = Peers(TcpConnector(), None)
+        peers = Peers(SocketConnector(), None)
         stack.push_async_callback(peers.close)
         for target, args in (("admin", {"topic": "t", "arguments": {}}), ("segment", {})):
             with pytest.raises(UnsupportedError, match="needs a shared metadata store"):

@@ -15,8 +15,8 @@ from engine.errors import EngineError
 from engine.model.names import TopicName
 from engine.testing.maps import over_maps
 from engine.wire.commands import FEATURES, MAGIC, PROTOCOL_VERSION, Command
+from engine.wire.connector import SocketConnector
 from engine.wire.memory import MemoryConnector
-from engine.wire.tcp import TcpConnector
 
 Frame = tuple[Command, dict[str, Any], memoryview]
 WAIT_S = 60.0
@@ -53,7 +53,7 @@ class Peer:
     async def connect(cls, broker: Broker, url: str | None = None, *, hello: bool = True) -> Peer:
         """Over TCP to `url`, or in memory; with the handshake done unless told otherwise."""
         peer = cls()
-        connector: Any = TcpConnector() if url else MemoryConnector(broker.accept)
+        connector: Any = SocketConnector() if url else MemoryConnector(broker.accept)
         await connector.connect(url or "engine://embedded", over_maps(peer._made))
         if hello:
             await peer.hello()

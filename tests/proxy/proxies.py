@@ -17,8 +17,8 @@ from engine.clock import SystemClock
 from engine.metadata.memory import MemoryMetadataStore
 from engine.proxy.config import ProxyConfig
 from engine.proxy.server import Proxy
+from engine.wire.connector import SocketConnector
 from engine.wire.stream import FrameHandler, FrameStream
-from engine.wire.tcp import TcpConnector
 from engine.wire.url import format_url, parse_url
 
 WAIT_S = 60.0
@@ -101,7 +101,7 @@ class Noting:
 
     def __init__(self) -> None:
         self.dialled: set[str] = set()
-        self._tcp = TcpConnector()
+        self._tcp = SocketConnector()
 
     async def connect(self, url: str, handler: Callable[[FrameStream], FrameHandler]) -> FrameStream:
         self.dialled.add(url)

@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import socket
+import tempfile
 
 import pytest
 
 from engine.errors import ConnectError, InvalidArgumentError, ProtocolError
 from engine.limits import CONNECTION_WRITE_HIGH, MIB
 from engine.testing.maps import fields_of, over_maps, packed
+from engine.wire import unix
 from engine.wire.chunks import ChunkPool
 from engine.wire.commands import Command, Header, SubscribeSuccess
+from engine.wire.connector import SocketConnector
 from engine.wire.memory import connect_pair
-from engine.wire.tcp import TcpConnector, TcpStream, listen
+from engine.wire.sockets import SocketStream
+from engine.wire.tcp import listen
 from engine.wire.url import parse_address, parse_url
 
 
@@ -66,7 +70,7 @@ async def tcp_pair():
         client.append(End(stream))
         return client[-1]
 
-    await TcpConnector().connect(f"engine://127.0.0.1:{port}", over_maps(handler))
+    await SocketConnector().connect(f"engine://127.0.0.1:{port}", over_maps(handler))
     while not ends:  # noqa: ASYNC110 - nothing tells
         await asyncio.sleep(0)
     server.close()
@@ -84,7 +88,26 @@ async def memory_pair():
     return ends[1], ends[0]
 
 
-@pytest.fixture(params=[tcp_pair, memory_pair], ids=["tcp", "memory"])
+async def unix_pair():
+    ends: list[End] = []
+    both = asyncio.Event()
+
+    def made(stream):
+        ends.append(End(stream))
+        if len(ends) == 2:
+            both.set()
+        return ends[-1]
+
+    with tempfile.TemporaryDirectory() as directory:
+        listener = await unix.listen(f"{directory}/s", over_maps(made), pool=ChunkPool())
+        connected = await SocketConnector().connect(listener.url, over_maps(made))
+        await asyncio.wait_for(both.wait(), 10)
+        listener.close()
+    ends.sort(key=lambda end: end.stream is not connected)
+    return ends[0], ends[1]
+
+
+@pytest.fixture(params=[tcp_pair, unix_pair, memory_pair], ids=["tcp", "unix", "memory"])
 async def pair(request):
     left, right = await request.param()
     yield left, right
@@ -127,8 +150,10 @@ async def test_what_is_gathered_comes_whole_and_in_order(pair):
 @pytest.mark.parametrize("gathered", [True, False])
 async def test_the_first_frame_waits_for_the_others_of_its_turn_where_it_is_told_to(pair, gathered, monkeypatch):
     left, right = pair
-    written, write = [], TcpStream._write
-    monkeypatch.setattr(TcpStream, "_write", lambda stream, buffers: (written.append(stream), write(stream, buffers)))
+    written, write = [], SocketStream._write
+    monkeypatch.setattr(
+        SocketStream, "_write", lambda stream, buffers: (written.append(stream), write(stream, buffers))
+    )
     if gathered:
         left.stream.gather()
         left.stream.gather()
@@ -147,8 +172,10 @@ async def test_the_first_frame_waits_for_the_others_of_its_turn_where_it_is_told
 @pytest.mark.parametrize("pair", [tcp_pair], ids=["tcp"], indirect=True)
 async def test_what_was_gathered_goes_at_once_where_it_is_told_to(pair, monkeypatch):
     left, right = pair
-    written, write = [], TcpStream._write
-    monkeypatch.setattr(TcpStream, "_write", lambda stream, buffers: (written.append(stream), write(stream, buffers)))
+    written, write = [], SocketStream._write
+    monkeypatch.setattr(
+        SocketStream, "_write", lambda stream, buffers: (written.append(stream), write(stream, buffers))
+    )
     left.stream.gather()
     for n in range(3):
         left.stream.send(*number(n))
@@ -296,7 +323,7 @@ async def test_connect_says_what_was_wrong():
     server.close()
     await server.wait_closed()
     with pytest.raises(ConnectError, match="connection refused; is a broker listening there"):
-        await TcpConnector().connect(f"engine://127.0.0.1:{port}", End)
+        await SocketConnector().connect(f"engine://127.0.0.1:{port}", End)
 
 
 @pytest.mark.parametrize(

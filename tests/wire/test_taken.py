@@ -10,9 +10,10 @@ from engine.testing.loop import run_virtual
 from engine.testing.maps import over_maps
 from engine.wire.chunks import ChunkPool
 from engine.wire.commands import Command, Ping
+from engine.wire.connector import SocketConnector
 from engine.wire.memory import connect_pair
 from engine.wire.taken import Taken
-from engine.wire.tcp import TcpConnector, listen
+from engine.wire.tcp import listen
 
 
 class End:
@@ -57,7 +58,7 @@ async def test_over_tcp_it_is_when_the_system_has_it_and_when_the_connection_end
 
     server = await listen("127.0.0.1", 0, over_maps(accept), pool=ChunkPool())
     host, port = server.sockets[0].getsockname()[:2]
-    near = await TcpConnector().connect(f"engine://{host}:{port}", over_maps(End))
+    near = await SocketConnector().connect(f"engine://{host}:{port}", over_maps(End))
     taken = asyncio.Event()
     near.send(Ping())
     near.when_taken(taken.set)

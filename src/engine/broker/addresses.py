@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from engine.broker.admin.http import WILDCARDS
 from engine.broker.settings.current import CurrentConfig
 from engine.wire.stream import FrameStream
-from engine.wire.url import format_url, parse_url
+from engine.wire.url import format_url, parse_url, unix_path
 
 if TYPE_CHECKING:
     from engine.broker.admin.rest import AdminServer
@@ -60,4 +60,5 @@ class Addresses:
         configured = self._current.value.admin_url
         if configured is not None or self.admin_server is None:
             return configured
-        return self.admin_server.url_for(parse_url(self.url_for(stream))[0])
+        url = self.url_for(stream)
+        return self.admin_server.url_for("127.0.0.1" if unix_path(url) else parse_url(url)[0])

@@ -22,7 +22,8 @@ from engine.proxy.probe import probe
 from engine.proxy.routes import Routes
 from engine.proxy.session import Session
 from engine.proxy.side import Side
-from engine.wire.tcp import TcpConnector, bind, cannot_listen, reason
+from engine.wire.connector import SocketConnector
+from engine.wire.tcp import bind, cannot_listen, reason
 from engine.wire.url import format_url, parse_url
 
 log = logging.getLogger(__name__)
@@ -201,7 +202,7 @@ class Proxy:
 
     async def _reachable(self) -> list[str]:
         reasons = []
-        connector = TcpConnector(tls=self.tls_brokers, connect_timeout=DIAL_S_MAX)
+        connector = SocketConnector(tls=self.tls_brokers, connect_timeout=DIAL_S_MAX)
         for url in self.routes.candidates(None, asyncio.get_running_loop().time()):
             try:
                 self.routes.reached(url, await probe(connector, url, self.config))

@@ -1,13 +1,14 @@
-"""Service URLs: engine://host:port."""
+"""Service URLs: engine://host:port, engine+unix:///path."""
 
 from __future__ import annotations
 
 import re
-from urllib.parse import urlsplit
+from urllib.parse import quote, unquote, urlsplit
 
 from engine.errors import InvalidArgumentError
 
 SCHEME = "engine"
+UNIX_SCHEME = "engine+unix"
 DEFAULT_PORT = 6650
 _FORM = "write engine://host:port"
 
@@ -34,6 +35,29 @@ def _masked(url: str) -> str:
 def format_url(host: str, port: int, scheme: str = SCHEME) -> str:
     """The URL of an address; an IPv6 host gets its brackets."""
     return f"{scheme}://[{host}]:{port}" if ":" in host else f"{scheme}://{host}:{port}"
+
+
+def unix_path(url: str) -> str | None:
+    """The path of an engine+unix:///path, which is absolute; None for other URLs. Raises InvalidArgumentError."""
+    if not isinstance(url, str) or not url.startswith(f"{UNIX_SCHEME}:"):
+        return None
+    parts = urlsplit(url)
+    path = unquote(parts.path)
+    if parts.netloc or parts.query or parts.fragment or not path.startswith("/") or path.endswith("/") or "\0" in path:
+        raise InvalidArgumentError(f"service URL {url!r} is malformed; write {UNIX_SCHEME}:///path/of/the/socket")
+    return path
+
+
+def check_url(url: str) -> str:
+    """`url` itself, when it is a service URL of either form. Raises InvalidArgumentError."""
+    if unix_path(url) is None:
+        parse_url(url)
+    return url
+
+
+def format_unix_url(path: str) -> str:
+    """The URL of the Unix socket at an absolute path."""
+    return f"{UNIX_SCHEME}://{quote(path)}"
 
 
 def parse_address(text: str, default_port: int = DEFAULT_PORT) -> tuple[str, int]:

@@ -16,8 +16,8 @@ from engine.control.base.brokers import Brokers
 from engine.control.base.ports import SegmentHost
 from engine.metadata.store import MetadataStore
 from engine.storage.store import SegmentStore
+from engine.wire.connector import SocketConnector
 from engine.wire.stream import Connector
-from engine.wire.tcp import TcpConnector
 
 
 class Membership:
@@ -44,7 +44,7 @@ class Membership:
         self.segments = OpenSegments(store, metadata, self.ownership, loads=loads, environment=environment)
         self.subscriptions = OpenSubscriptions(self.segments, store.cursors, metadata)
         self.hosting = SegmentHosting(self.segments, self.subscriptions, store, metadata)
-        self.peers = Peers(connector or TcpConnector(), token)
+        self.peers = Peers(connector or SocketConnector(), token)
         self.routed = RoutedSegmentHost(self.hosting, self.ownership, self.peers) if shared else None
         self.brokers.lost += [self.ownership.session_lost, self.segments.session_lost]
 

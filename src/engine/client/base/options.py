@@ -33,7 +33,7 @@ from engine.model.names import check_new_name
 from engine.model.positions import Checkpoint
 from engine.model.redelivery import Backoff, DeadLetter
 from engine.wire.stream import Connector
-from engine.wire.url import parse_url
+from engine.wire.url import check_url as check_url  # for the command line
 
 ACCESS_MODES = tuple(AccessMode)
 INITIAL_POSITIONS = ("earliest", "latest")
@@ -48,12 +48,6 @@ ACK_TIMEOUT_S_MIN = 0.01
 _LARGEST_MESSAGE = f"the largest message, {MESSAGE_SIZE_MAX // MIB} MiB, has to fit"
 _LARGEST_ENTRY = f"the largest batch that a broker may send, {ENTRY_SIZE_MAX // MIB} MiB, has to fit"
 SECONDS_MAX = 1e9  # 31 years: what an event loop's timers can count
-
-
-def check_url(url: str) -> str:
-    """`url` itself, when it is a service URL. Raises InvalidArgumentError."""
-    parse_url(url)
-    return url
 
 
 def check_seconds(name: str, value: Any, low: float = 0) -> None:

@@ -1,0 +1,29 @@
+"""`SocketConnector`: connects to service URLs over sockets."""
+
+from __future__ import annotations
+
+import ssl
+
+from engine.wire import tcp, unix
+from engine.wire.chunks import ChunkPool
+from engine.wire.sockets import Accept
+from engine.wire.stream import FrameStream
+from engine.wire.url import unix_path
+
+CONNECT_S_MAX = 10.0
+
+
+class SocketConnector:
+    """Connects over TCP, with TLS when it is given a context, or to a Unix socket."""
+
+    def __init__(self, *, tls: ssl.SSLContext | None = None, connect_timeout: float = CONNECT_S_MAX) -> None:
+        self._tls = tls
+        self._timeout = connect_timeout
+        self._pool = ChunkPool()
+
+    async def connect(self, url: str, handler: Accept) -> FrameStream:
+        """A connected stream. Raises ConnectError saying what was wrong, InvalidArgumentError for a malformed URL."""
+        path = unix_path(url)
+        if path is not None:
+            return await unix.dial(path, handler, pool=self._pool, timeout=self._timeout)
+        return await tcp.dial(url, handler, pool=self._pool, tls=self._tls, timeout=self._timeout)

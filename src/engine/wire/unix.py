@@ -1,0 +1,192 @@
+"""Streams of frames over Unix sockets: dial, listen.
+
+A socket's file belongs to one user (mode 0600), and each side checks by the system's credentials that the other end is
+a process of that user, or of root. A listener takes its name by rename(), so a name leads to a socket that is served,
+or, when its process was killed, to one that refuses; the next listener replaces it. Only one process at a time may
+listen on a name: callers hold a lock.
+
+A Unix socket's address is at most 107 bytes long. A longer path is reached through a descriptor of its directory,
+/proc/self/fd/N/name.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import errno
+import logging
+import os
+import socket
+import stat
+from collections.abc import Iterator, Sequence
+
+from engine.errors import AuthenticationError, ConnectError, InvalidArgumentError
+from engine.limits import FRAME_SIZE_MAX
+from engine.wire.chunks import ChunkPool
+from engine.wire.sockets import Accept, SocketStream
+from engine.wire.stream import FrameHandler, FrameStream
+from engine.wire.url import format_unix_url
+
+log = logging.getLogger(__name__)
+
+_MODE = 0o600
+_ADDRESS_SIZE_MAX = 107  # bytes: sun_path of unix(7) without its terminating zero
+_ROOT = 0
+_BACKLOG = 1024
+
+
+async def dial(path: str, handler: Accept, *, pool: ChunkPool, timeout: float) -> FrameStream:
+    """A stream connected to the socket at `path`.
+
+    Raises ConnectError (nothing is served there), AuthenticationError (another user serves it).
+    """
+    url = format_unix_url(path)
+    loop = asyncio.get_running_loop()
+    sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    sock.setblocking(False)
+    try:
+        async with asyncio.timeout(timeout):
+            with _address(path) as address:
+                await loop.sock_connect(sock, address)
+            _, stream = await loop.create_unix_connection(lambda: SocketStream(handler, pool, url=url), sock=sock)
+    except TimeoutError as e:
+        sock.close()
+        raise ConnectError(f"no connection to {url} within {timeout:g} s") from e
+    except OSError as e:
+        sock.close()
+        raise ConnectError(f"cannot connect to {url}: {_reason(e)}") from e
+    except BaseException:
+        sock.close()
+        raise
+    if not _is_welcome(stream):
+        stream.abort()
+        raise AuthenticationError(f"{url} must be served by this user or root, got user id {stream.peer_user}")
+    return stream
+
+
+async def adopt(
+    sock: socket.socket, handler: Accept, *, pool: ChunkPool, url: str, frame_size_max: int = FRAME_SIZE_MAX
+) -> FrameStream:
+    """A stream over one end of a connected pair of Unix sockets. `url`: what it is called."""
+    loop = asyncio.get_running_loop()
+    _, stream = await loop.create_unix_connection(lambda: SocketStream(handler, pool, frame_size_max, url), sock=sock)
+    return stream
+
+
+class UnixListener:
+    """A served Unix socket. Made by listen()."""
+
+    def __init__(self, server: asyncio.Server, path: str, inode: tuple[int, int]) -> None:
+        self._server = server
+        self._path = path
+        self._inode = inode
+        self.url = format_unix_url(path)
+
+    @property
+    def sockets(self) -> Sequence[socket.socket]:
+        """The one that listens, while it does."""
+        return self._server.sockets
+
+    def close(self) -> None:
+        """Accept no more connections, and remove the name while it is this listener's. Idempotent."""
+        self._server.close()
+        with contextlib.suppress(OSError):
+            if _identity(self._path) == self._inode:
+                os.unlink(self._path)
+
+
+async def listen(path: str, accept: Accept, *, pool: ChunkPool, frame_size_max: int = FRAME_SIZE_MAX) -> UnixListener:
+    """Serve connections at `path`, whose directory exists; `accept` is called with each that is this user's or root's.
+
+    A socket there, left by a process that was killed, is replaced. Raises ConnectError when none can be made (another
+    kind of file is there, the file system has no sockets, it is read-only), InvalidArgumentError (the file's name alone
+    is longer than an address).
+    """
+    url = format_unix_url(path)
+    loop = asyncio.get_running_loop()
+
+    def accept_own(stream: FrameStream) -> FrameHandler:
+        assert isinstance(stream, SocketStream)
+        if _is_welcome(stream):
+            return accept(stream)
+        log.warning("refused a connection to %s by user id %s", url, stream.peer_user, extra={"url": url})
+        stream.abort()
+        return _Refused()
+
+    sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    sock.setblocking(False)
+    new = f"{path}.{os.getpid()}"
+    try:
+        inode = _bind(sock, path, new)
+        server = await loop.create_unix_server(
+            lambda: SocketStream(accept_own, pool, frame_size_max, url), sock=sock, backlog=_BACKLOG
+        )
+    except OSError as e:
+        sock.close()
+        raise ConnectError(f"cannot listen on {url}: {e.strerror or e}") from e
+    except BaseException:
+        sock.close()
+        raise
+    try:
+        os.replace(new, path)
+    except OSError as e:
+        server.close()
+        raise ConnectError(f"cannot listen on {url}: {e.strerror or e}") from e
+    return UnixListener(server, path, inode)
+
+
+class _Refused:
+    """The handler of a connection that is being dropped."""
+
+    def frame_received(self, header: object, payload: memoryview) -> None: ...
+
+    def pause_writing(self) -> None: ...
+
+    def resume_writing(self) -> None: ...
+
+    def connection_lost(self, error: Exception | None) -> None: ...
+
+
+def _bind(sock: socket.socket, path: str, new: str) -> tuple[int, int]:
+    """Bind it to the name `new`, which is to replace `path`; the identity of its file. Raises OSError."""
+    if os.path.lexists(path) and not stat.S_ISSOCK(os.lstat(path).st_mode):
+        raise FileExistsError(errno.EEXIST, "another kind of file has its name")
+    with contextlib.suppress(FileNotFoundError):
+        os.unlink(new)
+    os.fchmod(sock.fileno(), _MODE)  # the mode with which bind() makes the file
+    with _address(new) as address:
+        sock.bind(address)
+    return _identity(new)
+
+
+def _is_welcome(stream: SocketStream) -> bool:
+    return stream.peer_user in (os.geteuid(), _ROOT)
+
+
+@contextlib.contextmanager
+def _address(path: str) -> Iterator[str]:
+    """The path, or where it is too long for an address, a name for it that is valid meanwhile."""
+    if len(os.fsencode(path)) <= _ADDRESS_SIZE_MAX:
+        yield path
+        return
+    directory, name = os.path.split(path)
+    descriptor = os.open(directory, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        short = f"/proc/self/fd/{descriptor}/{name}"
+        if len(os.fsencode(short)) > _ADDRESS_SIZE_MAX:
+            most = _ADDRESS_SIZE_MAX - len(short) + len(name)
+            raise InvalidArgumentError(f"the name of a Unix socket must be at most {most} bytes long, got {name}")
+        yield short
+    finally:
+        os.close(descriptor)
+
+
+def _identity(path: str) -> tuple[int, int]:
+    facts = os.lstat(path)
+    return facts.st_dev, facts.st_ino
+
+
+def _reason(error: OSError) -> str:
+    if error.errno in (errno.ECONNREFUSED, errno.ENOENT):
+        return "nothing is served there"
+    return error.strerror or str(error)
