@@ -144,6 +144,8 @@ def builder(minor: int, python: Path) -> Path:
             at=BUILD,
             env=variables(),
         )
+        for path in folder.glob("lib/*/site-packages/Cython/Includes/**/*.pxd"):
+            os.utime(path, (0, 0))  # else Cython takes the C files for out of date, and writes the same once more
         (folder / wanted).touch()
     return made
 
@@ -160,9 +162,7 @@ def wheel(minor: int, python: Path) -> Path:
         shutil.rmtree(old)
     with_tools = builder(minor, python)
     if minor != MAIN:
-        wheel(MAIN, Path(sys.executable))
-        for path in TREE.glob("src/**/*.c"):
-            path.touch()  # newer than the Cython of the builder: it writes what is there already
+        wheel(MAIN, Path(sys.executable))  # which writes the C files
     options = ("-q", "--no-deps", "--no-build-isolation", "--wheel-dir", making)
     run(with_tools, "-m", "pip", "wheel", *options, TREE, at=BUILD, env=variables(CFLAGS="-O1 -g0"))
     making.rename(folder)

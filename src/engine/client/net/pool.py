@@ -8,6 +8,7 @@ from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
 from engine.aio.backoff import RetryDelay
+from engine.aio.shielded import shielded
 from engine.aio.tasks import Supervisor
 from engine.client.base.memory import ClientMemory
 from engine.client.base.options import ClientOptions
@@ -70,7 +71,7 @@ class Pool:
             task = self.tasks.spawn(self._attempt(key), name=f"connect {key}")
             assert task is not None  # closed was checked above
             attempt = self._attempts[key] = asyncio.get_running_loop().create_future()
-        return await asyncio.shield(attempt)
+        return await shielded(attempt)
 
     def is_connected(self, url: str) -> bool:
         """Whether get() returns a connection at once."""
