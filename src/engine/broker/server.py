@@ -15,8 +15,6 @@ from engine.aio.tasks import Supervisor
 from engine.aio.workers import Submits, Workers
 from engine.broker.addresses import Addresses
 from engine.broker.admin.dynamic import DynamicConfig
-from engine.broker.admin.rest import AdminServer
-from engine.broker.admin.service import AdminService
 from engine.broker.assembly import Foundation, Parts, build, storage_config
 from engine.broker.cluster.broker_calls import BrokerCalls
 from engine.broker.cluster.joinable import Joinable
@@ -62,6 +60,8 @@ from engine.wire.url import format_url
 if TYPE_CHECKING:
     import random
     from socket import socket
+
+    from engine.broker.admin.service import AdminService
 
 log = logging.getLogger(__name__)
 
@@ -200,7 +200,7 @@ class Broker:
 
     @property
     def admin(self) -> AdminService:
-        return self.parts.admin
+        return self.parts.admin.service
 
     @property
     def service_url(self) -> str:
@@ -477,6 +477,8 @@ class Broker:
         Before start() it answers liveness and readiness only.
         """
         await check_exposed(host, self.config)
+        from engine.broker.admin.rest import AdminServer  # loads aiohttp, which few embedded engines need
+
         server = self.addresses.admin_server = AdminServer(self)
         self.loop_lag.start()
         return await server.listen(host, port, self.doors.tls(self.config))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from datetime import UTC, datetime
+from typing import Literal
 
 import click
 
@@ -89,10 +90,11 @@ def instant(text: str) -> datetime | None:
     return found if found.tzinfo else found.replace(tzinfo=UTC)
 
 
-def position(text: str) -> str | datetime:
+def position(text: str) -> Literal["earliest", "latest"] | datetime:
     """`earliest`, `latest` or an instant."""
-    if text in ("earliest", "latest"):
-        return text
+    places: dict[str, Literal["earliest", "latest"]] = {"earliest": "earliest", "latest": "latest"}
+    if text in places:
+        return places[text]
     found = instant(text)
     if found is None:
         raise click.BadParameter(

@@ -1,4 +1,7 @@
-"""`AsyncClient`: makes producers and consumers that share connections to a broker."""
+"""`AsyncClient`: makes producers and consumers that share connections to a broker.
+
+What a program does not use is not loaded: each method imports what it makes.
+"""
 
 from __future__ import annotations
 
@@ -6,10 +9,9 @@ import random
 import ssl
 from collections.abc import Callable, Coroutine, Iterable, Mapping
 from functools import partial
-from typing import Any, Literal, Self, TypeVar, Unpack
+from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar, Unpack
 
 from engine.aio.once import Once
-from engine.client.admin.admin import AsyncAdmin
 from engine.client.base.entering import Entering
 from engine.client.base.options import (
     ON_CORRUPT,
@@ -21,33 +23,14 @@ from engine.client.base.options import (
     backoff_of,
 )
 from engine.client.base.schema import Schema
-from engine.client.consume.checkpoint_consumer import AsyncCheckpointConsumer
-from engine.client.consume.queue_consumer import AsyncQueueConsumer
-from engine.client.consume.stream_consumer import AsyncStreamConsumer
-from engine.client.many.multi import AsyncMultiQueueConsumer, AsyncMultiStreamConsumer
 from engine.client.net.children import Children, Closable
 from engine.client.net.pool import Pool
-from engine.client.produce.producer import AsyncProducer
-from engine.client.ranges.range_reader import AsyncRangeReader, Ranges, ReadPlan, check_keys, check_ranges
-from engine.client.ranges.table_columns import TableColumns
-from engine.client.ranges.topic_reader import (
-    AsyncTopicReader,
-    Place,
-    TopicReaderKeywords,
-    learn_schemas,
-    place_of,
-    plan_between,
-)
-from engine.client.ranges.topic_view import AsyncTopicView
 from engine.client.signatures import (
     makes_checkpoint_consumer,
     makes_producer,
     makes_queue_consumer,
     makes_stream_consumer,
 )
-from engine.client.topic.session import TopicSession
-from engine.client.topic.topic_list import AsyncTopicWatch, TopicQuery, Topics, chosen, list_topics
-from engine.client.transact.transaction import AsyncTransaction, Transactions
 from engine.clock import Clock, SystemClock
 from engine.errors import ConnectError, EngineError, InvalidArgumentError, NotFoundError, UnsupportedError
 from engine.limits import (
@@ -57,15 +40,27 @@ from engine.limits import (
     SEND_TIMEOUT_S,
     TRANSACTION_TIMEOUT_S,
 )
-from engine.model.admin_parameters import check_properties
-from engine.model.admin_requests import AdminBackend
-from engine.model.checks import check_choice
+from engine.model.checks import check_choice, check_properties
 from engine.model.names import TopicName, check_name
 from engine.model.positions import Checkpoint
 from engine.model.redelivery import Backoff, DeadLetter
 from engine.wire.connector import SocketConnector
 from engine.wire.stream import Connector
 from engine.wire.url import check_url
+
+if TYPE_CHECKING:
+    from engine.client.admin.admin import AsyncAdmin
+    from engine.client.consume.checkpoint_consumer import AsyncCheckpointConsumer
+    from engine.client.consume.queue_consumer import AsyncQueueConsumer
+    from engine.client.consume.stream_consumer import AsyncStreamConsumer
+    from engine.client.many.multi import AsyncMultiQueueConsumer, AsyncMultiStreamConsumer
+    from engine.client.produce.producer import AsyncProducer
+    from engine.client.ranges.range_reader import AsyncRangeReader, Ranges
+    from engine.client.ranges.topic_reader import AsyncTopicReader, Place, TopicReaderKeywords
+    from engine.client.ranges.topic_view import AsyncTopicView
+    from engine.client.topic.topic_list import AsyncTopicWatch, Topics
+    from engine.client.transact.transaction import AsyncTransaction, Transactions
+    from engine.model.admin_requests import AdminBackend
 
 C = TypeVar("C", bound=Closable)
 
@@ -112,10 +107,10 @@ class AsyncClient:
         )
         self._pool = Pool(url, self._options)
         self._children = Children()
-        self._transactions = Transactions(self._pool, self._children.check_open)
+        self._all_transactions: Transactions | None = None  # from the first transaction on
         self._end = Once()
         self._backend = admin
-        self.admin = AsyncAdmin(self._admin_backend)
+        self._admin: AsyncAdmin | None = None  # from its first use on
 
     @property
     def service_url(self) -> str:
@@ -159,6 +154,8 @@ class AsyncClient:
         Raises NotFoundError, ProducerBusyError, ConnectError, TimeoutError, InvalidArgumentError (SchemaError: the
         schema is incompatible with the topic's).
         """
+        from engine.client.produce.producer import AsyncProducer
+
         check_properties(properties)
         options = ProducerOptions(
             name=name,
@@ -207,6 +204,9 @@ class AsyncClient:
         Raises NotFoundError, ConsumerBusyError (SubscriptionKindError: queue consumers hold the subscription),
         ConnectError, TimeoutError, InvalidArgumentError.
         """
+        from engine.client.consume.stream_consumer import AsyncStreamConsumer
+        from engine.client.topic.topic_list import chosen
+
         check_name(subscription, "subscription name")
         more: dict[str, Any] = {"schema": schema, "on_corrupt": on_corrupt, "create_topic": create}
         options = self._consumer_options(name, subscription, initial_position, receive_queue_size, **more)
@@ -215,6 +215,8 @@ class AsyncClient:
         if isinstance(topics, TopicName):
             consumer = make(topics, options)
             return await self._started(consumer, consumer.start)
+        from engine.client.many.multi import AsyncMultiStreamConsumer
+
         several = AsyncMultiStreamConsumer[Any](self._pool, topics, options, make)
         return await self._started(several, several.start)
 
@@ -253,6 +255,9 @@ class AsyncClient:
 
         Raises as stream_consumer.
         """
+        from engine.client.consume.queue_consumer import AsyncQueueConsumer
+        from engine.client.topic.topic_list import chosen
+
         check_name(subscription, "subscription name")
         more: dict[str, Any] = {
             "schema": schema,
@@ -267,6 +272,8 @@ class AsyncClient:
         if isinstance(topics, TopicName):
             consumer = make(topics, options)
             return await self._started(consumer, consumer.start)
+        from engine.client.many.multi import AsyncMultiQueueConsumer
+
         several = AsyncMultiQueueConsumer[Any](self._pool, topics, options, make, dead_letter)
         return await self._started(several, several.start)
 
@@ -294,6 +301,8 @@ class AsyncClient:
         Raises NotFoundError, ConsumerBusyError (SubscriptionKindError: stream consumers hold that name), ConnectError,
         TimeoutError, InvalidArgumentError.
         """
+        from engine.client.consume.checkpoint_consumer import AsyncCheckpointConsumer
+
         if start is not None and not isinstance(start, Checkpoint):
             raise InvalidArgumentError(f"start must be an engine.Checkpoint, got {type(start).__name__}")
         more: dict[str, Any] = {"schema": schema, "on_corrupt": on_corrupt, "group": group, "create_topic": create}
@@ -311,6 +320,8 @@ class AsyncClient:
         """The topics of a "tenant/namespace", sorted, that have all of `properties`, and whose own name the RE2
         `pattern` matches as a whole. Raises ConnectError, TimeoutError, InvalidArgumentError.
         """
+        from engine.client.topic.topic_list import TopicQuery, list_topics
+
         self._children.check_open()
         return await list_topics(self._pool, TopicQuery(namespace, properties or None, pattern))
 
@@ -325,11 +336,15 @@ class AsyncClient:
 
         Raises as list_topics().
         """
+        from engine.client.topic.topic_list import AsyncTopicWatch, TopicQuery
+
         watch = AsyncTopicWatch(self._pool, TopicQuery(namespace, properties or None, pattern))
         return await self._started(watch, watch.start)
 
     async def topic_exists(self, topic: str) -> bool:
         """Whether the topic exists; it is not created. Raises ConnectError, TimeoutError, InvalidArgumentError."""
+        from engine.client.topic.session import TopicSession
+
         self._children.check_open()
         session = TopicSession(self._pool, TopicName.parse(topic))
         try:
@@ -366,6 +381,14 @@ class AsyncClient:
         """
         return self._transactions.join(id, attempt)
 
+    @property
+    def _transactions(self) -> Transactions:
+        if self._all_transactions is None:
+            from engine.client.transact.transaction import Transactions
+
+            self._all_transactions = Transactions(self._pool, self._children.check_open)
+        return self._all_transactions
+
     def _consumer_options(
         self, name: str | None, subscription: str | None, initial_position: str, queue_size: int | Literal["auto"], *,
         schema: object,
@@ -391,6 +414,8 @@ class AsyncClient:
 
         Raises NotFoundError, ConnectError, TimeoutError, InvalidArgumentError.
         """
+        from engine.client.ranges.topic_view import AsyncTopicView
+
         view = AsyncTopicView(self._pool, TopicName.parse(topic), self._make_name("view"))
         return await self._started(view, view.start)
 
@@ -417,6 +442,8 @@ class AsyncClient:
 
         Raises NotFoundError, ConnectError, TimeoutError; InvalidArgumentError, also for a range beyond a segment's end.
         """
+        from engine.client.ranges.range_reader import AsyncRangeReader, ReadPlan, check_keys, check_ranges
+
         plan = ReadPlan(check_ranges(ranges), buckets, check_keys(keys), skip_deleted)
         options = ConsumerOptions(
             name=self._make_name("consumer"),
@@ -450,6 +477,9 @@ class AsyncClient:
         Raises NotFoundError, also where retention has deleted messages behind a Checkpoint; ConnectError, TimeoutError,
         InvalidArgumentError (SchemaError: the schema cannot read the topic's), UnsupportedError without pyarrow.
         """
+        from engine.client.ranges.table_columns import TableColumns
+        from engine.client.ranges.topic_reader import AsyncTopicReader, learn_schemas, place_of, plan_between
+
         places, values = (place_of("start", start), place_of("end", end)), Schema.of(schema)
         check_choice("on_corrupt", on_corrupt, ON_CORRUPT)
         table = TableColumns(values, columns)
@@ -467,6 +497,20 @@ class AsyncClient:
         return await self._children.start(made, start)
 
     # -- admin -----------------------------------------------------------------------------------------------
+
+    @property
+    def pool(self) -> Pool:
+        """Its connections to brokers."""
+        return self._pool
+
+    @property
+    def admin(self) -> AsyncAdmin:
+        """What operators do with topics, subscriptions and segments."""
+        if self._admin is None:
+            from engine.client.admin.admin import AsyncAdmin
+
+            self._admin = AsyncAdmin(self._admin_backend)
+        return self._admin
 
     async def _admin_backend(self) -> AdminBackend:
         """The one given, or HTTP to the address the broker named in its handshake."""
@@ -515,10 +559,12 @@ class AsyncClient:
             self._pool.sever()
             return
         try:
-            await self._transactions.close()
+            if self._all_transactions is not None:
+                await self._all_transactions.close()
             await self._children.close()
         finally:
-            await self.admin.close()
+            if self._admin is not None:
+                await self._admin.close()
             await self._pool.close()
 
     def __repr__(self) -> str:

@@ -11,8 +11,7 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
-
-from typing_extensions import Buffer
+from typing import TYPE_CHECKING
 
 from engine._native.serve import log
 from engine._native.serve.log import Claim
@@ -43,6 +42,9 @@ from engine.storage.file.retention import OLDEST, Limits, ages_of, delete_files,
 from engine.storage.file.tail import Piece
 from engine.storage.reader import Reader, Stretch
 from engine.storage.waiting import Waiters
+
+if TYPE_CHECKING:
+    from typing_extensions import Buffer
 
 _log = logging.getLogger("engine.storage")
 

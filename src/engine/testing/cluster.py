@@ -147,7 +147,7 @@ class SimBroker:
         process, handle = self.process, self._handle
         self.process = self.broker = self.metadata = self.workers = self._handle = None
         if handle is not None:
-            # A local store ends its sessions with the process; a shared one, when it has heard nothing for a while.
+            # A local store ends its sessions with the process; a shared one, when it has received nothing for a while.
             handle.abandon(None if self._cluster.disk is not None else 0.0)
         if process is not None:
             self._cluster.stuck += await process.kill()

@@ -172,11 +172,11 @@ class SocketStream(asyncio.BufferedProtocol):
         transport = self._transport
         return self._gathered_bytes + (0 if transport is None or self._lost else transport.get_write_buffer_size())
 
-    def when_taken(self, tell: Callable[[], object]) -> None:
-        """Call `tell()` once the system has taken all that is queued now, or the connection has ended."""
+    def when_taken(self, callback: Callable[[], object]) -> None:
+        """Call `callback()` once the system has taken all that is queued now, or the connection has ended."""
         if self._taken is None:
             self._taken = Taken(lambda: self.bytes_sent - self.unsent_bytes)
-        self._taken.add(self.bytes_sent, tell)
+        self._taken.add(self.bytes_sent, callback)
         if self._lost:
             self._taken.end()
 

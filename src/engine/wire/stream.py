@@ -80,8 +80,8 @@ class FrameStream(Protocol):
     def compact(self) -> None:
         """Hold no more memory than half a received frame needs. For connections that went quiet."""
 
-    def when_taken(self, tell: Callable[[], object]) -> None:
-        """Call `tell()` once all that is queued now was given to the system, or the stream has ended; never at once."""
+    def when_taken(self, callback: Callable[[], object]) -> None:
+        """Call it once all that is queued now was given to the system, or the stream has ended; never at once."""
 
     def pause_reading(self) -> None:
         """Deliver no more frames until resume_reading(); the peer's writes back up."""

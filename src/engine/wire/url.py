@@ -10,6 +10,7 @@ from engine.errors import InvalidArgumentError
 SCHEME = "engine"
 UNIX_SCHEME = "engine+unix"
 DEFAULT_PORT = 6650
+WILDCARDS = ("0.0.0.0", "::", "")  # hosts that mean all interfaces of this machine
 _FORM = "write engine://host:port"
 
 

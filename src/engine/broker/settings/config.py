@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import difflib
 import logging
 import re
 from collections.abc import Callable, Mapping
@@ -138,7 +137,7 @@ class BrokerConfig:
     balance_enabled: bool = True  # an elected broker moves segments from loaded brokers to others
     balance_interval: float = 30.0  # between two rounds
     balance_guard: float = 0.2  # nothing moves while all brokers are within this part of the mean load
-    balance_cooldown: float = 300.0  # a segment stays with a new owner for so long
+    balance_cooldown: float = 600.0  # a segment stays with a new owner for so long
     balance_moves_max: int = 4  # in one round
     drain_timeout: float = 20.0  # a broker that closes hands its segments over for at most this long; 0: not at all
 
@@ -323,6 +322,8 @@ def _from_environment(environment: Mapping[str, str]) -> dict[str, Any]:
 
 
 def _refuse_near(name: str, key: str) -> None:
+    import difflib
+
     near = [ENVIRONMENT_PREFIX + match.upper() for match in difflib.get_close_matches(key, _FIELDS, cutoff=0.8)]
     if near:
         raise InvalidConfigurationError(f"{name} in the environment is no setting; {' or '.join(near)} is")

@@ -5,15 +5,11 @@ from __future__ import annotations
 import asyncio
 import ipaddress
 import ssl
-from collections.abc import Callable, Collection
 from typing import Protocol
-
-from aiohttp import web
-from aiohttp.typedefs import Handler, Middleware
 
 from engine.broker.settings.attempts import PENDING_MAX, Attempts
 from engine.broker.settings.tls import Certified, tls_context
-from engine.broker.settings.tokens import Guarded, bearer_token
+from engine.broker.settings.tokens import Guarded
 from engine.clock import Clock
 from engine.errors import InvalidConfigurationError
 
@@ -46,21 +42,6 @@ class Doors:
             return
         for context in self._contexts:
             context.load_cert_chain(config.tls_cert, config.tls_key)
-
-    def only_with_token(self, config: Callable[[], Guarded], open_paths: Collection[str]) -> Middleware:
-        """Refuse a request without the token, unless it is for one of `open_paths`."""
-
-        @web.middleware
-        async def check(request: web.Request, handler: Handler) -> web.StreamResponse:
-            if request.path not in open_paths:
-                token = bearer_token(request.headers.get("Authorization"))
-                refusal = self.attempts.refusal(config(), token, request.remote)
-                if refusal is not None:
-                    await asyncio.sleep(refusal.delay)
-                    raise refusal.error
-            return await handler(request)
-
-        return check
 
 
 async def check_exposed(host: str, config: Exposed) -> None:

@@ -261,7 +261,7 @@ class ConsumerOptions:
         return RECEIVE_QUEUE_MESSAGES if self.receive_queue_size == AUTO else self.receive_queue_size
 
     @property
-    def window_told(self) -> int | None:
+    def announced_window(self) -> int | None:
         """What FLOW says at first: the broker may send whole blocks, where the number is not fixed."""
         return RECEIVE_QUEUE_MESSAGES if self.receive_queue_size == AUTO else None
 

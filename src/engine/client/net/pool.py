@@ -78,6 +78,11 @@ class Pool:
         connection = self._connections.get(url)
         return connection is not None and connection.lost is None
 
+    @property
+    def connections(self) -> list[Connection]:
+        """Those that get() returns, one for each broker."""
+        return list(dict.fromkeys(self._connections.values()))
+
     def connected_urls(self) -> list[str]:
         """The URLs for which get() returns a connection at once."""
         return [url for url, connection in self._connections.items() if connection.lost is None]
@@ -199,7 +204,7 @@ class Pool:
         await self.tasks.close()
         for url in list(self._attempts):  # whose tasks were cancelled before their first step
             self._failed(url, asyncio.CancelledError())
-        connections = list(dict.fromkeys((*self._connections.values(), *self._aside)))
+        connections = list(dict.fromkeys((*self.connections, *self._aside)))
         self._connections, self._aside = {}, []
         for connection in connections:
             connection.close()
