@@ -13,6 +13,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import TypeVar
 
 from engine.aio.backoff import RetryDelay
+from engine.aio.shielded import shielded
 from engine.aio.tasks import Supervisor
 from engine.client.base.memory import ClientMemory
 from engine.client.base.options import ClientOptions
@@ -81,7 +82,7 @@ class Pool:
         if connection is not None and connection.lost is None:
             return connection
         self.check_open()
-        return await asyncio.shield(self._begin(url or self._anywhere()))
+        return await shielded(self._begin(url or self._anywhere()))
 
     def _anywhere(self) -> str:
         """The only URL where a broker may be; _ANY where there are several."""
