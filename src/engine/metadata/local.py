@@ -111,6 +111,14 @@ class LocalStore(ABC):
         if self._closed:
             raise AlreadyClosedError("the metadata store is closed")
 
+    @property
+    def newest(self) -> LocalStore:
+        return self
+
+    @property
+    def mirror(self) -> LocalStore:
+        return self
+
     async def get(self, key: str) -> Record | None:
         self._check_open()
         row = self._table.rows.get(key)
