@@ -30,7 +30,7 @@ ANY = Expected.ANY
 ABSENT = Expected.ABSENT
 
 
-class Stat(msgspec.Struct, frozen=True, gc=False):
+class Stat(msgspec.Struct, frozen=True, gc=False, array_like=True):
     """Facts about one record. Times are wall-clock milliseconds. `session`: the owner of an ephemeral, or None."""
 
     version: int
@@ -39,7 +39,7 @@ class Stat(msgspec.Struct, frozen=True, gc=False):
     session: int | None = None
 
 
-class Record(msgspec.Struct, frozen=True, gc=False):
+class Record(msgspec.Struct, frozen=True, gc=False, array_like=True):
     """One key, its value and its facts."""
 
     key: str
@@ -55,7 +55,7 @@ class EventKind(enum.Enum):
     SNAPSHOT_END = "snapshot_end"
 
 
-class Event(msgspec.Struct, frozen=True, gc=False):
+class Event(msgspec.Struct, frozen=True, gc=False, array_like=True):
     """One change. Events of a key arrive in version order; several may collapse into the last (semantics 37).
 
     `version`: the store-wide version of the change. Pass the last one seen to `watch` to resume.
@@ -98,6 +98,10 @@ class Session(Protocol):
 
 class Watch(Protocol):
     """A running watch."""
+
+    @property
+    def resumed(self) -> bool:
+        """Whether it goes on behind the version that it was given; otherwise it starts with a snapshot."""
 
     def __aiter__(self) -> AsyncIterator[Event]:
         """The events. The iteration ends when the watch or the store is closed."""

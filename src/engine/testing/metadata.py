@@ -207,6 +207,7 @@ class _SlowWatch:
         self._store = store
         self._inner = inner
         self._broken = False
+        self.resumed = inner.resumed
 
     async def __aiter__(self) -> AsyncIterator[Event]:
         """The events, late. Raises StorageError behind break_off()."""
