@@ -561,6 +561,8 @@ class RemoteMetadataStore:
     async def end_session(self, session: RemoteSession) -> None:
         """End a session. Where the service cannot be reached, it expires there."""
         self._sessions.pop(session, None)
+        if self._closed:
+            return  # close() has ended it
         await self._ask(EndSession(self._next_id(), session.id), Opened)
 
     # -- the end ---------------------------------------------------------------------------------------------------

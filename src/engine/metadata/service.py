@@ -608,7 +608,7 @@ class ServedConnection:
         self._out.append(answer)
         if not self._due:
             self._due = True
-            asyncio.get_running_loop().call_soon(self._flush)
+            asyncio.get_running_loop().call_soon(self._flush_soon)
         if isinstance(answer, Got):
             size = _size(answer.record)
         self._grown(size)
@@ -617,6 +617,10 @@ class ServedConnection:
         self._out_size += size
         if self._out_size >= _ANSWER_SIZE:
             self._send()
+
+    def _flush_soon(self) -> None:
+        """Events of a write reach their watch a turn behind its answer, and go in the same frame."""
+        asyncio.get_running_loop().call_soon(self._flush)
 
     def _flush(self) -> None:
         self._due = False
