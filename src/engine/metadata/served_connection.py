@@ -1,4 +1,4 @@
-"""`ServedConnection`: the service's end of a client's connection: requests begin in order, and are answered as they end.
+"""`ServedConnection`: the service's end of a client's connection: requests begin in order, are answered as they end.
 
 Memory is bounded for slow clients: events that a client does not take collapse in the store's own watches, per key, and
 its requests are not read while its answers wait.
@@ -63,6 +63,7 @@ from engine.metadata.store import (
     Stat,
 )
 from engine.metadata.store import Watch as StoreWatch
+from engine.metadata.watches import TableWatch
 from engine.wire.commands import Header, Metadata
 from engine.wire.stream import FrameStream
 
@@ -385,7 +386,7 @@ class ServedConnection:
         else:
             watch = self._store.watch_index(request.index, request.start, request.end)
         self._watches[ident] = watch
-        self._answer(Watching(ident, watch.resumed))
+        self._answer(Watching(ident, isinstance(watch, TableWatch) and watch.resumed))
         self._spawn(self._reports, self._report(ident, watch))
 
     def _unwatch(self, request: Unwatch) -> None:
