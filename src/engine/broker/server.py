@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from engine.aio.bag import Bag
+from engine.aio.forked import close_when_forked
 from engine.aio.loop_lag import LoopLag
 from engine.aio.semaphore import PoolStatistics
 from engine.aio.tasks import Supervisor
@@ -18,6 +19,7 @@ from engine.broker.admin.rest import AdminServer
 from engine.broker.admin.service import AdminService
 from engine.broker.assembly import Foundation, Parts, build, storage_config
 from engine.broker.cluster.broker_calls import BrokerCalls
+from engine.broker.cluster.joinable import Joinable
 from engine.broker.cluster.membership import Membership
 from engine.broker.hosting.open_segments import OpenSegments
 from engine.broker.hosting.open_subscriptions import OpenSubscriptions
@@ -33,6 +35,7 @@ from engine.broker.session.keepalive import KeepAlive
 from engine.broker.settings.config import BrokerConfig
 from engine.broker.settings.current import CurrentConfig
 from engine.broker.settings.doors import Doors, check_exposed
+from engine.broker.upkeep.cluster_parts import ClusterParts
 from engine.broker.upkeep.stocktaking import Stocktaking
 from engine.broker.upkeep.transaction_sweep import TransactionSweep
 from engine.broker.upkeep.unexplained import check_explained
@@ -50,6 +53,7 @@ from engine.storage.disk.memory import MemoryDisk
 from engine.storage.disk.metadata_commits import NativeCommits
 from engine.storage.disk.workers import NativeWorkers
 from engine.storage.store import SegmentStore
+from engine.wire import unix
 from engine.wire.chunks import ChunkPool
 from engine.wire.stream import Connector, FrameStream
 from engine.wire.tcp import listen
@@ -57,6 +61,7 @@ from engine.wire.url import format_url
 
 if TYPE_CHECKING:
     import random
+    from socket import socket
 
 log = logging.getLogger(__name__)
 
@@ -83,10 +88,12 @@ class Broker:
         executor: Workers | Submits | None = None,
         rng: random.Random | None = None,
         connector: Connector | None = None,
+        joinable: Joinable | None = None,
     ) -> None:
         """`metadata`: may be shared, with the data directory; then every broker's config names its service_url.
 
-        `connector`: opens connections to the other brokers; default: TCP.
+        `connector`: opens connections to the other brokers; default: TCP. `joinable`: other processes may
+        join the data directory, whose metadata store is its own.
         """
         self.current = CurrentConfig(config or BrokerConfig())
         self.current.follow(self._configured)
@@ -100,6 +107,7 @@ class Broker:
         self.doors = Doors(self.clock)
         self._data = Path(data)
         self._disk: Disk = disk or OsDisk()
+        self.joinable = joinable
         self._rng = rng
         self._metadata = metadata
         self._connector = connector
@@ -114,7 +122,7 @@ class Broker:
         self._parts: Parts | None = None
         self._pool = ChunkPool()
         self.memory.half_frames = HalfFrames(self._pool, self.connections, self.config.receive_buffers_max)
-        self._servers: list[asyncio.Server] = []
+        self._servers: list[asyncio.Server | unix.UnixListener] = []
         self.up_since = 0.0  # the loop's time
         self._keep_alive = KeepAlive(
             self.connections,
@@ -125,6 +133,7 @@ class Broker:
         self._emptied: asyncio.Event = asyncio.Event()
         self._received = 0
         self._running = False
+        self._ending = False  # close() was called
         self._closed = False
 
     # -- its parts, from start() on ----------------------------------------------------------------------------------
@@ -185,6 +194,11 @@ class Broker:
         return self.parts.dynamic
 
     @property
+    def cluster(self) -> ClusterParts:
+        """Handovers, draining, balance."""
+        return self.parts.cluster
+
+    @property
     def admin(self) -> AdminService:
         return self.parts.admin
 
@@ -209,7 +223,7 @@ class Broker:
 
         Connections are accepted from now on.
         """
-        if self._closed or self._running:
+        if self._ending or self._running:
             raise AlreadyClosedError("a broker starts once; make a new one")
         try:
             await self._open()
@@ -218,6 +232,7 @@ class Broker:
                 await self._parts.members.close()
             await self._release()
             raise
+        close_when_forked(self)
         self._running, self.up_since = True, asyncio.get_running_loop().time()
         self._keep_alive.start()
         log.info("broker on %s started", self._data, extra={"data": str(self._data)})
@@ -275,7 +290,8 @@ class Broker:
         if not path.exists():  # checked before a new one is made, which would block restoring the correct one
             nothing = MemoryMetadataStore(self.clock)
             await check_explained(self._segment_store(nothing, executor), nothing, str(self._data))
-        return await SqliteMetadataStore.open(path, clock=self.clock, native=NativeCommits)
+        lock = None if self.joinable is None else self.joinable.lock
+        return await SqliteMetadataStore.open(path, clock=self.clock, native=NativeCommits, lock=lock)
 
     def _make_directory(self) -> None:
         try:
@@ -294,10 +310,14 @@ class Broker:
     async def close(self) -> None:
         """Refuse further requests, write everything out, close. Idempotent.
 
-        Received messages that are durable by then are acknowledged.
+        Where other brokers are there, they get its segments before, for at most `drain_timeout` seconds. Received
+        messages that are durable by then are acknowledged.
         """
-        if self._closed:
+        if self._ending:
             return
+        self._ending = True
+        if self._running and self.config.drain_timeout:
+            await self.cluster.draining.finish(self.config.drain_timeout)
         self._closed = True
         for server in self._servers:
             server.close()
@@ -309,6 +329,7 @@ class Broker:
             connection.hold(Pause.CLOSING)
         if self._running:
             await self.tasks.close()
+            await self.cluster.draining.close()
             await self.dynamic.close()
             await self.service.close()
             await self.members.close_segments()
@@ -433,6 +454,23 @@ class Broker:
         log.info("serving clients on %s", format_url(*address), extra={"url": format_url(*address)})
         return address[0], address[1]
 
+    async def serve_unix(self, path: str) -> str:
+        """Listen on a Unix socket for processes of this user, which need no token; its URL. Raises ConnectError."""
+        frames = self.config.frame_size_max
+        listener = await unix.listen(path, self.accept_local, pool=self._pool, frame_size_max=frames)
+        self._servers.append(listener)
+        return listener.url
+
+    async def serve_socket(self, sock: socket, url: str) -> None:
+        """Serve one connection from within this process, over a connected pair of Unix sockets."""
+        await unix.adopt(sock, self.accept_local, pool=self._pool, url=url, frame_size_max=self.config.frame_size_max)
+
+    def descriptors(self) -> list[int]:
+        """Of the sockets that it listens on."""
+        admin = self.addresses.admin_server
+        sockets = [sock for server in self._servers for sock in server.sockets]
+        return [sock.fileno() for sock in (*sockets, *(() if admin is None else admin.sockets))]
+
     async def serve_admin(self, host: str, port: int) -> tuple[str, int]:
         """Serve the admin API over HTTP; the address. Raises what serve() raises.
 
@@ -444,7 +482,8 @@ class Broker:
         return await server.listen(host, port, self.doors.tls(self.config))
 
     def _serving_since(self) -> float | None:
-        return self.up_since if self.addresses.reachable else None
+        may_return = self.addresses.reachable or (self.joinable is not None and self.joinable.succeeds)
+        return self.up_since if may_return else None
 
     # -- housekeeping ----------------------------------------------------------------------------------------------
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import socket
 import ssl
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 from aiohttp import web
@@ -68,6 +69,11 @@ class HttpDoor:
         self.scheme = "http"
         self.host = ""
         self.port = 0
+
+    @property
+    def sockets(self) -> Sequence[socket.socket]:
+        """Those that listen."""
+        return () if self._server is None else self._server.sockets
 
     async def listen(self, host: str, port: int, tls: ssl.SSLContext | None = None) -> tuple[str, int]:
         """Serve; returns (host, port), the port chosen for 0. Raises ConnectError."""

@@ -100,7 +100,8 @@ class AsyncProducer(Generic[T_contra]):
         """
         if _get_running_loop() is not self._loop:
             return self._starting.later(
-                lambda: self.send(
+                partial(  # a lambda's cells would cost every call
+                    self.send,
                     value,
                     key=key,
                     properties=properties,
@@ -115,27 +116,19 @@ class AsyncProducer(Generic[T_contra]):
         try:
             if self._outbox.failure is not None:
                 raise self._outbox.failure
-            if self._encode is not None:
-                value = self._encode(value)
-            what: tuple[Any, ...] = (
-                value,
-                key,
-                properties,
-                event_time,
-                sequence_id,
-                future,
-                deliver_at,
-                deliver_after,
-                transaction,
-            )
-            if self._line:
-                self._line.join(future, lambda: self._add(what))
-            else:
-                self._batcher.add(*what)
+            data: Any = value if self._encode is None else self._encode(value)
+            if not self._line.calls:
+                self._batcher.add(
+                    data, key, properties, event_time, sequence_id, future, deliver_at, deliver_after, transaction
+                )
+                return Started(future)
         except QueueFullError:
-            self._line.join(future, lambda: self._add(what))
+            pass  # it waits in line
         except Exception as e:
             future.set_exception(e)
+            return Started(future)
+        what = (data, key, properties, event_time, sequence_id, future, deliver_at, deliver_after, transaction)
+        self._line.join(future, partial(self._add, what))
         return Started(future)
 
     def _add(self, what: tuple[Any, ...]) -> bool:
@@ -428,6 +421,11 @@ class AsyncProducer(Generic[T_contra]):
             await self._outbox.release()
             if self.on_closed is not None:
                 self.on_closed(self)
+
+    @property
+    def closed(self) -> bool:
+        """Whether close() was called, here or on its client."""
+        return self._closed
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.name!r} of {self._topic}{' (closed)' if self._closed else ''}>"
