@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import random
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable
 from pathlib import Path
 from typing import Any
 
@@ -24,8 +23,9 @@ from engine.metadata import protocol
 from engine.metadata.memory import MemoryMetadataStore
 from engine.metadata.remote import RemoteMetadataStore
 from engine.metadata.sqlite import SqliteMetadataStore
-from engine.metadata.store import ABSENT, ANY, Append, ConflictError, EventKind, OutcomeUnknownError, Put
+from engine.metadata.store import ABSENT, Append, ConflictError, EventKind, OutcomeUnknownError, Put
 from engine.wire.commands import Metadata, Ping
+from tests.kit.peer import until
 from tests.metadata.served import TRANSPORTS, Served
 
 PUT, DELETE, END = EventKind.PUT, EventKind.DELETE, EventKind.SNAPSHOT_END
@@ -70,12 +70,6 @@ def gated(served: Served) -> Gated:
     return served.store
 
 
-async def until(done: Callable[[], bool]) -> None:
-    async with asyncio.timeout(BOUND_S):
-        while not done():
-            await asyncio.sleep(0.001)
-
-
 async def take(watch: Any, count: int) -> list[tuple[EventKind, str]]:
     events = [await asyncio.wait_for(anext(aiter(watch)), BOUND_S) for _ in range(count)]
     return [(event.kind, event.key) for event in events]
@@ -84,7 +78,9 @@ async def take(watch: Any, count: int) -> list[tuple[EventKind, str]]:
 # -- connections that break --------------------------------------------------------------------------------------------
 
 
-async def test_a_write_in_flight_over_a_loss_is_unknown_and_reading_back_shows_what_became_of_it(served: Served) -> None:
+async def test_a_write_in_flight_over_a_loss_is_unknown_and_reading_back_shows_what_became_of_it(
+    served: Served,
+) -> None:
     client, store = await served.client(), gated(served)
     store.gate.clear()
     writing = [asyncio.ensure_future(client.put(f"/{i}", b"v", ABSENT)) for i in range(3)]
@@ -172,8 +168,7 @@ async def test_a_watch_goes_on_over_lost_connections_and_misses_nothing(served: 
     await other.put("/w/1", b"", indexes={"i": "a"})
     await other.put("/w/2", b"", indexes={"i": "b"})
     assert await take(watch, 2) == await take(by_index, 2) == [(PUT, "/w/1"), (PUT, "/w/2")]
-    served.cut()
-    await until(lambda: not client.connected)
+    served.cut()  # what follows is done before anything else runs
     await served.store.delete("/w/1")
     await served.store.put("/w/3", b"", indexes={"i": "a"})
     assert by_key(await take(watch, 2)) == by_key(await take(by_index, 2)) == [(DELETE, "/w/1"), (PUT, "/w/3")]
@@ -203,24 +198,29 @@ async def test_a_watch_whose_changes_the_store_forgot_reports_the_difference(uni
 
 
 async def test_a_watch_that_was_cut_off_in_its_snapshot_has_one_snapshot(unix: Served) -> None:
-    for i in range(300):
-        await unix.store.put(f"/w/{i:03d}", b"")
+    keys = [f"/w/{i:04d}" for i in range(2_000)]
+    for key in keys:
+        await unix.store.put(key, bytes(4_096))  # more than buffers on the way hold
     client = await unix.client()
     watch = client.watch("/w/")
-    await take(watch, 10)
+    seen = dict.fromkeys(key for _, key in await take(watch, 10))
+    assert list(seen) == keys[:10]
+    link = client._link
+    assert link is not None
+    link.stream.pause_reading()
     unix.cut()
-    await until(lambda: not client.connected)
-    await unix.store.delete("/w/005")
-    await unix.store.delete("/w/200")
-    seen: dict[str, EventKind] = {}
-    while True:
+    await unix.store.delete(keys[5])
+    await unix.store.delete(keys[1_999])
+    link.stream.resume_reading()  # what is on its way, and then the end
+    last: dict[str, EventKind] = {}
+    while END not in last.values():
         ((kind, key),) = await take(watch, 1)
-        if kind is END:
-            break
-        seen[key] = kind
-    shown = {key for key, kind in seen.items() if kind is PUT}
-    assert seen["/w/005"] is DELETE
-    assert shown | {f"/w/{i:03d}" for i in range(10)} == {f"/w/{i:03d}" for i in range(300)} - {"/w/200"} | {"/w/005"}
+        assert (kind, key) != (PUT, keys[1_999])
+        last[key] = kind
+    assert last[keys[5]] is DELETE
+    assert {key for key, kind in last.items() if kind is PUT} == set(keys[10:1_999])
+    await unix.store.put("/w/0000", b"behind it")
+    assert await take(watch, 1) == [(PUT, "/w/0000")]
 
 
 # -- slow readers, floods, garbage ------------------------------------------------------------------------------------
@@ -350,10 +350,10 @@ async def test_an_error_of_the_store_reaches_the_writer_with_its_type(served: Se
     client, store = await served.client(), gated(served)
     for failure in (StorageError("the disk"), OutcomeUnknownError("the commit")):
         store.failure = failure
-        with pytest.raises(type(failure), match=str(failure)):
+        with pytest.raises(type(failure), match="the "):
             await client.put("/a", b"")
     store.failure = None
-    with pytest.raises(InvalidArgumentError, match="Unicode|text"):
+    with pytest.raises(InvalidArgumentError, match="text"):
         await client.get("\ud800")
     with pytest.raises(InvalidArgumentError):
         await client.put("/a", b"", 1 << 70)
@@ -408,9 +408,14 @@ async def test_the_mirror_has_own_writes_at_once_and_those_of_others_soon(served
 
 
 async def until_value(client: RemoteMetadataStore, key: str, value: bytes) -> None:
-    async with asyncio.timeout(BOUND_S):
-        while (record := await client.mirror.get(key)) is None or record.value != value:
-            await asyncio.sleep(0.001)
+    watch = client.watch(key)
+    async for event in watch:
+        if event.record is not None and event.record.value == value:
+            break
+    watch.close()
+    record = await client.mirror.get(key)
+    assert record is not None
+    assert record.value == value, "what a watch has reported"
 
 
 async def test_a_kept_record_is_read_without_the_service(unix: Served, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -449,9 +454,9 @@ async def test_nothing_is_kept_over_a_lost_connection(served: Served) -> None:
     client = await served.client()
     await served.store.put("/a", b"1")
     await client.mirror.get("/a")
-    served.cut()
-    await until(lambda: not client.connected)
+    served.cut()  # what follows is done before anything else runs
     await served.store.put("/a", b"2")
+    await client.get("/another")  # over the next connection
     assert (await client.mirror.get("/a")).value == b"2"  # type: ignore[union-attr]
 
 
@@ -509,7 +514,6 @@ async def test_d1_a_service_that_dies_comes_back_on_its_file(tmp_path: Path) -> 
         await served.store.close()
         store = await opened()
         await store.put("/w/2", b"")
-        served.service.sessions.adopt()
         await served.restart(store)
         assert await take(watch, 1) == [(PUT, "/w/2")]
         await session.refresh()
@@ -517,9 +521,3 @@ async def test_d1_a_service_that_dies_comes_back_on_its_file(tmp_path: Path) -> 
         await client.put("/mine2", b"", session=session)
         new = await client.session(5.0)
         assert new.id not in (session.id, lost.id)
-
-
-def test_random_ids_are_drawn_from_the_generator_that_was_given() -> None:
-    draws = [random.Random(i).getrandbits(63) for i in range(3)]
-    assert len(set(draws)) == 3
-    assert ANY is not ABSENT
