@@ -1,5 +1,6 @@
-"""One random life of a metadata server and its clients: it dies, is suspended, commits slowly, answers late; connections
-break, hosts are cut off, clients are suspended. What each client is told is compared with the records themselves.
+"""One random life of a metadata server and its clients: it dies, is suspended, commits slowly, answers late.
+
+Connections break, hosts are cut off, clients are suspended. What each is told is compared with the records themselves.
 
 The judge knows every change of the records, in order, with the time at which it became visible:
 

@@ -186,6 +186,7 @@ class SimCluster:
         if served:
             server_rng = self.rng("metadata server")
             self.metadata_server = SimMetadataServer(self.network, self.metadata, self.clock, server_rng)
+            self.metadata_server.session_timeout_max = config.session_timeout
             self.metadata_server.start()
         self.history = History(loop.time)
         self.brokers: dict[str, SimBroker] = {}

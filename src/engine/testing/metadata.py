@@ -10,6 +10,7 @@ from weakref import WeakSet
 
 from engine.errors import StorageError
 from engine.errors import TimeoutError as EngineTimeoutError
+from engine.metadata.local import LocalSession
 from engine.metadata.store import (
     ANY,
     Append,
@@ -204,7 +205,9 @@ class _FarSession:
         self._deadline = self._seen_from(asked)
 
     def _seen_from(self, asked: float) -> float:
-        """The store counts from when it was asked, the holder from before the request left."""
+        """The store counts from when it was asked, the holder from before the request left, as it does elsewhere."""
+        if not isinstance(self._inner, LocalSession):
+            return self._inner.deadline
         return self._inner.deadline - (asyncio.get_running_loop().time() - asked)
 
     @property
