@@ -126,7 +126,7 @@ AT_ONCE = 64
 
 async def put_seconds(store: MetadataStore, at_once: int) -> float:
     """Seconds for one put, of so many at a time."""
-    rounds = max(PUTS // at_once, 1)
+    rounds = PUTS if at_once == 1 else BURSTS
     started = time.perf_counter()
     for turn in range(rounds):
         await asyncio.gather(*(store.put(key(turn * at_once + i), RECORD) for i in range(at_once)))
