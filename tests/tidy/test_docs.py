@@ -13,13 +13,14 @@ from pathlib import Path
 import click
 import pytest
 
+import engine
+from tests.kit.pages import programs
 from tests.tidy.source_tree import ROOT, files, relative
 from tests.tidy.spark_marks import SPARK_MARKS
 
 PAGES = files(".md")
 
 _LINK = re.compile(r"(?<!!)\[[^\]]*\]\((?P<target>[^)\s]+)\)")
-CODE = re.compile(r"^```python\n(?P<code>.*?)^```", re.DOTALL | re.MULTILINE)
 _FENCE = re.compile(r"^```.*?^```", re.DOTALL | re.MULTILINE)
 
 
@@ -47,9 +48,9 @@ def test_links_lead_somewhere():
 def examples() -> Iterator[pytest.ParameterSet]:
     """Every Python example of every page, named by its page and its number there."""
     for page in PAGES:
-        for number, match in enumerate(CODE.finditer(page.read_text()), 1):
-            marks = SPARK_MARKS if "pyspark" in match["code"] else ()
-            yield pytest.param(relative(page), match["code"], id=f"{relative(page)}-{number}", marks=marks)
+        for number, code in enumerate(programs(page), 1):
+            marks = SPARK_MARKS if "pyspark" in code else ()
+            yield pytest.param(relative(page), code, id=f"{relative(page)}-{number}", marks=marks)
 
 
 @pytest.mark.parametrize(("page", "code"), list(examples()))
@@ -59,6 +60,8 @@ def test_examples_run(page: str, code: str, tmp_path: Path, monkeypatch: pytest.
     example = types.ModuleType("example")  # dataclasses look their module up
     monkeypatch.setitem(sys.modules, "example", example)
     exec(compile(code, page, "exec"), example.__dict__)
+    for left in [value for value in example.__dict__.values() if isinstance(value, engine.Client)]:
+        left.close()  # as the end of a notebook does
 
 
 def test_every_setting_is_documented():

@@ -24,15 +24,15 @@ import math
 import socket
 from collections.abc import AsyncIterator, Mapping
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from engine.aio.portal import Portal
+from engine.aio.shielded import shielded
 from engine.broker.cluster.joinable import TARGET, Joinable
 from engine.broker.cluster.peers import Peer, dial
 from engine.broker.server import METADATA_FILE, Broker
 from engine.broker.settings.config import BrokerConfig
 from engine.embedded.doors import Doors, OpenDoors
-from engine.embedded.operations import carry_out, lost, pack_operation
 from engine.embedded.terms import Terms
 from engine.errors import (
     AlreadyClosedError,
@@ -44,12 +44,14 @@ from engine.errors import (
 )
 from engine.limits import OPERATION_TIMEOUT_S
 from engine.metadata.lockfile import LockFile, holder_of, lock_file_of
-from engine.model.admin_requests import Operation
 from engine.wire.connector import SocketConnector
 from engine.wire.memory import connect_pair
 from engine.wire.sockets import Accept
 from engine.wire.stream import FrameStream
 from engine.wire.url import format_unix_url
+
+if TYPE_CHECKING:
+    from engine.model.admin_requests import Operation
 
 log = logging.getLogger(__name__)
 
@@ -178,7 +180,7 @@ class SharedEngine:
                     raise self._failure
                 if self._found is None:
                     self._found = asyncio.get_running_loop().create_future()
-                await asyncio.shield(self._found)
+                await shielded(self._found)
         return self.broker
 
     @contextlib.asynccontextmanager
@@ -298,6 +300,8 @@ class SharedEngine:
             if method == "join":
                 return await self._join(Terms(dict(args["given"])), Doors.unpack(args))
             if method == "operation" and (broker := self.broker) is not None:
+                from engine.embedded.operations import carry_out  # the table of operations takes long to load
+
                 return await carry_out(broker.admin, args)
         except EngineError:
             raise
@@ -397,6 +401,8 @@ class SharedEngine:
             return await broker.admin.call(operation, arguments)
         if (peer := self._peer) is None:
             raise ConnectError("the process that served has ended")
+        from engine.embedded.operations import lost, pack_operation
+
         try:
             answer = await self._ask(peer, "operation", pack_operation(operation, arguments))
         except ConnectError as e:
