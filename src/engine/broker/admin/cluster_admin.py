@@ -50,7 +50,7 @@ class ClusterAdmin:
 
     async def list_brokers(self) -> list[dict[str, Any]]:
         """See the table of operations."""
-        record = await self._parts.metadata.get(keys.BALANCER)
+        record = await self._parts.metadata.newest.get(keys.BALANCER)
         balancer = None if record is None else record.value.decode()
         live, counts = self._brokers.live, self._parts.members.ownership.counts()
         found = []
