@@ -25,7 +25,7 @@ from engine.aio.uv import run
 from engine.broker.metrics.catalogue import metrics_page
 from engine.broker.server import Broker
 from engine.broker.settings.config import BrokerConfig
-from engine.cli.process import collect_rarely
+from engine.cli.process import collect_rarely, keep_loaded
 from engine.model.names import TopicName
 
 PERIOD_S = 0.002
@@ -106,6 +106,7 @@ async def measure(root: Path) -> None:
     watching = asyncio.create_task(pauses.watch())
     broker = Broker(root, config=BrokerConfig())
     await pauses.during("start", broker.start())
+    keep_loaded()
     await pauses.during("measure closed segments", measured(broker))
     for _ in range(SCRAPES):
         page = await pauses.during("scrape", metrics_page(broker))

@@ -29,7 +29,7 @@ from tests.kit.fake_broker import URL, FakeBroker
 
 
 def pool_of(broker: FakeBroker, seed: int = 1) -> Pool:
-    return Pool(URL, ClientOptions(broker, SystemClock(), random.Random(seed)))
+    return Pool((URL,), ClientOptions(broker, SystemClock(), random.Random(seed)))
 
 
 async def test_the_handshake_carries_the_token_and_brings_the_addresses(broker: FakeBroker):

@@ -74,6 +74,7 @@ CIRCLE_MAX = 12  # files that know each other in a ring, type hints included
 # behind the door: a Clock, a Disk, a random.Random, an Executor. (Imports for type hints alone are free.)
 DOORS: dict[str, set[str]] = {
     "time": {"clock.py"},
+    # A client without a URL takes it from the environment.
     # The portal must know of forks, as of threads; who opens files for a client hands `aio/files.py` in.
     # The mark stands beside the file that SQLite opens itself.
     "os": {
@@ -83,6 +84,7 @@ DOORS: dict[str, set[str]] = {
         "storage/file/writer.py",
         "aio/portal.py",
         "aio/files.py",
+        "client/base/endpoint.py",
         "metadata/mark.py",
         "metadata/lockfile.py",
         "aio/forked.py",

@@ -206,7 +206,7 @@ def _membership(base: Foundation, config: BrokerConfig) -> Membership:
         url=base.addresses.identity,
         admin_url=base.addresses.admin_url,
         session_timeout=config.session_timeout,
-        token=config.auth_token,
+        token=config.token_to_brokers,
         connector=base.connector,
         shared=base.shared,
         loads=base.memory.topic_loads,

@@ -53,6 +53,7 @@ from engine.storage.disk.workers import NativeWorkers
 from engine.storage.store import SegmentStore
 from engine.wire import unix
 from engine.wire.chunks import ChunkPool
+from engine.wire.connector import SocketConnector
 from engine.wire.stream import Connector, FrameStream
 from engine.wire.tcp import listen
 from engine.wire.url import format_url
@@ -269,7 +270,7 @@ class Broker:
             addresses=self.addresses,
             memory=self.memory,
             clock=self.clock,
-            connector=self._connector,
+            connector=self._connector or self._connector_to_brokers(),
             environment=environment,
         )
         parts = self._parts = build(base, self)
@@ -278,6 +279,9 @@ class Broker:
         await parts.service.start()
         for name, run in parts.loops:
             self.tasks.spawn(run(), name)
+
+    def _connector_to_brokers(self) -> Connector | None:
+        return SocketConnector(tls=self.doors.tls_to_brokers(self.config)) if self.shared else None
 
     def _segment_store(self, metadata: MetadataStore, executor: Workers | Submits) -> SegmentStore:
         disk, config = self._disk, storage_config(self.config)
@@ -443,7 +447,7 @@ class Broker:
             port,
             self.accept,
             pool=self._pool,
-            tls=self.doors.tls(self.config),
+            tls=self.doors.tls_for_all(self.config),
             handshake_timeout=self.config.handshake_timeout,
             frame_size_max=self.config.frame_size_max,
         )
@@ -492,6 +496,7 @@ class Broker:
     def _configured(self, config: BrokerConfig) -> None:
         """Other limits from now on."""
         self.memory.configure(config)
+        self.members.peers.token = config.token_to_brokers
         self.store.resize_cache(config.read_cache_max)
 
     def _swept(self) -> None:

@@ -23,7 +23,7 @@ log = logging.getLogger(__name__)
 C = TypeVar("C", "BrokerConfig", "ProxyConfig")
 
 _DOORS = ("auth_token", "admin_hosts", "tls_cert", "tls_key")
-BROKER_KEYS = (*_DOORS, *DYNAMIC)
+BROKER_KEYS = (*_DOORS, "cluster_token", "cluster_tls_cert", "cluster_tls_key", *DYNAMIC)
 PROXY_KEYS = (*_DOORS, "broker_token", *LIMITS)
 
 
@@ -35,7 +35,10 @@ def reload_broker(broker: Broker, config: BrokerConfig) -> None:
     if broker.refusing:
         raise AlreadyClosedError("the broker is not running")
     merged = _merged(broker.dynamic.base, config, BROKER_KEYS)
+    if config.cluster_token is None and broker.dynamic.base.cluster_token is not None:
+        raise InvalidConfigurationError("cluster_token must stay set while ports are open, got none; restart instead")
     broker.doors.renew(merged)
+    broker.doors.renew_to_brokers(merged)
     broker.dynamic.rebase(merged)
 
 

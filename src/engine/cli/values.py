@@ -41,10 +41,17 @@ def subscription_name(text: str) -> str:
 
 
 def service_url(text: str) -> str:
-    """A server's URL as typed."""
-    from engine.client.base.options import check_url
+    """A service's URL as typed: of one broker or several."""
+    from engine.client.base.endpoint import ServiceUrl
 
-    return checked(text, check_url)
+    return checked(text, ServiceUrl.parse)
+
+
+def broker_address(text: str) -> str:
+    """The URL of one broker as typed."""
+    from engine.client.base.endpoint import parse_url
+
+    return checked(text, parse_url)
 
 
 def duration(text: str) -> float:

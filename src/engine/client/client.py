@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar, Unpack
 
 from engine.aio.forked import after_fork
 from engine.aio.once import Once
+from engine.client.base.endpoint import Endpoint
 from engine.client.base.entering import Entering
 from engine.client.base.options import (
     ON_CORRUPT,
@@ -34,7 +35,7 @@ from engine.client.signatures import (
     makes_stream_consumer,
 )
 from engine.clock import Clock, SystemClock
-from engine.errors import ConnectError, EngineError, InvalidArgumentError, NotFoundError, UnsupportedError
+from engine.errors import InvalidArgumentError, NotFoundError
 from engine.limits import (
     CLIENT_MEMORY_MAX,
     OPERATION_TIMEOUT_S,
@@ -48,7 +49,6 @@ from engine.model.positions import Checkpoint
 from engine.model.redelivery import Backoff, DeadLetter
 from engine.wire.connector import SocketConnector
 from engine.wire.stream import Connector
-from engine.wire.url import check_url
 
 if TYPE_CHECKING:
     from engine.client.admin.admin import AsyncAdmin
@@ -73,9 +73,10 @@ _of_parents: list[tuple[object, ...]] = []  # kept, as what ends them would run 
 class AsyncClient:
     """A client of one service, `engine://host:port`. Use it from one event loop, preferably as `async with`.
 
-    `token`: what the broker asks for. `tls`: an ssl.SSLContext. `memory_limit`: bytes that all its producers and
-    consumers may hold together. `operation_timeout`: seconds for each operation that has no time limit of its own.
-    `connector`, `clock`, `rng`, `admin` are for embedding and for tests.
+    `url`: may name several brokers, `engine://a,b`, of which any will do; None: ENGINE_URL of the environment. See
+    docs/connecting.md. `token`: what the broker asks for; it overrides that of the URL. `tls`: an ssl.SSLContext.
+    `memory_limit`: bytes that all its producers and consumers may hold together. `operation_timeout`: seconds for each
+    operation that has no time limit of its own. `connector`, `clock`, `rng`, `admin` are for embedding and for tests.
 
     Nothing is connected before it is needed (`async with` connects at once, and raises ConnectError when no broker
     answers). A lost connection is made again in the background. Raises InvalidArgumentError for a malformed URL.
@@ -83,7 +84,7 @@ class AsyncClient:
 
     def __init__(
         self,
-        url: str,
+        url: str | None = None,
         *,
         token: str | None = None,
         tls: ssl.SSLContext | None = None,
@@ -95,28 +96,26 @@ class AsyncClient:
         admin: AdminBackend | None = None,
         threadsafe: bool = False,
     ) -> None:
-        if connector is None:
-            check_url(url)
-        if tls is not None and not isinstance(tls, ssl.SSLContext):
-            raise InvalidArgumentError(f"tls must be an ssl.SSLContext, got {type(tls).__name__}")
-        self._url = url
+        service = Endpoint.of(url, token, tls)
+        self._url = service.url
         self._options = ClientOptions(
-            connector=connector or SocketConnector(tls=tls),
+            connector=connector or SocketConnector(tls=service.tls),
             clock=clock or SystemClock(),
             rng=rng or random.SystemRandom(),
-            token=token,
-            tls=tls,
+            token=service.token,
+            tls=service.tls,
             memory_limit=memory_limit,
             operation_timeout=operation_timeout,
             threadsafe=threadsafe,
         )
+        self._addresses = service.addresses
         self._given_backend = admin
         self._set_up()
         _living.add(self)
 
     def _set_up(self) -> None:
         """What belongs to this process."""
-        self._pool = Pool(self._url, self._options)
+        self._pool = Pool(self._addresses, self._options)
         self._children = Children()
         self._all_transactions: Transactions | None = None  # from the first transaction on
         self._end = Once()
@@ -532,25 +531,12 @@ class AsyncClient:
         return self._admin
 
     async def _admin_backend(self) -> AdminBackend:
-        """The one given, or HTTP to the address the broker named in its handshake."""
+        """The one given, or HTTP to the addresses that brokers name in their handshakes."""
         self._children.check_open()
         if self._backend is None:
-            url = (await self._pool.get()).admin_url
-            if url is None:
-                raise UnsupportedError(
-                    f"the broker at {self.service_url} serves no admin API; engine.open(…, admin='127.0.0.1:8080') "
-                    "or engine serve --admin 127.0.0.1:8080 makes it"
-                )
-            from engine.client.admin.admin_http import HttpAdmin  # an HTTP client is slow to load, and seldom needed
+            from engine.client.admin.admin_brokers import BrokersAdmin  # an HTTP client is slow to load, seldom needed
 
-            o = self._options
-            if self._backend is None:  # another call may have been faster
-                try:
-                    self._backend = HttpAdmin(url, token=o.token, timeout=o.operation_timeout, tls=o.tls)
-                except EngineError:
-                    raise
-                except ValueError as e:  # the broker names an address that is none
-                    raise ConnectError(f"cannot connect to the admin API at {url!r:.200}: {e}") from e
+            self._backend = BrokersAdmin(self._pool, self.service_url, self._options.tls)
         return self._backend
 
     # -- life ------------------------------------------------------------------------------------------------

@@ -207,8 +207,8 @@ class Segment:
 
     def _check_open(self, term: int | None) -> None:
         if self.sealed or self._seals:
-            raise SegmentSealedError(f"{self.name} is sealed")
-        if self._closed or self._heir is not None:
+            raise SegmentSealedError(f"{self.name} is sealed") if self._heir is None else self._gone()
+        if self._closed:
             raise self._gone()
         self.check_lease()
         if self.failed is not None:
@@ -380,6 +380,7 @@ class Segment:
     def leave_to(self, heir: str) -> None:
         """Refuse appends, and a seal, from now on: another broker will own it. close() is next."""
         self._heir = heir
+        self._seals += 1  # which appends look at
 
     async def close(self) -> None:
         """Finish all appends, and close the last file. Idempotent. Never raises: what is durable stays so."""

@@ -49,9 +49,10 @@ _of_parents: list[tuple[Portal, AsyncClient]] = []  # kept, as what ends them wo
 class Client:
     """A blocking client of one service, `engine://host:port`; any number of threads may use it, preferably as `with`.
 
-    `token`: what the broker asks for. `tls`: an ssl.SSLContext. `memory_limit`: bytes that all its producers and
-    consumers may hold together. `operation_timeout`: seconds for whatever has no time limit of its own. `connector`,
-    `clock`, `rng` are for tests. Raises InvalidArgumentError.
+    `url`: may name several brokers, `engine://a,b`, of which any will do; None: ENGINE_URL of the environment. See
+    docs/connecting.md. `token`: what the broker asks for; it overrides that of the URL. `tls`: an ssl.SSLContext.
+    `memory_limit`: bytes that all its producers and consumers may hold together. `operation_timeout`: seconds for
+    whatever has no time limit of its own. `connector`, `clock`, `rng` are for tests. Raises InvalidArgumentError.
 
     Connections open when first needed (`with` opens one at once, and raises ConnectError when no broker answers). A
     lost connection is re-established in the background. A client still open when the interpreter exits is closed then.
@@ -62,7 +63,7 @@ class Client:
     _client: AsyncClient
     _given_up = False  # closed in a forked child before the first use
 
-    def __init__(self, url: str, **options: Unpack[ClientKeywords]) -> None:
+    def __init__(self, url: str | None = None, **options: Unpack[ClientKeywords]) -> None:
         self._made_of = url, options
         self._open()
 
@@ -373,5 +374,5 @@ class Client:
         self.close()
 
 
-async def _make_client(url: str, options: ClientKeywords) -> AsyncClient:
+async def _make_client(url: str | None, options: ClientKeywords) -> AsyncClient:
     return AsyncClient(url, threadsafe=True, **options)

@@ -13,7 +13,7 @@ import argparse
 import random
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 
 from engine.control.policy.balance import BalanceRules, Holding, Move, givers, imbalance, plan
 from engine.control.policy.placement import OPEN, spread, traffic
@@ -141,8 +141,7 @@ class _Simulation:
                 self.day.segments[name].rates.append(total * share * self._rng.uniform(0.9, 1.1))
         for broker, said in self._said.items():
             mine = [segment.stats for segment in self.day.segments.values() if segment.owner == broker]
-            rates = ("msg_rate_in", "bytes_rate_in", "msg_rate_out", "bytes_rate_out")
-            now = SegmentLoadStats(*(sum(one.rate(name) for one in mine) for name in rates))
+            now = SegmentLoadStats(*(sum(one.rate(rate.name) for one in mine) for rate in fields(SegmentLoadStats)))
             if now.differs(said, _CHANGE):
                 self._said[broker] = now
 

@@ -180,10 +180,14 @@ class SimCluster:
         await broker.start()
         return broker
 
-    def client(self, name: str, broker: SimBroker | None = None, **options: Any) -> AsyncClient:
-        """A client on a host of its own. `broker` None: it connects to any broker that it can reach."""
+    def client(
+        self, name: str, broker: SimBroker | None = None, *, url: str | None = None, **options: Any
+    ) -> AsyncClient:
+        """A client on a host of its own, of `broker`, or of the addresses in `url`, or, as behind a balancer, of any
+        broker that it can reach.
+        """
         client = AsyncClient(
-            CLUSTER_URL if broker is None else broker.url,
+            url or (CLUSTER_URL if broker is None else broker.url),
             connector=self.network.connector(name),
             clock=self.clock,
             rng=self.rng(f"client {name} {len(self._clients)}"),

@@ -139,6 +139,7 @@ class SimStream:
 
     local_url = None
     is_near = False
+    peer_names = ()
 
     def __init__(self, network: SimNetwork, host: str, context: Context) -> None:
         self.host = host

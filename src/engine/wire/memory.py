@@ -35,6 +35,7 @@ class MemoryStream:
     # What an end within a process has no need of.
     local_url = None
     is_near = False
+    peer_names = ()
     header_size = 0
 
     def __init__(self, peer: str) -> None:

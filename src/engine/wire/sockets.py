@@ -211,6 +211,13 @@ class SocketStream(asyncio.BufferedProtocol):
         return len({end[0] for end in ends if isinstance(end, tuple)}) == 1
 
     @property
+    def peer_names(self) -> tuple[str, ...]:
+        """Hosts and addresses that the peer's certificate names, which TLS has verified; () where it has shown none."""
+        found = None if self._transport is None else self._transport.get_extra_info("peercert")
+        names = (found or {}).get("subjectAltName", ())
+        return tuple(name for kind, name in names if kind in ("DNS", "IP Address"))
+
+    @property
     def peer_user(self) -> int | None:
         """The user id of the process that made the other end of a Unix socket; None over TCP."""
         return None if self._url is None or self._transport is None else self._credentials()[1]

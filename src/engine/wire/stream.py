@@ -46,6 +46,10 @@ class FrameStream(Protocol):
         """Whether the peer runs on this machine, and so may share files with this process."""
 
     @property
+    def peer_names(self) -> Sequence[str]:
+        """Hosts and addresses that the peer's certificate names, which was verified; none where it has shown none."""
+
+    @property
     def header_size(self) -> int:
         """Bytes of the header of the frame that is being delivered; 0 where frames are not encoded."""
 

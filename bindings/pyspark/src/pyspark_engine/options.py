@@ -7,6 +7,7 @@ any case.
 from __future__ import annotations
 
 import json
+import re
 import ssl
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -128,7 +129,7 @@ class Connection:
         )
 
     def __repr__(self) -> str:
-        return f"Connection({self.url!r})"  # and no secrets
+        return f"Connection({re.sub('//.*@', '//…@', self.url)!r})"  # and no secrets
 
     def tls_context(self) -> ssl.SSLContext | None:
         """None for a broker without TLS."""

@@ -10,6 +10,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from engine.aio.semaphore import AsyncSemaphore
+from engine.aio.shielded import shielded
 from engine.aio.tasks import Supervisor
 from engine.broker.delivery.pending_acks import Participation
 from engine.broker.delivery.subscription import subscriptions_of
@@ -121,7 +122,7 @@ class OpenSegments:
                 task = self._opening[spec.name] = asyncio.create_task(self._open(spec, create))
                 task.add_done_callback(lambda done: self._opened(spec.name, done))
             try:
-                return await asyncio.shield(task)
+                return await shielded(task)
             except NotFoundError:
                 if mine or not create:
                     raise  # otherwise the failed attempt did not create: try again, creating
@@ -147,7 +148,9 @@ class OpenSegments:
             await self._remembered.check_there(spec.name, self._store.directory(spec.name))
             if not create:
                 raise NotFoundError(f"{spec.name} has no store")
-        owned = await self._ownership.claim(spec.name, partial(self._siblings, spec.name))
+        # What is opened for a moment, as retention does, is not worth another broker's time.
+        siblings = partial(self._siblings, spec.name) if create else None
+        owned = await self._ownership.claim(spec.name, siblings)
         if create and owned.lease is not None:
             await self._check_wanted(spec.name)
         enter, term = self._store.create if create else self._store.open, owned.term
@@ -311,7 +314,7 @@ class OpenSegments:
 
     async def _leave(self, name: SegmentName, work: Callable[[], Coroutine[Any, Any, Any]]) -> Any:
         """Run `work` to its end while the segment cannot be opened."""
-        return await asyncio.shield(self._begin_to_leave(name, work))
+        return await shielded(self._begin_to_leave(name, work))
 
     def _begin_to_leave(self, name: SegmentName, work: Callable[[], Coroutine[Any, Any, Any]]) -> asyncio.Task[Any]:
         task = self._leaving[name] = asyncio.create_task(work())

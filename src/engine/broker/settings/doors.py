@@ -8,7 +8,14 @@ import ssl
 from typing import Protocol
 
 from engine.broker.settings.attempts import PENDING_MAX, Attempts
-from engine.broker.settings.tls import Certified, tls_context
+from engine.broker.settings.tls import (
+    Certified,
+    ClusterCertified,
+    ask_for_certificate,
+    context_to_brokers,
+    show_certificate,
+    tls_context,
+)
 from engine.broker.settings.tokens import Guarded
 from engine.clock import Clock
 from engine.errors import InvalidConfigurationError
@@ -28,6 +35,7 @@ class Doors:
     def __init__(self, clock: Clock, pending_max: int = PENDING_MAX) -> None:
         self.attempts = Attempts(clock.monotonic, pending_max)
         self._contexts: list[ssl.SSLContext] = []  # of the open listeners
+        self._to_brokers: ssl.SSLContext | None = None
 
     def tls(self, config: Certified) -> ssl.SSLContext | None:
         """The TLS context of a new listener; None: plain text. Raises InvalidConfigurationError."""
@@ -36,12 +44,29 @@ class Doors:
             self._contexts.append(context)
         return context
 
+    def tls_for_all(self, config: ClusterCertified) -> ssl.SSLContext | None:
+        """As tls(), of a listener that other brokers use, too."""
+        context = self.tls(config)
+        if context is not None:
+            ask_for_certificate(context, config)
+        return context
+
+    def tls_to_brokers(self, config: ClusterCertified) -> ssl.SSLContext | None:
+        """The TLS context of connections to other brokers; None: plain text. Raises InvalidConfigurationError."""
+        self._to_brokers = context_to_brokers(config)
+        return self._to_brokers
+
     def renew(self, config: Certified) -> None:
         """Reload the certificate files, for later connections. Raises InvalidConfigurationError."""
         if config.tls_cert is None or tls_context(config) is None:  # raises before any context has half of a pair
             return
         for context in self._contexts:
             context.load_cert_chain(config.tls_cert, config.tls_key)
+
+    def renew_to_brokers(self, config: ClusterCertified) -> None:
+        """Reload what this broker shows to others. Raises InvalidConfigurationError."""
+        if self._to_brokers is not None and context_to_brokers(config) is not None:  # likewise
+            show_certificate(self._to_brokers, config)
 
 
 async def check_exposed(host: str, config: Exposed) -> None:

@@ -33,7 +33,6 @@ from engine.model.names import check_new_name
 from engine.model.positions import Checkpoint
 from engine.model.redelivery import Backoff, DeadLetter
 from engine.wire.stream import Connector
-from engine.wire.url import check_url as check_url  # for the command line
 
 ACCESS_MODES = tuple(AccessMode)
 INITIAL_POSITIONS = ("earliest", "latest")

@@ -199,7 +199,7 @@ class AsyncTopicView:
         pool, layout = self._session.pool, self._session.layout
         asked: dict[int, asyncio.Future[commands.Place]] = {}
         for view in views:
-            url = layout.url_of(view.segment_id) or pool.url
+            url = layout.url_of(view.segment_id) or pool.home.url
             if pool.is_connected(url):
                 connection = await pool.get(url)
                 asked[view.segment_id] = connection.start_request(commands.SegmentOffset(topic=view.name, at="latest"))
