@@ -153,6 +153,11 @@ class Pool:
             raise AlreadyClosedError("the client was used in another event loop; make one client for each event loop")
 
     @property
+    def loop(self) -> asyncio.AbstractEventLoop | None:
+        """In which it was first used."""
+        return self._loop
+
+    @property
     def loop_ended(self) -> bool:
         """Whether the event loop in which it was used has been closed."""
         return self._loop is not None and self._loop.is_closed()
