@@ -22,6 +22,8 @@ from engine.broker.cluster.membership import Membership
 from engine.broker.hosting.open_segments import OpenSegments
 from engine.broker.hosting.open_subscriptions import OpenSubscriptions
 from engine.broker.hosting.segment_host import SegmentHosting
+from engine.broker.metrics.ports import Pages
+from engine.broker.opening import open_metadata
 from engine.broker.pools.latency import BrokerMetrics
 from engine.broker.pools.partial_frames import HalfFrames
 from engine.broker.pools.pools import BrokerMemory
@@ -33,6 +35,7 @@ from engine.broker.session.keepalive import KeepAlive
 from engine.broker.settings.config import BrokerConfig
 from engine.broker.settings.current import CurrentConfig
 from engine.broker.settings.doors import Doors, check_exposed
+from engine.broker.settings.shares import ProcessSet
 from engine.broker.upkeep.stocktaking import Stocktaking
 from engine.broker.upkeep.transaction_sweep import TransactionSweep
 from engine.broker.upkeep.unexplained import check_explained
@@ -47,9 +50,9 @@ from engine.model.identity import Identity
 from engine.storage.disk.config import storage_error
 from engine.storage.disk.disk import Disk, OsDisk
 from engine.storage.disk.memory import MemoryDisk
-from engine.storage.disk.metadata_commits import NativeCommits
 from engine.storage.disk.workers import NativeWorkers
 from engine.storage.store import SegmentStore
+from engine.wire import unix
 from engine.wire.chunks import ChunkPool
 from engine.wire.stream import Connector, FrameStream
 from engine.wire.tcp import listen
@@ -57,10 +60,10 @@ from engine.wire.url import format_url
 
 if TYPE_CHECKING:
     import random
+    from socket import socket
 
 log = logging.getLogger(__name__)
 
-METADATA_FILE = "metadata.db"
 CLOSE_S_MAX = 2.0  # on close, peers have this long to read what is queued for them
 _REFUSED_MAX = 100  # connections above the limit that are answered with the reason; further ones are aborted
 
@@ -83,14 +86,18 @@ class Broker:
         executor: Workers | Submits | None = None,
         rng: random.Random | None = None,
         connector: Connector | None = None,
+        processes: ProcessSet | None = None,
     ) -> None:
         """`metadata`: may be shared, with the data directory; then every broker's config names its service_url.
 
         `connector`: opens connections to the other brokers; default: TCP.
+        `processes`: where it is one of several processes of a server, which share `metadata` and the data directory.
         """
-        self.current = CurrentConfig(config or BrokerConfig())
+        self.processes = processes
+        self.pages_elsewhere: Pages | None = None
+        self.current = CurrentConfig(config or BrokerConfig(), 1 if processes is None else processes.count)
         self.current.follow(self._configured)
-        self.addresses = Addresses(self.current)
+        self.addresses = Addresses(self.current, processes)
         self.clock: Clock = clock or SystemClock()
         self.memory = BrokerMemory(self.config)
         self.metrics = BrokerMetrics(self.clock)
@@ -114,7 +121,7 @@ class Broker:
         self._parts: Parts | None = None
         self._pool = ChunkPool()
         self.memory.half_frames = HalfFrames(self._pool, self.connections, self.config.receive_buffers_max)
-        self._servers: list[asyncio.Server] = []
+        self._servers: list[asyncio.Server | unix.UnixListener] = []
         self.up_since = 0.0  # the loop's time
         self._keep_alive = KeepAlive(
             self.connections,
@@ -271,11 +278,7 @@ class Broker:
         )
 
     async def _open_metadata(self, executor: Workers | Submits) -> SqliteMetadataStore:
-        path = self._data / METADATA_FILE
-        if not path.exists():  # checked before a new one is made, which would block restoring the correct one
-            nothing = MemoryMetadataStore(self.clock)
-            await check_explained(self._segment_store(nothing, executor), nothing, str(self._data))
-        return await SqliteMetadataStore.open(path, clock=self.clock, native=NativeCommits)
+        return await open_metadata(self._data, lambda store: self._segment_store(store, executor), self.clock)
 
     def _make_directory(self) -> None:
         try:
@@ -410,8 +413,8 @@ class Broker:
         if not self.connections:
             self._emptied.set()
 
-    async def serve(self, host: str, port: int) -> tuple[str, int]:
-        """Listen for clients; returns (host, port), the port chosen for 0. After start().
+    async def serve(self, host: str, port: int, sock: socket | None = None) -> tuple[str, int]:
+        """Listen for clients; returns (host, port), the port chosen for 0. After start(). `sock`: bound to it already.
 
         Raises ConnectError, InvalidConfigurationError (the certificate; or the address is reachable from other machines
         and no token is configured).
@@ -425,6 +428,7 @@ class Broker:
             tls=self.doors.tls(self.config),
             handshake_timeout=self.config.handshake_timeout,
             frame_size_max=self.config.frame_size_max,
+            sock=sock,
         )
         self._servers.append(server)
         address = server.sockets[0].getsockname()[:2]
@@ -433,15 +437,28 @@ class Broker:
         log.info("serving clients on %s", format_url(*address), extra={"url": format_url(*address)})
         return address[0], address[1]
 
-    async def serve_admin(self, host: str, port: int) -> tuple[str, int]:
-        """Serve the admin API over HTTP; the address. Raises what serve() raises.
+    async def serve_unix(self, path: str, sock: socket | None = None) -> str:
+        """Listen on a Unix socket for processes of this user, which need no token; its URL. Raises ConnectError.
+
+        `sock`: bound to it already, and shared with other processes.
+        """
+        frames, pool = self.config.frame_size_max, self._pool
+        if sock is None:
+            listener = await unix.listen(path, self.accept_local, pool=pool, frame_size_max=frames)
+        else:
+            listener = await unix.serve(sock, path, self.accept_local, pool=pool, frame_size_max=frames)
+        self._servers.append(listener)
+        return listener.url
+
+    async def serve_admin(self, host: str, port: int, sock: socket | None = None) -> tuple[str, int]:
+        """Serve the admin API over HTTP; the address. `sock`: bound to it already. Raises what serve() raises.
 
         Before start() it answers liveness and readiness only.
         """
         await check_exposed(host, self.config)
         server = self.addresses.admin_server = AdminServer(self)
         self.loop_lag.start()
-        return await server.listen(host, port, self.doors.tls(self.config))
+        return await server.listen(host, port, self.doors.tls(self.config), sock)
 
     def _serving_since(self) -> float | None:
         return self.up_since if self.addresses.reachable else None

@@ -25,7 +25,7 @@ from engine.errors import (
     UnsupportedError,
 )
 from engine.metadata.library import Library, LibraryError, SqliteConnection
-from engine.metadata.lockfile import PRIVATE, LockFile
+from engine.metadata.lockfile import PRIVATE, LockFile, lock_file_of
 from engine.metadata.mark import REPAIR, Mark, SlotWrite
 from engine.metadata.store import Indexes, OutcomeUnknownError, Record, Stat
 from engine.metadata.table import NO_INDEXES, Change, Row
@@ -93,8 +93,10 @@ class ImageStep(NamedTuple):
 class Image:
     """The open file. Used on the thread that opened it, except step() and committed(): those run on the loop."""
 
-    def __init__(self, path: Path, witness: MarkPolicy = MarkPolicy.CHECK) -> None:
+    def __init__(self, path: Path, witness: MarkPolicy = MarkPolicy.CHECK, lock: LockFile | None = None) -> None:
         """Lock and open `path`, creating it when there is none.
+
+        `lock`: of lock_file_of(path), where the caller has taken it; it is released with the file.
 
         Raises DataDirectoryBusyError, UnsupportedError (a newer format), CorruptionError, DiskFullError, StorageError.
         """
@@ -105,7 +107,7 @@ class Image:
         self._count = 0
         self._digest = 0
         self._connection: SqliteConnection | None = None  # replaces _database after connect()
-        self._lock = LockFile(path.with_name(path.name + ".lock"))
+        self._lock = lock or LockFile(lock_file_of(path))
         try:
             with _errors_named(path):
                 _create_if_missing(path, witness)

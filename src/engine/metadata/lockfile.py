@@ -20,7 +20,7 @@ from engine.errors import DataDirectoryBusyError, DataDirectoryError
 
 PRIVATE = 0o600  # mode of the files of a metadata store
 _NOTE_SIZE_MAX = 256
-_WITHOUT_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.EINVAL)
+_HELD = (errno.EWOULDBLOCK, errno.EACCES)
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +29,11 @@ class Holder:
 
     process: int
     shared: bool
+
+
+def lock_file_of(path: Path) -> Path:
+    """The lock file of a metadata file."""
+    return path.with_name(path.name + ".lock")
 
 
 class LockFile:
@@ -54,12 +59,13 @@ class LockFile:
             fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as e:
             self._file.close()
-            if e.errno in _WITHOUT_LOCKS:
-                raise DataDirectoryError(
-                    f"{path.parent} must be on a file system that has locks (flock), got {e.strerror}"
-                ) from e
-            raise busy(path) from None
+            if e.errno in _HELD:
+                raise busy(path) from None
+            raise DataDirectoryError(
+                f"{path.parent} must be on a file system that has locks (flock), got {e.strerror or e}"
+            ) from e
         close_when_forked(self)
+        self.left_behind = bool(self._file.read(1))  # the last holder has not released it: it was killed
         self.note(shared=shared)
 
     def note(self, *, shared: bool) -> None:
@@ -93,14 +99,19 @@ def holder_of(path: Path) -> Holder | None:
         with path.open("rb", buffering=0) as file:
             said = json.loads(file.read(_NOTE_SIZE_MAX))
         found = Holder(int(said["process"]), bool(said["shared"]))
-        os.kill(found.process, 0)
-    except ProcessLookupError:
-        return None
-    except PermissionError:  # another user's
-        return found if "found" in locals() else None
     except (OSError, ValueError, KeyError, TypeError):
         return None
-    return found
+    return found if _is_alive(found.process) else None
+
+
+def _is_alive(process: int) -> bool:
+    try:
+        os.kill(process, 0)
+    except ProcessLookupError:
+        return False
+    except OSError:  # another user's
+        pass
+    return True
 
 
 def busy(path: Path) -> DataDirectoryBusyError:

@@ -37,6 +37,7 @@ from engine.metadata.commits import ImageCommits, StepCommits
 from engine.metadata.image import Image, ImageStep
 from engine.metadata.library import SqliteConnection, find_library
 from engine.metadata.local import LocalStore
+from engine.metadata.lockfile import LockFile
 from engine.metadata.mark import Mark
 from engine.metadata.table import Row, Table
 from engine.metadata.watches import WatchHub
@@ -116,15 +117,16 @@ class SqliteMetadataStore(LocalStore):
         *,
         clock: Clock,
         native: Callable[[SqliteConnection, Mark | None], StepCommits] | None = None,
+        lock: LockFile | None = None,
     ) -> SqliteMetadataStore:
         """Open or create the file at `path`; beside it are `-wal`, while it is open, and `.lock`.
 
         The store starts the thread that owns the file. `native`: makes the StepCommits where SQLite can be used without
-        Python's interpreter lock; elsewhere that thread commits. Raises DataDirectoryBusyError, UnsupportedError (a
-        newer format), CorruptionError, DiskFullError, StorageError.
+        Python's interpreter lock; elsewhere that thread commits. `lock`: its lock file, where the caller has taken it.
+        Raises DataDirectoryBusyError, UnsupportedError (a newer format), CorruptionError, DiskFullError, StorageError.
         """
         owner = ThreadWorkers(1, "engine-metadata")
-        opening = run(owner, partial(_open_image, Path(path), native is not None))
+        opening = run(owner, partial(_open_image, Path(path), native is not None, lock))
         try:
             image, rows, connection = await asyncio.shield(opening)
         except BaseException:
@@ -266,8 +268,8 @@ class SqliteMetadataStore(LocalStore):
         self._owner.close()
 
 
-def _open_image(path: Path, native: bool) -> _Opened:
-    image = Image(path)
+def _open_image(path: Path, native: bool, lock: LockFile | None) -> _Opened:
+    image = Image(path, lock=lock)
     rows = image.load()
     library = find_library() if native else None
     return image, rows, None if library is None else image.connect(library)

@@ -11,7 +11,7 @@ from engine._native.serve import log
 from engine.errors import CorruptionError, InvalidArgumentError, NotFoundError
 from engine.limits import HASH_RING_SIZE
 from engine.metadata.image import Image
-from engine.metadata.lockfile import LockFile
+from engine.metadata.lockfile import LockFile, lock_file_of
 from engine.metadata.store import Record
 from engine.metadata.witness import MarkPolicy, log_of
 from engine.storage.file.format import HEADER_SIZE_MAX, Closing, Header, Opening
@@ -146,7 +146,7 @@ def read_metadata(path: Path, scratch: Path, *, with_log: bool = True) -> tuple[
     The copy is opened regardless of the mark beside the file. Raises DataDirectoryBusyError, CorruptionError,
     UnsupportedError.
     """
-    lock_path = path.with_name(path.name + ".lock")
+    lock_path = lock_file_of(path)
     lock = LockFile(lock_path) if lock_path.exists() else None
     try:
         for source in (path, log_of(path)):

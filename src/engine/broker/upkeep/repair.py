@@ -21,7 +21,7 @@ from engine.errors import CorruptionError, InvalidArgumentError, NotFoundError
 from engine.metadata import keys
 from engine.metadata.batch import Batch
 from engine.metadata.image import Image
-from engine.metadata.lockfile import LockFile
+from engine.metadata.lockfile import LockFile, lock_file_of
 from engine.metadata.mark import read_version
 from engine.metadata.store import ANY, Record
 from engine.metadata.table import NO_INDEXES, Table
@@ -125,7 +125,7 @@ def apply(plan: Plan, now_ms: int, *, show_transactional: bool = False) -> Path 
     as those of aborted transactions.
     """
     path = plan.data / METADATA_FILE
-    lock = LockFile(path.with_name(path.name + ".lock"))
+    lock = LockFile(lock_file_of(path))
     try:
         kept = _keep([path, log_of(path), mark_of(path)])
         for each in plan.set_aside:
