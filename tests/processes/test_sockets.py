@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from engine.errors import ConnectError
-from engine.processes.sockets import ServerSockets, bind_reserved, hosts_of, listen_on, reserve
+from engine.processes.sockets import ServerSockets, bind_reserved, hosts_of, reserve, share
 
 
 def connected(port: int) -> bool:
@@ -29,13 +29,18 @@ def test_a_reserved_port_refuses_connections_until_its_process_listens():
                 assert own.getsockname()[1] == reserved.port
                 assert connected(reserved.port)
         with pytest.raises(ConnectError, match="in use"):
-            listen_on(["127.0.0.1"], reserved.port)
+            share(["127.0.0.1"], reserved.port)
 
 
-def test_the_shared_address_accepts_while_nobody_serves_it():
-    shared = listen_on(["127.0.0.1"], 0)
+def test_the_shared_address_answers_while_one_process_listens():
+    shared = share(["127.0.0.1"], 0)
     with contextlib.closing(shared):
+        assert not connected(shared.port)
+        inherited = shared.sockets[0].dup()
+        inherited.listen()
         assert connected(shared.port)
+        inherited.close()
+        assert connected(shared.port)  # it waits for the next process
 
 
 def test_one_port_on_all_addresses():
@@ -55,12 +60,13 @@ def test_hosts():
 
 def test_all_or_none(tmp_path: Path):
     path = str(tmp_path / "engine.sock")
-    with contextlib.closing(listen_on(["127.0.0.1"], 0)) as taken:
+    with contextlib.closing(share(["127.0.0.1"], 0)) as taken:
         with pytest.raises(ConnectError, match=f"127.0.0.1:{taken.port}"):
             ServerSockets.bind(("127.0.0.1", 0), None, [0, taken.port], path)
         assert not (tmp_path / "engine.sock").exists()
         sockets = ServerSockets.bind(("127.0.0.1", 0), ("127.0.0.1", 0), [0, 0], path)
         assert len({sockets.clients.port, *(own.port for own in sockets.own)}) == 3
-        assert len(sockets.shared) == 3
+        assert len(sockets.shared()) == 3
+        assert len(sockets.shared(with_clients=False)) == 2
         sockets.close()
     assert not (tmp_path / "engine.sock").exists()

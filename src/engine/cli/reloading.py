@@ -34,9 +34,14 @@ def reload_broker(broker: Broker, config: BrokerConfig) -> None:
     """
     if broker.refusing:
         raise AlreadyClosedError("the broker is not running")
-    merged = _merged(broker.dynamic.base, config, BROKER_KEYS)
+    merged = reloaded(broker.dynamic.base, config)
     broker.doors.renew(merged)
     broker.dynamic.rebase(merged)
+
+
+def reloaded(old: BrokerConfig, new: BrokerConfig) -> BrokerConfig:
+    """`old` with what `new` changes, except settings that need a restart. Raises InvalidConfigurationError."""
+    return _merged(old, new, BROKER_KEYS)
 
 
 def reload_proxy(proxy: Proxy, config: ProxyConfig) -> None:

@@ -9,14 +9,16 @@ from engine.broker.metrics.process import process_families
 from engine.broker.metrics.whole import metadata_families
 from engine.metadata.sqlite import SqliteMetadataStore
 from engine.processes.supervision import State, Supervision
+from engine.proxy.metrics import proxy_families
+from engine.proxy.server import Proxy
 
 _COMMON = {"process": "parent"}
 
 
-def parent_page(supervision: Supervision, store: SqliteMetadataStore | None) -> str:
-    """The text format of Prometheus."""
-    own = exposition([*metadata_families(None if store is None else store.statistics()), *process_families()], _COMMON)
-    return own + exposition(child_families(supervision))
+def parent_page(supervision: Supervision, store: SqliteMetadataStore, proxy: Proxy | None) -> str:
+    """The text format of Prometheus. `proxy`: where clients reach the children through the parent."""
+    own = process_families() if proxy is None else proxy_families(proxy)
+    return exposition([*metadata_families(store.statistics()), *own], _COMMON) + exposition(child_families(supervision))
 
 
 def child_families(supervision: Supervision) -> Iterator[AnyFamily]:

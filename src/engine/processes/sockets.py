@@ -12,13 +12,12 @@ from __future__ import annotations
 
 import socket
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 
 from engine.errors import ConnectError
 from engine.wire import tcp, unix
 
-_BACKLOG = 1024
 _ATTEMPTS_MAX = 32  # for a free port that is free on all addresses
 
 Address = tuple[str, int]
@@ -56,12 +55,9 @@ def hosts_of(host: str) -> list[str]:
     return list(dict.fromkeys(str(address[0]) for *_, address in found))
 
 
-def listen_on(hosts: Sequence[str], port: int) -> Reserved:
-    """Listening sockets. Port 0 takes a free one. Raises ConnectError."""
-    found = _bind(hosts, port, reuse_port=False)
-    for sock in found.sockets:
-        sock.listen(_BACKLOG)
-    return found
+def share(hosts: Sequence[str], port: int) -> Reserved:
+    """Bound sockets, for children to listen on. Port 0 takes a free one. Raises ConnectError."""
+    return _bind(hosts, port, reuse_port=False)
 
 
 def reserve(hosts: Sequence[str], port: int) -> Reserved:
@@ -73,6 +69,15 @@ def bind_reserved(addresses: Sequence[Address]) -> Iterator[socket.socket]:
     """A child's own sockets at addresses that its parent has reserved. Raises ConnectError."""
     for host, port in addresses:
         yield _one(host, port, reuse_port=True)
+
+
+@contextmanager
+def _said_with(option: str) -> Iterator[None]:
+    """Name the option that sets the address, where it cannot be had."""
+    try:
+        yield
+    except ConnectError as e:
+        raise ConnectError(f"{e}; set another address with {option}") from e
 
 
 def _bind(hosts: Sequence[str], port: int, *, reuse_port: bool) -> Reserved:
@@ -114,25 +119,28 @@ class ServerSockets:
     def bind(cls, listen: Address, admin: Address | None, ports: Sequence[int], local_path: str) -> ServerSockets:
         """`ports`: of the children; 0 takes a free one. Raises ConnectError."""
         with ExitStack() as stack:
-            hosts = hosts_of(listen[0])
-            clients = listen_on(hosts, listen[1])
+            with _said_with("--listen"):
+                hosts = hosts_of(listen[0])
+                clients = share(hosts, listen[1])
             stack.callback(clients.close)
             served = None
             if admin is not None:
-                served = listen_on(hosts_of(admin[0])[:1], admin[1])
+                with _said_with("--admin"):
+                    served = share(hosts_of(admin[0])[:1], admin[1])
                 stack.callback(served.close)
             own = []
             for port in ports:
-                own.append(reserve(hosts, port))
+                with _said_with("--process-port"):
+                    own.append(reserve(hosts, port))
                 stack.callback(own[-1].close)
-            found = cls(clients, served, tuple(own), unix.bind(local_path), local_path)
+            found = cls(clients, served, tuple(own), unix.bind(local_path, listening=False), local_path)
             stack.pop_all()
         return found
 
-    @property
-    def shared(self) -> list[int]:
+    def shared(self, *, with_clients: bool = True) -> list[int]:
         """Descriptors that the children inherit."""
-        return [*self.clients.descriptors, *(self.admin.descriptors if self.admin else ()), self.local.fileno()]
+        clients = self.clients.descriptors if with_clients else []
+        return [*clients, *(self.admin.descriptors if self.admin else ()), self.local.fileno()]
 
     def close(self) -> None:
         for reserved in (self.clients, *self.own):

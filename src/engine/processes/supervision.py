@@ -106,7 +106,7 @@ class Supervision:
             process.move_to(State.SERVING, now)
 
     def died(self, index: int, now: float, *, refused: bool) -> Sequence[Action]:
-        """Its process ended. `refused`: by an error of its own before it served, so that another start would not help."""
+        """Its process ended. `refused`: by its own error, before it served, so that another start would not help."""
         process = self.processes[index]
         if self._stopping or process.state is State.STOPPING:
             process.move_to(State.ENDED, now)

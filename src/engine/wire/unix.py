@@ -18,7 +18,8 @@ import logging
 import os
 import socket
 import stat
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from typing import TypeVar
 
 from engine.errors import AuthenticationError, ConnectError, InvalidArgumentError
 from engine.limits import FRAME_SIZE_MAX
@@ -26,6 +27,8 @@ from engine.wire.chunks import ChunkPool
 from engine.wire.sockets import Accept, SocketStream
 from engine.wire.stream import FrameHandler, FrameStream
 from engine.wire.url import format_unix_url
+
+P = TypeVar("P", bound=asyncio.BaseProtocol)
 
 log = logging.getLogger(__name__)
 
@@ -41,6 +44,16 @@ async def dial(path: str, handler: Accept, *, pool: ChunkPool, timeout: float) -
     Raises ConnectError (nothing is served there), AuthenticationError (another user serves it).
     """
     url = format_unix_url(path)
+    stream = await connect(path, lambda: SocketStream(handler, pool, url=url), timeout)
+    if not _is_welcome(stream):
+        stream.abort()
+        raise AuthenticationError(f"{url} must be served by this user or root, got user id {stream.peer_user}")
+    return stream
+
+
+async def connect(path: str, protocol: Callable[[], P], timeout: float) -> P:
+    """A protocol connected to the socket at `path`. Raises ConnectError."""
+    url = format_unix_url(path)
     loop = asyncio.get_running_loop()
     sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     sock.setblocking(False)
@@ -48,7 +61,7 @@ async def dial(path: str, handler: Accept, *, pool: ChunkPool, timeout: float) -
         async with asyncio.timeout(timeout):
             with _address(path) as address:
                 await loop.sock_connect(sock, address)
-            _, stream = await loop.create_unix_connection(lambda: SocketStream(handler, pool, url=url), sock=sock)
+            _, made = await loop.create_unix_connection(protocol, sock=sock)
     except TimeoutError as e:
         sock.close()
         raise ConnectError(f"no connection to {url} within {timeout:g} s") from e
@@ -58,10 +71,7 @@ async def dial(path: str, handler: Accept, *, pool: ChunkPool, timeout: float) -
     except BaseException:
         sock.close()
         raise
-    if not _is_welcome(stream):
-        stream.abort()
-        raise AuthenticationError(f"{url} must be served by this user or root, got user id {stream.peer_user}")
-    return stream
+    return made
 
 
 class UnixListener:
@@ -97,14 +107,15 @@ async def listen(path: str, accept: Accept, *, pool: ChunkPool, frame_size_max: 
         raise
 
 
-def bind(path: str) -> socket.socket:
-    """A socket at `path` that takes connections, which wait for serve(). Raises as listen()."""
+def bind(path: str, *, listening: bool = True) -> socket.socket:
+    """A socket at `path`. If `listening`, it takes connections, which wait for serve(). Raises as listen()."""
     sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     sock.setblocking(False)
     new = f"{path}.{os.getpid()}"
     try:
         _bind(sock, path, new)
-        sock.listen(_BACKLOG)
+        if listening:
+            sock.listen(_BACKLOG)
         os.replace(new, path)
     except OSError as e:
         sock.close()

@@ -84,7 +84,7 @@ class DynamicConfig:
         return dict(sorted(self._set.items()))
 
     def runtime(self) -> dict[str, Any]:
-        """The values in effect of all settings that may be set; of a server of several processes, those of the whole."""
+        """The values in effect of all settings that may be set; those of a whole server of several processes."""
         return {name: getattr(self._current.whole, name) for name in self.names()}
 
     async def set(self, name: str, value: Any) -> None:
