@@ -17,7 +17,7 @@ MESSAGES = 2000
 
 def main(directory: str, durability: str) -> None:
     """Prints nothing; the checkpoint is left in DIR/checkpoint."""
-    e = engine.open(directory)
+    e = engine.open(directory, shared=False)
     e.admin.create_topic("orders", durability=durability)
     stream = e.stream_consumer("orders", "stream", initial_position="earliest")
     queue = e.queue_consumer("orders", "queue", initial_position="earliest")

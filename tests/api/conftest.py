@@ -46,7 +46,7 @@ def blocking(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[engine.
 @pytest.fixture
 async def served(tmp_path: Path) -> AsyncIterator[engine.AsyncEngine]:
     """An engine that other clients may connect to."""
-    async with engine.open_async(tmp_path / "data", listen="127.0.0.1:0", admin="127.0.0.1:0") as served:
+    async with engine.open_async(tmp_path / "data", listen="127.0.0.1:0", admin="127.0.0.1:0", shared=False) as served:
         yield served
 
 

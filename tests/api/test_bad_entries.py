@@ -56,7 +56,7 @@ async def write(opened: engine.AsyncEngine, forms: list[Any], topic: str = "t") 
 
 @pytest.fixture
 async def opened(older_broker: None, tmp_path: Path) -> Any:
-    async with engine.open_async(tmp_path / "data") as made:
+    async with engine.open_async(tmp_path / "data", shared=False) as made:
         await made.admin.create_topic("t", segments=1, entry_buckets=1)
         yield made
 
@@ -112,7 +112,7 @@ async def test_what_is_good_before_it_is_received_and_then_its_place_is_told(ope
 
 
 async def test_other_segments_go_on(older_broker: None, tmp_path: Path):
-    async with engine.open_async(tmp_path / "data") as opened:
+    async with engine.open_async(tmp_path / "data", shared=False) as opened:
         await opened.admin.create_topic("t", segments=2, entry_buckets=1)
         async with await opened.producer("t") as producer:
             for n in range(20):
@@ -187,7 +187,7 @@ async def test_of_several_topics_one_receive_tells_it(opened: Any):
 
 def test_blocking_consumers_do_the_same(tmp_path: Path, older_broker: None):
     async def prepare() -> None:
-        async with engine.open_async(tmp_path / "data") as opened:
+        async with engine.open_async(tmp_path / "data", shared=False) as opened:
             await opened.admin.create_topic("t", segments=1, entry_buckets=1)
             await write(opened, [FALLING, INSIDE])
 
@@ -255,7 +255,7 @@ def flip(folder: Path, value: bytes) -> None:
 @pytest.mark.parametrize("kind", ["stream", "queue", "checkpoint"])
 async def test_what_the_disk_damaged_is_told_behind_what_is_good(tmp_path: Path, kind: str, on_corrupt: str):
     """How far that goes nobody knows, so it is never skipped by itself."""
-    async with engine.open_async(tmp_path / "data", config={"read_cache_max": 0}) as opened:
+    async with engine.open_async(tmp_path / "data", config={"read_cache_max": 0}, shared=False) as opened:
         await opened.admin.create_topic("t", segments=1, entry_buckets=1)
         for value in (b"good-before", b"bad-in-between", b"good-behind"):
             await send(opened, "t", [value] * 2)
@@ -280,7 +280,7 @@ async def test_what_the_disk_damaged_is_told_behind_what_is_good(tmp_path: Path,
 
 async def test_who_shares_a_segment_passes_it_by(older_broker: None, tmp_path: Path):
     """In the bucket that has it; nothing is due in the end."""
-    async with engine.open_async(tmp_path / "data") as opened:
+    async with engine.open_async(tmp_path / "data", shared=False) as opened:
         await opened.admin.create_topic("t", segments=1, entry_buckets=4)
         options: dict[str, Any] = {"initial_position": "earliest", "on_corrupt": "skip"}
         consumers = [await opened.stream_consumer("t", "s", name=f"c{n}", **options) for n in range(2)]
@@ -311,7 +311,7 @@ async def test_who_shares_a_segment_passes_it_by(older_broker: None, tmp_path: P
 
 
 async def test_a_segment_that_cannot_even_be_opened_holds_up_no_other(tmp_path: Path):
-    async with engine.open_async(tmp_path / "data") as opened:
+    async with engine.open_async(tmp_path / "data", shared=False) as opened:
         await opened.admin.create_topic("t", segments=2, entry_buckets=1)
         async with await opened.producer("t") as producer:
             sent = [await producer.send(b"value-%d." % n, key=b"k%d" % n) for n in range(20)]
@@ -319,7 +319,10 @@ async def test_a_segment_that_cannot_even_be_opened_holds_up_no_other(tmp_path: 
     flip(tmp_path / "data", b"value-0.")
     others = sum(ident.segment_id != bad for ident in sent)
     assert 0 < others < 20
-    async with engine.open_async(tmp_path / "data") as opened, await reading(opened, "stream") as consumer:
+    async with (
+        engine.open_async(tmp_path / "data", shared=False) as opened,
+        await reading(opened, "stream") as consumer,
+    ):
         found, error = await until_error(consumer)
         assert error.segment_id == bad
         got = [await consumer.receive(timeout=20) for _ in range(others - len(found))]

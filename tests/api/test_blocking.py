@@ -174,9 +174,10 @@ def test_what_was_acknowledged_survives_closing_and_opening(tmp_path: Path):
         assert [consumer.receive(timeout=10).id for _ in range(3)] == ids[2:]  # type: ignore[union-attr]
 
 
-def test_a_data_directory_has_one_owner(tmp_path: Path):
-    with engine.open(tmp_path / "data"), pytest.raises(engine.DataDirectoryBusyError):
-        engine.open(tmp_path / "data")
+@pytest.mark.parametrize(("first", "second"), [(True, False), (False, True), (False, False)])
+def test_a_data_directory_that_is_not_shared_has_one_owner(tmp_path: Path, first: bool, second: bool):
+    with engine.open(tmp_path / "data", shared=first), pytest.raises(engine.DataDirectoryBusyError):
+        engine.open(tmp_path / "data", shared=second)
 
 
 def test_configuration(tmp_path: Path):

@@ -31,7 +31,7 @@ async def test_inside_and_outside_at_the_same_time(tmp_path: Path):
 
 async def test_await_instead_of_with(tmp_path: Path):
     inside = await engine.open_async(str(tmp_path / "data"))
-    assert inside.service_url == "engine://embedded"
+    assert inside.service_url == f"engine+unix://{tmp_path}/data/engine.sock"
     await inside.close()
     await inside.close()
     with pytest.raises(engine.AlreadyClosedError):
@@ -140,7 +140,7 @@ async def test_without_an_admin_api_the_remedy_is_told(tmp_path: Path):
 
 async def test_an_admin_api_that_is_gone_is_told_as_a_client_port_is(tmp_path: Path):
     async with (
-        engine.open_async(tmp_path, listen="127.0.0.1:0", admin="127.0.0.1:0") as e,
+        engine.open_async(tmp_path, listen="127.0.0.1:0", admin="127.0.0.1:0", shared=False) as e,
         engine.AsyncClient(e.service_url) as client,
     ):
         await client.admin.list_topics()

@@ -166,7 +166,7 @@ def test_a_reader_passes_what_begins_and_ends_behind_a_gap(directory: Path) -> N
 
 async def test_a_subscription_that_is_moved_back_passes_the_gap_once_more(directory: Path) -> None:
     """The gap is no run of millions of offsets that are not acknowledged."""
-    async with engine.open_async(directory) as e:
+    async with engine.open_async(directory, shared=False) as e:
         await e.admin.seek_subscription("orders", "queue", "earliest")
         async with await e.queue_consumer("orders", "queue") as queue:
             left = (await e.admin.get_stats("orders"))["subscriptions"]["queue"]["backlog"]

@@ -331,7 +331,7 @@ async def test_everything_goes_on_after_a_restart_of_the_broker(tmp_path: Path):
 
     @contextlib.asynccontextmanager
     async def serve(listen: str):
-        async with engine.open_async(tmp_path / "data", listen=listen, admin="127.0.0.1:0") as served:
+        async with engine.open_async(tmp_path / "data", listen=listen, admin="127.0.0.1:0", shared=False) as served:
             for name in extra:
                 await make(served, name)
                 await send(served, name, [name.encode()])

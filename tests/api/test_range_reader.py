@@ -199,7 +199,7 @@ async def test_closing_is_not_the_end(client: engine.AsyncClient):
 
 
 async def test_what_retention_deleted_is_told_or_counted(tmp_path):
-    async with engine.open_async(tmp_path / "data") as client:
+    async with engine.open_async(tmp_path / "data", shared=False) as client:
         found = await reshaped(client)
         assert await client.broker.service.prune_segment("t", 0)
         lost = found.segments[0].end

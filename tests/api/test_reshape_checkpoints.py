@@ -135,7 +135,7 @@ async def test_a_groups_checkpoint_is_the_largest_position_of_its_members(client
 @pytest.fixture
 async def pruned(tmp_path: Path) -> AsyncIterator[tuple[engine.AsyncClient, engine.Checkpoint, list[engine.MessageId]]]:
     """A topic whose first segment was split and is gone since; a checkpoint and ids from before."""
-    async with engine.open_async(tmp_path / "data") as client:
+    async with engine.open_async(tmp_path / "data", shared=False) as client:
         await client.admin.create_topic("t", segments=1)
         ids = []
         async with (

@@ -39,12 +39,12 @@ async def connect(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterat
     """Makes clients of one embedded engine, or of one behind a socket."""
     async with AsyncExitStack() as stack:
         if request.param == "embedded":
-            opened = await stack.enter_async_context(engine.open_async(tmp_path / "data"))
+            opened = await stack.enter_async_context(engine.open_async(tmp_path / "data", shared=False))
             broker = opened.broker
             yield lambda: LocalClient(broker.accept_local, broker.service_url, broker.admin)
         else:
             opened = await stack.enter_async_context(
-                engine.open_async(tmp_path / "data", listen="127.0.0.1:0", admin="127.0.0.1:0")
+                engine.open_async(tmp_path / "data", listen="127.0.0.1:0", admin="127.0.0.1:0", shared=False)
             )
             yield lambda: engine.AsyncClient(opened.service_url)
 

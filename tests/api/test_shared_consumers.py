@@ -35,7 +35,7 @@ EXCLUSIVE, SHARED = DeliveryMode.EXCLUSIVE, DeliveryMode.SHARED
 
 @pytest.fixture
 async def opened(tmp_path: Path) -> AsyncIterator[engine.AsyncEngine]:
-    async with engine.open_async(tmp_path / "data") as e:
+    async with engine.open_async(tmp_path / "data", shared=False) as e:
         yield e
 
 
@@ -128,7 +128,8 @@ async def test_a_sealed_backlog_is_drained_in_parallel_then_one_reads_each_segme
 
 
 async def test_a_sealed_backlog_is_drained_by_one_where_the_broker_says_so(tmp_path: Path):
-    async with engine.open_async(tmp_path, config={"scalable_topic_sealed_segment_drain_enabled": False}) as opened:
+    config = {"scalable_topic_sealed_segment_drain_enabled": False}
+    async with engine.open_async(tmp_path, config=config, shared=False) as opened:
         (client,) = clients_of(opened, 1)
         await make_topic(client, buckets=4)
         await client.admin.create_subscription("t", "s", initial_position="earliest")

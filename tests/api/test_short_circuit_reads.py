@@ -203,7 +203,7 @@ async def test_what_is_open_is_read_on_after_it_was_deleted(served: engine.Async
 
 async def test_it_is_for_those_nearby_and_can_be_switched_off(tmp_path: Path):
     settings = {"short_circuit_reads": False}
-    async with engine.open_async(tmp_path / "data", listen="127.0.0.1:0", config=settings) as served:
+    async with engine.open_async(tmp_path / "data", listen="127.0.0.1:0", config=settings, shared=False) as served:
         await write(served, 300)
         ranges = await ranges_of(served)
         async with client_of(served) as client:

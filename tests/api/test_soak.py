@@ -57,12 +57,14 @@ async def connect(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterat
     """Makes clients of one embedded engine, or of one behind a socket."""
     async with AsyncExitStack() as stack:
         if request.param == "embedded":
-            opened = await stack.enter_async_context(engine.open_async(tmp_path / "data", config=CONFIG))
+            opened = await stack.enter_async_context(engine.open_async(tmp_path / "data", config=CONFIG, shared=False))
             broker = opened.broker
             yield lambda: LocalClient(broker.accept_local, broker.service_url, broker.admin)
         else:
             opened = await stack.enter_async_context(
-                engine.open_async(tmp_path / "data", config=CONFIG, listen="127.0.0.1:0", admin="127.0.0.1:0")
+                engine.open_async(
+                    tmp_path / "data", config=CONFIG, listen="127.0.0.1:0", admin="127.0.0.1:0", shared=False
+                )
             )
             yield lambda: engine.AsyncClient(opened.service_url)
 

@@ -70,7 +70,7 @@ def test_an_heir_and_what_it_goes_on_with_add_up():
 
 
 async def test_stats_have_the_rates_of_a_topic_that_has_just_begun(tmp_path):
-    async with engine.open_async(tmp_path / "data") as e:
+    async with engine.open_async(tmp_path / "data", shared=False) as e:
         async with await e.stream_consumer("t", "s", initial_position="earliest") as c, await e.producer("t") as p:
             assert type((await e.admin.get_stats("t"))["msgRateOut"]) is float
             await p.send(b"x")

@@ -20,7 +20,7 @@ def parses(monkeypatch) -> list[int]:
 
 
 async def test_a_wide_topic_is_opened_and_read_without_a_look_at_all_of_it_per_segment(tmp_path, parses):
-    async with engine.open_async(tmp_path / "data") as e:
+    async with engine.open_async(tmp_path / "data", shared=False) as e:
         await e.admin.create_topic("wide", segments=SEGMENTS, durability="os")
         async with await e.producer("wide") as p:
             for number in range(SEGMENTS * 8):

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 import engine.broker.cluster.peers
-from engine.broker.cluster.peers import Peers, _Peer
+from engine.broker.cluster.peers import Peer, Peers
 from engine.broker.server import Broker
 from engine.broker.session.connection import Connection
 from engine.broker.settings.config import BrokerConfig
@@ -115,8 +115,8 @@ async def test_a_slow_call_is_its_own_matter_and_only_silence_ends_the_connectio
     monkeypatch.setattr(engine.broker.cluster.peers, "PONG_S_MAX", 60.0)
     async with brokers(tmp_path, 1) as (broker,):
         silent, trusted = asyncio.Event(), asyncio.Event()
-        trust = _Peer._trust
-        monkeypatch.setattr(_Peer, "_trust", lambda peer: (trusted.set(), trust(peer)))
+        trust = Peer._trust
+        monkeypatch.setattr(Peer, "_trust", lambda peer: (trusted.set(), trust(peer)))
         answer = broker.calls.answer
 
         async def slow(target: str, *rest: Any) -> Any:

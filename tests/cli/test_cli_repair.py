@@ -162,7 +162,7 @@ def test_a_log_of_the_metadata_that_is_damaged_is_set_aside(tmp_path: Path, engi
         e.admin.create_topic("t", properties={"a": "b"})
         e.admin.create_subscription("t", "s", initial_position="earliest")
         send(e, range(20))
-    with product.open(data) as e:
+    with product.open(data, shared=False) as e:
         e.admin.create_topic("u")
         with e.producer("u") as p:
             p.send(b"late")

@@ -28,7 +28,7 @@ def main(directory: str, ending: str) -> None:
     """Prints nothing."""
     configured = server.storage_config
     server.storage_config = lambda config: dataclasses.replace(configured(config), file_size_max=FILE_SIZE)
-    e = engine.open(directory, config=CONFIG)
+    e = engine.open(directory, config=CONFIG, shared=False)
     held = [*shaped(e), *transacted(e)]
     e.admin.create_topic("loose", durability="interval")
     subscribe(e, "loose")
@@ -38,7 +38,7 @@ def main(directory: str, ending: str) -> None:
         each.close()
     e.close()
     if ending == "killed":  # by another process than the one that wrote most of it: the metadata's log is short then
-        e = engine.open(directory, config=CONFIG)
+        e = engine.open(directory, config=CONFIG, shared=False)
         for topic in TOPICS:
             with e.producer(topic) as producer:
                 send(producer, 98, 7)  # each of the keys, so that every active segment has some

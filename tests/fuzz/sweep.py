@@ -153,7 +153,7 @@ async def read(root: Path, sound: Reading | None = None) -> Reading:
     `sound`: as much as that is waited for, whatever the backlogs say now. None: as much as they say.
     """
     found: Reading = {}
-    async with engine.open_async(root, config=CONFIG) as e:
+    async with engine.open_async(root, config=CONFIG, shared=False) as e:
         for topic in await e.admin.list_topics():
             subscriptions = (await e.admin.get_stats(topic))["subscriptions"]
             left = backlogs = {name: facts["backlog"] for name, facts in subscriptions.items()}
@@ -209,7 +209,7 @@ class Parts:
         """Read the sound files, each part from a copy of its own."""
         folders = sorted({path.parent for path in files_of(self.root) if path.parts[0] == SEGMENTS})
         copy(self.root, scratch)
-        async with engine.open_async(scratch, config=CONFIG) as e:
+        async with engine.open_async(scratch, config=CONFIG, shared=False) as e:
             for folder in folders:
                 name = segment_in(folder)
                 facts = (await e.admin.get_metadata(str(name.topic)))["segments"][str(name.segment_id)]

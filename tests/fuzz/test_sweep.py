@@ -62,7 +62,7 @@ async def test_the_parts_alone_accept_no_other_content(directory: Path, tmp_path
     await parts.learn(scratch)
     changed = tmp_path / "changed"
     shutil.copytree(directory, changed)
-    async with engine.open_async(changed, config=CONFIG) as e, await e.producer("transacted") as producer:
+    async with engine.open_async(changed, config=CONFIG, shared=False) as e, await e.producer("transacted") as producer:
         await producer.send(b"more", key=b"0")
     for path in (Path("metadata.db"), next(path for path in files_of(directory) if "transacted" in path.parts)):
         folder = path.parent

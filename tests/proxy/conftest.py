@@ -62,7 +62,7 @@ class OverProxy:
 @pytest.fixture
 async def served(tmp_path: Path) -> AsyncIterator[OverProxy]:
     """What tests of the client make several clients of."""
-    async with engine.open_async(tmp_path / "data", listen="127.0.0.1:0", admin="127.0.0.1:0") as opened:
+    async with engine.open_async(tmp_path / "data", listen="127.0.0.1:0", admin="127.0.0.1:0", shared=False) as opened:
         proxy = Proxy(ProxyConfig(brokers=(opened.service_url,)))
         yield OverProxy(opened, format_url(*await proxy.serve("127.0.0.1", 0)))
         await proxy.close()

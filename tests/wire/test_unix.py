@@ -73,7 +73,8 @@ async def test_a_socket_belongs_to_its_user_alone(tmp_path):
     assert near.peer_user == far.peer_user == os.geteuid()
     assert near.is_near
     assert far.is_near
-    assert far.local_url == listener.url == near.peer
+    assert far.local_url == listener.url
+    assert near.peer == f"{listener.url} (process {os.getpid()})"
     near.abort()
     await acceptor.all_lost()
     listener.close()

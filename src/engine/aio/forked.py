@@ -1,17 +1,22 @@
 """Descriptors that a forked child must not keep.
 
 A lock of flock() and a connection end with the last descriptor of them. Copies in a forked child would keep them beyond
-the death of the parent: nobody could take its place, and its peers would wait for it. Closing a copy unlocks nothing
-and ends nothing while the parent has its own.
+the death of the parent: no other process could take its place, and its peers would wait for it. Closing a copy unlocks
+nothing and ends nothing while the parent has its own.
 """
 
 from __future__ import annotations
 
 import os
 import weakref
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from typing import Protocol
+
+
+def after_fork(callback: Callable[[], object]) -> None:
+    """Have a forked child call it, before anything else runs there."""
+    os.register_at_fork(after_in_child=callback)
 
 
 class Owner(Protocol):
@@ -42,4 +47,4 @@ def _after_fork_in_child() -> None:
     os.close(null)
 
 
-os.register_at_fork(after_in_child=_after_fork_in_child)
+after_fork(_after_fork_in_child)

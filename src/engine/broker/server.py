@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from engine.aio.bag import Bag
+from engine.aio.forked import close_when_forked
 from engine.aio.loop_lag import LoopLag
 from engine.aio.semaphore import PoolStatistics
 from engine.aio.tasks import Supervisor
@@ -18,6 +19,7 @@ from engine.broker.admin.rest import AdminServer
 from engine.broker.admin.service import AdminService
 from engine.broker.assembly import Foundation, Parts, build, storage_config
 from engine.broker.cluster.broker_calls import BrokerCalls
+from engine.broker.cluster.joinable import Joinable
 from engine.broker.cluster.membership import Membership
 from engine.broker.hosting.open_segments import OpenSegments
 from engine.broker.hosting.open_subscriptions import OpenSubscriptions
@@ -86,12 +88,14 @@ class Broker:
         executor: Workers | Submits | None = None,
         rng: random.Random | None = None,
         connector: Connector | None = None,
+        joinable: Joinable | None = None,
         processes: ProcessSet | None = None,
     ) -> None:
         """`metadata`: may be shared, with the data directory; then every broker's config names its service_url.
 
-        `connector`: opens connections to the other brokers; default: TCP.
-        `processes`: where it is one of several processes of a server, which share `metadata` and the data directory.
+        `connector`: opens connections to the other brokers; default: TCP. `joinable`: other processes may
+        join the data directory, whose metadata store is its own. `processes`: it is one of several processes of a
+        server, which share `metadata` and the data directory.
         """
         self.processes = processes
         self.pages_elsewhere: Pages | None = None
@@ -107,6 +111,7 @@ class Broker:
         self.doors = Doors(self.clock)
         self._data = Path(data)
         self._disk: Disk = disk or OsDisk()
+        self.joinable = joinable
         self._rng = rng
         self._metadata = metadata
         self._connector = connector
@@ -225,6 +230,7 @@ class Broker:
                 await self._parts.members.close()
             await self._release()
             raise
+        close_when_forked(self)
         self._running, self.up_since = True, asyncio.get_running_loop().time()
         self._keep_alive.start()
         log.info("broker on %s started", self._data, extra={"data": str(self._data)})
@@ -278,7 +284,8 @@ class Broker:
         )
 
     async def _open_metadata(self, executor: Workers | Submits) -> SqliteMetadataStore:
-        return await open_metadata(self._data, lambda store: self._segment_store(store, executor), self.clock)
+        lock = None if self.joinable is None else self.joinable.lock
+        return await open_metadata(self._data, lambda store: self._segment_store(store, executor), self.clock, lock)
 
     def _make_directory(self) -> None:
         try:
@@ -450,6 +457,16 @@ class Broker:
         self._servers.append(listener)
         return listener.url
 
+    async def serve_socket(self, sock: socket, url: str) -> None:
+        """Serve one connection from within this process, over a connected pair of Unix sockets."""
+        await unix.adopt(sock, self.accept_local, pool=self._pool, url=url, frame_size_max=self.config.frame_size_max)
+
+    def descriptors(self) -> list[int]:
+        """Of the sockets that it listens on."""
+        admin = self.addresses.admin_server
+        sockets = [sock for server in self._servers for sock in server.sockets]
+        return [sock.fileno() for sock in (*sockets, *(() if admin is None else admin.sockets))]
+
     async def serve_admin(self, host: str, port: int, sock: socket | None = None) -> tuple[str, int]:
         """Serve the admin API over HTTP; the address. `sock`: bound to it already. Raises what serve() raises.
 
@@ -461,7 +478,8 @@ class Broker:
         return await server.listen(host, port, self.doors.tls(self.config), sock)
 
     def _serving_since(self) -> float | None:
-        return self.up_since if self.addresses.reachable else None
+        may_return = self.addresses.reachable or (self.joinable is not None and self.joinable.succeeds)
+        return self.up_since if may_return else None
 
     # -- housekeeping ----------------------------------------------------------------------------------------------
 

@@ -99,7 +99,7 @@ class AsyncClient:
             check_url(url)
         if tls is not None and not isinstance(tls, ssl.SSLContext):
             raise InvalidArgumentError(f"tls must be an ssl.SSLContext, got {type(tls).__name__}")
-        self.service_url = url
+        self._url = url
         self._options = ClientOptions(
             connector=connector or SocketConnector(tls=tls),
             clock=clock or SystemClock(),
@@ -116,6 +116,11 @@ class AsyncClient:
         self._end = Once()
         self._backend = admin
         self.admin = AsyncAdmin(self._admin_backend)
+
+    @property
+    def service_url(self) -> str:
+        """The URL of the service."""
+        return self._url
 
     # -- producers and consumers -----------------------------------------------------------------------------
 
@@ -501,6 +506,9 @@ class AsyncClient:
 
     async def _close(self) -> None:
         self._children.end()
+        if self._pool.loop_ended:  # and with the loop all that it has made
+            self._pool.sever()
+            return
         try:
             await self._transactions.close()
             await self._children.close()

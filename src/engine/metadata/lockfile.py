@@ -70,7 +70,7 @@ class LockFile:
 
     def note(self, *, shared: bool) -> None:
         """Have the file say it."""
-        with suppress(OSError):  # a full disk: nobody is told, and nothing else depends on it
+        with suppress(OSError):  # a full disk: it says nothing then, and nothing else depends on it
             self._write(json.dumps({"process": os.getpid(), "shared": shared}).encode() + b"\n")
 
     def _write(self, text: bytes) -> None:

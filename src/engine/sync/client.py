@@ -62,6 +62,10 @@ class Client:
         except BaseException:
             portal.close()
             raise
+        self._use(portal, client)
+
+    def _use(self, portal: Portal, client: AsyncClient) -> None:
+        """The asynchronous client, and the thread on whose loop it is."""
         self._portal = portal
         self._client = client
         self.admin = Admin(portal, client.admin)
@@ -252,7 +256,11 @@ class Client:
         try:
             run_to_close(self._portal, self._client.close)
         finally:
-            self._portal.close()
+            self._end()
+
+    def _end(self) -> None:
+        """Behind the asynchronous client."""
+        self._portal.close()
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} of {self.service_url}{' (closed)' if self._portal.closed else ''}>"

@@ -115,6 +115,8 @@ class MemoryStream:
     def abort(self) -> None:
         """End both; what is queued is dropped."""
         self._closing = True
+        if self._loop.is_closed():
+            return
         self._loop.call_soon(self._end, None)
         self._loop.call_soon(self._other._end, ConnectError(f"the connection was reset by {self._other.peer}"))
 

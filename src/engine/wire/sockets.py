@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import socket
 import struct
 from collections.abc import Callable
 from typing import cast
 
+from engine.aio.forked import close_when_forked
 from engine.errors import ConnectError, ProtocolError
 from engine.limits import CONNECTION_WRITE_HIGH, CONNECTION_WRITE_LOW, FRAME_SIZE_MAX
 from engine.wire.chunks import ChunkPool
@@ -32,6 +34,7 @@ class SocketStream(asyncio.BufferedProtocol):
     """
 
     __slots__ = (
+        "__weakref__",
         "_closing",
         "_error",
         "_gathered",
@@ -76,8 +79,12 @@ class SocketStream(asyncio.BufferedProtocol):
         """asyncio: the connection is there."""
         self._transport = cast(asyncio.Transport, transport)
         self._transport.set_write_buffer_limits(CONNECTION_WRITE_HIGH, CONNECTION_WRITE_LOW)
+        close_when_forked(self)
         name = transport.get_extra_info("peername")
-        self.peer = format_url(name[0], name[1], "tcp") if isinstance(name, tuple) else self._url or "tcp"
+        if self._url is not None:
+            self.peer = f"{self._url} (process {self._credentials()[0]})"
+        else:
+            self.peer = format_url(name[0], name[1], "tcp") if isinstance(name, tuple) else "tcp"
         make_handler, self._make_handler = self._make_handler, None
         assert make_handler is not None
         self._handler = make_handler(self)
@@ -206,10 +213,22 @@ class SocketStream(asyncio.BufferedProtocol):
     @property
     def peer_user(self) -> int | None:
         """The user id of the process that made the other end of a Unix socket; None over TCP."""
-        if self._url is None or self._transport is None:
-            return None
+        return None if self._url is None or self._transport is None else self._credentials()[1]
+
+    def _credentials(self) -> tuple[int, int, int]:
+        """Process, user and group of the process that has dialled, or listens."""
+        assert self._transport is not None
         sock = self._transport.get_extra_info("socket")
-        return _CREDENTIALS.unpack(sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size))[1]
+        found = sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
+        process, user, group = _CREDENTIALS.unpack(found)
+        return process, user, group
+
+    def descriptors(self) -> tuple[int, ...]:
+        """Of the socket, while it is open: asyncio closes it behind connection_lost(), or with the loop."""
+        if self._lost or self._transport is None or self._loop.is_closed():
+            return ()
+        sock = self._transport.get_extra_info("socket")
+        return () if sock is None else (sock.fileno(),)
 
     def compact(self) -> None:
         """Hold no more memory than half a received frame needs. For connections that went quiet."""
@@ -247,10 +266,15 @@ class SocketStream(asyncio.BufferedProtocol):
             self._transport.close()
 
     def abort(self) -> None:
-        """Close at once."""
+        """Close at once. On a loop that has been closed, this is the end of the connection for the peer alone."""
         self._closing = self._reader.paused = True
-        if self._transport is not None and not self._lost:
+        if self._transport is None or self._lost:
+            return
+        if not self._loop.is_closed():
             self._transport.abort()
+        elif (sock := self._transport.get_extra_info("socket")) is not None:
+            with contextlib.suppress(OSError, TypeError):  # uvloop has closed it, and refuses
+                sock.shutdown(socket.SHUT_RDWR)
 
     # -- inside ----------------------------------------------------------------------------------------------------
 

@@ -18,7 +18,7 @@ import logging
 import os
 import socket
 import stat
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import TypeVar
 
 from engine.errors import AuthenticationError, ConnectError, InvalidArgumentError
@@ -74,6 +74,15 @@ async def connect(path: str, protocol: Callable[[], P], timeout: float) -> P:
     return made
 
 
+async def adopt(
+    sock: socket.socket, handler: Accept, *, pool: ChunkPool, url: str, frame_size_max: int = FRAME_SIZE_MAX
+) -> FrameStream:
+    """A stream over one end of a connected pair of Unix sockets. `url`: what it is called."""
+    loop = asyncio.get_running_loop()
+    _, stream = await loop.create_unix_connection(lambda: SocketStream(handler, pool, frame_size_max, url), sock=sock)
+    return stream
+
+
 class UnixListener:
     """A served Unix socket. Made by listen()."""
 
@@ -83,6 +92,11 @@ class UnixListener:
         self._path = path
         self._inode = inode
         self.url = format_unix_url(path)
+
+    @property
+    def sockets(self) -> Sequence[socket.socket]:
+        """The one that listens, while it does."""
+        return self._server.sockets
 
     def close(self) -> None:
         """Accept no more connections, and remove the name while it is this listener's. Idempotent."""

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import socket
 import ssl
-from collections.abc import Callable, Collection
-from socket import socket
+from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 from aiohttp import web
@@ -70,8 +70,13 @@ class HttpDoor:
         self.host = ""
         self.port = 0
 
+    @property
+    def sockets(self) -> Sequence[socket.socket]:
+        """Those that listen."""
+        return () if self._server is None else self._server.sockets
+
     async def listen(
-        self, host: str, port: int, tls: ssl.SSLContext | None = None, sock: socket | None = None
+        self, host: str, port: int, tls: ssl.SSLContext | None = None, sock: socket.socket | None = None
     ) -> tuple[str, int]:
         """Serve; returns (host, port), the port chosen for 0. `sock`: bound to it already. Raises ConnectError."""
         runner = self._runner

@@ -19,15 +19,17 @@ log = logging.getLogger(__name__)
 PONG_S_MAX = 3.0  # a broker that answers a PING within this time is alive, however long a call takes
 
 
-class _Peer:
-    """This end of one connection (a FrameHandler)."""
+class Peer:
+    """This end of one connection (a FrameHandler). Made by dial()."""
 
     def __init__(self, url: str, stream: FrameStream) -> None:
         self.url = url
         self.stream = stream
         self.lost: EngineError | None = None
+        self.ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()  # done when it is lost
         self._last_id = 0
         self._doubt: asyncio.TimerHandle | None = None  # runs while a PONG is awaited
+        self._heard: asyncio.Future[None] | None = None  # done with the next frame
         self._answers: dict[int, asyncio.Future[memoryview]] = {}  # 0: of the handshake
 
     async def handshake(self, token: str | None) -> None:
@@ -62,6 +64,15 @@ class _Peer:
             raise TimeoutError(f"{silence}; the call may be repeated")
         return future.result()
 
+    async def is_alive(self) -> bool:
+        """Wait for an answer to PING, as long as it takes; False when the connection is lost."""
+        if self.lost is None:
+            if self._heard is None:
+                self._heard = asyncio.get_running_loop().create_future()
+                self.stream.send(commands.Ping())
+            await asyncio.wait([self._heard, self.ended], return_when=asyncio.FIRST_COMPLETED)
+        return self.lost is None
+
     def _probe(self) -> None:
         if self._doubt is None and self.lost is None:
             self.stream.send(commands.Ping())
@@ -80,6 +91,9 @@ class _Peer:
     def frame_received(self, header: Header, payload: memoryview) -> None:
         """Complete the call that this frame answers."""
         self._trust()
+        heard, self._heard = self._heard, None
+        if heard is not None:
+            heard.set_result(None)
         if isinstance(header, commands.Ping):
             self.stream.send(commands.Pong())
             return
@@ -101,6 +115,8 @@ class _Peer:
     def connection_lost(self, error: Exception | None) -> None:
         """Fail the pending calls; their outcomes are unknown."""
         self._trust()
+        if not self.ended.done():
+            self.ended.set_result(None)
         self.lost = self.lost or ConnectError(
             f"the connection to the broker {self.url} was lost: {error or 'it closed'}"
         )
@@ -110,21 +126,38 @@ class _Peer:
                 future.exception()  # retrieved: the caller may be cancelled
 
 
+async def dial(connector: Connector, url: str, token: str | None = None) -> Peer:
+    """A connection whose handshake is done. Raises ConnectError, TimeoutError, and what the peer answers."""
+    made: list[Peer] = []
+
+    def handler(stream: FrameStream) -> Peer:
+        made.append(Peer(url, stream))
+        return made[0]
+
+    await connector.connect(url, handler)
+    try:
+        await made[0].handshake(token)
+    except BaseException:
+        made[0].stream.abort()
+        raise
+    return made[0]
+
+
 class Peers:
     """One connection per broker. One that is lost, or silent for too long, is opened anew by the next call."""
 
     def __init__(self, connector: Connector, token: str | None) -> None:
         self._connector = connector
         self._token = token
-        self._peers: dict[str, _Peer] = {}
-        self._dialling: dict[str, asyncio.Task[_Peer]] = {}
+        self._peers: dict[str, Peer] = {}
+        self._dialling: dict[str, asyncio.Task[Peer]] = {}
         self._closed = False
 
     async def call(self, url: str, target: str, method: str, args: Mapping[str, Any], timeout: float) -> Any:
         """Call a broker. Raises the error it answers; ConnectError, TimeoutError: the outcome is unknown."""
         return await (await self._get(url)).call(target, method, dict(args), timeout)
 
-    async def _get(self, url: str) -> _Peer:
+    async def _get(self, url: str) -> Peer:
         if self._closed:
             raise AlreadyClosedError("this broker is closing")
         peer = self._peers.get(url)
@@ -132,26 +165,12 @@ class Peers:
             return peer
         task = self._dialling.get(url)
         if task is None:
-            task = self._dialling[url] = asyncio.create_task(self._dial(url), name=f"broker {url}")
+            dialling = dial(self._connector, url, self._token)
+            task = self._dialling[url] = asyncio.create_task(dialling, name=f"broker {url}")
             task.add_done_callback(lambda done: self._dialled(url, done))
         return await asyncio.shield(task)
 
-    async def _dial(self, url: str) -> _Peer:
-        made: list[_Peer] = []
-
-        def handler(stream: FrameStream) -> _Peer:
-            made.append(_Peer(url, stream))
-            return made[0]
-
-        await self._connector.connect(url, handler)
-        try:
-            await made[0].handshake(self._token)
-        except BaseException:
-            made[0].stream.abort()
-            raise
-        return made[0]
-
-    def _dialled(self, url: str, task: asyncio.Task[_Peer]) -> None:
+    def _dialled(self, url: str, task: asyncio.Task[Peer]) -> None:
         del self._dialling[url]
         if task.cancelled() or task.exception() is not None:
             return

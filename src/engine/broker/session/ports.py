@@ -9,6 +9,7 @@ if TYPE_CHECKING:
 
     from engine.aio.tasks import Supervisor
     from engine.broker.cluster.broker_calls import BrokerCalls
+    from engine.broker.cluster.joinable import Joinable
     from engine.broker.cluster.membership import Membership
     from engine.broker.hosting.open_segments import OpenSegments
     from engine.broker.hosting.open_subscriptions import OpenSubscriptions
@@ -87,6 +88,10 @@ class Host(Protocol):
     @property
     def calls(self) -> BrokerCalls:
         """Calls to and from other brokers."""
+
+    @property
+    def joinable(self) -> Joinable | None:
+        """What processes that join the data directory ask for; None: they cannot."""
 
     @property
     def transactions(self) -> TransactionSweep:

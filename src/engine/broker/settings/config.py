@@ -282,10 +282,17 @@ class BrokerConfig:
         is the path of a file that holds auth_token.
         Raises InvalidConfigurationError naming the key, or the file when it cannot be read.
         """
-        values: dict[str, Any] = {} if path is None else _named(read_section(Path(path), "broker"), f"key in {path}")
-        override(values, _from_environment(environment or {}), "auth_token")
-        override(values, _named(overrides, "argument"), "auth_token")
-        return cls(**read_secrets(values, "auth_token"))
+        return cls(**given_values(path, environment, overrides))
+
+
+def given_values(
+    path: str | Path | None, environment: Mapping[str, str] | None, overrides: Mapping[str, Any]
+) -> dict[str, Any]:
+    """What BrokerConfig.load() is given, by our names: without defaults, and not checked yet. Raises as it does."""
+    values: dict[str, Any] = {} if path is None else _named(read_section(Path(path), "broker"), f"key in {path}")
+    override(values, _from_environment(environment or {}), "auth_token")
+    override(values, _named(overrides, "argument"), "auth_token")
+    return read_secrets(values, "auth_token")
 
 
 def _from_environment(environment: Mapping[str, str]) -> dict[str, Any]:

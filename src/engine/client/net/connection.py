@@ -113,7 +113,7 @@ class Connection:
                 answer = await self._handshake
         except builtins.TimeoutError as e:
             self.stream.abort()
-            raise ConnectError(f"{self.url} did not answer the handshake within {HANDSHAKE_S_MAX:g} s") from e
+            raise ConnectError(f"{self.named} did not answer the handshake within {HANDSHAKE_S_MAX:g} s") from e
         self._connected(answer)
 
     def _connected(self, answer: commands.Connected) -> None:
@@ -127,6 +127,11 @@ class Connection:
         self._keep_alive_s = float(answer.keep_alive)
         if self._keep_alive_s > 0:
             self._ping_later()
+
+    @property
+    def named(self) -> str:
+        """The broker, in texts: with its process where that is known, which is so over a Unix socket."""
+        return self.stream.peer if self.stream.peer.startswith(self.url) else self.url
 
     @property
     def is_near(self) -> bool:
@@ -187,7 +192,7 @@ class Connection:
         """The deadline of a request has passed."""
         _, future = self._requests.pop(request_id, (None, None))
         if future is not None and not future.done():
-            future.set_exception(TimeoutError(f"{self.url} did not answer in time"))
+            future.set_exception(TimeoutError(f"{self.named} did not answer in time"))
 
     async def request(self, request: Answerable[Answer], timeout: float | None) -> Answer:
         """Its answer. Raises the broker's error, ConnectError, TimeoutError after `timeout` seconds."""
@@ -198,7 +203,7 @@ class Connection:
         except builtins.TimeoutError as e:
             if isinstance(e, TimeoutError):
                 raise  # the broker's own
-            raise TimeoutError(f"{self.url} did not answer {request.command.name} within {timeout:g} s") from e
+            raise TimeoutError(f"{self.named} did not answer {request.command.name} within {timeout:g} s") from e
         finally:
             self._requests.pop(request_id, None)
 

@@ -86,6 +86,11 @@ class Pool:
         connection = self._connections.get(url)
         return None if connection is None else connection.broker_url
 
+    def process(self) -> str:
+        """Of the broker at the client's URL, in texts; "" where it is not known."""
+        connection = self._connections.get(self.url)
+        return "" if connection is None or connection.named == self.url else f" by {connection.named}"
+
     def connected_brokers(self) -> list[str]:
         """The URLs of connected_urls(), one for each broker, by which it names itself."""
         return list(dict.fromkeys(c.broker_url for c in self._connections.values() if c.lost is None))
@@ -102,6 +107,17 @@ class Pool:
             self._loop = loop
         elif self._loop is not loop:
             raise AlreadyClosedError("the client was used in another event loop; make one client for each event loop")
+
+    @property
+    def loop_ended(self) -> bool:
+        """Whether the event loop in which it was used has been closed."""
+        return self._loop is not None and self._loop.is_closed()
+
+    def sever(self) -> None:
+        """End the connections of a loop that has been closed."""
+        self.closed = True
+        for connection in (*self._connections.values(), *self._aside):
+            connection.stream.abort()
 
     async def _attempt(self, url: str) -> None:
         """Connect once, after the delay due to earlier failures; all waiting callers get the outcome."""

@@ -92,6 +92,7 @@ class InFlight:
         on_error: Callable[[Exception], object] | None,
         on_failed: Callable[[Exception], object] = lambda error: None,
         on_expired: Callable[[], object] = lambda: None,
+        asked: Callable[[], str] = lambda: "",
     ) -> None:
         self._batcher = batcher
         self._make_id = partial(MessageId, topic=topic)
@@ -102,6 +103,7 @@ class InFlight:
         self._on_error = on_error
         self._on_failed = on_failed
         self._on_expired = on_expired
+        self._asked = asked  # " by the broker", in texts
         self._loop = asyncio.get_running_loop()
         # In the order of the flights, whose ordinals and deadlines never fall.
         self._outstanding: dict[SealedEntry, _Flight] = {}
@@ -287,7 +289,8 @@ class InFlight:
                 break
             late += self._pieces.get(entry, (entry,))
         if late:
-            self.fail(late, TimeoutError(f"not acknowledged within {self._send_timeout:g} s; the outcome is unknown"))
+            waited = f"not acknowledged{self._asked()} within {self._send_timeout:g} s"
+            self.fail(late, TimeoutError(f"{waited}; the outcome is unknown"))
             self._on_expired()
 
     def stop(self) -> None:

@@ -28,7 +28,7 @@ class _Call:
 class Line:
     """Loop thread only. `formed` and `dissolved` are called when it has a first call, and none any more."""
 
-    __slots__ = ("_calls", "_dissolved", "_formed", "_outbox", "_task", "_timeout")
+    __slots__ = ("_dissolved", "_formed", "_outbox", "_task", "_timeout", "calls")
 
     def __init__(
         self, outbox: Outbox, timeout: float, formed: Callable[[], object], dissolved: Callable[[], object]
@@ -37,39 +37,39 @@ class Line:
         self._timeout = timeout
         self._formed = formed
         self._dissolved = dissolved
-        self._calls: deque[_Call] = deque()
+        self.calls: deque[_Call] = deque()
         self._task: asyncio.Task[None] | None = None
 
     def __len__(self) -> int:
-        return len(self._calls)
+        return len(self.calls)
 
     def join(self, future: asyncio.Future[Any], take: Callable[[], bool]) -> None:
         """Call take() when there is room, until it returns True; what it raises, the future gets."""
-        self._calls.append(_Call(future, take))
+        self.calls.append(_Call(future, take))
         if self._task is None:
             self._formed()
             self._task = future.get_loop().create_task(self._serve())
 
     async def served(self) -> None:
         """Wait until every call that is in the line now has been served."""
-        if self._calls:
+        if self.calls:
             future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
             self.join(future, lambda: _pass(future))
             await future
 
     async def _serve(self) -> None:
         try:
-            while self._calls:
-                call = self._calls[0]
+            while self.calls:
+                call = self.calls[0]
                 if call.future.done() or self._take(call):
-                    self._calls.popleft()
+                    self.calls.popleft()
                 else:
                     await self._wait_room()
         finally:
             self._task = None
-            for call in self._calls:  # the loop ends
+            for call in self.calls:  # the loop ends
                 call.future.cancel()
-            self._calls.clear()
+            self.calls.clear()
             self._dissolved()
 
     def _take(self, call: _Call) -> bool:
@@ -83,12 +83,12 @@ class Line:
 
     async def _wait_room(self) -> None:
         """Where none comes in time, all fail that have waited so long."""
-        waiting = len(self._calls)
+        waiting = len(self.calls)
         try:
             await self._outbox.wait_room(self._timeout)
         except TimeoutError as e:
             for _ in range(waiting):
-                future = self._calls.popleft().future
+                future = self.calls.popleft().future
                 if not future.done():
                     future.set_exception(TimeoutError(str(e)))
 

@@ -160,6 +160,7 @@ class Outbox:
             on_error=options.on_error,
             on_failed=self._message_failed,
             on_expired=self.settle_retired,
+            asked=self.pool.process,
         )
 
     def _admit(self, transaction: object) -> Scope:

@@ -100,7 +100,8 @@ class AsyncProducer(Generic[T_contra]):
         """
         if _get_running_loop() is not self._loop:
             return self._starting.later(
-                lambda: self.send(
+                partial(  # a lambda's cells would cost every call
+                    self.send,
                     value,
                     key=key,
                     properties=properties,
@@ -117,25 +118,18 @@ class AsyncProducer(Generic[T_contra]):
                 raise self._outbox.failure
             if self._encode is not None:
                 value = self._encode(value)
-            what: tuple[Any, ...] = (
-                value,
-                key,
-                properties,
-                event_time,
-                sequence_id,
-                future,
-                deliver_at,
-                deliver_after,
-                transaction,
-            )
-            if self._line:
-                self._line.join(future, lambda: self._add(what))
-            else:
-                self._batcher.add(*what)
+            if not self._line.calls:
+                self._batcher.add(
+                    value, key, properties, event_time, sequence_id, future, deliver_at, deliver_after, transaction
+                )
+                return Started(future)
         except QueueFullError:
-            self._line.join(future, lambda: self._add(what))
+            pass  # it waits in line
         except Exception as e:
             future.set_exception(e)
+            return Started(future)
+        what = (value, key, properties, event_time, sequence_id, future, deliver_at, deliver_after, transaction)
+        self._line.join(future, partial(self._add, what))
         return Started(future)
 
     def _add(self, what: tuple[Any, ...]) -> bool:

@@ -1,0 +1,135 @@
+"""`open` and `open_async`, and what they return."""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from typing import Any
+
+from engine.embedded.alone import MEMORY, Path, check_path, open_engine
+from engine.embedded.doors import Doors, GivenAddress
+from engine.embedded.engine import AsyncEngine
+from engine.embedded.registry import SharedAdmin, SharedHold, hold
+from engine.embedded.terms import Config, Terms
+from engine.sync import Client
+
+
+class Engine(Client):
+    """A blocking client of the engine that has a data directory open. Made by `open`; usable with `with`.
+
+    Closing the last one of a process closes the engine there.
+    """
+
+    def __init__(
+        self, path: Path, listen: GivenAddress, admin: GivenAddress, config: Config, shared: bool = True
+    ) -> None:
+        check_path(path)
+        if path == MEMORY or not shared:
+            self._begin(lambda: open_engine(path, listen, admin, config, threadsafe=True))
+        else:
+            self._share(path, Doors.of(listen, admin), Terms.of(config))
+
+    def _share(self, path: Path, doors: Doors, terms: Terms) -> None:
+        held = hold(path)
+        portal = held.portal
+        try:
+            client = portal.run(_enter(held, doors, terms, threadsafe=True))
+        except BaseException:
+            portal.run(held.close())
+            if held.ended:
+                portal.close()
+            raise
+        self._use(portal, client)
+
+    @property
+    def admin_url(self) -> str | None:
+        """Where the REST API is, with the port that was bound; None without one."""
+        assert isinstance(self._client, AsyncEngine)
+        return self._client.admin_url
+
+    def _end(self) -> None:
+        """The thread ends with the engine's last handle."""
+        assert isinstance(self._client, AsyncEngine)
+        if self._client.ended:
+            self._portal.close()
+
+
+def open(  # noqa: A001
+    path: Path,
+    *,
+    listen: GivenAddress = None,
+    admin: GivenAddress = None,
+    config: Config = None,
+    shared: bool = True,
+) -> Engine:
+    """Open (or create) the data directory `path`, on a thread of this process, or join the process that has it open.
+
+    The same directory may be opened any number of times, in this process and in others of this user on this machine:
+    it is one engine. One process serves it; when that ends, another takes over, and all clients go on.
+
+    ":memory:" is no directory: the engine's disk is memory, an own one for each call, which ends with close().
+    `listen`: "host:port" to serve clients of other machines as well; `admin`: "host:port" of the REST API. Port 0
+    takes a free one; an address that other machines reach needs `auth_token` or `insecure` in the configuration.
+    `config`: a BrokerConfig, a mapping of its fields, or the path of a TOML file; where the directory is open, it must
+    be what that engine has. `shared`: False refuses where the directory is open, and lets no other process join.
+
+    Raises DataDirectoryBusyError (open, and not shared), TimeoutError (the process that has it open does not answer),
+    CorruptionError, UnsupportedError (written by a newer version), InvalidConfigurationError, ConnectError (the address
+    is in use).
+    """
+    return Engine(path, listen, admin, config, shared)
+
+
+def open_async(
+    path: Path,
+    *,
+    listen: GivenAddress = None,
+    admin: GivenAddress = None,
+    config: Config = None,
+    shared: bool = True,
+) -> Opening:
+    """open() for code that awaits: `async with open_async(path) as engine`, or `engine = await open_async(path)`.
+
+    A shared engine runs on a thread of its own, so it may outlive the loop; with `shared=False` it runs on the loop.
+    """
+    return Opening(path, listen, admin, config, shared)
+
+
+class Opening:
+    """An engine that is not open yet: await it, or enter it."""
+
+    def __init__(self, path: Path, listen: GivenAddress, admin: GivenAddress, config: Config, shared: bool) -> None:
+        self._what = (path, listen, admin, config)
+        self._shared = shared
+        self._engine: AsyncEngine | None = None
+
+    async def _open(self) -> AsyncEngine:
+        path, listen, admin, config = self._what
+        check_path(path)
+        if path == MEMORY or not self._shared:
+            return await open_engine(path, listen, admin, config, threadsafe=False)
+        doors, terms = Doors.of(listen, admin), Terms.of(config)
+        held = hold(path)
+        try:
+            return await _enter(held, doors, terms, threadsafe=False)
+        except BaseException:
+            await held.close()
+            raise
+
+    def __await__(self) -> Generator[Any, None, AsyncEngine]:
+        return self._open().__await__()
+
+    async def __aenter__(self) -> AsyncEngine:
+        self._engine = await self
+        return self._engine
+
+    async def __aexit__(self, *exc: object) -> None:
+        if self._engine is not None:
+            await self._engine.close()
+
+
+async def _enter(held: SharedHold, doors: Doors, terms: Terms, *, threadsafe: bool) -> AsyncEngine:
+    """Open the engine for one more handle, on the running loop. What is raised leaves `held` to the caller."""
+    await held.run(held.engine.open(terms, doors))
+    engine = AsyncEngine(held, held.connector(), SharedAdmin(held), threadsafe=threadsafe)
+    await engine.connect()
+    return engine

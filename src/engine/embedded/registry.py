@@ -1,0 +1,175 @@
+"""The shared engines of this process: one for each data directory, known by device and inode, which ends with its last
+handle.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import pathlib
+from collections.abc import Coroutine, Mapping
+from typing import Any, TypeVar
+
+from engine.aio.forked import after_fork
+from engine.aio.locks import Lock
+from engine.aio.portal import Portal
+from engine.broker.server import Broker
+from engine.embedded.alone import Path
+from engine.embedded.shared import SharedEngine
+from engine.model.admin_requests import Operation
+from engine.storage.disk.disk import OsDisk
+from engine.wire.chunks import ChunkPool
+from engine.wire.connector import SocketConnector
+from engine.wire.sockets import Accept
+from engine.wire.stream import FrameStream
+from engine.wire.unix import adopt
+
+T = TypeVar("T")
+R = TypeVar("R")
+_Identity = tuple[int, int]
+
+_lock = Lock()
+_engines: dict[_Identity, SharedEngine] = {}
+_handles: dict[SharedEngine, int] = {}
+
+
+def hold(path: Path) -> SharedHold:
+    """A hold on the engine of a directory, which is made where it does not exist; on any thread. Raises OSError."""
+    directory = pathlib.Path(path).absolute()
+    OsDisk().make_directories(str(directory))
+    facts = directory.stat()
+    identity = facts.st_dev, facts.st_ino
+    with _lock:
+        engine = _engines.get(identity)
+        if engine is None:
+            engine = _engines[identity] = SharedEngine(directory, Portal("engine"))
+        _handles[engine] = _handles.get(engine, 0) + 1
+    return SharedHold(engine, identity)
+
+
+class SharedHold:
+    """One handle's part in a shared engine."""
+
+    def __init__(self, engine: SharedEngine, identity: _Identity) -> None:
+        self.engine = engine
+        self.ended = False
+        self._identity = identity
+        self._given_up = False
+
+    @property
+    def portal(self) -> Portal:
+        """On which the engine runs."""
+        return self.engine.portal
+
+    @property
+    def broker(self) -> Broker | None:
+        """While this process serves."""
+        return self.engine.broker
+
+    @property
+    def url(self) -> str:
+        """What its clients call the broker."""
+        return self.engine.url
+
+    @property
+    def service_url(self) -> str:
+        """Where other programs connect."""
+        return self.engine.service_url
+
+    @property
+    def admin_url(self) -> str | None:
+        """Of the REST API."""
+        return self.engine.admin_url
+
+    async def run(self, coroutine: Coroutine[Any, Any, T]) -> T:
+        """Await it on the engine's loop, from any other loop or this one."""
+        if asyncio.get_running_loop() is self.portal.loop:
+            return await coroutine
+        return await asyncio.wrap_future(self.portal.submit(coroutine))
+
+    def give_up(self) -> bool:
+        """Whether the engine has to be closed: this was the last handle. On any thread; once."""
+        with _lock:
+            if self._given_up:
+                return False
+            self._given_up = True
+            if self.engine not in _handles:  # of the parent of this process
+                return False
+            _handles[self.engine] -= 1
+            if _handles[self.engine]:
+                return False
+            del _handles[self.engine], _engines[self._identity]
+            return True
+
+    async def close(self) -> None:
+        """Let go; the last one closes the engine, and its thread unless this runs on it."""
+        if not self.give_up():
+            return
+        here = asyncio.get_running_loop() is self.portal.loop
+        try:
+            await self.run(self.engine.close())
+        finally:
+            self.ended = True
+            if not here:
+                await asyncio.to_thread(self.portal.close)
+
+    def connector(self) -> NearConnector | FarConnector:
+        """For a client on the running loop."""
+        return NearConnector(self) if asyncio.get_running_loop() is self.portal.loop else FarConnector(self)
+
+
+class SharedAdmin:
+    """An AdminBackend."""
+
+    def __init__(self, of: SharedHold) -> None:
+        self._of = of
+
+    async def call(self, operation: Operation[R], arguments: Mapping[str, Any]) -> R:
+        """Carry it out wherever the directory is served. Raises what the operation raises, ConnectError, TimeoutError;
+        UnknownOutcomeError when that process ended before it had answered.
+        """
+        return await self._of.run(self._of.engine.operate(operation, arguments))
+
+    async def close(self) -> None:
+        """The engine is not the client's."""
+
+
+class NearConnector:
+    """Connects a client on the engine's loop, whatever the URL: to the process that serves the directory."""
+
+    def __init__(self, of: SharedHold) -> None:
+        self._engine = of.engine
+
+    async def connect(self, url: str, handler: Accept) -> FrameStream:
+        """A connected stream."""
+        return await self._engine.connect(handler)
+
+
+class FarConnector:
+    """The same for a client on another loop, which may end at any time."""
+
+    def __init__(self, of: SharedHold) -> None:
+        self._of = of
+        self._pool = ChunkPool()
+        self._sockets = SocketConnector()
+
+    async def connect(self, url: str, handler: Accept) -> FrameStream:
+        """A connected stream."""
+        sock = await self._of.run(self._of.engine.open_socket())
+        if sock is None:
+            return await self._sockets.connect(self._of.url, handler)
+        try:
+            return await adopt(sock, handler, pool=self._pool, url=self._of.url)
+        except BaseException:
+            sock.close()
+            raise
+
+
+def _forget() -> None:
+    """In a forked child: its engines are the parent's."""
+    global _lock
+    _lock = Lock()
+    _engines.clear()
+    _handles.clear()
+
+
+after_fork(_forget)

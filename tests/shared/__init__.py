@@ -1,0 +1,1 @@
+"""One data directory, opened by many: handles of a process, and processes of a machine."""

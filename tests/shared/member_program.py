@@ -1,0 +1,51 @@
+"""A process that has a directory open and does what it is told: each line of its input is an expression.
+
+It answers each by a line of JSON: [value, null], or [null, [name of the error, its text]]. `e` is the engine's handle,
+`keep` a dictionary for what is to stay. Arguments: the directory, and options of engine.open() as JSON.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from typing import Any
+
+import engine
+
+
+def values(consumer: Any, count: int, timeout: float = 30.0) -> list[str]:
+    """The next messages of a consumer, fewer where none came for so long."""
+    found: list[str] = []
+    while len(found) < count and (message := consumer.receive(timeout=timeout)) is not None:
+        found.append(message.value.decode())
+    return found
+
+
+def until(consumer: Any, wanted: int, timeout: float = 30.0) -> list[tuple[str, str]]:
+    """(producer, value) of the messages of a consumer, until so many different ones came."""
+    found: dict[tuple[str, str], None] = {}
+    while len(found) < wanted:
+        message = consumer.receive(timeout=timeout)
+        found[message.producer_name, message.value.decode()] = None
+    return list(found)
+
+
+def main(path: str, options: dict[str, Any]) -> None:
+    """Until the input ends; then the process exits without closing anything."""
+    answer: list[Any]
+    known: dict[str, Any] = {"engine": engine, "keep": {}, "values": values, "until": until, "os": os}
+    for line in sys.stdin:
+        try:
+            if line.strip() == "open":
+                known["e"] = engine.open(path, **options)
+                answer = [known["e"].service_url, None]
+            else:
+                answer = [eval(line, known), None]
+        except Exception as error:
+            answer = [None, [type(error).__name__, str(error)]]
+        print(json.dumps(answer, default=str), flush=True)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], json.loads(sys.argv[2]))
