@@ -213,13 +213,6 @@ class LocalStore(ABC):
             del self._sessions[session]
             await self._write(lambda batch: batch.end_session(session.id))
 
-    async def end_owner(self, key: str) -> None:
-        """End the session of an ephemeral record, whose process has died; nothing when there is none."""
-        row = self._table.rows.get(key)
-        number = None if row is None else row.record.stat.session
-        for session in [session for session in self._sessions if session.id == number]:
-            await self.end_session(session)
-
     @property
     def version(self) -> int:
         return self._table.version
