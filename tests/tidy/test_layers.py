@@ -34,7 +34,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "_native": {"errors", "limits"},
     "model": {"errors", "limits"},
     "wire": {"model", "aio", "errors", "limits"},
-    "metadata": {"model", "aio", *LEAVES},
+    "metadata": {"model", "aio", "wire", *LEAVES},
     "storage": {"_native", "model", "metadata", "aio", *LEAVES},
     "control": {"control.policy", "model", "metadata", "aio", *LEAVES},
     "control.policy": {"model"},

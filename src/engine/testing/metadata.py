@@ -87,8 +87,16 @@ class FaultyMetadataStore:
             raise OutcomeUnknownError("the answer was lost on its way")
         return result
 
+    @property
+    def newest(self) -> FaultyMetadataStore:
+        return self
+
+    @property
+    def mirror(self) -> FaultyMetadataStore:
+        return self
+
     async def get(self, key: str) -> Record | None:
-        return await self._read(lambda: self._inner.get(key))
+        return await self._read(lambda: self._inner.newest.get(key))
 
     async def put(
         self,
@@ -103,10 +111,10 @@ class FaultyMetadataStore:
         return await self._write(lambda: self._inner.delete(key, expected))
 
     async def list(self, start: str, end: str, limit: int | None = None) -> list[Record]:
-        return await self._read(lambda: self._inner.list(start, end, limit))
+        return await self._read(lambda: self._inner.newest.list(start, end, limit))
 
     async def list_keys(self, start: str, end: str, limit: int | None = None) -> Keys:
-        return await self._read(lambda: self._inner.list_keys(start, end, limit))
+        return await self._read(lambda: self._inner.newest.list_keys(start, end, limit))
 
     async def delete_range(self, start: str, end: str) -> int:
         return await self._write(lambda: self._inner.delete_range(start, end))
@@ -121,7 +129,7 @@ class FaultyMetadataStore:
         return await self._write(lambda: self._inner.write_all(writes))
 
     async def list_index(self, index: str, start: str, end: str, limit: int | None = None) -> IndexedRecords:
-        return await self._read(lambda: self._inner.list_index(index, start, end, limit))
+        return await self._read(lambda: self._inner.newest.list_index(index, start, end, limit))
 
     def watch(self, prefix: str, from_version: int | None = None) -> Watch:
         """See MetadataStore; events come late."""
@@ -199,6 +207,7 @@ class _SlowWatch:
         self._store = store
         self._inner = inner
         self._broken = False
+        self.resumed = inner.resumed
 
     async def __aiter__(self) -> AsyncIterator[Event]:
         """The events, late. Raises StorageError behind break_off()."""

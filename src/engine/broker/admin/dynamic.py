@@ -55,7 +55,7 @@ class DynamicConfig:
 
     async def start(self) -> None:
         """Apply the stored settings and watch for changes. Raises what the metadata store raises."""
-        for record in await self._metadata.list(keys.CONFIGURATION, keys.prefix_end(keys.CONFIGURATION)):
+        for record in await self._metadata.newest.list(keys.CONFIGURATION, keys.prefix_end(keys.CONFIGURATION)):
             self._note(record.key, record.value)
         self._apply()
         watch = partial(self._metadata.watch, keys.CONFIGURATION)

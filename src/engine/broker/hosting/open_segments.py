@@ -416,7 +416,7 @@ class OpenSegments:
         return layout is not None and _names(layout, name)
 
     async def _layout(self, topic: TopicName) -> SegmentLayout | None:
-        record = await self._metadata.get(keys.topic(topic))
+        record = await self._metadata.newest.get(keys.topic(topic))
         return None if record is None else SegmentLayout.from_json(record.value)
 
     # -- closing ---------------------------------------------------------------------------------------------------

@@ -65,7 +65,7 @@ class OpenSubscriptions:
 
     async def _check_there(self, topic: TopicName, facts: SubscriptionMetadata) -> None:
         """Raise SubscriptionNotFoundError when its metadata changed: it was deleted, or its deletion is under way."""
-        record = await self._metadata.get(keys.subscription(topic, facts.name))
+        record = await self._metadata.newest.get(keys.subscription(topic, facts.name))
         now = None if record is None else SubscriptionMetadata.from_json(record.value)
         if now is None or now.state is SubscriptionState.DELETING or now.created_at_ms != facts.created_at_ms:
             raise deleted_subscription(topic, facts.name)
@@ -116,7 +116,7 @@ class OpenSubscriptions:
         """acknowledged() of one subscription. Raises NotFoundError when the topic has none of that name."""
         if await self.find(hosted, subscription) is None:
             topic = hosted.name.topic
-            record = await self._metadata.get(keys.subscription(topic, subscription))
+            record = await self._metadata.newest.get(keys.subscription(topic, subscription))
             if record is None or SubscriptionMetadata.from_json(record.value).state is SubscriptionState.DELETING:
                 raise NotFoundError(f"{topic} has no subscription {subscription!r}")
         return await self.acknowledged(hosted, [subscription])
