@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 
@@ -21,9 +20,8 @@ def children_of(parent: int) -> dict[int, int]:
 
 
 def is_alive(pid: int) -> bool:
-    """Whether a process runs, or has ended and is not reaped."""
+    """Whether a process runs. One that has ended and is not reaped does not."""
     try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
         return False
-    return True
