@@ -24,6 +24,8 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT / "src"))
 
 from engine.model import admin_answers as answers  # noqa: E402
+from engine.model.admin_broker_operations import BROKER_OPERATIONS  # noqa: E402
+from engine.model.admin_cluster_operations import CLUSTER_OPERATIONS  # noqa: E402
 from engine.model.admin_operations import OPERATIONS  # noqa: E402
 from engine.model.admin_parameters import REQUIRED, Parameter  # noqa: E402
 from engine.model.admin_requests import Operation  # noqa: E402
@@ -53,6 +55,8 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any, TypeVar
 
+from engine.model import admin_broker_operations as brokers
+from engine.model import admin_cluster_operations as cluster
 from engine.model import admin_operations as operations
 from engine.model.admin_dictionaries import TopicMetadata, TopicStatistics
 from engine.model.admin_requests import Operation
@@ -99,7 +103,10 @@ class Admin:
 
 def awaited(operation: Operation[Any]) -> str:
     """Its method of AdminMethods."""
-    row = f"operations.{operation.name.upper()}"
+    module = (
+        "brokers" if operation in BROKER_OPERATIONS else "cluster" if operation in CLUSTER_OPERATIONS else "operations"
+    )
+    row = f"{module}.{operation.name.upper()}"
     return _method(
         "async def", operation, f"await self._ask({', '.join([row, *(p.name for p in operation.parameters)])})"
     )

@@ -1,4 +1,4 @@
-"""What a forked child can do with what its parent had open: be told that it must open its own."""
+"""What a forked child can do with what its parent had open: handles connect anew, the rest says that it is the parent's."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ FORKED = """
     p.flush()
     c = e.stream_consumer("t", "s", initial_position="earliest")
     first = c.receive(timeout=10)
+    t = e.transaction()
 
     def told(action):
         try:
@@ -29,14 +30,15 @@ FORKED = """
     if child == 0:
         signal.alarm(20)
         actions = [lambda: p.send(b"x"), lambda: p.send_nowait(b"x"), lambda: p.send_batch([b"x"]), p.flush,
-                   c.receive, c.receive_batch, lambda: c.acknowledge_cumulative(first), lambda: e.producer("t"),
-                   lambda: e.admin.list_topics()]
+                   c.receive, c.receive_batch, lambda: c.acknowledge_cumulative(first), t.commit]
         silent = [i for i, action in enumerate(actions) if not told(action)]
+        with e.producer("t") as again:  # over the parent
+            again.send(b"4")
         with engine.open(sys.argv[1] + "-own") as own, own.producer("t") as producer:
             producer.send(b"of the child")
         sys.exit(f"silent: {silent}" if silent else 0)  # through threading's and atexit's ends, as a process should
     assert os.waitpid(child, 0)[1] == 0
-    assert [c.receive(timeout=10).value for _ in range(2)] == [b"2", b"3"]
+    assert [c.receive(timeout=10).value for _ in range(3)] == [b"2", b"3", b"4"]
 """
 
 HELD = """
@@ -67,6 +69,9 @@ SERVED = """
     child = os.fork()
     if child == 0:
         signal.alarm(20)
+        with client.producer("t") as p:
+            p.send(b"y")
+        client.close()
         sys.exit(0)
     status = os.waitpid(child, 0)[1]
     assert status == 0, status

@@ -60,6 +60,9 @@ VALUES: dict[str, Any] = {
     "policy": {"max_segments": 7, "split_cooldown": 5.5},
     "name": "publish_bytes_max",
     "value": "64 MB",
+    "broker": "engine://10.0.0.2:6650",
+    "to": "engine://10.0.0.3:6650",
+    "dry_run": True,
 }
 ROWS = [pytest.param(row, id=row.name) for row in OPERATIONS]
 

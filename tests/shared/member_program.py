@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import sys
 from typing import Any
 
@@ -31,10 +32,19 @@ def until(consumer: Any, wanted: int, timeout: float = 30.0) -> list[tuple[str, 
     return list(found)
 
 
+def forked() -> int:
+    """A child that stays, with what it has inherited, until it is killed."""
+    child = os.fork()
+    if child == 0:
+        signal.alarm(60)
+        signal.pause()
+    return child
+
+
 def main(path: str, options: dict[str, Any]) -> None:
     """Until the input ends; then the process exits without closing anything."""
     answer: list[Any]
-    known: dict[str, Any] = {"engine": engine, "keep": {}, "values": values, "until": until, "os": os}
+    known: dict[str, Any] = {"engine": engine, "keep": {}, "values": values, "until": until, "forked": forked, "os": os}
     for line in sys.stdin:
         try:
             if line.strip() == "open":

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import atexit
 import concurrent.futures
+import contextlib
+import logging
 import os
 import threading
 import weakref
@@ -13,14 +15,16 @@ from typing import Any, Protocol, TypeVar
 
 from engine.aio.uv import new_event_loop
 from engine.clock import SystemClock
-from engine.errors import AlreadyClosedError, InvalidArgumentError
+from engine.errors import AlreadyClosedError, EngineError, InvalidArgumentError
+
+log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
 SIGNALS_S = 0.5  # within which a blocked main thread handles a signal
 _CLOCK = SystemClock()
 CLOSED = "the engine or client was closed; open another one"
-FORKED = "this process was forked while the engine or client was open, which works in the parent only: open another one"
+FORKED = "this was made before the process was forked, and works in the parent only: make another one"
 
 
 class ForkListener(Protocol):
@@ -45,7 +49,9 @@ class Portal:
         self._closed = False
         self._forked = False
         self.fork_listeners: weakref.WeakSet[ForkListener] = weakref.WeakSet()
-        self._lock = threading.Lock()  # orders submit() against close(): nothing is scheduled on a stopping loop
+        # Orders submit() against close(): nothing is scheduled on a stopping loop. Within it, the garbage collector may
+        # run what calls finish().
+        self._lock = threading.RLock()
         self._thread = threading.Thread(target=self._run_loop, name=name, daemon=True)
         self._thread.start()
         atexit.register(self.close)
@@ -116,6 +122,26 @@ class Portal:
         self._thread.join()
         atexit.unregister(self.close)
 
+    def finish(self, work: Callable[[], Coroutine[Any, Any, object]], ends: Callable[[], bool]) -> None:
+        """Run it without waiting, on whatever thread this is called; then close, if `ends()` says so.
+
+        Does nothing after close().
+        """
+
+        async def last() -> None:
+            try:
+                await work()
+            except EngineError as e:
+                log.warning("what was collected unclosed could not be closed in order: %s", e)
+            if ends():
+                with self._lock:
+                    self._closed = True
+                atexit.unregister(self.close)
+                self.loop.stop()
+
+        with contextlib.suppress(AlreadyClosedError):
+            self.submit(last())
+
     def check_thread(self) -> None:
         """Raise InvalidArgumentError on the portal's own thread, AlreadyClosedError in a forked child."""
         if self._forked:
@@ -125,7 +151,7 @@ class Portal:
 
     def after_fork(self) -> None:
         """In the child, right after a fork: the thread does not exist here, so nothing may wait for it."""
-        self._lock = threading.Lock()  # another thread of the parent may have held the old one
+        self._lock = threading.RLock()  # another thread of the parent may have held the old one
         if not self._closed:
             self._closed = self._forked = True
             for listener in list(self.fork_listeners):

@@ -8,11 +8,13 @@ from functools import partial
 from typing import Any
 
 from engine.broker.addresses import Addresses
+from engine.broker.admin.cluster_admin import ClusterAdmin
 from engine.broker.admin.dynamic import DynamicConfig
 from engine.broker.admin.leader import LeaderAdmin
 from engine.broker.admin.service import AdminService
 from engine.broker.admin.transaction_admin import TransactionAdmin
 from engine.broker.cluster.broker_calls import BrokerCalls
+from engine.broker.cluster.handover import Handovers
 from engine.broker.cluster.membership import Membership
 from engine.broker.cluster.participants import Participants
 from engine.broker.hosting.open_segments import OpenSegments
@@ -24,8 +26,12 @@ from engine.broker.pools.pools import BrokerMemory
 from engine.broker.segment.environment import Environment
 from engine.broker.settings.config import BrokerConfig
 from engine.broker.settings.current import CurrentConfig
+from engine.broker.upkeep.balancer import Balancer
+from engine.broker.upkeep.cluster_parts import ClusterParts
+from engine.broker.upkeep.draining import Draining
 from engine.broker.upkeep.idle import IdleLoop
 from engine.broker.upkeep.load_reporter import LoadReports
+from engine.broker.upkeep.own_load import OwnLoad
 from engine.broker.upkeep.retention import RetentionLoop
 from engine.broker.upkeep.stocktaking import Stocktaking
 from engine.broker.upkeep.transaction_sweep import TransactionSweep
@@ -69,6 +75,7 @@ class Parts:
     transactions: TransactionSweep
     dynamic: DynamicConfig
     admin: AdminService
+    cluster: ClusterParts
     loads: LoadReports
     retention: RetentionLoop
     stocktaking: Stocktaking
@@ -90,7 +97,10 @@ def build(base: Foundation, observed: Observed) -> Parts:
         list_pace=base.memory.list_pace,
         list_memory=base.memory.topic_lists,
     )
-    calls = BrokerCalls(members, service, LeaderAdmin(service), base.metadata)
+    loads = _load_reports(base, segments, service)
+    cluster = _cluster(base, members, service, loads)
+    operations = ClusterAdmin(cluster)
+    calls = BrokerCalls(members, service, LeaderAdmin(service), operations, base.metadata)
     coordinator = TransactionCoordinator(
         base.metadata,
         base.clock,
@@ -107,15 +117,8 @@ def build(base: Foundation, observed: Observed) -> Parts:
         calls.forward if base.shared else None,
         dynamic=dynamic,
         transactions=TransactionAdmin(coordinator, segments.operations),
+        cluster=operations,
         metrics=partial(metrics_page, observed),
-    )
-    loads = LoadReports(
-        segments,
-        base.metadata,
-        interval=config.scalable_topic_load_report_interval,
-        threshold=config.scalable_topic_load_report_rate_change_threshold,
-        loaded=service.scaling.loaded,
-        policy=service.scaling.effective,
     )
     retention = RetentionLoop(service, segments, subscriptions, config, base.clock, admin.prune_segment)
     stocktaking = Stocktaking(segments, members.ownership, base.store, base.metadata, base.memory.list_pace)
@@ -137,11 +140,46 @@ def build(base: Foundation, observed: Observed) -> Parts:
         transactions=transactions,
         dynamic=dynamic,
         admin=admin,
+        cluster=cluster,
         loads=loads,
         retention=retention,
         stocktaking=stocktaking,
-        loops=tuple(loops),
+        loops=(*loops, *_cluster_loops(base, cluster, loads)),
     )
+
+
+def _load_reports(base: Foundation, segments: OpenSegments, service: ScalableTopicService) -> LoadReports:
+    config = base.current.value
+    return LoadReports(
+        segments,
+        base.metadata,
+        interval=config.scalable_topic_load_report_interval,
+        threshold=config.scalable_topic_load_report_rate_change_threshold,
+        loaded=service.scaling.loaded,
+        policy=service.scaling.effective,
+    )
+
+
+def _cluster(base: Foundation, members: Membership, service: ScalableTopicService, loads: LoadReports) -> ClusterParts:
+    handovers = Handovers(members.segments, members.ownership, members.peers)
+    draining = Draining(members, handovers, service, loads.stats)
+    return ClusterParts(
+        members=members,
+        service=service,
+        metadata=base.metadata,
+        handovers=handovers,
+        draining=draining,
+        balancer=Balancer(members, handovers, base.metadata, lambda: base.current.value, draining.weight_of),
+    )
+
+
+def _cluster_loops(base: Foundation, cluster: ClusterParts, loads: LoadReports) -> list[Loop]:
+    """Only where other brokers may be."""
+    if not base.shared:
+        return []
+    members, interval = cluster.members, base.current.value.scalable_topic_load_report_interval
+    own = OwnLoad(members.brokers, members.segments, loads.stats, interval)
+    return [("own load", own.run), ("balance", cluster.balancer.run)]
 
 
 def _membership(base: Foundation, config: BrokerConfig) -> Membership:

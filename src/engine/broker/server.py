@@ -38,6 +38,7 @@ from engine.broker.settings.config import BrokerConfig
 from engine.broker.settings.current import CurrentConfig
 from engine.broker.settings.doors import Doors, check_exposed
 from engine.broker.settings.shares import ProcessSet
+from engine.broker.upkeep.cluster_parts import ClusterParts
 from engine.broker.upkeep.stocktaking import Stocktaking
 from engine.broker.upkeep.transaction_sweep import TransactionSweep
 from engine.broker.upkeep.unexplained import check_explained
@@ -137,6 +138,7 @@ class Broker:
         self._emptied: asyncio.Event = asyncio.Event()
         self._received = 0
         self._running = False
+        self._ending = False  # close() was called
         self._closed = False
 
     # -- its parts, from start() on ----------------------------------------------------------------------------------
@@ -197,6 +199,11 @@ class Broker:
         return self.parts.dynamic
 
     @property
+    def cluster(self) -> ClusterParts:
+        """Handovers, draining, balance."""
+        return self.parts.cluster
+
+    @property
     def admin(self) -> AdminService:
         return self.parts.admin
 
@@ -221,7 +228,7 @@ class Broker:
 
         Connections are accepted from now on.
         """
-        if self._closed or self._running:
+        if self._ending or self._running:
             raise AlreadyClosedError("a broker starts once; make a new one")
         try:
             await self._open()
@@ -304,10 +311,14 @@ class Broker:
     async def close(self) -> None:
         """Refuse further requests, write everything out, close. Idempotent.
 
-        Received messages that are durable by then are acknowledged.
+        Where other brokers are there, they get its segments before, for at most `drain_timeout` seconds. Received
+        messages that are durable by then are acknowledged.
         """
-        if self._closed:
+        if self._ending:
             return
+        self._ending = True
+        if self._running and self.config.drain_timeout:
+            await self.cluster.draining.finish(self.config.drain_timeout)
         self._closed = True
         for server in self._servers:
             server.close()
@@ -319,6 +330,7 @@ class Broker:
             connection.hold(Pause.CLOSING)
         if self._running:
             await self.tasks.close()
+            await self.cluster.draining.close()
             await self.dynamic.close()
             await self.service.close()
             await self.members.close_segments()

@@ -497,6 +497,11 @@ class AsyncClient:
         self._children.check_open()
         await self._pool.get()
 
+    @property
+    def closed(self) -> bool:
+        """Whether close() was called."""
+        return self._children.ending
+
     async def close(self) -> None:
         """Abort the transactions it has begun, close every producer (flushing it) and consumer, then the connections.
 

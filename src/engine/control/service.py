@@ -120,6 +120,20 @@ class ScalableTopicService:
         await self._controllers.close()
         await self._tasks.close()
 
+    # Leaderships.
+
+    def led(self) -> list[TopicName]:
+        """The topics that this broker leads."""
+        return [controller.topic for controller in self._controllers.led()]
+
+    async def lead(self, topic: str | TopicName) -> None:
+        """Become the topic's leader, if there is none. Raises NotOwnerError, NotFoundError."""
+        await self._controllers.lead(TopicName.parse(topic))
+
+    async def resign(self, topic: TopicName) -> None:
+        """Stop leading it, after the change under way; its consumers look for the next leader. Idempotent."""
+        await self._controllers.release(topic)
+
     # Topics.
 
     async def create_topic(

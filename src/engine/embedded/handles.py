@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Generator
+from functools import partial
 from typing import Any
 
+from engine.aio.portal import FORKED
+from engine.client import AsyncClient
 from engine.embedded.alone import MEMORY, Path, check_path, open_engine
 from engine.embedded.doors import Doors, GivenAddress
 from engine.embedded.engine import AsyncEngine
 from engine.embedded.registry import SharedAdmin, SharedHold, hold
 from engine.embedded.terms import Config, Terms
+from engine.errors import AlreadyClosedError
 from engine.sync import Client
 
 
@@ -19,16 +23,23 @@ class Engine(Client):
     Closing the last one of a process closes the engine there.
     """
 
+    _alone = True
+
     def __init__(
         self, path: Path, listen: GivenAddress, admin: GivenAddress, config: Config, shared: bool = True
     ) -> None:
         check_path(path)
-        if path == MEMORY or not shared:
-            self._begin(lambda: open_engine(path, listen, admin, config, threadsafe=True))
+        self._given = path, Doors.of(listen, admin), Terms.of(config)
+        self._alone = path == MEMORY or not shared
+        if self._alone:
+            self._begin(partial(open_engine, path, listen, admin, config, threadsafe=True))
         else:
-            self._share(path, Doors.of(listen, admin), Terms.of(config))
+            self._open()
 
-    def _share(self, path: Path, doors: Doors, terms: Terms) -> None:
+    def _open(self) -> None:
+        if self._alone:
+            raise AlreadyClosedError(FORKED)
+        path, doors, terms = self._given
         held = hold(path)
         portal = held.portal
         try:
@@ -46,11 +57,11 @@ class Engine(Client):
         assert isinstance(self._client, AsyncEngine)
         return self._client.admin_url
 
-    def _end(self) -> None:
-        """The thread ends with the engine's last handle."""
-        assert isinstance(self._client, AsyncEngine)
-        if self._client.ended:
-            self._portal.close()
+    @staticmethod
+    def _is_last(client: AsyncClient) -> bool:
+        """The thread ends with the engine, which ends with its last handle."""
+        assert isinstance(client, AsyncEngine)
+        return client.ended
 
 
 def open(  # noqa: A001

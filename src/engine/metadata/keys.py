@@ -11,6 +11,7 @@ TOPICS = "/topics/"
 NAMESPACES = "/namespaces/"
 BROKERS = "/brokers/"
 CONFIGURATION = "/configuration/"
+BALANCER = "/balancer"  # holds the URL of the broker that balances the others; ephemeral
 STORE = "/store"  # holds the store's Identity: its number, and the generation of the last start
 LOAD = "load"  # last path component of a segment's load report
 LAST = "\U0010ffff"  # sorts behind every key

@@ -340,3 +340,38 @@ class Readiness(Answer):
     ready: bool
     broker: str
     reasons: list[Reason]
+
+
+class BrokerNumbers(Answer):
+    """A live broker."""
+
+    url: str
+    admin_url: str | None
+    draining: Annotated[bool, Meta(description="it takes no segments, and hands over those that it has")]
+    balancer: Annotated[bool, Meta(description="it moves segments between brokers")]
+    segments: Annotated[int, Meta(ge=0, description="that it owns")]
+    topics_led: Annotated[int | None, Meta(description="null: it does not answer")]
+    load: Annotated[float, Meta(ge=0, description="1 for a segment, for 10,000 messages/s, for 1 MiB/s")]
+    msg_rate_in: Rate
+    bytes_rate_in: Rate
+    msg_rate_out: Rate
+    bytes_rate_out: Rate
+
+
+class SegmentMove(Answer):
+    """A segment that went from one broker to another."""
+
+    segment: str
+    source: str
+    target: str
+    load: Rate
+    error: Annotated[str | UnsetType, Meta(description="why it did not go")] = UNSET
+
+
+class BalanceRound(Answer):
+    """What a round of balance found."""
+
+    imbalance: Annotated[
+        float, Meta(ge=0, description="by how much of the mean load the most loaded broker is above it")
+    ]
+    moves: list[SegmentMove]

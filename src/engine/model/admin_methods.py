@@ -9,6 +9,8 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any, TypeVar
 
+from engine.model import admin_broker_operations as brokers
+from engine.model import admin_cluster_operations as cluster
 from engine.model import admin_operations as operations
 from engine.model.admin_dictionaries import TopicMetadata, TopicStatistics
 from engine.model.admin_requests import Operation
@@ -277,24 +279,63 @@ class AdminMethods(ABC):
         """Let the broker decide."""
         await self._ask(operations.REMOVE_NAMESPACE_AUTO_SCALE_POLICY, namespace)
 
-    async def get_dynamic_configuration(self) -> dict[str, Any]:
-        """What was set at run time, by the keys of the configuration."""
-        return await self._ask(operations.GET_DYNAMIC_CONFIGURATION)
+    async def list_brokers(self) -> list[dict[str, Any]]:
+        """The live brokers that share the metadata store, by URL: what each has open, its load, whether it drains."""
+        return await self._ask(cluster.LIST_BROKERS)
+
+    async def drain_broker(self, broker: str) -> None:
+        """Have a broker hand over all its segments and leaderships, and take no more, until undrain_broker.
+
+        It begins at once and goes on behind the answer: list_brokers shows how much is left. A broker that is started
+        again does not drain. Raises NotFoundError (no such broker lives), InvalidArgumentError (no other takes
+        segments), ConnectError (it does not answer).
+        """
+        await self._ask(cluster.DRAIN_BROKER, broker)
+
+    async def undrain_broker(self, broker: str) -> None:
+        """Let a broker take segments again. It gets new ones, and its share of the others from the balancer.
+
+        Raises NotFoundError, ConnectError.
+        """
+        await self._ask(cluster.UNDRAIN_BROKER, broker)
+
+    async def balance_brokers(self, *, dry_run: bool = False) -> dict[str, Any]:
+        """Run one round of balance now, whether the balancer is enabled or not: the imbalance and the moves.
+
+        As a round that runs by itself, but for the cooldown: a segment may go that has just come. `dry_run`: decide,
+        and move nothing. Raises NotOwnerError while the balancer changes, ConnectError when it does not answer.
+        """
+        return await self._ask(cluster.BALANCE_BROKERS, dry_run)
+
+    async def unload_topic(self, topic: str, *, to: str | None = None) -> list[dict[str, Any]]:
+        """Hand every open segment of a topic over to another broker, in order, while it is in use; the moves.
+
+        `to`: the URL of that broker; None: one that has little load. Raises NotFoundError, InvalidArgumentError (no
+        other broker takes them), NotOwnerError (one changes its owner or its shape just now: try again; those before it
+        went), ConnectError (a broker does not answer).
+        """
+        return await self._ask(cluster.UNLOAD_TOPIC, topic, to)
+
+    async def unload_segment(self, segment: str, *, to: str | None = None) -> list[dict[str, Any]]:
+        """Hand one segment over to another broker, in order, while it is in use; the move, none if it is not open.
+
+        `segment`: its whole name, "segment://tenant/namespace/topic/0000-7fff-1". `to`: the URL of that broker; None:
+        one that has little load. Raises as unload_topic does: NotFoundError, InvalidArgumentError, NotOwnerError,
+        ConnectError.
+        """
+        return await self._ask(cluster.UNLOAD_SEGMENT, segment, to)
 
     async def get_metrics(self) -> str:
         """The metrics of the broker that answers, as Prometheus text."""
-        return await self._ask(operations.GET_METRICS)
+        return await self._ask(brokers.GET_METRICS)
+
+    async def get_dynamic_configuration(self) -> dict[str, Any]:
+        """What was set at run time, by the keys of the configuration."""
+        return await self._ask(brokers.GET_DYNAMIC_CONFIGURATION)
 
     async def get_runtime_configuration(self) -> dict[str, Any]:
         """What is in effect on the broker that answers, of all that may be set at run time."""
-        return await self._ask(operations.GET_RUNTIME_CONFIGURATION)
-
-    async def remove_dynamic_configuration(self, name: str) -> None:
-        """Go back to what each broker was started with.
-
-        Raises InvalidArgumentError (it cannot be set at run time).
-        """
-        await self._ask(operations.REMOVE_DYNAMIC_CONFIGURATION, name)
+        return await self._ask(brokers.GET_RUNTIME_CONFIGURATION)
 
     async def set_dynamic_configuration(self, name: str, value: str | float) -> None:
         """Set a limit for all brokers, at once and over restarts, whatever they were started with.
@@ -302,4 +343,11 @@ class AdminMethods(ABC):
         `name`: a key of the configuration, or the specification's name, with the value in the unit it has there; text
         may have a unit. Raises InvalidArgumentError (it cannot be set at run time), InvalidConfigurationError (value).
         """
-        await self._ask(operations.SET_DYNAMIC_CONFIGURATION, name, value)
+        await self._ask(brokers.SET_DYNAMIC_CONFIGURATION, name, value)
+
+    async def remove_dynamic_configuration(self, name: str) -> None:
+        """Go back to what each broker was started with.
+
+        Raises InvalidArgumentError (it cannot be set at run time).
+        """
+        await self._ask(brokers.REMOVE_DYNAMIC_CONFIGURATION, name)

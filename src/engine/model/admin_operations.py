@@ -19,33 +19,7 @@ from engine.errors import (
 from engine.limits import BUCKETS_PER_SEGMENT_MAX, SEGMENTS_PER_TOPIC_MAX
 from engine.model import admin_answers as answers
 from engine.model.admin_broker_operations import BROKER_OPERATIONS
-from engine.model.admin_broker_operations import (
-    GET_DESCRIPTION as GET_DESCRIPTION,
-)
-from engine.model.admin_broker_operations import (
-    GET_DYNAMIC_CONFIGURATION as GET_DYNAMIC_CONFIGURATION,
-)
-from engine.model.admin_broker_operations import (
-    GET_HEALTH as GET_HEALTH,
-)
-from engine.model.admin_broker_operations import (
-    GET_METRICS as GET_METRICS,
-)
-from engine.model.admin_broker_operations import (
-    GET_READINESS as GET_READINESS,
-)
-from engine.model.admin_broker_operations import (
-    GET_RUNTIME_CONFIGURATION as GET_RUNTIME_CONFIGURATION,
-)
-from engine.model.admin_broker_operations import (
-    LIST_DYNAMIC_CONFIGURATION as LIST_DYNAMIC_CONFIGURATION,
-)
-from engine.model.admin_broker_operations import (
-    REMOVE_DYNAMIC_CONFIGURATION as REMOVE_DYNAMIC_CONFIGURATION,
-)
-from engine.model.admin_broker_operations import (
-    SET_DYNAMIC_CONFIGURATION as SET_DYNAMIC_CONFIGURATION,
-)
+from engine.model.admin_cluster_operations import CLUSTER_OPERATIONS
 from engine.model.admin_dictionaries import TopicMetadata, TopicStatistics
 from engine.model.admin_parameters import (
     KINDS,
@@ -583,8 +557,7 @@ REMOVE_NAMESPACE_AUTO_SCALE_POLICY = Operation(
 )
 
 _ROWS = [row for row in tuple(globals().values()) if isinstance(row, Operation)]
-# In the order of the files; those about a broker are the last.
-OPERATIONS: tuple[Operation[Any], ...] = tuple(sorted(_ROWS, key=lambda row: row in BROKER_OPERATIONS))
+OPERATIONS: tuple[Operation[Any], ...] = (*_ROWS, *CLUSTER_OPERATIONS, *BROKER_OPERATIONS)
 
 AT_ANY_TIME = tuple(row.path for row in OPERATIONS if row.at_any_time)
 WITHOUT_TOKEN = tuple(row.path for row in OPERATIONS if row.without_token)

@@ -84,6 +84,7 @@ class Segment:
         self._seal_confirmed = False  # by this process
         self._turns = Turns()  # sealing, closing and inheriting never overlap
         self._closed = False
+        self._heir: str | None = None  # set by leave_to()
         # Its content.
         self._files = found.files
         self._dedup = found.dedup
@@ -205,13 +206,18 @@ class Segment:
     def _check_open(self, term: int | None) -> None:
         if self.sealed or self._seals:
             raise SegmentSealedError(f"{self.name} is sealed")
-        if self._closed:
-            raise AlreadyClosedError(f"{self.name} is closed")
+        if self._closed or self._heir is not None:
+            raise self._gone()
         self.check_lease()
         if self.failed is not None:
             raise type(self.failed)(*self.failed.args)
         if term is not None and term != self.term:
             self.fence(term)
+
+    def _gone(self) -> EngineError:
+        if self._heir is not None:
+            return NotOwnerError(f"{self.name} moves to the broker {self._heir}; look the topic up again")
+        return AlreadyClosedError(f"{self.name} is closed")
 
     def check_lease(self) -> None:
         """Raise NotOwnerError if the lease may be over."""
@@ -348,8 +354,8 @@ class Segment:
             self.fence(term)
         if self._seal_confirmed:
             return self.durable_offset
-        if self._closed:
-            raise AlreadyClosedError(f"{self.name} is closed")
+        if self._closed or self._heir is not None:
+            raise self._gone()
         self._seals += 1  # appends are refused from now on, not only once its turn comes
         await self._turns.take(self._seal)
         return self.durable_offset
@@ -368,6 +374,10 @@ class Segment:
         """Create a file: by that a new owner fixes where the previous files end. Raises StorageError."""
         if self._commit.file is None:
             await self._commit.replace()
+
+    def leave_to(self, heir: str) -> None:
+        """Refuse appends, and a seal, from now on: another broker will own it. close() is next."""
+        self._heir = heir
 
     async def close(self) -> None:
         """Finish all appends, and close the last file. Idempotent. Never raises: what is durable stays so."""

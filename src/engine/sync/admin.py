@@ -284,24 +284,63 @@ class Admin:
         """Let the broker decide."""
         self._portal.run(self._admin.remove_namespace_auto_scale_policy(namespace))
 
-    def get_dynamic_configuration(self) -> dict[str, Any]:
-        """What was set at run time, by the keys of the configuration."""
-        return self._portal.run(self._admin.get_dynamic_configuration())
+    def list_brokers(self) -> list[dict[str, Any]]:
+        """The live brokers that share the metadata store, by URL: what each has open, its load, whether it drains."""
+        return self._portal.run(self._admin.list_brokers())
+
+    def drain_broker(self, broker: str) -> None:
+        """Have a broker hand over all its segments and leaderships, and take no more, until undrain_broker.
+
+        It begins at once and goes on behind the answer: list_brokers shows how much is left. A broker that is started
+        again does not drain. Raises NotFoundError (no such broker lives), InvalidArgumentError (no other takes
+        segments), ConnectError (it does not answer).
+        """
+        self._portal.run(self._admin.drain_broker(broker))
+
+    def undrain_broker(self, broker: str) -> None:
+        """Let a broker take segments again. It gets new ones, and its share of the others from the balancer.
+
+        Raises NotFoundError, ConnectError.
+        """
+        self._portal.run(self._admin.undrain_broker(broker))
+
+    def balance_brokers(self, *, dry_run: bool = False) -> dict[str, Any]:
+        """Run one round of balance now, whether the balancer is enabled or not: the imbalance and the moves.
+
+        As a round that runs by itself, but for the cooldown: a segment may go that has just come. `dry_run`: decide,
+        and move nothing. Raises NotOwnerError while the balancer changes, ConnectError when it does not answer.
+        """
+        return self._portal.run(self._admin.balance_brokers(dry_run=dry_run))
+
+    def unload_topic(self, topic: str, *, to: str | None = None) -> list[dict[str, Any]]:
+        """Hand every open segment of a topic over to another broker, in order, while it is in use; the moves.
+
+        `to`: the URL of that broker; None: one that has little load. Raises NotFoundError, InvalidArgumentError (no
+        other broker takes them), NotOwnerError (one changes its owner or its shape just now: try again; those before it
+        went), ConnectError (a broker does not answer).
+        """
+        return self._portal.run(self._admin.unload_topic(topic, to=to))
+
+    def unload_segment(self, segment: str, *, to: str | None = None) -> list[dict[str, Any]]:
+        """Hand one segment over to another broker, in order, while it is in use; the move, none if it is not open.
+
+        `segment`: its whole name, "segment://tenant/namespace/topic/0000-7fff-1". `to`: the URL of that broker; None:
+        one that has little load. Raises as unload_topic does: NotFoundError, InvalidArgumentError, NotOwnerError,
+        ConnectError.
+        """
+        return self._portal.run(self._admin.unload_segment(segment, to=to))
 
     def get_metrics(self) -> str:
         """The metrics of the broker that answers, as Prometheus text."""
         return self._portal.run(self._admin.get_metrics())
 
+    def get_dynamic_configuration(self) -> dict[str, Any]:
+        """What was set at run time, by the keys of the configuration."""
+        return self._portal.run(self._admin.get_dynamic_configuration())
+
     def get_runtime_configuration(self) -> dict[str, Any]:
         """What is in effect on the broker that answers, of all that may be set at run time."""
         return self._portal.run(self._admin.get_runtime_configuration())
-
-    def remove_dynamic_configuration(self, name: str) -> None:
-        """Go back to what each broker was started with.
-
-        Raises InvalidArgumentError (it cannot be set at run time).
-        """
-        self._portal.run(self._admin.remove_dynamic_configuration(name))
 
     def set_dynamic_configuration(self, name: str, value: str | float) -> None:
         """Set a limit for all brokers, at once and over restarts, whatever they were started with.
@@ -310,3 +349,10 @@ class Admin:
         may have a unit. Raises InvalidArgumentError (it cannot be set at run time), InvalidConfigurationError (value).
         """
         self._portal.run(self._admin.set_dynamic_configuration(name, value))
+
+    def remove_dynamic_configuration(self, name: str) -> None:
+        """Go back to what each broker was started with.
+
+        Raises InvalidArgumentError (it cannot be set at run time).
+        """
+        self._portal.run(self._admin.remove_dynamic_configuration(name))

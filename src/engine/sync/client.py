@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine
-from typing import Any, Self, Unpack
+from functools import partial
+from typing import Any, Self, TypeVar, Unpack
 
-from engine.aio.portal import Portal
+from engine.aio.locks import Lock
+from engine.aio.portal import CLOSED, Portal
 from engine.aio.uv import new_event_loop
 from engine.client import AsyncClient, AsyncProducer
 from engine.client.base.options import (
@@ -21,8 +23,9 @@ from engine.client.base.options import (
 from engine.client.ranges.range_reader import Ranges
 from engine.client.ranges.topic_reader import TopicReaderKeywords
 from engine.client.topic.topic_list import Topics
+from engine.errors import AlreadyClosedError
 from engine.sync.admin import Admin
-from engine.sync.closing import close_before_exit, run_to_close
+from engine.sync.closing import close_before_exit, close_collected, run_to_close
 from engine.sync.consumers import CheckpointConsumer, QueueConsumer, StreamConsumer
 from engine.sync.producer import Producer
 from engine.sync.ranges import RangeReader, TopicReader, TopicView, handing_over
@@ -34,6 +37,10 @@ from engine.sync.signatures import (
 )
 from engine.sync.topic_watch import TopicWatch
 from engine.sync.transaction import Transaction
+
+T = TypeVar("T")
+
+_of_parents: list[tuple[Portal, AsyncClient]] = []  # kept, as what ends them would run on what the parent uses
 
 
 class Client:
@@ -47,8 +54,19 @@ class Client:
     lost connection is re-established in the background. A client still open when the interpreter exits is closed then.
     """
 
+    # There but in a forked child, until the first use there: see __getattr__.
+    _portal: Portal
+    _client: AsyncClient
+    _given_up = False  # closed in a forked child before the first use
+
     def __init__(self, url: str, **options: Unpack[ClientKeywords]) -> None:
-        self._begin(lambda: _make_client(url, options))
+        self._made_of = url, options
+        self._open()
+
+    def _open(self) -> None:
+        """Also in a forked child, anew."""
+        url, options = self._made_of
+        self._begin(partial(_make_client, url, options))
 
     def _begin(
         self,
@@ -68,8 +86,46 @@ class Client:
         """The asynchronous client, and the thread on whose loop it is."""
         self._portal = portal
         self._client = client
-        self.admin = Admin(portal, client.admin)
+        portal.fork_listeners.add(self)
         close_before_exit(self)
+
+    def after_fork(self, error: AlreadyClosedError) -> None:
+        """In a forked child: the thread and the connections are the parent's. Others are made at the first use."""
+        if not self._client.closed:
+            _of_parents.append((self._portal, self._client))
+            del self._portal, self._client
+            self._forked = Lock()
+
+    def __getattr__(self, name: str) -> Any:
+        """`_portal` and `_client`, in a forked child; nothing else is missing."""
+        if name not in ("_portal", "_client") or "_forked" not in self.__dict__:
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}", name=name, obj=self)
+        with self._forked:
+            if self._given_up:
+                raise AlreadyClosedError(CLOSED)
+            if name not in self.__dict__:
+                self._open()
+        return self.__dict__[name]
+
+    def __del__(self) -> None:
+        client = self.__dict__.get("_client")
+        if client is not None and not client.closed:
+            close_collected(self._portal, repr(self), client.close, partial(self._is_last, client))
+
+    @staticmethod
+    def _is_last(client: AsyncClient) -> bool:
+        """Whether the thread ends with this client, which is closed."""
+        return True
+
+    @property
+    def admin(self) -> Admin:
+        """What operators do."""
+        return self._owned(Admin(self._portal, self._client.admin))
+
+    def _owned(self, made: T) -> T:
+        """What a client has made keeps it from being collected."""
+        made._owner = self  # type: ignore[attr-defined]
+        return made
 
     @property
     def service_url(self) -> str:
@@ -97,14 +153,16 @@ class Client:
         """
         made: list[AsyncProducer[Any]] = []
 
+        portal = self._portal  # the client itself is not kept by what is given to the loop
+
         def wait_for_room() -> None:
             while not made[0].has_room:
-                self._portal.run(made[0].writable())
+                portal.run(made[0].writable())
 
         on_full: Callable[[], None] | None = wait_for_room if block_when_full else None
         opening: Any = self._client.producer  # with an argument of the two clients' own
-        made.append(self._portal.run(opening(topic, _on_full=on_full, schema=schema, **options)))
-        return Producer(self._portal, made[0])
+        made.append(portal.run(opening(topic, _on_full=on_full, schema=schema, **options)))
+        return self._owned(Producer(self._portal, made[0]))
 
     @makes_stream_consumer
     def stream_consumer(
@@ -127,7 +185,9 @@ class Client:
         ConnectError, TimeoutError, InvalidArgumentError.
         """
         opening: Any = self._client.stream_consumer
-        return StreamConsumer(self._portal, self._portal.run(opening(topic, subscription, schema=schema, **options)))
+        return self._owned(
+            StreamConsumer(self._portal, self._portal.run(opening(topic, subscription, schema=schema, **options)))
+        )
 
     @makes_queue_consumer
     def queue_consumer(
@@ -146,7 +206,9 @@ class Client:
         what is behind it comes. Raises as stream_consumer.
         """
         opening: Any = self._client.queue_consumer
-        return QueueConsumer(self._portal, self._portal.run(opening(topic, subscription, schema=schema, **options)))
+        return self._owned(
+            QueueConsumer(self._portal, self._portal.run(opening(topic, subscription, schema=schema, **options)))
+        )
 
     @makes_checkpoint_consumer
     def checkpoint_consumer(
@@ -165,14 +227,14 @@ class Client:
         TimeoutError, InvalidArgumentError.
         """
         opening = self._client.checkpoint_consumer(topic, schema=schema, **options)
-        return CheckpointConsumer(self._portal, self._portal.run(opening))
+        return self._owned(CheckpointConsumer(self._portal, self._portal.run(opening)))
 
     def topic_view(self, topic: str) -> TopicView:
         """Follows a topic's segments, and the end offset of each. The topic is not created.
 
         Raises NotFoundError, ConnectError, TimeoutError, InvalidArgumentError.
         """
-        return TopicView(self._portal, self._portal.run(self._client.topic_view(topic)))
+        return self._owned(TopicView(self._portal, self._portal.run(self._client.topic_view(topic))))
 
     def range_reader(self, topic: str, ranges: Ranges, **options: Unpack[RangeReaderKeywords]) -> RangeReader:
         """Reads `ranges`, {segment id: (first offset, offset behind the last)}, and ends.
@@ -188,7 +250,7 @@ class Client:
         Raises NotFoundError, ConnectError, TimeoutError; InvalidArgumentError, also for a range beyond a segment's end.
         """
         opening = handing_over(self._client.range_reader(topic, ranges, **options))
-        return RangeReader(self._portal, self._portal.run(opening))
+        return self._owned(RangeReader(self._portal, self._portal.run(opening)))
 
     def reader(self, topic: str, **options: Unpack[TopicReaderKeywords]) -> TopicReader:
         """The messages of a topic from `start` to `end`, for whatever reads Arrow streams: Polars, DuckDB, pyarrow.
@@ -203,7 +265,7 @@ class Client:
         Raises NotFoundError, also where retention has deleted messages behind a Checkpoint; ConnectError, TimeoutError,
         InvalidArgumentError (SchemaError: the schema cannot read the topic's), UnsupportedError without pyarrow.
         """
-        return TopicReader(self._portal, self._portal.run(self._client.reader(topic, **options)))
+        return self._owned(TopicReader(self._portal, self._portal.run(self._client.reader(topic, **options))))
 
     def table(self, topic: str, **options: Unpack[TopicReaderKeywords]) -> Any:
         """The messages of a topic as a pyarrow.Table; the options, and what is raised, are those of reader()."""
@@ -220,7 +282,7 @@ class Client:
 
         Raises as list_topics().
         """
-        return TopicWatch(self._portal, self._portal.run(self._client.watch_topics(namespace, **options)))
+        return self._owned(TopicWatch(self._portal, self._portal.run(self._client.watch_topics(namespace, **options))))
 
     def topic_exists(self, topic: str) -> bool:
         """Whether the topic exists; it is not created. Raises ConnectError, TimeoutError, InvalidArgumentError."""
@@ -234,7 +296,7 @@ class Client:
         out that it is done; one that was aborted is begun anew. Raises InvalidArgumentError, ConnectError,
         TimeoutError, UnsupportedError.
         """
-        return Transaction(self._portal, self._portal.run(self._client.transaction(timeout, name=name)))
+        return self._owned(Transaction(self._portal, self._portal.run(self._client.transaction(timeout, name=name))))
 
     def join_transaction(self, id: str, attempt: str | None = None) -> Transaction:  # noqa: A002 - what it is called
         """Takes part in a transaction begun and ended elsewhere; the end of `with` waits until everything is written.
@@ -242,7 +304,7 @@ class Client:
         `attempt`: what is done with this object belongs to that attempt, and takes effect only if the commit accepts
         it. Raises TransactionNotFoundError, InvalidArgumentError, ConnectError, TimeoutError, UnsupportedError.
         """
-        return Transaction(self._portal, self._portal.run(self._client.join_transaction(id, attempt)))
+        return self._owned(Transaction(self._portal, self._portal.run(self._client.join_transaction(id, attempt))))
 
     def connect(self) -> None:
         """Connect now. Raises ConnectError, AuthenticationError, UnsupportedError."""
@@ -253,17 +315,26 @@ class Client:
 
         Idempotent.
         """
+        client = self.__dict__.get("_client")
+        if client is None:  # in a forked child, before the first use
+            self._given_up = True
+            return
         try:
-            run_to_close(self._portal, self._client.close)
+            run_to_close(self._portal, client.close)
         finally:
-            self._end()
+            if self._is_last(client):
+                self._portal.close()
 
-    def _end(self) -> None:
-        """Behind the asynchronous client."""
-        self._portal.close()
+    @property
+    def closed(self) -> bool:
+        """Whether close() was called."""
+        client = self.__dict__.get("_client")
+        return self._given_up if client is None else bool(client.closed)
 
     def __repr__(self) -> str:
-        return f"<{type(self).__name__} of {self.service_url}{' (closed)' if self._portal.closed else ''}>"
+        client = self.__dict__.get("_client")
+        where = "of the parent of this process" if client is None else f"of {client.service_url}"
+        return f"<{type(self).__name__} {where}{' (closed)' if self.closed else ''}>"
 
     def __enter__(self) -> Self:
         self.connect()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import warnings
 import weakref
 from collections.abc import Callable, Coroutine
 from typing import Any, Protocol
@@ -26,6 +27,18 @@ def run_to_close(portal: Portal, close: Callable[[], Coroutine[Any, Any, None]])
         except AlreadyClosedError:
             if not portal.closed:
                 raise
+
+
+def close_collected(
+    portal: Portal,
+    what: str,
+    close: Callable[[], Coroutine[Any, Any, None]],
+    ends: Callable[[], bool] = lambda: False,
+) -> None:
+    """Close what is being collected: soon, as this may be any thread. `ends`: whether the portal ends with it."""
+    if not portal.closed:
+        warnings.warn(f"{what} was not closed, and is now: use `with`, or close()", ResourceWarning, stacklevel=3)
+        portal.finish(close, ends)
 
 
 def close_before_exit(client: Closable) -> None:

@@ -26,7 +26,7 @@ from engine.client.consume.receiving import BATCH_MESSAGES
 from engine.client.consume.run_terms import ATTEMPTS_MAX, DRAIN_TIMEOUT_S, Handler, takes_batches
 from engine.client.consume.subscribed import When
 from engine.errors import AlreadyClosedError
-from engine.sync.closing import run_to_close
+from engine.sync.closing import close_collected, run_to_close
 from engine.sync.run import run_on_threads
 from engine.sync.transaction import Transaction
 
@@ -129,6 +129,16 @@ class _Consumer(Generic[V]):
         Raises what became of acknowledgements that nothing waited for (`…_nowait`), after everything has ended.
         """
         run_to_close(self._portal, self._consumer.close)
+
+    @property
+    def closed(self) -> bool:
+        """Whether close() was called, here or on its client."""
+        return bool(self._consumer.closed)
+
+    def __del__(self) -> None:
+        consumer = self.__dict__.get("_consumer")
+        if consumer is not None and not consumer.closed:
+            close_collected(self._portal, repr(self), consumer.close)
 
     def after_fork(self, error: AlreadyClosedError) -> None:
         """In a forked child: what was fetched ahead is the parent's to deliver."""

@@ -10,7 +10,7 @@ from typing import Any, Generic, Self, TypeVar
 from engine.aio.portal import Portal, result_of
 from engine.client import AsyncProducer, MessageId, ProducerStatistics
 from engine.errors import AlreadyClosedError
-from engine.sync.closing import run_to_close
+from engine.sync.closing import close_collected, run_to_close
 from engine.sync.transaction import Transaction
 
 T_contra = TypeVar("T_contra", contravariant=True)  # of the values: any buffer without a schema
@@ -205,6 +205,16 @@ class Producer(Generic[T_contra]):
     def close(self) -> None:
         """Flush, then end. Idempotent. Raises what flush() raises, after everything is closed."""
         run_to_close(self._portal, self._producer.close)
+
+    @property
+    def closed(self) -> bool:
+        """Whether close() was called, here or on its client."""
+        return self._producer.closed
+
+    def __del__(self) -> None:
+        producer = self.__dict__.get("_producer")
+        if producer is not None and not producer.closed:
+            close_collected(self._portal, repr(self), producer.close)
 
     def after_fork(self, error: AlreadyClosedError) -> None:
         """In a forked child: what is sent here would be lost, so send_nowait raises, as everything else does."""

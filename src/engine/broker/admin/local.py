@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, TypeVar
 
+from engine.broker.admin.cluster_admin import ClusterAdmin
 from engine.broker.admin.dynamic import DynamicConfig
 from engine.broker.admin.transaction_admin import TransactionAdmin
 from engine.broker.settings.config import BrokerConfig
@@ -20,7 +21,8 @@ T = TypeVar("T")
 class LocalAdmin:
     """One method for each operation, with its name, arguments and errors.
 
-    `dynamic`, `transactions`, `metrics`: None where there is no broker; their operations raise UnsupportedError then.
+    `dynamic`, `transactions`, `cluster`, `metrics`: None where there is no broker; their operations raise
+    UnsupportedError then.
     """
 
     def __init__(
@@ -30,9 +32,11 @@ class LocalAdmin:
         *,
         dynamic: DynamicConfig | None = None,
         transactions: TransactionAdmin | None = None,
+        cluster: ClusterAdmin | None = None,
         metrics: Callable[[], Awaitable[str]] | None = None,
     ) -> None:
         self._transactions = transactions
+        self._cluster = cluster
         self._service = service
         self._config = config
         self._dynamic = dynamic
@@ -109,6 +113,28 @@ class LocalAdmin:
     async def get_metrics(self) -> str:
         """The metrics of this broker, as Prometheus text."""
         return await _available(self._metrics)()
+
+    async def list_brokers(self) -> list[dict[str, Any]]:
+        """By URL."""
+        return await _available(self._cluster).list_brokers()
+
+    async def drain_broker(self, broker: str) -> None:
+        await _available(self._cluster).drain_broker(broker)
+
+    async def undrain_broker(self, broker: str) -> None:
+        await _available(self._cluster).undrain_broker(broker)
+
+    async def balance_brokers(self, dry_run: bool) -> dict[str, Any]:
+        """At the balancer."""
+        return await _available(self._cluster).balance_brokers(dry_run)
+
+    async def unload_topic(self, topic: str, to: str | None) -> list[dict[str, Any]]:
+        """Each segment at its owner."""
+        return await _available(self._cluster).unload_topic(topic, to)
+
+    async def unload_segment(self, segment: str, to: str | None) -> list[dict[str, Any]]:
+        """At its owner."""
+        return await _available(self._cluster).unload_segment(segment, to)
 
     async def list_dynamic_configuration(self) -> list[str]:
         """The names of settings that can change at run time."""

@@ -13,7 +13,7 @@ from engine.broker.metrics.catalogue import metrics_page
 from engine.broker.metrics.exposition import METRICS_TYPE
 from engine.broker.metrics.health import unready
 from engine.errors import StorageError
-from engine.model.admin_operations import GET_DESCRIPTION, GET_HEALTH, GET_METRICS, GET_READINESS
+from engine.model.admin_broker_operations import GET_DESCRIPTION, GET_HEALTH, GET_METRICS, GET_READINESS
 from engine.model.admin_requests import Operation
 
 

@@ -7,6 +7,7 @@ from contextlib import suppress
 from datetime import datetime
 from typing import Any, TypeVar
 
+from engine.broker.admin.cluster_admin import ClusterAdmin
 from engine.broker.admin.dynamic import DynamicConfig
 from engine.broker.admin.leader import LeaderAdmin
 from engine.broker.admin.local import LocalAdmin
@@ -40,10 +41,13 @@ class AdminService(AdminMethods):
         *,
         dynamic: DynamicConfig | None = None,
         transactions: TransactionAdmin | None = None,
+        cluster: ClusterAdmin | None = None,
         metrics: Callable[[], Awaitable[str]] | None = None,
     ) -> None:
         self.leading = LeaderAdmin(service)
-        self.local = LocalAdmin(service, config, dynamic=dynamic, transactions=transactions, metrics=metrics)
+        self.local = LocalAdmin(
+            service, config, dynamic=dynamic, transactions=transactions, cluster=cluster, metrics=metrics
+        )
         self._forward = forward
 
     async def call(self, operation: Operation[R], arguments: Mapping[str, Any]) -> R:

@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
 from engine.broker.cluster.membership import Membership
-from engine.broker.cluster.ports import LeaderCalls
+from engine.broker.cluster.ports import ClusterCalls, LeaderCalls
 from engine.broker.cluster.routed_host import CALL_S_MAX
 from engine.control.base.topic_records import ScalableTopicResources
 from engine.control.service import ScalableTopicService
@@ -26,14 +26,20 @@ _FORWARD_AGAIN_S = 0.1
 
 
 class BrokerCalls:
-    """Sends and answers BROKER_CALL: operations of a topic's leader, and of a segment's owner."""
+    """Sends and answers BROKER_CALL: operations of a topic's leader, of a segment's owner, and of a broker."""
 
     def __init__(
-        self, members: Membership, service: ScalableTopicService, leading: LeaderCalls, metadata: MetadataStore
+        self,
+        members: Membership,
+        service: ScalableTopicService,
+        leading: LeaderCalls,
+        cluster: ClusterCalls,
+        metadata: MetadataStore,
     ) -> None:
         self._members = members
         self._service = service
         self._leading = leading
+        self._cluster = cluster
         self._resources = ScalableTopicResources(metadata)
 
     async def at_leader(
@@ -96,6 +102,8 @@ class BrokerCalls:
         try:
             if target == "segment":
                 value = await routed.answer(method, args)
+            elif target == "broker":
+                value = await self._cluster.answer(method, args)
             elif target == "admin":
                 value = await self._leading.call(method, TopicName.parse(args["topic"]), args["arguments"])
             elif target == "service" and method == "ensure_subscription":

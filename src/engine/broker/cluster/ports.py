@@ -1,4 +1,5 @@
-"""Ports of calls between brokers to higher floors: a leader's operations, and participants of transactions."""
+"""Ports of calls between brokers to higher floors: a leader's operations, a broker's, and participants of
+transactions."""
 
 from __future__ import annotations
 
@@ -14,6 +15,13 @@ class LeaderCalls(Protocol):
 
     async def call(self, method: str, topic: TopicName, arguments: Mapping[str, Any]) -> Any:
         """Run one here. Raises NotOwnerError when another broker leads the topic, and what the operation raises."""
+
+
+class ClusterCalls(Protocol):
+    """Operations of a broker: segments that change their owner, and what the balancer asks for."""
+
+    async def answer(self, method: str, args: Mapping[str, Any]) -> Any:
+        """Run one here. Raises InvalidArgumentError for an unknown one, and what the operation raises."""
 
 
 class Participant(Protocol):

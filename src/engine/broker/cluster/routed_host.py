@@ -56,7 +56,7 @@ class RoutedSegmentHost:
         if self._ownership.alone:
             return await here()
         args["spec"] = pack_spec(spec)
-        loop, pause = asyncio.get_running_loop(), _AGAIN_S_FIRST
+        loop, pause = asyncio.get_running_loop(), 0.0  # at once: a broker that refuses has often just named an heir
         deadline = loop.time() + CALL_S_MAX
         while True:
             try:
@@ -65,7 +65,7 @@ class RoutedSegmentHost:
                 if loop.time() + pause >= deadline:
                     raise TimeoutError(f"no owner of {spec.name} answered {method}: {e}; try again") from e
             await asyncio.sleep(pause)
-            pause = min(2 * pause, _AGAIN_S_MAX)
+            pause = min(max(2 * pause, _AGAIN_S_FIRST), _AGAIN_S_MAX)
 
     async def _at_owner(self, spec: SegmentSpec, method: str, here: Here, args: Mapping[str, Any], left: float) -> Any:
         url = await self._ownership.resolve(spec.name)

@@ -147,7 +147,7 @@ class OpenSegments:
             await self._remembered.check_there(spec.name, self._store.directory(spec.name))
             if not create:
                 raise NotFoundError(f"{spec.name} has no store")
-        owned = await self._ownership.claim(spec.name)
+        owned = await self._ownership.claim(spec.name, partial(self._siblings, spec.name))
         if create and owned.lease is not None:
             await self._check_wanted(spec.name)
         enter, term = self._store.create if create else self._store.open, owned.term
@@ -180,6 +180,13 @@ class OpenSegments:
     async def _check_identity(self, segment: Segment) -> None:
         """Raise CorruptionError when its files were written under later metadata, or under another store's."""
         check_identity(segment.identity, await load_identity(self._metadata), segment.directory)
+
+    async def _siblings(self, name: SegmentName) -> list[SegmentName]:
+        """The active segments of its topic; none while that changes its shape, or is unknown."""
+        layout = await self._layout(name.topic)
+        if layout is None or layout.change is not None:
+            return []
+        return [name.topic.segment(info.hash_range, info.segment_id) for info in layout.active]
 
     def _served_since(self, owned: Owned) -> float | None:
         """When clients of its last owner could first reattach; None: it had none."""
@@ -267,6 +274,40 @@ class OpenSegments:
             await hosted.transactions.close()
         await self._store.release(hosted.name)
         await self._ownership.release(hosted.name, hosted.term)
+
+    async def hand_over(self, hosted: HostedSegment, heir: str) -> None:
+        """Close a segment in order while clients use it, and leave it to the broker `heir`, whose turn it then is.
+
+        What was appended is durable, and answered; later appends are refused, and clients look for the next owner.
+        Acknowledgements are saved. Runs to its end even if the caller is cancelled. Raises NotOwnerError: it is not
+        open here, or is being sealed; what the metadata store raises: then its next use opens it, here or at `heir`.
+        """
+        if self._hosted.get(hosted.name) is not hosted or hosted.segment.sealing:
+            raise NotOwnerError(f"{hosted.name} cannot be handed over now; look the topic up again")
+        hosted.closed = True
+        del self._hosted[hosted.name]
+        self.inventory.drop(hosted.name)
+        self.stirred(hosted.name, True)
+        await self._leave(hosted.name, lambda: self._hand_over(hosted, heir))
+
+    async def _hand_over(self, hosted: HostedSegment, heir: str) -> None:
+        name = hosted.name
+        moved = NotOwnerError(f"{name} moves to the broker {heir}; look the topic up again")
+        hosted.segment.leave_to(heir)
+        hosted.close_consumers(moved)
+        saved = asyncio.gather(*(subscription.end() for subscription in subscriptions_of(hosted).values()))
+        try:
+            try:
+                if hosted.transactions is not None:
+                    await hosted.transactions.close()
+            finally:
+                await self._store.release(name)
+            await saved
+            await self._ownership.leave(name, hosted.term, heir)
+        finally:
+            await asyncio.sleep(0)  # receipts of the last appends are sent in the loop's next turn
+            await asyncio.sleep(0)
+            hosted.close_producers(moved)
 
     async def _leave(self, name: SegmentName, work: Callable[[], Coroutine[Any, Any, Any]]) -> Any:
         """Run `work` to its end while the segment cannot be opened."""

@@ -1,7 +1,12 @@
 """`Ownership`: which broker owns a segment, under which term, and how long this broker's leases hold (L1, G3).
 
-A segment stays with its owner as long as the owner lives. A segment without an owner is claimed by the broker that
-placement names, by compare-and-set with the next term. Leases depend on the broker's session with the metadata store:
+A segment stays with its owner as long as the owner lives, or until it hands the segment over: the record then names the
+*heir*, which alone may claim it while it lives. A segment without owner and heir belongs to the broker that rendezvous
+hashing names, which all brokers compute alike. That broker claims it, by compare-and-set with the next term; or, when
+it has its share of the load already, it names an heir. So load decides where a segment goes, and no two brokers have to
+agree on what the load is.
+
+Leases depend on the broker's session with the metadata store:
 a lease ends before other brokers can see that the session is over.
 
 Terms of leases are versions of the record, which the store never repeats: they keep rising when a topic is deleted and
@@ -13,7 +18,8 @@ from __future__ import annotations
 import contextlib
 import json
 import logging
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from math import isfinite
@@ -21,7 +27,7 @@ from math import isfinite
 from engine.aio.tasks import Supervisor
 from engine.clock import Clock
 from engine.control.base.brokers import Brokers
-from engine.control.policy.placement import place
+from engine.control.policy.placement import OPEN, place, spread, traffic
 from engine.errors import EngineError, NotOwnerError, StorageError
 from engine.metadata import keys, unsure
 from engine.metadata.following import follow
@@ -43,11 +49,13 @@ INDEX_OWNERS = "segment-owners"  # of the ownership records; holds their own key
 _CLAIMS_MAX = 16
 
 Listener = Callable[[], None]
+Siblings = Callable[[], Awaitable[Sequence[SegmentName]]]
 
 
 @dataclass(frozen=True, slots=True)
 class Owner:
-    """An ownership record. `url` None: released in order, free for the broker that placement names.
+    """An ownership record. `url` None: released in order, free for `heir`, or without one for the broker that placement
+    names.
 
     `term` counts the segment's owners. `born`: the record's version under the first owner, known from the second
     on; 0 where it was not kept.
@@ -57,9 +65,12 @@ class Owner:
     session: int | None
     term: int
     born: int | None = None
+    heir: str | None = None
 
     def to_json(self) -> bytes:
         facts = {"owner": self.url, "session": self.session, "term": self.term, "born": self.born}
+        if self.heir is not None:
+            facts["heir"] = self.heir
         return json.dumps(facts).encode()
 
     @classmethod
@@ -70,7 +81,7 @@ class Owner:
         facts = json.loads(record.value)
         born = facts.get("born", 0)
         born = record.stat.version if born is None else int(born)
-        return cls(facts["owner"], facts.get("session"), int(facts["term"]), born)
+        return cls(facts["owner"], facts.get("session"), int(facts["term"]), born, facts.get("heir"))
 
 
 class OwnerLease:
@@ -125,6 +136,9 @@ class Ownership:
         self._follows = follows
         self._leases: dict[SegmentName, OwnerLease] = {}
         self._owners: dict[str, Owner] = {}  # by the record's key; only when following
+        # How many segments each broker has: by (URL, session), or (URL, None) for those that it is the heir of.
+        self._counts: Counter[tuple[str, int | None]] = Counter()
+        self.passed_on = 0  # segments left to another broker, since this one has its share
         self._listeners: dict[str, dict[Listener, None]] = {}  # by the key of the topic's record
         # Called with a topic's key and a segment's id when another broker owns the segment (True), or none does.
         self.answering: Callable[[str, int, bool], None] = lambda topic, segment_id, elsewhere: None
@@ -161,17 +175,39 @@ class Ownership:
             return self.brokers.url
         return self._owner_url(name, Owner.of(await self._metadata.newest.get(keys.segment(name))))
 
+    async def owner(self, name: SegmentName) -> str | None:
+        """The live broker that has it, by a read of the store; None: none has."""
+        if self.alone:
+            return self.brokers.url
+        return self._live_owner(Owner.of(await self._metadata.newest.get(keys.segment(name))))
+
     def may_own(self, name: SegmentName) -> bool:
         """Whether this broker owns it, or may claim it."""
         return self.url_of(name) == self.brokers.url
 
     def _owner_url(self, name: SegmentName, owner: Owner) -> str:
-        return self._live_owner(owner) or place(str(name), self.brokers.live) or self.brokers.url
+        taken = self._live_owner(owner) or self._live_heir(owner)
+        return taken or place(str(name), self.brokers.takers) or self.brokers.url
+
+    def counts(self) -> dict[str, int]:
+        """How many segments each live broker has, or is the heir of, as the watch shows them; this one's at once."""
+        live = self.brokers.live
+        found = {url: self._counts[url, record.session] + self._counts[url, None] for url, record in live.items()}
+        mine = self.brokers.url
+        return found | {mine: max(found.get(mine, 0), len(self._leases))}
+
+    def loads(self) -> dict[str, float]:
+        """The load of each broker that takes segments, in units (policy.placement)."""
+        counts, live = self.counts(), self.brokers.live
+        return {url: OPEN * counts[url] + traffic(live[url].load) for url in self.brokers.takers}
 
     # -- claims and releases ---------------------------------------------------------------------------------------
 
-    async def claim(self, name: SegmentName) -> Owned:
+    async def claim(self, name: SegmentName, siblings: Siblings | None = None) -> Owned:
         """Claim ownership under a new term. Raises NotOwnerError naming the owner, StorageError: the owner is unknown.
+
+        `siblings`: the active segments of its topic. With them, a segment without an heir may be left to another
+        broker, if this one has its share of the load: NotOwnerError names it.
 
         A claim whose outcome is unknown is repeated under the next term: had it succeeded, this broker is the owner.
         """
@@ -181,14 +217,42 @@ class Ownership:
             record = await self._metadata.newest.get(key)
             before = Owner.of(record)
             await self._check_free(name, before)
-            owner = replace(before, url=self.brokers.url, session=session.id, term=before.term + 1)
+            heir = await self._passes_on(name, before, siblings)
+            if heir is None:
+                owner = replace(before, url=self.brokers.url, session=session.id, term=before.term + 1, heir=None)
+            else:
+                owner = replace(before, url=None, session=None, heir=heir)
             try:
                 version = await self._put(key, owner, record)
             except (ConflictError, OutcomeUnknownError):
                 continue
+            if heir is not None:
+                self.passed_on += 1
+                raise NotOwnerError(f"{name} belongs to the broker {heir}")
             born = version if owner.born is None else owner.born
-            return Owned(owner.term, self._lease(name, version, born, session), before.url is None)
+            unused = before.url is None and before.heir is None
+            return Owned(owner.term, self._lease(name, version, born, session), unused)
         raise StorageError(f"{name}: its owner cannot be read from the metadata store; try again")
+
+    async def _passes_on(self, name: SegmentName, owner: Owner, siblings: Siblings | None) -> str | None:
+        """The broker to leave it to, for the load; None: this one claims it.
+
+        The siblings without an owner are placed with it, so that the segments of a new topic spread, although each is
+        opened by itself, and most brokers have not heard of the others yet.
+        """
+        mine = owner.url == self.brokers.url and owner.session == self.brokers.session_id
+        if siblings is None or self.alone or mine or self._live_heir(owner) is not None:
+            return None
+        names = {one.segment_id: str(one) for one in await siblings() if self._is_free(one)} | {
+            name.segment_id: str(name)
+        }
+        placed = spread(dict.fromkeys((names[i] for i in sorted(names)), OPEN), self.loads())
+        url = placed.get(str(name), self.brokers.url)
+        return None if url == self.brokers.url else url
+
+    def _is_free(self, name: SegmentName) -> bool:
+        owner = self._owners.get(keys.segment(name)) or Owner.of(None)
+        return self._live_owner(owner) is None and self._live_heir(owner) is None
 
     def _lease(self, name: SegmentName, term: int, born: int, session: Session) -> OwnerLease | None:
         if not isfinite(session.deadline):
@@ -254,6 +318,24 @@ class Ownership:
         except (EngineError, ConflictError, OutcomeUnknownError) as e:
             log.warning("%s was not released: %s", name, e)
 
+    async def leave(self, name: SegmentName, term: int, heir: str) -> None:
+        """Leave a fully written segment to `heir`. Raises NotOwnerError: it is not this broker's; what the store
+        raises: then this broker stays the owner, or `heir` has it.
+        """
+        self.forget(name)
+        key = keys.segment(name)
+        for _ in range(_CLAIMS_MAX):
+            record = await self._metadata.newest.get(key)
+            owner = Owner.of(record)
+            if owner.term == term and owner.url is None and owner.heir == heir:
+                return  # by a write whose outcome was unknown
+            if record is None or owner.term != term or not self._is_mine(owner):
+                break
+            with contextlib.suppress(ConflictError, OutcomeUnknownError):
+                await self._put(key, replace(owner, url=None, session=None, heir=heir), record)
+                return
+        raise NotOwnerError(f"{name} is not this broker's any more")
+
     def _is_mine(self, owner: Owner) -> bool:
         return (owner.url, owner.session) == (self.brokers.url, self.brokers.session_id)
 
@@ -285,8 +367,10 @@ class Ownership:
 
     def _changed(self, key: str, record: Record | None) -> None:
         topic, _, segment_id = key.rpartition("/segments/")
-        before = self._live_owner(self._owners.pop(key, Owner.of(None)))
-        after = Owner.of(record)
+        gone = self._owners.pop(key, Owner.of(None))
+        before, after = self._live_owner(gone), Owner.of(record)
+        self._count(gone, -1)
+        self._count(after, 1)
         if record is not None:
             self._owners[key] = after
         self._notify(topic)
@@ -296,6 +380,16 @@ class Ownership:
 
     def _live_owner(self, owner: Owner) -> str | None:
         return owner.url if owner.url is not None and self.brokers.lives(owner.url, owner.session) else None
+
+    def _live_heir(self, owner: Owner) -> str | None:
+        return owner.heir if owner.url is None and owner.heir in self.brokers.takers else None
+
+    def _count(self, owner: Owner, change: int) -> None:
+        url, session = (owner.url, owner.session) if owner.url is not None else (owner.heir, None)
+        if url is not None:
+            self._counts[url, session] += change
+            if not self._counts[url, session]:
+                del self._counts[url, session]
 
     def _brokers_changed(self) -> None:
         for key in list(self._listeners):

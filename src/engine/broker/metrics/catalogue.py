@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from itertools import islice
 from typing import TYPE_CHECKING
 
+from engine.broker.metrics.cluster import cluster_families
 from engine.broker.metrics.exposition import NO_LABELS, AnyFamily, JoinedPages, Labels, exposition
 from engine.broker.metrics.pools import pool_families, topic_list_families
 from engine.broker.metrics.process import process_families
@@ -69,6 +70,7 @@ def families(broker: Observed) -> Iterator[AnyFamily]:
     yield from topic_list_families("broker_topic_list", broker.memory.topic_lists, broker.config.cluster_name)
     yield from segment_families(hosted, stored)
     yield from subscription_families(hosted, stored)
+    yield from cluster_families(broker.cluster)
     yield from shape_families(broker.service.statistics())
     yield from transaction_families(broker)
     yield from process_families()

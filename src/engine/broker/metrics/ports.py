@@ -15,6 +15,7 @@ from engine.broker.session.connection import Connection
 from engine.broker.settings.config import BrokerConfig
 from engine.broker.settings.doors import Doors
 from engine.broker.settings.shares import ProcessSet
+from engine.broker.upkeep.cluster_parts import ClusterParts
 from engine.broker.upkeep.stocktaking import Stocktaking
 from engine.broker.upkeep.transaction_sweep import TransactionSweep
 from engine.clock import Clock
@@ -107,6 +108,10 @@ class Observed(Vital, Protocol):
     @property
     def transactions(self) -> TransactionSweep:
         """Its transaction coordinator."""
+
+    @property
+    def cluster(self) -> ClusterParts:
+        """Its part in the work with other brokers."""
 
     def metadata_statistics(self) -> MetadataStatistics | None:
         """Of its own metadata store; None where the store was handed in."""

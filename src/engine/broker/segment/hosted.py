@@ -35,7 +35,7 @@ class HostedSegment:
     """One open segment. Loop thread only."""
 
     __slots__ = ("_make_buffer", "_turns", "access", "closed", "environment", "held", "idle_since", "incoming", "name",
-                 "near_messages", "readers", "refused_entries", "segment", "sent_bytes", "sent_messages",
+                 "near_messages", "opened_s", "readers", "refused_entries", "segment", "sent_bytes", "sent_messages",
                  "skipped_messages", "spec", "subscriptions", "term", "transactions")  # fmt: skip
 
     def __init__(
@@ -66,6 +66,7 @@ class HostedSegment:
         self.subscriptions: dict[str, Subscriber] = {}
         self.readers: Bag[SegmentReader] = Bag()
         self.closed = False  # unloaded; new attachments are refused
+        self.opened_s = asyncio.get_running_loop().time()
         self.idle_since: float | None = None  # the loop's time when it was first seen unused
         self._make_buffer = make_buffer
         self._turns = Turns()
@@ -168,7 +169,7 @@ class HostedSegment:
     def check_open(self) -> None:
         """Raise NotOwnerError when it was unloaded since the caller found it."""
         if self.closed:
-            raise NotOwnerError(f"{self.name} was idle and has just been closed; attach again")
+            raise NotOwnerError(f"{self.name} has just been closed here; attach again")
 
     def reading_failed(self, reader: SegmentReader, error: BaseException) -> None:
         """A read from disk failed. The consumer is closed with the error: it never gets less than was stored (D6)."""

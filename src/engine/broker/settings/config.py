@@ -134,6 +134,14 @@ class BrokerConfig:
 
     segment_idle_time: float | None = 300.0  # a segment unused for this long is closed; None: never
 
+    # With a shared metadata store: which broker has which segments.
+    balance_enabled: bool = True  # an elected broker moves segments from loaded brokers to others
+    balance_interval: float = 30.0  # between two rounds
+    balance_guard: float = 0.2  # nothing moves while all brokers are within this part of the mean load
+    balance_cooldown: float = 300.0  # a segment stays with a new owner for so long
+    balance_moves_max: int = 4  # in one round
+    drain_timeout: float = 20.0  # a broker that closes hands its segments over for at most this long; 0: not at all
+
     metrics_segments_max: int = METRICS_SEGMENTS_MAX  # closed segments with series of their own at /metrics
 
     session_timeout: float = 30.0  # with a shared metadata store: a broker silent for this long is dead
@@ -243,6 +251,12 @@ class BrokerConfig:
             "transaction_named_retention_time": checks.number(self.transaction_named_retention_time, 0),
             "metrics_segments_max": checks.integer(self.metrics_segments_max, 0, 10_000_000),
             "segment_idle_time": checks.number(self.segment_idle_time, 0.01, optional=True),
+            "balance_enabled": checks.boolean(self.balance_enabled),
+            "balance_interval": checks.number(self.balance_interval, 0.1),
+            "balance_guard": checks.share(self.balance_guard),
+            "balance_cooldown": checks.number(self.balance_cooldown, 0),
+            "balance_moves_max": checks.integer(self.balance_moves_max, 1, 10_000),
+            "drain_timeout": checks.number(self.drain_timeout, 0),
             "session_timeout": checks.number(self.session_timeout, 0.1),
             "consumer_grace_period": checks.number(self.consumer_grace_period, 0),
             "keep_alive": checks.number(self.keep_alive, 0),
@@ -373,4 +387,5 @@ _TEXTS: dict[str, Callable[[str], float | None]] = {
     ),
     **dict.fromkeys((key for key in _FIELDS if "bytes_rate" in key or key in _SIZES), byte_count),
     "scalable_topic_load_report_rate_change_threshold": share,
+    "balance_guard": share,
 }

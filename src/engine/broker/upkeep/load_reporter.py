@@ -68,6 +68,11 @@ class SegmentLoadReporter:
         return self._now.silent
 
     @property
+    def now(self) -> SegmentLoadStats:
+        """The last sample."""
+        return self._now
+
+    @property
     def rests(self) -> bool:
         """Whether there has been no traffic for longer than the window: no sample is needed."""
         return self._resting and _counts(self.hosted) == self._counts
@@ -174,6 +179,11 @@ class LoadReports:
                 await self.report()
             except Exception:
                 log.exception("sampling the load of segments failed")
+
+    def stats(self, hosted: HostedSegment) -> SegmentLoadStats:
+        """The rates of an open segment, as of the last sample; zero before the first one."""
+        reporter = self._reporters.get(hosted)
+        return SegmentLoadStats() if reporter is None else reporter.now
 
     @property
     def _pace(self) -> float:

@@ -459,6 +459,11 @@ class Receiver(Receiving[V]):
             handler_failures=self.handler_failures,
         )
 
+    @property
+    def closed(self) -> bool:
+        """Whether close() was called, here or on its client."""
+        return self._closed
+
     async def close(self) -> None:
         """Leave. Acknowledges nothing (semantics 13); receives that wait raise AlreadyClosedError. Idempotent.
 

@@ -379,6 +379,11 @@ class MultiConsumer(Receiving[V], Generic[R, V]):
         due = [(member, member.flush()) for member in list(self._members.values()) if member.unconfirmed]
         return self._settled(due) if due else None
 
+    @property
+    def closed(self) -> bool:
+        """Whether close() was called, here or on its client."""
+        return self._closed
+
     def _check_closed(self) -> None:
         """Raise after close(). Errors of single topics are raised by receives only."""
         if self._failure is not None:

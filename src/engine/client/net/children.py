@@ -33,6 +33,11 @@ class Children:
         self._starting: Bag[asyncio.Future[None]] = Bag()
         self._ending = False
 
+    @property
+    def ending(self) -> bool:
+        """From the beginning of the client's close() on."""
+        return self._ending
+
     def check_open(self) -> None:
         """Raise AlreadyClosedError from the beginning of the client's close() on."""
         if self._ending:

@@ -116,11 +116,10 @@ class AsyncProducer(Generic[T_contra]):
         try:
             if self._outbox.failure is not None:
                 raise self._outbox.failure
-            if self._encode is not None:
-                value = self._encode(value)
+            data: Any = value if self._encode is None else self._encode(value)
             if not self._line.calls:
                 self._batcher.add(
-                    value, key, properties, event_time, sequence_id, future, deliver_at, deliver_after, transaction
+                    data, key, properties, event_time, sequence_id, future, deliver_at, deliver_after, transaction
                 )
                 return Started(future)
         except QueueFullError:
@@ -128,7 +127,7 @@ class AsyncProducer(Generic[T_contra]):
         except Exception as e:
             future.set_exception(e)
             return Started(future)
-        what = (value, key, properties, event_time, sequence_id, future, deliver_at, deliver_after, transaction)
+        what = (data, key, properties, event_time, sequence_id, future, deliver_at, deliver_after, transaction)
         self._line.join(future, partial(self._add, what))
         return Started(future)
 
@@ -422,6 +421,11 @@ class AsyncProducer(Generic[T_contra]):
             await self._outbox.release()
             if self.on_closed is not None:
                 self.on_closed(self)
+
+    @property
+    def closed(self) -> bool:
+        """Whether close() was called, here or on its client."""
+        return self._closed
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.name!r} of {self._topic}{' (closed)' if self._closed else ''}>"

@@ -15,14 +15,15 @@ import asyncio
 import contextlib
 import json
 import logging
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Collection
+from dataclasses import dataclass, field, replace
 from functools import partial
 from math import isfinite
+from typing import Any
 
 from engine.aio.tasks import Supervisor
 from engine.clock import Clock
-from engine.errors import AlreadyClosedError, EngineError, NotOwnerError
+from engine.errors import AlreadyClosedError, EngineError, NotOwnerError, StorageError
 from engine.metadata import keys
 from engine.metadata.following import follow
 from engine.metadata.store import (
@@ -36,6 +37,7 @@ from engine.metadata.store import (
     Record,
     Session,
 )
+from engine.model.load import SegmentLoadStats
 
 log = logging.getLogger(__name__)
 
@@ -43,24 +45,43 @@ SESSION_S = 30.0
 _REFRESHES_PER_TIMEOUT = 5
 _RETRY_S = 0.5
 _CLOSE_S_MAX = 2.0
+_PUBLISH_ATTEMPTS_MAX = 8
 
 
 @dataclass(frozen=True, slots=True)
 class BrokerRecord:
-    """A live broker."""
+    """A live broker. `draining`: it takes no segments. `segments`, `load`: what it has open, and their rates together,
+    as it last said; two records that differ in these alone are equal.
+    """
 
     url: str
     admin_url: str | None
     session: int | None
+    draining: bool = False
+    segments: int = field(default=0, compare=False)
+    load: SegmentLoadStats = field(default_factory=SegmentLoadStats, compare=False)
 
     def to_json(self) -> bytes:
-        return json.dumps({"url": self.url, "adminUrl": self.admin_url}).encode()
+        facts: dict[str, Any] = {"url": self.url, "adminUrl": self.admin_url}
+        if self.draining:
+            facts["draining"] = True
+        if self.segments or not self.load.silent:
+            facts |= {"segments": self.segments, "load": self.load.to_mapping()}
+        return json.dumps(facts).encode()
 
     @classmethod
     def of(cls, record: Record) -> BrokerRecord:
         """Undo to_json(). Raises CorruptionError."""
         facts = json.loads(record.value)
-        return cls(facts["url"], facts.get("adminUrl"), record.stat.session)
+        load = SegmentLoadStats.from_json(json.dumps(facts["load"]).encode()) if "load" in facts else SegmentLoadStats()
+        return cls(
+            facts["url"],
+            facts.get("adminUrl"),
+            record.stat.session,
+            draining=bool(facts.get("draining", False)),
+            segments=int(facts.get("segments", 0)),
+            load=load,
+        )
 
 
 class Brokers:
@@ -80,10 +101,13 @@ class Brokers:
         self.lost: list[Callable[[], None]] = []
         self._metadata = metadata
         self._clock = clock
-        self._admin_url = admin_url
         self._timeout = session_timeout
         self._session: Session | None = None
+        self._said = BrokerRecord(url, admin_url, None)  # of this broker, to be registered again with
+        self._version = 0  # of its record
+        self._writing = asyncio.Lock()
         self._live: dict[str, BrokerRecord] = {}  # by the record's key
+        self._takers: tuple[str, ...] | None = None  # see `takers`; None: not found yet
         self._registered = asyncio.Event()
         self._vacated = asyncio.Event()  # set when a broker's record is deleted
         self._tasks = Supervisor("brokers")
@@ -95,6 +119,20 @@ class Brokers:
     def live(self) -> dict[str, BrokerRecord]:
         """The live brokers known here, by URL."""
         return {record.url: record for record in self._live.values()}
+
+    @property
+    def takers(self) -> Collection[str]:
+        """The URLs of the brokers that take segments: those that do not drain; all, where all do."""
+        if self._takers is None:
+            found = sorted(self._live.values(), key=lambda record: record.url)
+            taking = [record.url for record in found if not record.draining]
+            self._takers = tuple(taking or [record.url for record in found])
+        return self._takers
+
+    @property
+    def draining(self) -> bool:
+        """Whether this broker takes no segments."""
+        return self._said.draining
 
     @property
     def alone(self) -> bool:
@@ -130,7 +168,7 @@ class Brokers:
     async def start(self) -> None:
         """Register, once an earlier life of this broker has ended, and follow the others. Raises the store's errors."""
         for record in await self._metadata.newest.list(keys.BROKERS, keys.prefix_end(keys.BROKERS)):
-            self._live[record.key] = BrokerRecord.of(record)
+            self._know(record.key, BrokerRecord.of(record))
         watch = partial(self._metadata.watch, keys.BROKERS)
         following = follow(self._metadata, watch, self._heard, self._live.keys, what="the brokers")
         self._tasks.spawn(following, "watch of the brokers")
@@ -154,22 +192,52 @@ class Brokers:
 
     async def _register(self) -> None:
         session = await self._metadata.session(self._timeout)
-        mine = BrokerRecord(self.url, self._admin_url, session.id)
+        mine = replace(self._said, session=session.id)
         key = keys.broker(self.url)
         # In a store whose sessions end with their process, an earlier session of this broker has ended already.
         expected = ABSENT if isfinite(session.deadline) else ANY
         while True:
             self._vacated.clear()
             try:
-                await self._metadata.put(key, mine.to_json(), expected, session=session)
+                stat = await self._metadata.put(key, mine.to_json(), expected, session=session)
             except (ConflictError, OutcomeUnknownError):
                 found = await self._metadata.newest.get(key)
                 if found is None or found.stat.session != session.id:
                     await self._wait_for_predecessor(session)
                     continue
+                stat = found.stat
             break
-        self._live[key] = mine
+        self._version = stat.version
+        self._know(key, mine)
         self._session = session
+
+    async def publish(self, **facts: Any) -> None:
+        """Change what the others know of this broker: `draining`, `segments`, `load`. Kept for later sessions, too.
+
+        Raises NotOwnerError: there is no session now; what the metadata store raises.
+        """
+        async with self._writing:
+            self._said = replace(self._said, **facts)
+            session = await self.session()
+            key, mine = keys.broker(self.url), replace(self._said, session=session.id)
+            before = self._live.get(key)
+            for _ in range(_PUBLISH_ATTEMPTS_MAX):
+                try:
+                    stat = await self._metadata.put(key, mine.to_json(), self._version, session=session)
+                except (ConflictError, OutcomeUnknownError):
+                    found = await self._metadata.newest.get(key)
+                    if found is None or found.stat.session != session.id:
+                        raise NotOwnerError("this broker's session with the metadata store is over") from None
+                    self._version = found.stat.version
+                    continue
+                self._version = stat.version
+                break
+            else:
+                raise StorageError(f"the metadata store did not take the record of {self.url}; try again")
+            if self._session is session:
+                self._know(key, mine)
+        if mine != before:
+            self._notify(self.changed)
 
     async def _wait_for_predecessor(self, session: Session) -> None:
         """Wait for the end of an earlier session of this broker: until then that process may still act."""
@@ -244,12 +312,19 @@ class Brokers:
             return
         before = self._live.get(event.key)
         if event.record is None:
-            self._live.pop(event.key, None)
+            self._know(event.key, None)
             self._vacated.set()
         else:
-            self._live[event.key] = BrokerRecord.of(event.record)
+            self._know(event.key, BrokerRecord.of(event.record))
         if self._live.get(event.key) != before:
             self._notify(self.changed)
+
+    def _know(self, key: str, record: BrokerRecord | None) -> None:
+        self._takers = None
+        if record is None:
+            self._live.pop(key, None)
+        else:
+            self._live[key] = record
 
     def _notify(self, listeners: list[Callable[[], None]]) -> None:
         for listener in list(listeners):
