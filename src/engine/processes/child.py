@@ -65,7 +65,7 @@ class Child:
             "start": self._start,
             "configure": self._configure,
             "metrics": self._metrics,
-            "stop": self.stop,
+            "stop": self._stop,
         }
         parent = self._parent = await Channel.open(sock, answers, "the parent process")
         parent.ended.add_done_callback(lambda _: None if self._closed.is_set() else end_orphaned())
@@ -73,7 +73,7 @@ class Child:
         await parent.close()
 
     async def stop(self) -> None:
-        """Close the broker: its segments are handed over in order. Idempotent."""
+        """Close the broker, which hands its segments over to the other processes in order. Idempotent."""
         if self._closing is None:
             self._closing = asyncio.get_running_loop().create_task(self._close())
         await asyncio.shield(self._closing)
@@ -110,6 +110,12 @@ class Child:
             await broker.serve(*_inherited(number))
         await broker.serve_unix(given.local_path, socket.socket(fileno=given.local))
         self._started()
+
+    async def _stop(self) -> None:
+        """Close the broker with all others of the server: none of them takes segments."""
+        if self._broker is not None and self._broker.started:
+            self._broker.cluster.draining.skip()
+        await self.stop()
 
     async def _configure(self, config: Mapping[str, Any]) -> None:
         if self._broker is not None:
