@@ -1,6 +1,6 @@
 """A data directory as a killed process leaves it, and the time until it takes a message again (P13).
 
-Run as a script it is the process that gets killed: it fills a directory, says so, and waits.
+Run as a script it is the process that gets killed: it fills a directory, prints a line, and waits.
 """
 
 from __future__ import annotations

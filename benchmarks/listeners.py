@@ -1,6 +1,6 @@
 """Crowds that would fill a broker: clients that list and watch a namespace, consumers that hardly read; half are deaf.
 
-Run as a script it is the process that they are in. What the broker keeps resident is looked at meanwhile, its processor
+Run as a script it is the process that they are in. What the broker keeps resident is measured meanwhile, its processor
 time and how late its loop is, and how long others wait for the acknowledgement of a message. That is compared with the
 same before: alone, and beside a process that computes and has nothing to do with the broker. It and the crowd run
 at idle priority, as if they had machines of their own: their own processor time is not taken for the crowd's effect
@@ -164,7 +164,7 @@ async def consume_slowly(url: str, count: int, topics: int) -> None:
     await in_parts(crowd, lambda one: one.connect(url))
     print("connected:", count, flush=True)
     for i, one in enumerate(crowd):
-        if one.deaf:  # it has to hear that it is attached
+        if one.deaf:  # it has to read the answer to its SUBSCRIBE
             one.stream.resume_reading()
         one.stream.send(
             commands.Subscribe(

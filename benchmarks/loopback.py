@@ -64,7 +64,7 @@ class FarSide(Paced):
 
 
 class NearSide(Paced):
-    """Hands over what comes back."""
+    """Calls the receiver with what the far end returns."""
 
     def __init__(self, on_data: Callable[[bytes], None]) -> None:
         self.on_data = on_data
@@ -82,7 +82,7 @@ async def dial(port: int, mode: bytes, total: int, on_data: Callable[[bytes], No
 
 
 async def push_seconds(port: int, total: int) -> float:
-    """Seconds until the far end has `total` bytes and says so."""
+    """Seconds until the far end has confirmed `total` bytes."""
     done = asyncio.Event()
     near = await dial(port, b"P", total, lambda _: done.set())
     started = time.perf_counter()
@@ -138,7 +138,7 @@ async def echo_latencies(port: int, rate: int, count: int, size: int) -> list[fl
 
 
 async def serve() -> None:
-    """The far end, on a free port of 127.0.0.1, until the process is told to stop."""
+    """The far end, on a free port of 127.0.0.1, until the process is asked to stop."""
     server = await asyncio.get_running_loop().create_server(FarSide, "127.0.0.1", 0)
     print("listening on", server.sockets[0].getsockname()[1], flush=True)
     await server.serve_forever()

@@ -165,7 +165,7 @@ def _store(kind: str) -> Figures:
 
 
 def size(pinned: bool) -> Figures:
-    """P12. Memory is looked at before the server has worked, which leaves room that idle things would hide in."""
+    """P12. Memory is measured before the server has worked, since that leaves free room that idle things would fill."""
     cores = _pin(pinned)
     sample = rows(SPREAD, SMALL)
     figures: Figures = {}

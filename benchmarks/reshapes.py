@@ -14,7 +14,7 @@ from pace import Ticker
 from support import TINY, Rows
 from workloads import ROOM_EVERY, new_topic
 
-LOOKS = 1000  # a second, at how much is acknowledged
+SAMPLES = 1000  # a second, at how much is acknowledged
 BEFORE_S, AFTER_S = (0.25, 0.5) if TINY else (1.0, 2.0)  # in the second half of the latter the rate should be back
 
 Progress = list[tuple[float, int]]  # when; how many messages were acknowledged by then
@@ -74,7 +74,7 @@ async def _publish(producer: Any, sample: Rows) -> None:
 
 async def _sample(producer: Any, progress: Progress) -> None:
     """Write down how far it is, until cancelled."""
-    ticker = Ticker(LOOKS)
+    ticker = Ticker(SAMPLES)
     try:
         while True:
             await ticker.wait()

@@ -92,15 +92,17 @@ async def measure(root: Path, topics: int, hours: int, every: int, retention_s: 
     broker.segments._load = counted  # type: ignore[method-assign]
     print("hour     files    bytes/topic  file syncs/topic  directory syncs/topic  opens/topic")
     for hour in range(hours):
-        before, opened = disk.counts.copy(), 0
+        before, opened, passed_s = disk.counts.copy(), 0, 0.0
         for i in range(hour % every, topics, every):
             spec = await broker.service.segment_spec(names[i], 0)
             hosted = await broker.segments.open(spec, create=True)
             await hosted.segment.append(an_entry(hour // every))
-            if i % 100 == hour % 100:
+            if i % 100 == hour % 100:  # rounds of retention, with the time that lies between two of them
+                clock.advance(config.retention_interval)
+                passed_s += config.retention_interval
                 await broker.parts.retention.sweep()
             await broker.segments.unload(hosted)
-        clock.advance(HOUR_S)
+        clock.advance(HOUR_S - passed_s)
         broker.parts.retention._sweeps = 0  # the search that comes once in an hour
         await broker.parts.retention.sweep()
         files, size = files_below(root)

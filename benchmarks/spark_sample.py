@@ -96,7 +96,7 @@ def sample() -> Sample:
 
 def other_readers() -> list[type[DataSource]]:
     """The same reader, but it yields rows: a message at a time, or tuples of whole columns; and one that has its Arrow
-    batch at hand and yields it again and again, to tell what Spark takes by itself.
+    batch at hand and yields it again and again, to measure what Spark takes by itself.
     """
     import pyarrow as pa
     from pyspark.sql.datasource import DataSourceReader
@@ -154,7 +154,7 @@ def idle_sources() -> list[type[DataSource]]:
     class Noted:
         def __init__(self, path: str) -> None:
             self.path = path
-            self.file: Any = None  # nothing tells a reader of the end in time
+            self.file: Any = None  # a reader is not called at its end in time
 
         def note(self) -> None:
             if self.file is None:

@@ -73,7 +73,7 @@ async def publish_rate(client: Any, way: str, sample: Rows, **options: Any) -> f
 
 
 def take_messages(batch: Any) -> int:
-    """Bytes of the values, looked at message by message."""
+    """Bytes of the values, read message by message."""
     size = 0
     for message in batch:
         size += len(message.value)

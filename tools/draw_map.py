@@ -18,7 +18,7 @@ sys.path.insert(0, str(ROOT))
 
 from tests.tidy.test_layers import FLOORS, MAY_IMPORT  # noqa: E402 - the tests are no package of the product
 
-LEAVES = ("errors", "limits", "clock", "checks")
+LEAVES = ("errors", "limits", "clock", "checks", "lazy")
 HIDDEN = {*LEAVES, "control.policy", "__init__", "__main__"}
 WIDTH = 118
 

@@ -27,7 +27,7 @@ from engine.model import admin_answers as answers  # noqa: E402
 from engine.model.admin_broker_operations import BROKER_OPERATIONS  # noqa: E402
 from engine.model.admin_cluster_operations import CLUSTER_OPERATIONS  # noqa: E402
 from engine.model.admin_operations import OPERATIONS  # noqa: E402
-from engine.model.admin_parameters import REQUIRED, Parameter  # noqa: E402
+from engine.model.admin_parameters import REQUIRED, Choice, Kind, Parameter  # noqa: E402
 from engine.model.admin_requests import Operation  # noqa: E402
 
 MARK = "# Generated from src/engine/model/admin_operations.py by tools/generate_admin.py: do not edit."
@@ -53,7 +53,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from datetime import datetime
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
 from engine.model import admin_broker_operations as brokers
 from engine.model import admin_cluster_operations as cluster
@@ -82,7 +82,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from datetime import datetime
-from typing import Any
+from typing import Any, Literal
 
 from engine.aio.portal import Portal
 from engine.client import AsyncAdmin, TopicMetadata, TopicStatistics
@@ -137,8 +137,12 @@ def _signature(operation: Operation[Any]) -> Iterator[str]:
 
 def _declared(p: Parameter) -> str:
     if p.default is REQUIRED:
-        return f"{p.name}: {p.kind.annotation}"
-    return f"{p.name}: {p.kind.annotation}{' | None' * (p.default is None)} = {p.default!r}"
+        return f"{p.name}: {_type_of(p.kind)}"
+    return f"{p.name}: {_type_of(p.kind)}{' | None' * (p.default is None)} = {p.default!r}"
+
+
+def _type_of(kind: Kind) -> str:
+    return f"Literal[{', '.join(map(repr, kind.choices))}]" if isinstance(kind, Choice) else kind.annotation
 
 
 def _docstring(text: str) -> str:

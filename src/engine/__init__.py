@@ -7,8 +7,9 @@ This is the public API, and nothing else is. Names are loaded when they are firs
 
 from __future__ import annotations
 
-import importlib
 from typing import TYPE_CHECKING, Any
+
+from engine.lazy import loader
 
 if TYPE_CHECKING:
     from engine.client import (
@@ -112,8 +113,6 @@ _HOMES = {
     "engine.sync": """Admin CheckpointConsumer Client Producer QueueConsumer RangeReader StreamConsumer TopicReader
         TopicView TopicWatch Transaction""",
 }
-_HOME = {name: home for home, names in _HOMES.items() for name in names.split()}
-
 __all__ = [
     "Admin",
     "AlreadyClosedError",
@@ -197,18 +196,15 @@ __all__ = [
 ]
 
 
-def __getattr__(name: str) -> Any:
-    """Load a public name where it is first used (PEP 562)."""
-    if name == "__version__":
-        from importlib.metadata import version
+if not TYPE_CHECKING:
+    _load = loader(__name__, _HOMES)
 
-        return version("engine")
-    home = _HOME.get(name)
-    if home is None:
-        raise AttributeError(f"module 'engine' has no attribute {name!r}")
-    found = getattr(importlib.import_module(home), name)
-    globals()[name] = found
-    return found
+    def __getattr__(name: str) -> Any:
+        if name == "__version__":
+            from importlib.metadata import version
+
+            return version("engine")
+        return _load(name)
 
 
 def __dir__() -> list[str]:

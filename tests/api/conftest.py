@@ -6,6 +6,7 @@ import dataclasses
 from collections.abc import AsyncIterator, Iterator
 from contextlib import AsyncExitStack, ExitStack
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -31,13 +32,17 @@ async def client(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterato
 
 @pytest.fixture(params=KINDS)
 def blocking(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[engine.Client]:
-    """A blocking client."""
+    """A blocking client. What a test leaves open is closed with it."""
     with ExitStack() as stack:
         if request.param == "embedded":
-            yield stack.enter_context(engine.open(tmp_path / "data"))
+            client: engine.Client = stack.enter_context(engine.open(tmp_path / "data"))
         else:
             served = stack.enter_context(engine.open(tmp_path / "data", listen="127.0.0.1:0", admin="127.0.0.1:0"))
-            yield stack.enter_context(engine.Client(served.service_url))
+            client = stack.enter_context(engine.Client(served.service_url))
+        made: list[Any] = []
+        owned = client._owned
+        client._owned = lambda one: owned(made.append(one) or one)  # type: ignore[method-assign,func-returns-value]
+        yield client
 
     """Opens the same data directory, each time anew."""
     return lambda: engine.open_async(tmp_path / "data")

@@ -18,7 +18,7 @@ async def client_of(
     served: engine.AsyncEngine, open_file: Callable[[str], ReadFile] = ReadFile
 ) -> AsyncIterator[engine.AsyncClient]:
     async with engine.AsyncClient(served.service_url) as client:
-        client._pool.options = dataclasses.replace(client._pool.options, open_file=open_file)
+        client.pool.options = dataclasses.replace(client.pool.options, open_file=open_file)
         yield client
 
 

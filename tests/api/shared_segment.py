@@ -111,11 +111,11 @@ def clients_of(opened: engine.AsyncEngine, count: int) -> list[engine.AsyncClien
 
 def crash(client: engine.AsyncClient) -> None:
     """Its process dies: nothing is said, nothing comes back."""
-    client._pool.closed = True
+    client.pool.closed = True
     tear(client)
 
 
 def tear(client: engine.AsyncClient) -> None:
     """Its connections break."""
-    for connection in set(client._pool._connections.values()):
+    for connection in client.pool.connections:
         connection.stream.abort()

@@ -193,8 +193,10 @@ def test_configuration(tmp_path: Path):
 
 
 def test_nobody_listens_there():
+    client = engine.Client("engine://127.0.0.1:1")
     with pytest.raises(engine.ConnectError):
-        engine.Client("engine://127.0.0.1:1").producer("t")
+        client.producer("t")
+    client.close()
     with pytest.raises(engine.InvalidArgumentError):
         engine.Client("http://127.0.0.1")
 

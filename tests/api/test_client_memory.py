@@ -77,7 +77,7 @@ async def test_what_was_decompressed_for_many_consumers_is_bounded(served: engin
         consumers: list[Any] = []
         for n in range(10):
             consumers.append(await client.stream_consumer("t", f"s{n}", initial_position="earliest"))
-        memory = client._pool.memory
+        memory = client.pool.memory
         for _ in range(5):
             for consumer in consumers:
                 message = await consumer.receive(timeout=20)
@@ -104,18 +104,18 @@ async def test_producers_share_one_limit_and_one_message_always_passes(served: e
         await two.writable()
         two.send_nowait(b"")
         await asyncio.gather(one.flush(), two.flush())
-        assert client._pool.memory.sending.used == 0
+        assert client.pool.memory.sending.used == 0
         await asyncio.gather(one.close(), two.close())
 
 
 async def test_a_send_that_waits_for_others_has_begun_and_close_waits_for_it(served: engine.AsyncEngine):
     async with limited(served) as client:
         one, two = await client.producer("t"), await client.producer("u")
-        client._pool.memory.sending.limit = 1  # and something is pending
+        client.pool.memory.sending.limit = 1  # and something is pending
         one.send_nowait(bytes(MIB))
         waiting = asyncio.ensure_future(two.send(b""))
         await asyncio.sleep(0)
-        assert client._pool.memory.waiting
+        assert client.pool.memory.waiting
         async with asyncio.timeout(60):
             await two.close()
         assert waiting.done()
@@ -131,7 +131,7 @@ async def test_a_producer_that_waits_is_woken_by_what_others_have_sent(served: e
         sends = [asyncio.ensure_future(p.send(bytes(3 * MIB))) for p in producers for _ in range(6)]
         async with asyncio.timeout(60):
             await asyncio.gather(*sends)
-        assert client._pool.memory.sending.used == 0
+        assert client.pool.memory.sending.used == 0
         await asyncio.gather(*(p.close() for p in producers))
 
 
@@ -139,7 +139,7 @@ async def test_many_producers_and_consumers_of_one_client_get_on(served: engine.
     async with limited(served, 8 * MIB) as client:
         consumers = [await client.stream_consumer("t", f"s{n}", initial_position="earliest") for n in range(5)]
         producers = [await client.producer("t") for _ in range(60)]
-        memory = client._pool.memory
+        memory = client.pool.memory
         assert memory.sending.limit == 4 * MIB
         most = 0
 

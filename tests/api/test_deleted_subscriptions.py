@@ -123,7 +123,7 @@ class _Door:
             return await connect(*args)
 
         object.__setattr__(options, "connector", _Connector(wait))
-        for connection in list(self._client._pool._connections.values()):
+        for connection in self._client.pool.connections:
             connection.stream.abort()
             await connection.ended
 

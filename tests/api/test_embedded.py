@@ -75,7 +75,7 @@ async def test_an_address_that_is_taken(tmp_path: Path):
 def test_the_front_door_is_lazy_and_complete():
     script = "import sys, engine; print(sorted(m for m in sys.modules if m.startswith('engine')))"
     out = subprocess.run([sys.executable, "-c", script], check=True, capture_output=True, text=True).stdout
-    assert out.strip() == "['engine']"
+    assert out.strip() == "['engine', 'engine.lazy']"
     for name in engine.__all__:
         assert getattr(engine, name) is not None
         assert name in dir(engine)

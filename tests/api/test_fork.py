@@ -1,4 +1,4 @@
-"""What a forked child can do with what its parent had open: handles connect anew, the rest says that it is the parent's."""
+"""What a forked child can do with what its parent had open: handles connect anew, the rest is the parent's."""
 
 from __future__ import annotations
 

@@ -203,8 +203,7 @@ def test_a_sealed_segment_that_ends_with_a_gap_is_drained(directory: Path) -> No
 
 
 def test_transactions_go_on_behind_a_gap(e: engine.Engine) -> None:
-    producer = e.producer("orders")
-    with e.transaction() as transaction:
+    with e.producer("orders") as producer, e.transaction() as transaction:
         producer.send(b"inside", key=b"k", transaction=transaction)
     with e.stream_consumer("orders", "stream") as consumer:
         assert received(consumer, len(NEW) + 1) == [*NEW, b"inside"]

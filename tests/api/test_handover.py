@@ -47,7 +47,7 @@ async def read_blocking(
 ) -> list[Place]:
     def work() -> list[Place]:
         with engine.Client(served.service_url) as client:
-            object.__setattr__(client._client._pool.options, "open_file", open_file)
+            object.__setattr__(client._client.pool.options, "open_file", open_file)
             with client.range_reader("t", ranges, **options) as reader:
                 found = places(list(reader.batches(at_once)))
                 assert reader.next_batch() is None
@@ -250,7 +250,7 @@ async def test_it_may_be_closed_by_another_thread(served: engine.AsyncEngine):
 
     def work() -> None:
         with engine.Client(served.service_url) as client:
-            object.__setattr__(client._client._pool.options, "open_file", Slow)
+            object.__setattr__(client._client.pool.options, "open_file", Slow)
             reader = client.range_reader("t", ranges)
             with ThreadPoolExecutor(1) as other:
                 found = other.submit(lambda: [len(batch) for batch in reader.batches(10)])

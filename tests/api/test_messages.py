@@ -68,22 +68,22 @@ async def test_every_kind_of_message_arrives_as_it_was_sent(client: engine.Async
 
 
 def test_every_kind_of_message_arrives_as_it_was_sent_by_a_blocking_client(blocking: engine.Client):
-    consumers = [
-        blocking.stream_consumer("t", "stream", initial_position="earliest"),
-        blocking.queue_consumer("t", "queue", initial_position="earliest"),
-        blocking.checkpoint_consumer("t", start=engine.Checkpoint.earliest()),
-    ]
-    producer = blocking.producer("t", name="p")
-    for number, (what, sent) in enumerate(MESSAGES.items()):
-        if number % 2:
-            producer.send_nowait(**sent)
-            producer.flush()
-        else:
-            producer.send(**sent)
-        for consumer in consumers:
-            received = consumer.receive(timeout=10)
-            assert received is not None, what
-            check(sent, received)
+    with (
+        blocking.stream_consumer("t", "stream", initial_position="earliest") as stream,
+        blocking.queue_consumer("t", "queue", initial_position="earliest") as queue,
+        blocking.checkpoint_consumer("t", start=engine.Checkpoint.earliest()) as reader,
+        blocking.producer("t", name="p") as producer,
+    ):
+        for number, (what, sent) in enumerate(MESSAGES.items()):
+            if number % 2:
+                producer.send_nowait(**sent)
+                producer.flush()
+            else:
+                producer.send(**sent)
+            for consumer in (stream, queue, reader):
+                received = consumer.receive(timeout=10)
+                assert received is not None, what
+                check(sent, received)
 
 
 async def test_what_is_too_large_is_refused_and_nothing_else_suffers(client: engine.AsyncClient):
@@ -170,11 +170,13 @@ async def test_a_delay_is_kept(client: engine.AsyncClient):
 
 
 def test_a_delay_of_a_blocking_producer_is_kept(blocking: engine.Client):
-    consumer = blocking.queue_consumer("t", "s", initial_position="earliest")
-    producer = blocking.producer("t")
-    producer.send_nowait(b"late", deliver_after=0.3)
-    producer.send(b"now")
-    assert [consumer.receive(timeout=5).value for _ in range(2)] == [b"now", b"late"]
+    with (
+        blocking.queue_consumer("t", "s", initial_position="earliest") as consumer,
+        blocking.producer("t") as producer,
+    ):
+        producer.send_nowait(b"late", deliver_after=0.3)
+        producer.send(b"now")
+        assert [consumer.receive(timeout=5).value for _ in range(2)] == [b"now", b"late"]
 
 
 async def test_cancelled_sends_leave_nothing_behind(client: engine.AsyncClient):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections import Counter
 
 import pytest
@@ -140,6 +141,32 @@ async def test_several_messages_of_several_topics_are_acknowledged_at_once(clien
         assert queue.statistics().acknowledged == 4
     async with await client.queue_consumer(None, "q", namespace=NS) as queue:
         assert {m.value for m in await take(queue, 2)} == {b"b1", b"b3"}
+
+
+async def test_statistics_count_what_was_received_and_not_what_was_fetched_ahead(client: engine.AsyncClient):
+    """While it receives, when a topic leaves, and when it is closed."""
+    await make(client, "a", "b", "c")
+    for name in "abc":
+        await send(client, name, [b"%d" % i for i in range(50)])
+    queue = await client.queue_consumer(None, "q", namespace=NS, initial_position="earliest", receive_queue_size=90)
+    got = [*await take(queue, 7), *await queue.receive_batch(max_messages=5)]
+    now = queue.statistics()
+    assert (now.messages_received, now.unacknowledged) == (len(got), len(got))
+    await client.admin.delete_topic(full("c")[0])
+    while queue.topics != full("a", "b"):  # noqa: ASYNC110 - a receive would take messages
+        await asyncio.sleep(0)
+    kept = sum(m.topic != full("c")[0] for m in got)
+    now = queue.statistics()
+    assert (now.messages_received, now.unacknowledged) == (len(got), kept)
+    await queue.close()
+    now = queue.statistics()
+    assert (now.messages_received, now.messages_queued, now.unacknowledged) == (len(got), 0, 0)
+    seen = {(m.topic, m.value) for m in got}
+    async with await client.queue_consumer(None, "q", namespace=NS) as queue:
+        again = await take(queue, 100)
+    assert {(m.topic, m.value): m.redelivery_count for m in again} == {
+        (m.topic, m.value): int((m.topic, m.value) in seen) for m in again
+    }
 
 
 async def test_what_was_received_of_an_earlier_topic_acknowledges_nothing_in_a_later_one(client: engine.AsyncClient):

@@ -170,12 +170,12 @@ async def test_a_consumer_whose_connection_is_lost_leaves_at_once_all_the_same(c
     await client.admin.create_topic("t", segments=2)
     a, b = [await client.stream_consumer("t", "s", name=name) for name in ("a", "b")]
     await until(lambda: (len(a.attachments), len(b.attachments)) == (1, 1))
-    for connection in set(client._pool._connections.values()):
+    for connection in client.pool.connections:
         connection.stream.abort()
     await a.close()
     await until(lambda: len(b.attachments) == 2)
     again = await client.stream_consumer("t", "s", name="b")
-    for connection in set(client._pool._connections.values()):
+    for connection in client.pool.connections:
         connection.stream.abort()
     await b.close()
     await until(lambda: sum(x.connected for x in again.attachments.values()) == 2)
@@ -192,7 +192,7 @@ async def test_connections_lost_in_the_middle_keep_the_share(one: engine.AsyncCl
         changes = asyncio.create_task(reshape(one, publisher, 1))
         for _ in range(3):
             await publisher.until(2)
-            for connection in set(one._pool._connections.values()):
+            for connection in one.pool.connections:
                 connection.stream.abort()
         await changes
         await publisher.stop()

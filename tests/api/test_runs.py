@@ -337,7 +337,7 @@ async def test_what_comes_again_after_a_lost_connection_is_not_handled_twice(ser
         running = asyncio.create_task(consumer.run(handle, concurrency=4))
         await asyncio.wait_for(all_begun.wait(), BOUND_S)
         before = consumer.statistics().messages_received
-        for connection in list(client._pool._connections.values()):
+        for connection in client.pool.connections:
             connection.stream.abort()
         async with await served.producer("t") as producer:
             await producer.send(b"3", key=b"d")

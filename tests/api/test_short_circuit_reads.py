@@ -222,7 +222,7 @@ async def test_who_has_it_in_the_same_process_asks(served: engine.AsyncEngine):
 async def test_much_that_nobody_gets_takes_no_room_for_ever(served: engine.AsyncEngine, open_file: Any):
     """More than may be received ahead; nobody takes anything of it, so that nobody gives its room back."""
     async with engine.AsyncClient(served.service_url, memory_limit=ENTRY_SIZE_MAX) as client:
-        client._pool.options = dataclasses.replace(client._pool.options, open_file=open_file)
+        client.pool.options = dataclasses.replace(client.pool.options, open_file=open_file)
         await client.admin.create_topic("t", segments=1)
         async with await client.producer("t") as producer, client.transaction() as transaction:
             await producer.send(b"first")

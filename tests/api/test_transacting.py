@@ -335,7 +335,7 @@ async def test_what_is_no_transaction(client: AsyncClient):
         forgotten = client.transaction()
         with pytest.raises(engine.InvalidArgumentError, match="await it"):
             await producer.send(b"x", transaction=forgotten)  # type: ignore[arg-type]
-        forgotten.close()  # else Python warns that it was never awaited
+        forgotten.drop()  # else Python warns that it was never awaited
         assert producer.last_sequence_id == -1
 
 

@@ -218,3 +218,20 @@ async def test_in_process(broker):
     assert (await admin.merge_segments("orders", 0, 1))["epoch"] == 1
     await admin.delete_topic("orders")
     assert await admin.list_topics() == []
+
+
+async def test_every_namespace_with_topics_or_policies_is_listed(http, broker):
+    admin = broker.admin
+    assert await call(http, "GET", "/admin/v2/namespaces", 200) == []
+    for n in range(3):
+        for topic in ("a", "b", "c"):
+            await admin.create_topic(f"tenant{n}/name-space/{topic}")
+    await admin.set_namespace_policies("tenant9/policies", {"retention_time_s": 60})
+    await admin.set_namespace_policies("tenant8/nothing", {"retention_time_s": 60})
+    await admin.remove_namespace_policies("tenant8/nothing")
+    found = [*(f"tenant{n}/name-space" for n in range(3)), "tenant9/policies"]
+    assert await admin.list_namespaces() == found
+    assert await call(http, "GET", "/admin/v2/namespaces", 200) == found
+    for topic in ("a", "b", "c"):
+        await admin.delete_topic(f"tenant1/name-space/{topic}")
+    assert "tenant1/name-space" not in await admin.list_namespaces()

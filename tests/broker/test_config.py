@@ -47,11 +47,23 @@ def test_names_of_the_specification(tmp_path):
         ({"retention_time": float("nan")}, "retention_time"),
         ({"service_url": "http://x"}, "service_url"),
         ({"publish_bytes_max": 1}, "publish_bytes_max"),
+        ({"balance_enabled": "maybe"}, "balance_enabled"),
+        ({"balance_interval": 0}, "balance_interval"),
+        ({"balance_guard": -0.1}, "balance_guard must be a fraction"),
+        ({"balance_cooldown": -1}, "balance_cooldown"),
+        ({"balance_moves_max": 0}, "balance_moves_max must be an integer from 1"),
+        ({"drain_timeout": -1}, "drain_timeout"),
     ],
 )
 def test_what_is_wrong_is_named(values, text):
     with pytest.raises(InvalidConfigurationError, match=text):
         BrokerConfig.load(**values)
+
+
+def test_how_brokers_are_balanced_may_have_units():
+    config = BrokerConfig(balance_guard="25%", balance_cooldown="5m", balance_interval="10s", drain_timeout="1m")
+    found = (config.balance_guard, config.balance_cooldown, config.balance_interval, config.drain_timeout)
+    assert found == (0.25, 300.0, 10.0, 60.0)
 
 
 @pytest.mark.parametrize("key", [field.name for field in dataclasses.fields(BrokerConfig)])

@@ -94,7 +94,7 @@ async def test_d4_metadata_that_are_older_than_the_data_are_refused(start_broker
     copy = {name: (data / name).read_bytes() for name in METADATA}
     async with start_broker() as broker:
         await broker.service.split_segment("orders", 0)
-        (child, _) = broker.service._controllers.get(ORDERS).layout.active
+        (child, _) = broker.service.controllers.get(ORDERS).layout.active
         await send(
             broker, str(ORDERS.segment(child.hash_range, child.segment_id)), [b"%d" % n for n in range(4)]
         )  # the parent knows two

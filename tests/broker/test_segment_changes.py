@@ -106,7 +106,7 @@ async def test_l1_only_the_present_leader_is_obeyed(broker, peer: Peer):
         ):
             with pytest.raises(FencedError, match=f"term {wrong}"):
                 await act
-    await broker.service._controllers.release(TopicName.parse("orders"))
+    await broker.service.controllers.release(TopicName.parse("orders"))
     with pytest.raises(FencedError, match="there is no leader"):
         await hosting.terminate_segment(spec, term=term)
     newer = await leader_term(broker, "orders")
@@ -132,7 +132,7 @@ async def test_l1_a_leader_that_is_overtaken_while_its_call_waits_does_no_harm(b
     sealing = asyncio.ensure_future(hosting.terminate_segment(spec, term=term))
     while broker.segments.get(spec.name) is None:  # noqa: ASYNC110 - nothing tells
         await asyncio.sleep(0)
-    await broker.service._controllers.release(TopicName.parse("orders"))
+    await broker.service.controllers.release(TopicName.parse("orders"))
     newer = await leader_term(broker, "orders")
     await hosting.delete_subscription(spec, "nobody", term=newer)
     gate.set()

@@ -59,7 +59,7 @@ def test_deletion_with_a_change_of_leader(kind: str, how: str) -> None:
             await cluster.start(name)
         await cluster.brokers["b1"].broker.admin.create_topic(TOPIC, segments=6)
         consumers = await consumers_of(cluster, kind)
-        leader = next(b for b in cluster.brokers.values() if b.broker.service._controllers.led())
+        leader = next(b for b in cluster.brokers.values() if b.broker.service.controllers.led())
         if how == "during":
             deleting = asyncio.ensure_future(leader.broker.admin.delete_subscription(TOPIC, "s"))
             while "s" in {s.name for s in await leader.broker.service.list_subscriptions(TOPIC)}:

@@ -17,7 +17,7 @@ from engine.errors import InvalidArgumentError, NotFoundError, NotOwnerError
 from engine.metadata import keys
 from engine.model.names import TopicName
 from engine.testing.cluster import DEFAULT_CONFIG, SimBroker, SimCluster, simulate
-from tests.brokers.test_shared_store import everything, names_of, owners, send
+from tests.brokers.test_shared_store import everything, names_of, owners, receive, send
 
 TOPIC = TopicName.parse("orders")
 NAMES = ("b1", "b2", "b3")
@@ -219,6 +219,26 @@ def _open(cluster: SimCluster) -> dict[str, list[str]]:
     return {name: [str(h.name) for h in broker.segments] for name, broker in running.items()}
 
 
+def test_a_broker_with_much_traffic_gets_no_new_segments() -> None:
+    async def body(cluster: SimCluster) -> None:
+        await admin(cluster).create_topic("busy", segments=1)
+        producer = await cluster.client("busy").producer("busy")
+        await producer.send(b"0")
+        busy = next(b for b in cluster.brokers.values() if len(b.broker.segments))
+        payload = b"x" * (1 << 20)
+        for _ in range(80):
+            await asyncio.gather(*(producer.send(payload) for _ in range(8)))
+            await asyncio.sleep(0.5)
+        said = next(row for row in await admin(cluster).list_brokers() if row["url"] == busy.url)
+        assert said["load"] > 10
+        assert said["bytesRateIn"] > 10 << 20
+        await send(await cluster.client("p").producer(str(TOPIC)), range(60))
+        assert len(busy.broker.segments) == 1
+        assert sorted(map(len, owners(cluster).values())) == [1, 3, 3]
+
+    run(body)
+
+
 async def drained(cluster: SimCluster, name: str) -> None:
     broker = cluster.brokers[name].broker
     while broker.parts.cluster.draining.left:  # noqa: ASYNC110 - in virtual time
@@ -285,6 +305,22 @@ def test_a_broker_that_is_closed_hands_over_first() -> None:
         begun = cluster.loop.time()
         await asyncio.gather(cluster.brokers["b1"].close(), cluster.brokers["b3"].close())
         assert cluster.loop.time() - begun < CONFIG.drain_timeout
+
+    run(body)
+
+
+def test_a_broker_that_is_closed_passes_over_one_that_has_just_died() -> None:
+    """Its session lives on for a while."""
+
+    async def body(cluster: SimCluster) -> None:
+        await send(await cluster.client("p").producer(str(TOPIC)), range(60))
+        await cluster.brokers["b2"].kill()
+        begun = cluster.loop.time()
+        mine = owners(cluster)["b1"]
+        await cluster.brokers["b1"].close()
+        assert cluster.loop.time() - begun < CONFIG.session_timeout
+        assert mine <= owners(cluster)["b3"]
+        assert len(await everything(cluster, "reader")) == 60
 
     run(body)
 
@@ -358,5 +394,114 @@ def test_a_round_by_command_says_what_it_does_and_waits_for_no_cooldown() -> Non
         assert len(found["moves"]) == 4
         assert Counter(map(len, owners(cluster).values())) == {2: 3}
         assert (await admin(cluster, "b3").balance_brokers())["moves"] == []
+
+    run(body)
+
+
+async def moved(cluster: SimCluster, segment: int = 0) -> SimBroker:
+    """Hand a segment over to another broker, which is returned."""
+    name = (await names_of(cluster))[segment]
+    owner = owner_of(cluster, segment)
+    to = other_than(cluster, owner)
+    await owner.broker.cluster.handovers.hand_over(name, to.url)
+    return to
+
+
+def test_c2_a_queue_goes_on_at_the_next_owner() -> None:
+    """What was acknowledged is not delivered again, what was not comes again."""
+
+    async def body(cluster: SimCluster) -> None:
+        client = cluster.client("q")
+        await send(await client.producer(str(TOPIC)), range(100))
+        consumer = await client.queue_consumer(str(TOPIC), "q", initial_position="earliest")
+        first = [await consumer.receive(timeout=5) for _ in range(60)]
+        await consumer.acknowledge(first[:40])
+        for segment in range(6):
+            await moved(cluster, segment)
+        rest: set[int] = set()
+        while (message := await consumer.receive(timeout=3)) is not None:
+            rest.add(int(message.value))
+            await consumer.acknowledge(message)
+        done = {int(m.value) for m in first[:40]}
+        assert not rest & done
+        assert rest >= set(range(100)) - {int(m.value) for m in first}
+        assert rest | {int(m.value) for m in first} == set(range(100))
+
+    run(body)
+
+
+@pytest.mark.parametrize("mode", ["exclusive", "wait_for_exclusive", "exclusive_with_fencing"])
+def test_a_producer_keeps_its_exclusive_access_over_handovers(mode: str) -> None:
+    async def body(cluster: SimCluster) -> None:
+        producer = await cluster.client("p").producer(str(TOPIC), access_mode=mode)
+        waiting = asyncio.create_task(cluster.client("w").producer(str(TOPIC), access_mode="wait_for_exclusive"))
+        await send(producer, range(60))
+        for segment in range(6):
+            await moved(cluster, segment)
+            await send(producer, range(60 + 60 * segment, 120 + 60 * segment))
+        assert not waiting.done()
+        await producer.close()
+        await asyncio.wait_for(waiting, 30)
+        await send(waiting.result(), range(420, 480))
+        assert await everything(cluster, "reader") == list(range(480))
+
+    run(body)
+
+
+@pytest.mark.parametrize("commits", [True, False])
+def test_t1_a_transaction_goes_on_over_handovers(commits: bool) -> None:
+    async def body(cluster: SimCluster) -> None:
+        client = cluster.client("t")
+        producer = await client.producer(str(TOPIC))
+        consumer = await client.stream_consumer(str(TOPIC), "s", initial_position="earliest")
+        await send(producer, range(60))
+        assert await receive(consumer, 60) == set(range(60))
+        transaction = await client.transaction()
+        for i in range(60, 120):
+            await producer.send(b"%d" % i, key=f"key-{i}", transaction=transaction)
+        for segment in range(6):
+            await moved(cluster, segment)
+        for i in range(120, 180):
+            await producer.send(b"%d" % i, key=f"key-{i}", transaction=transaction)
+        await (transaction.commit() if commits else transaction.abort())
+        for segment in range(6):
+            await moved(cluster, segment)
+        await send(producer, range(180, 240))
+        expected = set(range(60, 240)) if commits else set(range(180, 240))
+        assert await receive(consumer, len(expected)) == expected
+        everything_there = set(range(60)) | expected
+        assert await everything(cluster, "reader") == sorted(everything_there)
+
+    run(body)
+
+
+def test_a_sealed_segment_with_a_backlog_is_handed_over() -> None:
+    async def body(cluster: SimCluster) -> None:
+        client = cluster.client("c")
+        await send(await client.producer(str(TOPIC)), range(100))
+        consumer = await client.stream_consumer(str(TOPIC), "s", initial_position="earliest")
+        await admin(cluster).split_segment(str(TOPIC), 0)
+        to = await moved(cluster, 0)
+        assert to.broker.segments.peek((await names_of(cluster))[0]).segment.sealed
+        assert await receive(consumer, 100) == set(range(100))
+
+    run(body)
+
+
+def test_a_split_while_its_parent_is_handed_over() -> None:
+    """One of the two is first; both are done, or the handover is refused."""
+
+    async def body(cluster: SimCluster) -> None:
+        traffic = Traffic(cluster)
+        await traffic.begin()
+        for parent in range(4):
+            owner, name = owner_of(cluster, parent), (await names_of(cluster))[parent]
+            handing = owner.broker.cluster.handovers.hand_over(name, other_than(cluster, owner).url)
+            splitting = admin(cluster).split_segment(str(TOPIC), parent)
+            handed, split = await asyncio.gather(handing, splitting, return_exceptions=True)
+            assert handed is None or isinstance(handed, NotOwnerError), handed
+            assert not isinstance(split, BaseException), split
+        await traffic.go_on(200)
+        await traffic.end()
 
     run(body)

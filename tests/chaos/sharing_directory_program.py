@@ -38,7 +38,7 @@ def reader_of(
 async def main(directory: str, name: str, file: str, seed: str) -> None:
     """Until the input ends."""
     rng = random.Random(f"{seed} {name}")
-    with Path(file).open("w", buffering=1) as out:
+    with Path(file).open("w", buffering=1) as out:  # noqa: ASYNC230 - a line at a time
         history = History(SystemClock().monotonic, out.write)
         async with engine.open_async(directory) as opened:
             print("open", flush=True)

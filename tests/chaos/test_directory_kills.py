@@ -85,7 +85,7 @@ class Sharing:
         """Wait for more acknowledged messages, over all processes."""
         before = sum(one.acknowledged() for one in self._all)
         async with asyncio.timeout(SERVED_S_MAX):
-            while sum(one.acknowledged() for one in self._all) < before + PROGRESS:
+            while sum(one.acknowledged() for one in self._all) < before + PROGRESS:  # noqa: ASYNC110 - it is in files
                 await asyncio.sleep(0.05)
 
     async def strike(self) -> None:

@@ -265,6 +265,16 @@ def test_a_range_of_a_segment_is_given_up(engine: Run, place: list[str], tmp_pat
     assert engine("subscriptions", "skip", "t", "s", "0", "3..9", "--yes", *place).code == 1
 
 
+def test_namespaces_are_listed(engine: Run, place: list[str]):
+    assert engine("topics", "create", "t", *place).code == 0
+    assert engine("topics", "create", "acme/orders/t", *place).code == 0
+    assert engine("namespaces", "set", "acme/empty", "--retention-time", "1h", *place).code == 0
+    everything = ["acme/empty", "acme/orders", "public/default"]
+    assert engine("namespaces", "list", *place).out.splitlines() == everything
+    assert engine("namespaces", "unset", "acme/empty", "--all", *place).code == 0
+    assert json.loads(engine("namespaces", "list", "--json", *place).out) == everything[1:]
+
+
 def test_policies_of_a_namespace(engine: Run, place: list[str]):
     name = "public/default"
     assert engine("topics", "create", "t", *place).code == 0

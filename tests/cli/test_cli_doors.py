@@ -129,3 +129,26 @@ def test_a_command_warns_of_a_secret_as_an_argument(
         assert (result.code, result.err) == (0, "")
     finally:
         stop_server(server)
+
+
+def test_a_token_in_a_url_comes_from_the_environment(
+    tmp_path: Path, engine: Run, secret: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server = start_server(tmp_path / "data", "--auth-token-file", str(secret))
+    try:
+        where = server.url.removeprefix("engine://")
+        result = engine("topics", "list", "--url", f"engine://s3cret@{where}")
+        assert result.code == 2
+        assert "--token-file" in result.err
+        assert "s3cret" not in result.err
+        monkeypatch.setenv("ENGINE_TOKEN", "of another service")
+        monkeypatch.setenv("ENGINE_URL", f"engine://s3cret@127.0.0.1:1,{where}")
+        result = engine("topics", "list")
+        assert (result.code, result.err) == (0, "")
+        monkeypatch.setenv("ENGINE_URL", f"engine://s3cret@{where}x")
+        result = engine("topics", "list")
+        assert result.code == 2
+        assert "a port must be a number" in result.err
+        assert "s3cret" not in result.err
+    finally:
+        stop_server(server)

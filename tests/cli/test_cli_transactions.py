@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -17,7 +17,7 @@ UNKNOWN = "00000000000000ff"
 
 
 @pytest.fixture
-def held(server: Server) -> tuple[Client, str, str]:
+def held(server: Server) -> Iterator[tuple[Client, str, str]]:
     """A client, the id of its open transaction, and the segment that it has written to."""
     client = Client(server.url)
     with client.producer("orders") as producer:
@@ -27,7 +27,8 @@ def held(server: Server) -> tuple[Client, str, str]:
     (segment,) = client.admin.get_metadata("orders")["segments"].values()
     bounds = segment["hashRange"]
     name = f"segment://public/default/orders/{bounds['start']:04x}-{bounds['end']:04x}-{segment['segmentId']}"
-    return client, ident, name
+    yield client, ident, name
+    client.close()
 
 
 def test_list_show_and_abort(engine: Run, server: Server, held: tuple[Client, str, str]):

@@ -13,6 +13,8 @@ from engine.wire.commands import Command, Header, decode
 class Stream:
     """Keeps what the client sends."""
 
+    peer = "the test"
+
     def __init__(self) -> None:
         self.sent: list[tuple[Command, dict[str, Any]]] = []
 

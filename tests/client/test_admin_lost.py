@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 
-import engine.client.admin.admin_http
+import engine.client.admin.admin_brokers
 from engine.client.admin.admin_http import HttpAdmin
+from engine.client.client import AsyncClient
 from engine.errors import ConnectError, UnknownOutcomeError
 from tests.kit.fake_broker import FakeBroker
 
@@ -52,7 +53,7 @@ def backends(monkeypatch: pytest.MonkeyPatch) -> list[HttpAdmin]:
             super().__init__(*args, **named)
             made.append(self)
 
-    monkeypatch.setattr(engine.client.admin.admin_http, "HttpAdmin", Kept)
+    monkeypatch.setattr(engine.client.admin.admin_brokers, "HttpAdmin", Kept)
     return made
 
 
@@ -63,3 +64,60 @@ async def test_calls_that_come_together_share_one_session(broker: FakeBroker, ba
     assert [type(outcome) for outcome in asked] == [ConnectError] * 5
     await client.close()
     assert [backend._session.closed for backend in backends] == [True]
+
+
+class Api:
+    """An admin API of one broker, over HTTP: it answers with its name."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.asked: list[str] = []
+        self.silent = False  # it hangs up on a request
+
+    async def __aenter__(self) -> Api:
+        self._server = await asyncio.start_server(self._serve, "127.0.0.1", 0)
+        self.url = f"http://127.0.0.1:{self._server.sockets[0].getsockname()[1]}"
+        return self
+
+    async def __aexit__(self, *exc: object) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        self._server.close()
+        await self._server.wait_closed()
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.asked.append((await reader.readuntil(b"\r\n\r\n")).split()[0].decode())
+        if not self.silent:
+            body = f'["{self.name}"]'
+            head = f"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: {len(body)}\r\n"
+            writer.write(f"{head}Connection: close\r\n\r\n{body}".encode())
+            await writer.drain()
+        writer.close()
+
+
+async def test_a_request_goes_to_the_admin_api_of_another_broker(broker: FakeBroker) -> None:
+    async with Api("one") as one, Api("two") as two:
+        broker.admins = {"engine://one": one.url, "engine://two": two.url}
+        client = AsyncClient("engine://one,two,none", connector=broker)
+        broker.down.add("engine://none")
+        (first,) = await client.admin.list_topics("public/default")
+        home, other = (one, two) if first == "one" else (two, one)
+        home.silent = True
+        assert await client.admin.list_topics("public/default") == [other.name], "it only reads"
+        asked = list(home.asked)
+        assert await client.admin.list_topics("public/default") == [other.name]
+        assert home.asked == asked, "what works is asked first"
+        other.silent = True
+        with pytest.raises(UnknownOutcomeError, match="look, then repeat"):
+            await client.admin.delete_topic("t")
+        assert home.asked == asked, "a change that may have been made is not repeated"
+        home.silent = other.silent = False
+        assert await client.admin.list_topics("public/default") == [home.name]
+        await home.close()
+        await client.admin.set_auto_scale_policy("t", {})
+        assert other.asked[-1] == "PUT", "a change that was never sent is"
+        await other.close()
+        with pytest.raises(ConnectError, match="cannot connect to the admin API"):
+            await client.admin.list_topics("public/default")
+        await client.close()

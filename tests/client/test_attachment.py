@@ -57,7 +57,7 @@ class Owner:
     def __init__(self, session: Topic, open_file: Callable[[str], ReadFile] = ReadFile) -> None:
         self.session = session
         options = ClientOptions(None, SystemClock(), random.Random(1), open_file=open_file)  # type: ignore[arg-type]
-        self.pool = Pool(URL, options)
+        self.pool = Pool((URL,), options)
         self.scripted = ScriptedPool()
         self.pool.get = self.scripted.get  # type: ignore[assignment]
         self.options = ConsumerOptions("c", "i", "s")

@@ -29,13 +29,13 @@ from tests.kit.fake_broker import URL, FakeBroker
 
 
 def pool_of(broker: FakeBroker, seed: int = 1) -> Pool:
-    return Pool(URL, ClientOptions(broker, SystemClock(), random.Random(seed)))
+    return Pool((URL,), ClientOptions(broker, SystemClock(), random.Random(seed)))
 
 
 async def test_the_handshake_carries_the_token_and_brings_the_addresses(broker: FakeBroker):
     broker.admin = "http://127.0.0.1:8080"
     async with broker.client(token="secret") as client:
-        connection = await client._pool.get()
+        connection = await client.pool.get()
         assert connection.admin_url == broker.admin
     assert broker.of(Command.CONNECT)[0]["token"] == "secret"
 

@@ -152,7 +152,7 @@ async def test_an_answer_that_never_comes_holds_up_no_abort(program: Program, gi
 
 
 async def test_an_answer_that_came_leaves_no_deadline(program: Program):
-    deadlines = (await program.client._pool.get())._deadlines
+    deadlines = (await program.client.pool.get())._deadlines
     assert len(deadlines) == 1
     program.broker.transactions.release()
     program.broker.release()

@@ -93,7 +93,7 @@ class Segment:
     def __init__(self) -> None:
         self.granted = 0
         self.frames = 0
-        self.window_told: int | None = None
+        self.announced_window: int | None = None
 
     def grant(self, messages: int, size: int) -> None:
         assert messages > 0
@@ -225,4 +225,4 @@ def test_the_broker_is_told_a_window_that_follows_the_pace(told: int | None):
     world = World(4 if told is None else None)
     world.send()
     world.acknowledge(after_s=0.05)
-    assert world.segments[0].window_told == told
+    assert world.segments[0].announced_window == told

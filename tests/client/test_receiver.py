@@ -31,7 +31,7 @@ class Consumer(Receiver):
     """Of two segments, each attached as far as it can tell."""
 
     def __init__(self) -> None:
-        pool = Pool(URL, ClientOptions(None, SystemClock(), random.Random(1)))  # type: ignore[arg-type]
+        pool = Pool((URL,), ClientOptions(None, SystemClock(), random.Random(1)))  # type: ignore[arg-type]
         super().__init__(pool, TopicName.parse("t"), ConsumerOptions("c", "i", "s", receive_queue_size=WINDOW))
         self.flows: list[tuple[int, int, int]] = []
         for ident in (0, 1):

@@ -65,7 +65,7 @@ async def test_a_namespace_s_other_policies_and_this_one_leave_each_other_alone(
 async def test_only_the_leader_sets_a_topic_s_policy(brokers: Brokers) -> None:
     first, second = await brokers.start("a"), await brokers.start("b")
     await first.create_topic(TOPIC)
-    await first._controllers.lead(TOPIC)
+    await first.controllers.lead(TOPIC)
     with pytest.raises(NotOwnerError):
         await second.scaling.set_policy(TOPIC, AutoScalePolicyOverride.of({"enabled": False}))
     status = await second.scaling.status(TOPIC)

@@ -144,7 +144,7 @@ async def test_idle_topics_cost_nothing(service: ScalableTopicService) -> None:
     for number in range(300):
         await service.create_topic(f"idle-{number}")
     await asyncio.sleep(1_000)
-    assert service._controllers._by_key == {}
+    assert not service.controllers.keys()
     await service.close()
 
 
@@ -157,7 +157,7 @@ async def test_a_loaded_topic_that_is_not_to_scale_is_not_led_for_it() -> None:
     for _ in range(5):
         service.scaling.loaded(TOPIC)
         await asyncio.sleep(60)
-    assert service._controllers._by_key == {}
+    assert not service.controllers.keys()
     await service.scaling.set_policy(TOPIC, AutoScalePolicyOverride.of({"enabled": True}))
     await settle()
     assert len(await shape(brokers)) == 2  # a policy counts at once
@@ -239,7 +239,7 @@ async def test_what_changes_while_it_reads_is_what_it_decides_on(monkeypatch: py
 
 async def controller_register(service: ScalableTopicService, name: str) -> None:
     """As register_consumer; the subscription would wait for the operator's change."""
-    controller = await service._controllers.lead(TOPIC)
+    controller = await service.controllers.lead(TOPIC)
     await controller.register_consumer("sub", SubscriptionKind.STREAM, name, name, Channel())
 
 
@@ -255,7 +255,7 @@ async def test_semantics_33_cooldowns_survive_a_failover() -> None:
     assert await shape(brokers) == [2, 2]
     await report(brokers, 4_000, 4_000)
     await first.close()
-    await second._controllers.lead(TOPIC)
+    await second.controllers.lead(TOPIC)
     await asyncio.sleep(10)
     assert len(await shape(brokers)) == 2
     status = second.statistics().scaling[str(TOPIC)]
@@ -273,7 +273,7 @@ async def test_who_lost_the_lead_does_nothing_more() -> None:
     await service.create_topic(TOPIC)
     await report(brokers, 8_000)
     await subscribe(service, "a")
-    controller = service._controllers.get(TOPIC)
+    controller = service.controllers.get(TOPIC)
     assert controller is not None
     await subscribe(service, "b")
     controller.lost()
@@ -378,7 +378,7 @@ def test_all_of_it_is_in_the_statistics_of_the_control_plane() -> None:
         brokers = Brokers(**config)
         service = await brokers.start("a")
         await service.create_topic(TOPIC)
-        await service._controllers.lead(TOPIC)
+        await service.controllers.lead(TOPIC)
         assert counts(service) == (0, 0, 0)
         assert service.statistics().scaling[str(TOPIC)].policy == AutoScalePolicy()
         await service.close()

@@ -58,7 +58,7 @@ async def test_who_follows_a_topic_stands_for_election_when_its_leader_has_gone_
     await subscribe(a, "one", Channel())
     with pytest.raises(NotOwnerError):
         await b.create_subscription("orders", "other")
-    controller = b._controllers.get(TOPIC)
+    controller = b.controllers.get(TOPIC)
     await settle()
     brokers.stores["b"].break_watches()
     await a.close()

@@ -9,10 +9,11 @@ from typing import Any
 
 import pytest
 
-from engine.control.base.brokers import Brokers
+from engine.control.base.brokers import BrokerRecord, Brokers
 from engine.errors import NotOwnerError
 from engine.metadata import keys
 from engine.metadata.memory import MemoryMetadataStore
+from engine.model.load import SegmentLoadStats
 from engine.testing.clock import LoopClock
 from engine.testing.loop import run_virtual
 from engine.testing.metadata import FaultyMetadataStore
@@ -117,5 +118,78 @@ def test_a_second_life_waits_until_the_first_is_over() -> None:
         again = await starting
         assert urls(again) == ["engine://a"]
         await again.close()
+
+    run(body)
+
+
+LOAD = SegmentLoadStats(12.5, 5_000.0, 25.0, 10_000.0)
+
+
+def test_what_a_broker_says_of_itself_reaches_the_others_and_outlives_its_session() -> None:
+    async def body(place: Place) -> None:
+        a, b = await place.broker("a"), await place.broker("b")
+        told: list[set[str]] = []
+        b.changed.append(lambda: told.append(set(b.takers)))
+        await a.publish(segments=3, load=LOAD)
+        await asyncio.sleep(0.1)
+        seen = b.live["engine://a"]
+        assert (seen.segments, seen.load, seen.draining) == (3, LOAD, False)
+        assert not told, "nothing is placed anew for that"
+        await a.publish(draining=True)
+        await asyncio.sleep(0.1)
+        assert told == [{"engine://b"}]
+        assert b.live["engine://a"].load == LOAD
+        assert (list(a.takers), list(b.takers)) == (["engine://b"], ["engine://b"])
+        place.lines["a"].partition()
+        await asyncio.sleep(TIMEOUT_S + 1)
+        with pytest.raises(NotOwnerError):
+            await a.publish(draining=False)
+        place.lines["a"].heal()
+        await asyncio.sleep(2 * TIMEOUT_S)
+        assert b.live["engine://a"].load == LOAD
+        assert list(b.takers) == ["engine://a", "engine://b"], "as it was last asked to say"
+        await a.close()
+        await b.close()
+
+    run(body)
+
+
+def test_where_all_drain_all_take_segments() -> None:
+    async def body(place: Place) -> None:
+        a, b = await place.broker("a"), await place.broker("b")
+        await a.publish(draining=True)
+        await b.publish(draining=True)
+        await asyncio.sleep(0.1)
+        assert list(a.takers) == list(b.takers) == ["engine://a", "engine://b"]
+        await a.close()
+        await b.close()
+
+    run(body)
+
+
+def test_a_write_whose_outcome_is_unknown_is_repeated() -> None:
+    async def body(place: Place) -> None:
+        a = await place.broker("a")
+        place.lines["a"].unknown_rate = 0.5
+        for count in range(1, 20):
+            await a.publish(segments=count)
+        place.lines["a"].unknown_rate = 0.0
+        record = await place.root.get(keys.broker("engine://a"))
+        assert record is not None
+        assert BrokerRecord.of(record).segments == 19
+        await a.close()
+
+    run(body)
+
+
+def test_a_record_of_an_older_build_says_nothing_of_load() -> None:
+    async def body(place: Place) -> None:
+        stat = await place.root.put("/brokers/x", b'{"url": "engine://x", "adminUrl": null}')
+        record = await place.root.get("/brokers/x")
+        assert record is not None
+        assert record.stat.version == stat.version
+        found = BrokerRecord.of(record)
+        assert (found.draining, found.segments, found.load) == (False, 0, SegmentLoadStats())
+        assert found.to_json() == b'{"url": "engine://x", "adminUrl": null}'
 
     run(body)

@@ -142,7 +142,7 @@ async def test_a_leader_whose_session_expired_is_elected_anew_with_a_larger_term
     channel = Channel()
     await subscribe(service, "one", channel)
     before = await brokers.store.get(keys.controller(TOPIC))
-    await service._controllers._session.close()  # type: ignore[union-attr]  # what the store does to a silent broker
+    await service.controllers._session.close()  # type: ignore[union-attr]  # what the store does to a silent broker
     await settle()
     assert channel.closed
     assert await subscribe(service, "one") == [0, 1]
@@ -157,7 +157,7 @@ async def test_a_leader_whose_session_expired_is_elected_anew_with_a_larger_term
 async def test_effects_of_an_older_term_are_refused(brokers: Brokers) -> None:
     first, second = await brokers.start("a"), await brokers.start("b")
     await first.create_topic("orders")
-    controller = await first._controllers.lead(TOPIC)
+    controller = await first.controllers.lead(TOPIC)
     await brokers.store.delete(keys.controller(TOPIC))
     await second.create_subscription("orders", "new")
     controller.leadership.state = type(controller.leadership.state).LEADING  # it has not heard yet
@@ -180,8 +180,8 @@ async def test_a_deletion_is_finished_by_another_broker_when_the_leader_dies(bro
         async def delete_segment(self, spec: object, *, term: int) -> None:
             await asyncio.sleep(1e9)
 
-    first._controllers._host = Stuck()
-    await first._controllers.release(TOPIC)
+    first.controllers._host = Stuck()
+    await first.controllers.release(TOPIC)
     deletion = asyncio.create_task(first.delete_topic("orders"))
     await asyncio.sleep(1)
     assert listener.deleted == 1

@@ -318,7 +318,7 @@ async def test_reshapes_are_counted() -> None:
     await bench.change(service)
     await service.merge_segments("orders", 5, 1)
     topic = str(TOPIC)
-    assert service._controllers.reshapes == {
+    assert service.controllers.reshapes == {
         (topic, "split", "undone"): 1,
         (topic, "split", "done"): 1,
         (topic, "merge", "done"): 1,

@@ -14,7 +14,7 @@ async def test_what_a_newer_layout_has_is_not_taken_for_a_left_over() -> None:
     bench = Bench("split")
     service = await bench.start()
     deafen(service)
-    controller = service._controllers.get(TOPIC)
+    controller = service.controllers.get(TOPIC)
     assert controller is not None
     old = controller._shape.record
     await bench.change(service)

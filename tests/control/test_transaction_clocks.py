@@ -13,7 +13,7 @@ from tests.control.transaction_world import ABORTED, COMMITTED, World
 
 DAY_S = 86_400
 DAY_MS = DAY_S * 1000
-LOOK_S = 0.5
+STEP_S = 0.5
 
 
 @pytest.fixture
@@ -26,8 +26,8 @@ async def world() -> AsyncIterator[World]:
 async def looks(world: World, coordinator: TransactionCoordinator, seconds: float) -> int:
     """The broker runs for so long; how many it has aborted."""
     aborted = 0
-    for _ in range(round(seconds / LOOK_S)):
-        world.clock.advance(LOOK_S)
+    for _ in range(round(seconds / STEP_S)):
+        world.clock.advance(STEP_S)
         aborted += (await world.sweep(coordinator))[0]
     return aborted
 

@@ -57,6 +57,8 @@ class FakeBroker:
         self.silent = False  # answers no PING
         self.features = list(FEATURES)
         self.admin: str | None = None
+        self.admins: dict[str, str] = {}  # by URL, where brokers have different ones
+        self.proxied = False  # it is behind proxies, whose addresses are dialled
         self.refusal: EngineError | None = None  # of the handshake
         self.transactions = FakeTransactions()  # their states
         self.lose_answers: list[Command] = []  # of each, once: it is done, and the connection breaks
@@ -225,10 +227,11 @@ class FakeConnection(FakeCoordinator):
         answer = {
             "protocol": 1,
             "features": broker.features,
-            "broker": self.url,
-            "admin": broker.admin,
+            "broker": header.get("target") or "engine://behind" if broker.proxied else self.url,
+            "admin": broker.admins.get(self.url, broker.admin),
             "keep_alive": broker.keep_alive,
             "frame_size_max": 1 << 24,
+            "proxied": True if broker.proxied else None,
         }
         self.stream.send(Command.CONNECTED, answer)
 

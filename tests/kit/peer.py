@@ -232,7 +232,7 @@ def delivered(header: dict[str, Any], payload: memoryview) -> list[tuple[int, by
 
 async def leader_term(broker: Broker, topic: str) -> int:
     """The term under which this broker leads the topic from now on."""
-    return (await broker.service._controllers.lead(TopicName.parse(topic))).leadership.term
+    return (await broker.service.controllers.lead(TopicName.parse(topic))).leadership.term
 
 
 def segment_name(topic: str, segment: dict[str, Any]) -> str:

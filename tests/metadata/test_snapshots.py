@@ -18,7 +18,7 @@ KEYS = [f"/n/{i:02}" for i in range(40)]
 
 @pytest.fixture
 def small_steps(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(snapshots, "LOOKED_AT_ONCE", 3)
+    monkeypatch.setattr(snapshots, "SORTED_AT_ONCE", 3)
     monkeypatch.setattr(watches, "_READ_AT_ONCE", 2)
 
 

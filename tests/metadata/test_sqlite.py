@@ -8,6 +8,7 @@ import re
 import signal
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import pytest
@@ -19,11 +20,13 @@ from engine.errors import (
     DiskFullError,
     StorageError,
 )
+from engine.metadata import sqlite
 from engine.metadata.commits import ImageCommits
 from engine.metadata.image import ImageStep
 from engine.metadata.library import find_library
 from engine.metadata.sqlite import SqliteMetadataStore
 from engine.metadata.store import OutcomeUnknownError
+from engine.metadata.table import Row, Table
 from engine.storage.disk.metadata_commits import NativeCommits
 
 
@@ -309,6 +312,27 @@ def _run_and_kill(path: Path, first: int, kind: str, lines_wanted: int) -> list[
         lines += child.stdout.readlines()
     assert all(lines[:lines_wanted])
     return [line.split() for line in lines if line.endswith("\n")]
+
+
+async def test_records_are_read_and_indexed_beside_the_loop(opened, path, clock, monkeypatch):
+    """Of 100,000 topics that takes more than a second, in which the loop would serve nothing."""
+    store = await opened(path, clock)
+    for n in range(10):
+        await store.put(f"/{n}", b"x", indexes={"i": str(n)})
+    await store.close()
+    threads: list[int] = []
+
+    class Watched(Table):
+        def _index(self, row: Row) -> None:
+            threads.append(threading.get_ident())
+            super()._index(row)
+
+    monkeypatch.setattr(sqlite, "Table", Watched)
+    store = await opened(path, clock)
+    assert len(await store.list_index("i", "", "~")) == 10
+    assert len(threads) == 10
+    assert threading.get_ident() not in threads
+    await store.close()
 
 
 async def test_several_keys_in_an_index_survive_a_restart(opened, path, clock):

@@ -5,7 +5,10 @@ from __future__ import annotations
 import asyncio
 import errno
 import json
+from collections.abc import Awaitable, Callable
+from typing import Any
 
+from engine.errors import EngineError
 from engine.metadata import keys
 from engine.model.layout import SegmentLayout
 from engine.model.names import TopicName
@@ -30,6 +33,8 @@ FAULTS = (
     "disk full",
     "clock jump",
 )
+# What operators and the balancer do; not among FAULTS, so that the seeds of these stay what they are.
+MOVES = ("unload", "unload", "unload", "drain", "join", "balance")
 PHASES = ("children", "children", "terminate", "terminate", None, "undo")  # None: the change is committed, or undone
 VICTIMS = ("leader", "owner", "any")
 PHASE_S_MAX = 6.0
@@ -205,6 +210,39 @@ class Nemesis:
     async def _jump_clock(self, broker: SimBroker, seconds: float) -> None:
         self._cluster.clock.skew_ms += self._rng.randint(-3_600_000, 3_600_000)
 
+    async def _unload(self, broker: SimBroker, seconds: float) -> None:
+        """Its segments go to other brokers, one after the other."""
+        await self._operate(broker, lambda serving: serving.admin.unload_topic(TOPIC))
+
+    async def _drain(self, broker: SimBroker, seconds: float) -> None:
+        await self._operate(broker, lambda serving: serving.admin.drain_broker(broker.url))
+        await asyncio.sleep(seconds)
+        await self._operate(broker, lambda serving: serving.admin.undrain_broker(broker.url))
+
+    async def _balance(self, broker: SimBroker, seconds: float) -> None:
+        await self._operate(broker, lambda serving: serving.admin.balance_brokers())
+
+    async def _join(self, broker: SimBroker, seconds: float) -> None:
+        """A new broker comes, gets segments, and leaves in order."""
+        name = f"b{len(self._cluster.brokers) + 1}"
+        joined = await self._cluster.start(name)
+        await self._operate(joined, lambda serving: serving.admin.balance_brokers())
+        await asyncio.sleep(seconds)
+        if joined.running:
+            await self._close(joined, seconds)
+
+    async def _operate(self, broker: SimBroker, operation: Callable[[Any], Awaitable[Any]]) -> None:
+        """An operation on the broker, which may be refused, or die with it."""
+        process, serving = broker.process, broker.broker
+        if process is None or serving is None:
+            return
+        asked = asyncio.ensure_future(process.do(lambda: operation(serving)))
+        await asyncio.wait([asked], timeout=60)
+        asked.cancel()
+        if asked.done() and not asked.cancelled() and (error := asked.exception()) is not None:
+            assert isinstance(error, EngineError), error
+            self._say(f"refused: {error}")
+
     async def _rest(self, broker: SimBroker, seconds: float) -> None:
         """Nothing."""
 
@@ -237,5 +275,9 @@ _ACTS = {
     "sync fails": Nemesis._fail_sync,
     "disk full": Nemesis._fill_disk,
     "clock jump": Nemesis._jump_clock,
+    "unload": Nemesis._unload,
+    "drain": Nemesis._drain,
+    "balance": Nemesis._balance,
+    "join": Nemesis._join,
     "nothing": Nemesis._rest,
 }

@@ -72,11 +72,11 @@ def test_a_schema_of_ones_own_chooses_columns_and_text(broker: engine.Engine, to
 @pytest.mark.parametrize(
     ("schema", "options", "said"),
     [
-        ("color STRING", {}, "a topic has no column 'color'"),
+        ("color STRING", {}, "got 'color'"),
         ("offset INT", {}, "the column offset must be BIGINT, got INT"),
         (None, {"startingOffsets": "soon"}, "startingOffsets must be earliest"),
         (None, {"startingOffsets": "latest"}, "a batch query finds nothing"),
-        (None, {"startingOffsets": '{"another": {"0": 1}}'}, "startingOffsets says nothing of"),
+        (None, {"startingOffsets": '{"another": {"0": 1}}'}, "startingOffsets must name the topic"),
         (None, {"startingOffsets": '{"%s": {"7": 1}}'}, "has no segment 7"),
     ],
 )

@@ -55,9 +55,9 @@ def test_options_come_in_any_case_and_secrets_are_not_shown():
 def test_streaming_has_limits_and_no_end():
     read = options(streaming=True, maxOffsetsPerTrigger="10", minOffsetsPerTrigger="3", maxTriggerDelay="15m")
     assert (read.max_offsets_per_trigger, read.min_offsets_per_trigger, read.max_trigger_delay_s) == (10, 3, 900.0)
-    with pytest.raises(ValueError, match="endingOffsets is an option of batch"):
+    with pytest.raises(ValueError, match="endingOffsets must be given for batch"):
         options(streaming=True, endingOffsets="latest")
-    with pytest.raises(ValueError, match="more than maxOffsetsPerTrigger"):
+    with pytest.raises(ValueError, match="must be at most maxOffsetsPerTrigger"):
         options(streaming=True, maxOffsetsPerTrigger="1", minOffsetsPerTrigger="2")
 
 

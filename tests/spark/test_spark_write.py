@@ -88,21 +88,21 @@ def test_what_was_read_is_written_elsewhere(
     ("columns", "options", "said"),
     [
         ("1 AS value", {"topic": "t"}, "the column value must be BINARY or STRING, got INT"),
-        ("'a' AS key", {"topic": "t"}, "the column value is missing; there are key"),
-        ("'a' AS value, 'b' AS wert", {"topic": "t"}, "has no column 'wert'"),
+        ("'a' AS key", {"topic": "t"}, "the rows must have a column value, got key"),
+        ("'a' AS value, 'b' AS wert", {"topic": "t"}, "got 'wert'"),
         ("'a' AS value, 'b' AS event_time", {"topic": "t"}, "the column event_time must be TIMESTAMP, got STRING"),
         (
             "'a' AS value, map('a', 1) AS properties",
             {"topic": "t"},
             "the column properties must be MAP<STRING,STRING>, got MAP<STRING,INT>",
         ),
-        ("'a' AS value", {}, "say the topic: the option topic, or a column topic"),
+        ("'a' AS value", {}, "a topic must be given, as the option topic or as a column topic"),
         ("'a' AS value", {"topic": "t", "tpoic": "u"}, "the option 'tpoic' is not known"),
         ("'a' AS value", {"topic": "t", "transactionTimeout": "10ms"}, "must be from 1s to 24h"),
         (
             "'a' AS value",
             {"topic": "t", "exactlyOnce": "false", "transactionName": "n"},
-            "transactionName means nothing",
+            "exactlyOnce must be true with transactionName",
         ),
     ],
 )

@@ -13,6 +13,7 @@ from pathlib import Path
 import click
 import pytest
 
+import engine
 from tests.tidy.source_tree import ROOT, files, relative
 from tests.tidy.spark_marks import SPARK_MARKS
 
@@ -59,6 +60,8 @@ def test_examples_run(page: str, code: str, tmp_path: Path, monkeypatch: pytest.
     example = types.ModuleType("example")  # dataclasses look their module up
     monkeypatch.setitem(sys.modules, "example", example)
     exec(compile(code, page, "exec"), example.__dict__)
+    for left in [value for value in example.__dict__.values() if isinstance(value, engine.Client)]:
+        left.close()  # as the end of a notebook does
 
 
 def test_every_setting_is_documented():

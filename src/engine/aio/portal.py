@@ -34,6 +34,11 @@ class ForkListener(Protocol):
         """Runs in the child. `error` is to be raised by every later use of the portal."""
 
 
+def drop(coroutine: Coroutine[Any, Any, Any]) -> None:
+    """It will not run. Some take their close() for a mistake of the program, and have a method for this."""
+    getattr(coroutine, "drop", coroutine.close)()
+
+
 class Portal:
     """Runs coroutines on its own loop for callers on any other thread.
 
@@ -66,7 +71,7 @@ class Portal:
         try:
             self.check_thread()
         except (InvalidArgumentError, AlreadyClosedError):
-            coroutine.close()
+            drop(coroutine)
             raise
         future = self.submit(coroutine)
         try:
@@ -83,7 +88,7 @@ class Portal:
         """Schedule it on the loop and return at once. Raises AlreadyClosedError after close()."""
         with self._lock:
             if self._closed:
-                coroutine.close()
+                drop(coroutine)
                 raise AlreadyClosedError(CLOSED)
             return asyncio.run_coroutine_threadsafe(coroutine, self.loop)
 

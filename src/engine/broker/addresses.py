@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from engine.broker.admin.http import WILDCARDS
 from engine.broker.settings.current import CurrentConfig
 from engine.broker.settings.shares import ProcessSet
 from engine.wire.stream import FrameStream
-from engine.wire.url import format_url, parse_url, unix_path
+from engine.wire.url import WILDCARDS, format_url, parse_url, unix_path
 
 if TYPE_CHECKING:
     from engine.broker.admin.rest import AdminServer

@@ -5,14 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from engine.broker.addresses import Addresses
+from engine.broker.admin.administration import Administration
 from engine.broker.admin.cluster_admin import ClusterAdmin
 from engine.broker.admin.dynamic import DynamicConfig
-from engine.broker.admin.leader import LeaderAdmin
-from engine.broker.admin.service import AdminService
-from engine.broker.admin.transaction_admin import TransactionAdmin
 from engine.broker.cluster.broker_calls import BrokerCalls
 from engine.broker.cluster.handover import Handovers
 from engine.broker.cluster.membership import Membership
@@ -20,7 +18,6 @@ from engine.broker.cluster.participants import Participants
 from engine.broker.hosting.open_segments import OpenSegments
 from engine.broker.hosting.open_subscriptions import OpenSubscriptions
 from engine.broker.hosting.segment_host import SegmentHosting
-from engine.broker.metrics.catalogue import metrics_page
 from engine.broker.metrics.ports import Observed
 from engine.broker.pools.pools import BrokerMemory
 from engine.broker.segment.environment import Environment
@@ -43,6 +40,9 @@ from engine.metadata.store import MetadataStore
 from engine.storage.disk.config import StorageConfig
 from engine.storage.store import SegmentStore
 from engine.wire.stream import Connector
+
+if TYPE_CHECKING:
+    from engine.broker.admin.service import AdminService
 
 Loop = tuple[str, Callable[[], Coroutine[Any, Any, None]]]
 
@@ -74,7 +74,7 @@ class Parts:
     calls: BrokerCalls
     transactions: TransactionSweep
     dynamic: DynamicConfig
-    admin: AdminService
+    admin: Administration
     cluster: ClusterParts
     loads: LoadReports
     retention: RetentionLoop
@@ -100,7 +100,9 @@ def build(base: Foundation, observed: Observed) -> Parts:
     loads = _load_reports(base, segments, service)
     cluster = _cluster(base, members, service, loads)
     operations = ClusterAdmin(cluster)
-    calls = BrokerCalls(members, service, LeaderAdmin(service), operations, base.metadata)
+    dynamic = DynamicConfig(base.current, base.metadata)
+    admin = Administration(lambda: _admin(base, observed, service, calls, dynamic, coordinator, segments, operations))
+    calls = BrokerCalls(members, service, admin.leading, operations, base.metadata)
     coordinator = TransactionCoordinator(
         base.metadata,
         base.clock,
@@ -110,16 +112,6 @@ def build(base: Foundation, observed: Observed) -> Parts:
         named_retention_s=config.transaction_named_retention_time,
     )
     transactions = TransactionSweep(coordinator, members.brokers, config.transaction_sweep_interval)
-    dynamic = DynamicConfig(base.current, base.metadata)
-    admin = AdminService(
-        service,
-        config,
-        calls.forward if base.shared else None,
-        dynamic=dynamic,
-        transactions=TransactionAdmin(coordinator, segments.operations),
-        cluster=operations,
-        metrics=partial(metrics_page, observed),
-    )
     retention = RetentionLoop(service, segments, subscriptions, config, base.clock, admin.prune_segment)
     stocktaking = Stocktaking(segments, members.ownership, base.store, base.metadata, base.memory.list_pace)
     loops: list[Loop] = [
@@ -145,6 +137,30 @@ def build(base: Foundation, observed: Observed) -> Parts:
         retention=retention,
         stocktaking=stocktaking,
         loops=(*loops, *_cluster_loops(base, cluster, loads)),
+    )
+
+
+def _admin(
+    base: Foundation,
+    observed: Observed,
+    service: ScalableTopicService,
+    calls: BrokerCalls,
+    dynamic: DynamicConfig,
+    coordinator: TransactionCoordinator,
+    segments: OpenSegments,
+    cluster: ClusterAdmin,
+) -> AdminService:
+    from engine.broker.admin.service import AdminService
+    from engine.broker.admin.transaction_admin import TransactionAdmin
+
+    return AdminService(
+        service,
+        base.current.value,
+        calls.forward if base.shared else None,
+        dynamic=dynamic,
+        transactions=TransactionAdmin(coordinator, segments.operations),
+        cluster=cluster,
+        metrics=partial(_metrics_page, observed),
     )
 
 
@@ -190,7 +206,7 @@ def _membership(base: Foundation, config: BrokerConfig) -> Membership:
         url=base.addresses.identity,
         admin_url=base.addresses.admin_url,
         session_timeout=config.session_timeout,
-        token=config.auth_token,
+        token=config.token_to_brokers,
         connector=base.connector,
         shared=base.shared,
         loads=base.memory.topic_loads,
@@ -223,3 +239,9 @@ def control_config(config: BrokerConfig) -> ControlConfig:
         auto_scale=config.auto_scale_policy(),
         auto_scale_interval=config.scalable_topic_auto_scale_interval,
     )
+
+
+async def _metrics_page(observed: Observed) -> str:
+    from engine.broker.metrics.catalogue import metrics_page  # loaded when it is first asked for
+
+    return await metrics_page(observed)

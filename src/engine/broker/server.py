@@ -15,8 +15,6 @@ from engine.aio.tasks import Supervisor
 from engine.aio.workers import Submits, Workers
 from engine.broker.addresses import Addresses
 from engine.broker.admin.dynamic import DynamicConfig
-from engine.broker.admin.rest import AdminServer
-from engine.broker.admin.service import AdminService
 from engine.broker.assembly import Foundation, Parts, build, storage_config
 from engine.broker.cluster.broker_calls import BrokerCalls
 from engine.broker.cluster.joinable import Joinable
@@ -57,6 +55,7 @@ from engine.storage.disk.workers import NativeWorkers
 from engine.storage.store import SegmentStore
 from engine.wire import unix
 from engine.wire.chunks import ChunkPool
+from engine.wire.connector import SocketConnector
 from engine.wire.stream import Connector, FrameStream
 from engine.wire.tcp import listen
 from engine.wire.url import format_url
@@ -64,6 +63,8 @@ from engine.wire.url import format_url
 if TYPE_CHECKING:
     import random
     from socket import socket
+
+    from engine.broker.admin.service import AdminService
 
 log = logging.getLogger(__name__)
 
@@ -205,7 +206,7 @@ class Broker:
 
     @property
     def admin(self) -> AdminService:
-        return self.parts.admin
+        return self.parts.admin.service
 
     @property
     def service_url(self) -> str:
@@ -274,7 +275,7 @@ class Broker:
             addresses=self.addresses,
             memory=self.memory,
             clock=self.clock,
-            connector=self._connector,
+            connector=self._connector or self._connector_to_brokers(),
             environment=environment,
         )
         parts = self._parts = build(base, self)
@@ -283,6 +284,9 @@ class Broker:
         await parts.service.start()
         for name, run in parts.loops:
             self.tasks.spawn(run(), name)
+
+    def _connector_to_brokers(self) -> Connector | None:
+        return SocketConnector(tls=self.doors.tls_to_brokers(self.config)) if self.shared else None
 
     def _segment_store(self, metadata: MetadataStore, executor: Workers | Submits) -> SegmentStore:
         disk, config = self._disk, storage_config(self.config)
@@ -444,7 +448,7 @@ class Broker:
             port,
             self.accept,
             pool=self._pool,
-            tls=self.doors.tls(self.config),
+            tls=self.doors.tls_for_all(self.config),
             handshake_timeout=self.config.handshake_timeout,
             frame_size_max=self.config.frame_size_max,
             sock=sock,
@@ -485,6 +489,8 @@ class Broker:
         Before start() it answers liveness and readiness only.
         """
         await check_exposed(host, self.config)
+        from engine.broker.admin.rest import AdminServer  # loads aiohttp, which few embedded engines need
+
         server = self.addresses.admin_server = AdminServer(self)
         self.loop_lag.start()
         return await server.listen(host, port, self.doors.tls(self.config), sock)
@@ -498,6 +504,7 @@ class Broker:
     def _configured(self, config: BrokerConfig) -> None:
         """Other limits from now on."""
         self.memory.configure(config)
+        self.members.peers.token = config.token_to_brokers
         self.store.resize_cache(config.read_cache_max)
 
     def _swept(self) -> None:

@@ -9,11 +9,12 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from engine.cli.secrets import warn_of_argument
+from engine.cli.secrets import is_argument, warn_of_argument
 from engine.cli.values import service_url
 from engine.errors import NotFoundError
 
 if TYPE_CHECKING:
+    from engine.client.base.endpoint import ServiceUrl
     from engine.sync import Client
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -32,7 +33,8 @@ def connection_options(command: F) -> F:
         metavar="URL",
         default=DEFAULT_URL,
         show_default=True,
-        help="The broker to connect to; also ENGINE_URL.",
+        callback=_without_token,
+        help="The broker to connect to, or several of them: engine://a,b; also ENGINE_URL.",
     )
     data = click.option(
         "--data",
@@ -64,6 +66,18 @@ def _remember(context: click.Context, parameter: click.Parameter, value: str | N
     context.meta[f"{__name__}.{parameter.name}"] = value
 
 
+def _without_token(context: click.Context, parameter: click.Parameter, url: str) -> str:
+    """Refuse a token in a URL that is given as an argument."""
+    from engine.client.base.endpoint import ServiceUrl
+
+    if is_argument(context, parameter) and ServiceUrl.parse(url).token is not None:
+        raise click.BadParameter(
+            "a URL must have no token here, since the process list shows arguments to all users; "
+            "set ENGINE_URL or ENGINE_TOKEN in the environment, or give --token-file FILE"
+        )
+    return url
+
+
 def _remember_token(context: click.Context, parameter: click.Parameter, value: str | None) -> None:
     _remember(context, parameter, warn_of_argument(context, parameter, value))
 
@@ -84,19 +98,22 @@ def connect(url: str, data: str | None, *, create: bool = False) -> Client:
         from engine.embedded import open as open_engine
 
         return open_engine(data)
+    from engine.client.base.endpoint import ServiceUrl
     from engine.sync import Client
 
     meta = click.get_current_context().meta
     ca = meta.get(f"{__name__}.tls_ca")
-    return Client(url, token=_token(meta), tls=None if ca is None else _trusting(ca))
+    service = ServiceUrl.parse(url)
+    tls = None if ca is None or service.ca or service.cert else _trusting(ca)
+    return Client(url, token=_token(meta, service), tls=tls)
 
 
-def _token(meta: dict[str, Any]) -> str | None:
-    """The token from the file, which overrides the environment."""
+def _token(meta: dict[str, Any], service: ServiceUrl) -> str | None:
+    """The token from the file; None: that of the URL; that of the environment, where the URL has none."""
     path: str | None = meta.get(f"{__name__}.token_file")
     token: str | None = meta.get(f"{__name__}.token")
     if path is None:
-        return token
+        return token if service.token is None else None
     from engine.broker.settings.file import read_secret
 
     return read_secret("--token-file", path)

@@ -1,4 +1,4 @@
-"""`engine namespaces`: get, set, unset the policies of a namespace's topics."""
+"""`engine namespaces`: list them; get, set, unset the policies of their topics."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from engine.cli import autoscale, lines
+from engine.cli import autoscale, lines, output
 from engine.cli.connection import connect, connection_options, json_option
 from engine.cli.groups import Group, examples
 from engine.cli.policies import given, names, print_policies, retention_options
@@ -16,10 +16,24 @@ from engine.model.policies import NamespacePolicies
 
 @click.group(cls=Group)
 def command() -> None:
-    """Get and set the policies of a namespace.
+    """List namespaces; get and set their policies.
 
     A NAMESPACE is named as tenant/namespace. Its policies hold for all of its topics.
     """
+
+
+@command.command("list", epilog=examples("engine namespaces list"))
+@json_option
+@connection_options
+def list_namespaces(url: str, data: str | None, as_json: bool) -> None:
+    """List the namespaces that have topics, or policies of their own."""
+    with connect(url, data) as client:
+        found = client.admin.list_namespaces()
+    if as_json:
+        output.print_json(found)
+    else:
+        for name in found:
+            lines.line(name)
 
 
 @command.command(epilog=examples("engine namespaces get public/default"))

@@ -16,6 +16,7 @@ from engine.client.base.options import CompressionName
 from engine.errors import AlreadyExistsError, UnsupportedError
 
 if TYPE_CHECKING:
+    from engine.model.policies import Durability
     from engine.sync import Client
 
 CHUNK_MESSAGES = 10_000
@@ -82,7 +83,7 @@ def produce(
     mode: str,
     rate: int | None,
     segments: int,
-    durability: str,
+    durability: Durability,
     compression: str,
     as_json: bool,
 ) -> None:
@@ -102,7 +103,7 @@ def produce(
         output.print_rates(f"sent to {topic}, acknowledged when durable", measured, *extra)
 
 
-def make_topic(client: Client, topic: str, segments: int, durability: str) -> None:
+def make_topic(client: Client, topic: str, segments: int, durability: Durability) -> None:
     """Create the topic unless it exists."""
     try:
         client.admin.create_topic(topic, segments=segments, durability=durability)

@@ -23,7 +23,7 @@ from engine.cli.serve import (
     serve_until,
     stop_signal,
 )
-from engine.cli.values import service_url
+from engine.cli.values import broker_address
 
 if TYPE_CHECKING:
     from engine.proxy.config import ProxyConfig
@@ -36,7 +36,7 @@ _FILE = click.Path(exists=True, dir_okay=False)
     "--broker",
     "brokers",
     multiple=True,
-    type=service_url,
+    type=broker_address,
     metavar="URL",
     help="A broker to connect clients to; repeatable.",
 )

@@ -23,7 +23,7 @@ log = logging.getLogger(__name__)
 C = TypeVar("C", "BrokerConfig", "ProxyConfig")
 
 _DOORS = ("auth_token", "admin_hosts", "tls_cert", "tls_key")
-BROKER_KEYS = (*_DOORS, *DYNAMIC)
+BROKER_KEYS = (*_DOORS, "cluster_token", "cluster_tls_cert", "cluster_tls_key", *DYNAMIC)
 PROXY_KEYS = (*_DOORS, "broker_token", *LIMITS)
 
 
@@ -36,11 +36,14 @@ def reload_broker(broker: Broker, config: BrokerConfig) -> None:
         raise AlreadyClosedError("the broker is not running")
     merged = reloaded(broker.dynamic.base, config)
     broker.doors.renew(merged)
+    broker.doors.renew_to_brokers(merged)
     broker.dynamic.rebase(merged)
 
 
 def reloaded(old: BrokerConfig, new: BrokerConfig) -> BrokerConfig:
     """`old` with what `new` changes, except settings that need a restart. Raises InvalidConfigurationError."""
+    if new.cluster_token is None and old.cluster_token is not None:
+        raise InvalidConfigurationError("cluster_token must stay set while ports are open, got none; restart instead")
     return _merged(old, new, BROKER_KEYS)
 
 

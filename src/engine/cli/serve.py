@@ -179,7 +179,7 @@ async def serve(
     """Start, wait for a signal, close. Acknowledged messages are durable however this ends."""
     from engine.broker.server import Broker
     from engine.broker.settings.doors import check_exposed
-    from engine.cli.process import collect_rarely
+    from engine.cli.process import collect_rarely, keep_loaded
     from engine.cli.reloading import reload_broker
 
     stopped = stop_signal()
@@ -190,9 +190,10 @@ async def serve(
             await check_exposed(where[0], config)
     try:
         admin_at = None if admin is None else await said_with("--admin", broker.serve_admin(*admin))
-        await broker.start()
-        listen_at = await said_with("--listen", broker.serve(*listen))
         collect_rarely()
+        await broker.start()
+        keep_loaded()
+        listen_at = await said_with("--listen", broker.serve(*listen))
         await serve_until(stopped, f"serving {data} on engine://{at(listen_at)}, {rest_at(admin_at, config)}")
     finally:
         await broker.close()

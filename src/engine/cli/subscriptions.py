@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 import click
 
 from engine.cli import lines, output
@@ -62,7 +64,14 @@ def stats(topic: str, subscription: str, url: str, data: str | None, as_json: bo
 )
 @click.option("--kind", type=click.Choice(["stream", "queue"]), help="Of its consumers; shown before the first comes.")
 @connection_options
-def create(topic: str, subscription: str, url: str, data: str | None, initial: str, kind: str | None) -> None:
+def create(
+    topic: str,
+    subscription: str,
+    url: str,
+    data: str | None,
+    initial: Literal["earliest", "latest"],
+    kind: Literal["stream", "queue"] | None,
+) -> None:
     """Create a subscription before its first consumer attaches."""
     with connect(url, data) as client:
         client.admin.create_subscription(topic, subscription, initial_position=initial, kind=kind)

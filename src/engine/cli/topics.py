@@ -17,6 +17,8 @@ from engine.cli.statistics import print_stats
 from engine.cli.values import key_values, namespace_name, topic_name
 
 if TYPE_CHECKING:
+    from engine.model.layout import KeyHash
+    from engine.model.policies import Durability
     from engine.sync import Client
 
 THE_BROKERS = "[default: as the broker is configured]"
@@ -121,8 +123,8 @@ def create(
     url: str,
     data: str | None,
     segments: int | None,
-    key_hash: str | None,
-    durability: str | None,
+    key_hash: KeyHash | None,
+    durability: Durability | None,
     entry_buckets: int | None,
     facts: tuple[str, ...],
     auto_scale: tuple[str, ...],

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from datetime import UTC, datetime
+from typing import Literal
 
 import click
 
@@ -40,10 +41,17 @@ def subscription_name(text: str) -> str:
 
 
 def service_url(text: str) -> str:
-    """A server's URL as typed."""
-    from engine.client.base.options import check_url
+    """A service's URL as typed: of one broker or several."""
+    from engine.client.base.endpoint import ServiceUrl
 
-    return checked(text, check_url)
+    return checked(text, ServiceUrl.parse)
+
+
+def broker_address(text: str) -> str:
+    """The URL of one broker as typed."""
+    from engine.client.base.endpoint import parse_url
+
+    return checked(text, parse_url)
 
 
 def duration(text: str) -> float:
@@ -89,10 +97,11 @@ def instant(text: str) -> datetime | None:
     return found if found.tzinfo else found.replace(tzinfo=UTC)
 
 
-def position(text: str) -> str | datetime:
+def position(text: str) -> Literal["earliest", "latest"] | datetime:
     """`earliest`, `latest` or an instant."""
-    if text in ("earliest", "latest"):
-        return text
+    places: dict[str, Literal["earliest", "latest"]] = {"earliest": "earliest", "latest": "latest"}
+    if text in places:
+        return places[text]
     found = instant(text)
     if found is None:
         raise click.BadParameter(

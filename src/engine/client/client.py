@@ -1,4 +1,7 @@
-"""`AsyncClient`: makes producers and consumers that share connections to a broker."""
+"""`AsyncClient`: makes producers and consumers that share connections to a broker.
+
+What a program does not use is not loaded: each method imports what it makes.
+"""
 
 from __future__ import annotations
 
@@ -6,10 +9,10 @@ import random
 import ssl
 from collections.abc import Callable, Coroutine, Iterable, Mapping
 from functools import partial
-from typing import Any, Literal, Self, TypeVar, Unpack
+from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar, Unpack
 
 from engine.aio.once import Once
-from engine.client.admin.admin import AsyncAdmin
+from engine.client.base.endpoint import Endpoint
 from engine.client.base.entering import Entering
 from engine.client.base.options import (
     ON_CORRUPT,
@@ -21,35 +24,16 @@ from engine.client.base.options import (
     backoff_of,
 )
 from engine.client.base.schema import Schema
-from engine.client.consume.checkpoint_consumer import AsyncCheckpointConsumer
-from engine.client.consume.queue_consumer import AsyncQueueConsumer
-from engine.client.consume.stream_consumer import AsyncStreamConsumer
-from engine.client.many.multi import AsyncMultiQueueConsumer, AsyncMultiStreamConsumer
 from engine.client.net.children import Children, Closable
 from engine.client.net.pool import Pool
-from engine.client.produce.producer import AsyncProducer
-from engine.client.ranges.range_reader import AsyncRangeReader, Ranges, ReadPlan, check_keys, check_ranges
-from engine.client.ranges.table_columns import TableColumns
-from engine.client.ranges.topic_reader import (
-    AsyncTopicReader,
-    Place,
-    TopicReaderKeywords,
-    learn_schemas,
-    place_of,
-    plan_between,
-)
-from engine.client.ranges.topic_view import AsyncTopicView
 from engine.client.signatures import (
     makes_checkpoint_consumer,
     makes_producer,
     makes_queue_consumer,
     makes_stream_consumer,
 )
-from engine.client.topic.session import TopicSession
-from engine.client.topic.topic_list import AsyncTopicWatch, TopicQuery, Topics, chosen, list_topics
-from engine.client.transact.transaction import AsyncTransaction, Transactions
 from engine.clock import Clock, SystemClock
-from engine.errors import ConnectError, EngineError, InvalidArgumentError, NotFoundError, UnsupportedError
+from engine.errors import InvalidArgumentError, NotFoundError
 from engine.limits import (
     CLIENT_MEMORY_MAX,
     OPERATION_TIMEOUT_S,
@@ -57,15 +41,26 @@ from engine.limits import (
     SEND_TIMEOUT_S,
     TRANSACTION_TIMEOUT_S,
 )
-from engine.model.admin_parameters import check_properties
-from engine.model.admin_requests import AdminBackend
-from engine.model.checks import check_choice
+from engine.model.checks import check_choice, check_properties
 from engine.model.names import TopicName, check_name
 from engine.model.positions import Checkpoint
 from engine.model.redelivery import Backoff, DeadLetter
 from engine.wire.connector import SocketConnector
 from engine.wire.stream import Connector
-from engine.wire.url import check_url
+
+if TYPE_CHECKING:
+    from engine.client.admin.admin import AsyncAdmin
+    from engine.client.consume.checkpoint_consumer import AsyncCheckpointConsumer
+    from engine.client.consume.queue_consumer import AsyncQueueConsumer
+    from engine.client.consume.stream_consumer import AsyncStreamConsumer
+    from engine.client.many.multi import AsyncMultiQueueConsumer, AsyncMultiStreamConsumer
+    from engine.client.produce.producer import AsyncProducer
+    from engine.client.ranges.range_reader import AsyncRangeReader, Ranges
+    from engine.client.ranges.topic_reader import AsyncTopicReader, Place, TopicReaderKeywords
+    from engine.client.ranges.topic_view import AsyncTopicView
+    from engine.client.topic.topic_list import AsyncTopicWatch, Topics
+    from engine.client.transact.transaction import AsyncTransaction, Transactions
+    from engine.model.admin_requests import AdminBackend
 
 C = TypeVar("C", bound=Closable)
 
@@ -73,9 +68,10 @@ C = TypeVar("C", bound=Closable)
 class AsyncClient:
     """A client of one service, `engine://host:port`. Use it from one event loop, preferably as `async with`.
 
-    `token`: what the broker asks for. `tls`: an ssl.SSLContext. `memory_limit`: bytes that all its producers and
-    consumers may hold together. `operation_timeout`: seconds for each operation that has no time limit of its own.
-    `connector`, `clock`, `rng`, `admin` are for embedding and for tests.
+    `url`: may name several brokers, `engine://a,b`, of which any will do; None: ENGINE_URL of the environment. See
+    docs/connecting.md. `token`: what the broker asks for; it overrides that of the URL. `tls`: an ssl.SSLContext.
+    `memory_limit`: bytes that all its producers and consumers may hold together. `operation_timeout`: seconds for each
+    operation that has no time limit of its own. `connector`, `clock`, `rng`, `admin` are for embedding and for tests.
 
     Nothing is connected before it is needed (`async with` connects at once, and raises ConnectError when no broker
     answers). A lost connection is made again in the background. Raises InvalidArgumentError for a malformed URL.
@@ -83,7 +79,7 @@ class AsyncClient:
 
     def __init__(
         self,
-        url: str,
+        url: str | None = None,
         *,
         token: str | None = None,
         tls: ssl.SSLContext | None = None,
@@ -95,27 +91,24 @@ class AsyncClient:
         admin: AdminBackend | None = None,
         threadsafe: bool = False,
     ) -> None:
-        if connector is None:
-            check_url(url)
-        if tls is not None and not isinstance(tls, ssl.SSLContext):
-            raise InvalidArgumentError(f"tls must be an ssl.SSLContext, got {type(tls).__name__}")
-        self._url = url
+        service = Endpoint.of(url, token, tls)
+        self._url = service.url
         self._options = ClientOptions(
-            connector=connector or SocketConnector(tls=tls),
+            connector=connector or SocketConnector(tls=service.tls),
             clock=clock or SystemClock(),
             rng=rng or random.SystemRandom(),
-            token=token,
-            tls=tls,
+            token=service.token,
+            tls=service.tls,
             memory_limit=memory_limit,
             operation_timeout=operation_timeout,
             threadsafe=threadsafe,
         )
-        self._pool = Pool(url, self._options)
+        self._pool = Pool(service.addresses, self._options)
         self._children = Children()
-        self._transactions = Transactions(self._pool, self._children.check_open)
+        self._all_transactions: Transactions | None = None  # from the first transaction on
         self._end = Once()
         self._backend = admin
-        self.admin = AsyncAdmin(self._admin_backend)
+        self._admin: AsyncAdmin | None = None  # from its first use on
 
     @property
     def service_url(self) -> str:
@@ -159,6 +152,8 @@ class AsyncClient:
         Raises NotFoundError, ProducerBusyError, ConnectError, TimeoutError, InvalidArgumentError (SchemaError: the
         schema is incompatible with the topic's).
         """
+        from engine.client.produce.producer import AsyncProducer
+
         check_properties(properties)
         options = ProducerOptions(
             name=name,
@@ -207,6 +202,9 @@ class AsyncClient:
         Raises NotFoundError, ConsumerBusyError (SubscriptionKindError: queue consumers hold the subscription),
         ConnectError, TimeoutError, InvalidArgumentError.
         """
+        from engine.client.consume.stream_consumer import AsyncStreamConsumer
+        from engine.client.topic.topic_list import chosen
+
         check_name(subscription, "subscription name")
         more: dict[str, Any] = {"schema": schema, "on_corrupt": on_corrupt, "create_topic": create}
         options = self._consumer_options(name, subscription, initial_position, receive_queue_size, **more)
@@ -215,6 +213,8 @@ class AsyncClient:
         if isinstance(topics, TopicName):
             consumer = make(topics, options)
             return await self._started(consumer, consumer.start)
+        from engine.client.many.multi import AsyncMultiStreamConsumer
+
         several = AsyncMultiStreamConsumer[Any](self._pool, topics, options, make)
         return await self._started(several, several.start)
 
@@ -253,6 +253,9 @@ class AsyncClient:
 
         Raises as stream_consumer.
         """
+        from engine.client.consume.queue_consumer import AsyncQueueConsumer
+        from engine.client.topic.topic_list import chosen
+
         check_name(subscription, "subscription name")
         more: dict[str, Any] = {
             "schema": schema,
@@ -267,6 +270,8 @@ class AsyncClient:
         if isinstance(topics, TopicName):
             consumer = make(topics, options)
             return await self._started(consumer, consumer.start)
+        from engine.client.many.multi import AsyncMultiQueueConsumer
+
         several = AsyncMultiQueueConsumer[Any](self._pool, topics, options, make, dead_letter)
         return await self._started(several, several.start)
 
@@ -294,6 +299,8 @@ class AsyncClient:
         Raises NotFoundError, ConsumerBusyError (SubscriptionKindError: stream consumers hold that name), ConnectError,
         TimeoutError, InvalidArgumentError.
         """
+        from engine.client.consume.checkpoint_consumer import AsyncCheckpointConsumer
+
         if start is not None and not isinstance(start, Checkpoint):
             raise InvalidArgumentError(f"start must be an engine.Checkpoint, got {type(start).__name__}")
         more: dict[str, Any] = {"schema": schema, "on_corrupt": on_corrupt, "group": group, "create_topic": create}
@@ -311,6 +318,8 @@ class AsyncClient:
         """The topics of a "tenant/namespace", sorted, that have all of `properties`, and whose own name the RE2
         `pattern` matches as a whole. Raises ConnectError, TimeoutError, InvalidArgumentError.
         """
+        from engine.client.topic.topic_list import TopicQuery, list_topics
+
         self._children.check_open()
         return await list_topics(self._pool, TopicQuery(namespace, properties or None, pattern))
 
@@ -325,11 +334,15 @@ class AsyncClient:
 
         Raises as list_topics().
         """
+        from engine.client.topic.topic_list import AsyncTopicWatch, TopicQuery
+
         watch = AsyncTopicWatch(self._pool, TopicQuery(namespace, properties or None, pattern))
         return await self._started(watch, watch.start)
 
     async def topic_exists(self, topic: str) -> bool:
         """Whether the topic exists; it is not created. Raises ConnectError, TimeoutError, InvalidArgumentError."""
+        from engine.client.topic.session import TopicSession
+
         self._children.check_open()
         session = TopicSession(self._pool, TopicName.parse(topic))
         try:
@@ -366,6 +379,14 @@ class AsyncClient:
         """
         return self._transactions.join(id, attempt)
 
+    @property
+    def _transactions(self) -> Transactions:
+        if self._all_transactions is None:
+            from engine.client.transact.transaction import Transactions
+
+            self._all_transactions = Transactions(self._pool, self._children.check_open)
+        return self._all_transactions
+
     def _consumer_options(
         self, name: str | None, subscription: str | None, initial_position: str, queue_size: int | Literal["auto"], *,
         schema: object,
@@ -391,6 +412,8 @@ class AsyncClient:
 
         Raises NotFoundError, ConnectError, TimeoutError, InvalidArgumentError.
         """
+        from engine.client.ranges.topic_view import AsyncTopicView
+
         view = AsyncTopicView(self._pool, TopicName.parse(topic), self._make_name("view"))
         return await self._started(view, view.start)
 
@@ -417,6 +440,8 @@ class AsyncClient:
 
         Raises NotFoundError, ConnectError, TimeoutError; InvalidArgumentError, also for a range beyond a segment's end.
         """
+        from engine.client.ranges.range_reader import AsyncRangeReader, ReadPlan, check_keys, check_ranges
+
         plan = ReadPlan(check_ranges(ranges), buckets, check_keys(keys), skip_deleted)
         options = ConsumerOptions(
             name=self._make_name("consumer"),
@@ -450,6 +475,9 @@ class AsyncClient:
         Raises NotFoundError, also where retention has deleted messages behind a Checkpoint; ConnectError, TimeoutError,
         InvalidArgumentError (SchemaError: the schema cannot read the topic's), UnsupportedError without pyarrow.
         """
+        from engine.client.ranges.table_columns import TableColumns
+        from engine.client.ranges.topic_reader import AsyncTopicReader, learn_schemas, place_of, plan_between
+
         places, values = (place_of("start", start), place_of("end", end)), Schema.of(schema)
         check_choice("on_corrupt", on_corrupt, ON_CORRUPT)
         table = TableColumns(values, columns)
@@ -468,26 +496,27 @@ class AsyncClient:
 
     # -- admin -----------------------------------------------------------------------------------------------
 
+    @property
+    def pool(self) -> Pool:
+        """Its connections to brokers."""
+        return self._pool
+
+    @property
+    def admin(self) -> AsyncAdmin:
+        """What operators do with topics, subscriptions and segments."""
+        if self._admin is None:
+            from engine.client.admin.admin import AsyncAdmin
+
+            self._admin = AsyncAdmin(self._admin_backend)
+        return self._admin
+
     async def _admin_backend(self) -> AdminBackend:
-        """The one given, or HTTP to the address the broker named in its handshake."""
+        """The one given, or HTTP to the addresses that brokers name in their handshakes."""
         self._children.check_open()
         if self._backend is None:
-            url = (await self._pool.get()).admin_url
-            if url is None:
-                raise UnsupportedError(
-                    f"the broker at {self.service_url} serves no admin API; engine.open(…, admin='127.0.0.1:8080') "
-                    "or engine serve --admin 127.0.0.1:8080 makes it"
-                )
-            from engine.client.admin.admin_http import HttpAdmin  # an HTTP client is slow to load, and seldom needed
+            from engine.client.admin.admin_brokers import BrokersAdmin  # an HTTP client is slow to load, seldom needed
 
-            o = self._options
-            if self._backend is None:  # another call may have been faster
-                try:
-                    self._backend = HttpAdmin(url, token=o.token, timeout=o.operation_timeout, tls=o.tls)
-                except EngineError:
-                    raise
-                except ValueError as e:  # the broker names an address that is none
-                    raise ConnectError(f"cannot connect to the admin API at {url!r:.200}: {e}") from e
+            self._backend = BrokersAdmin(self._pool, self.service_url, self._options.tls)
         return self._backend
 
     # -- life ------------------------------------------------------------------------------------------------
@@ -515,17 +544,23 @@ class AsyncClient:
             self._pool.sever()
             return
         try:
-            await self._transactions.close()
+            if self._all_transactions is not None:
+                await self._all_transactions.close()
             await self._children.close()
         finally:
-            await self.admin.close()
+            if self._admin is not None:
+                await self._admin.close()
             await self._pool.close()
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} of {self.service_url}{' (closed)' if self._pool.closed else ''}>"
 
     async def __aenter__(self) -> Self:
-        await self.connect()
+        try:
+            await self.connect()
+        except BaseException:
+            await self.close()
+            raise
         return self
 
     async def __aexit__(self, *exc: object) -> None:

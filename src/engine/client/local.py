@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from engine.client.client import AsyncClient
 from engine.errors import InvalidArgumentError
-from engine.model.admin_requests import AdminBackend
 from engine.wire.memory import MemoryConnector
 from engine.wire.stream import FrameHandler, FrameStream
 from engine.wire.url import parse_address
+
+if TYPE_CHECKING:
+    from engine.model.admin_requests import AdminBackend
 
 
 class LocalClient(AsyncClient):

@@ -12,21 +12,22 @@ from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar, Unpack, cast, overload
 
 from engine.client.base.entering import Entering, entering
-from engine.client.base.options import (
-    CheckpointConsumerKeywords,
-    ProducerKeywords,
-    QueueConsumerKeywords,
-    StreamConsumerKeywords,
-)
-from engine.client.base.schema import Schema
-from engine.client.consume.checkpoint_consumer import AsyncCheckpointConsumer
-from engine.client.consume.queue_consumer import AsyncQueueConsumer
-from engine.client.consume.stream_consumer import AsyncStreamConsumer
-from engine.client.many.multi import AsyncMultiQueueConsumer, AsyncMultiStreamConsumer
-from engine.client.produce.producer import AsyncProducer
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
+
+    from engine.client.base.options import (
+        CheckpointConsumerKeywords,
+        ProducerKeywords,
+        QueueConsumerKeywords,
+        StreamConsumerKeywords,
+    )
+    from engine.client.base.schema import Schema
+    from engine.client.consume.checkpoint_consumer import AsyncCheckpointConsumer
+    from engine.client.consume.queue_consumer import AsyncQueueConsumer
+    from engine.client.consume.stream_consumer import AsyncStreamConsumer
+    from engine.client.many.multi import AsyncMultiQueueConsumer, AsyncMultiStreamConsumer
+    from engine.client.produce.producer import AsyncProducer
 
 T = TypeVar("T")
 Topics = list[str] | tuple[str, ...] | set[str] | frozenset[str] | None  # None: with a namespace

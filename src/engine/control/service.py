@@ -215,6 +215,15 @@ class ScalableTopicService:
         """The names "topic://…" of a "tenant/namespace", sorted; only those that have all these properties."""
         return await list_topics(self._resources, namespace, properties)
 
+    @property
+    def controllers(self) -> Controllers:
+        """The topic controllers of this broker."""
+        return self._controllers
+
+    async def list_namespaces(self) -> list[str]:
+        """Every "tenant/namespace" with a topic, or with policies of its own, sorted."""
+        return await self._resources.list_namespaces()
+
     def topic_pages(self) -> AsyncIterator[list[TopicName]]:
         """The topics of all namespaces, in pages."""
         return self._resources.topic_pages()

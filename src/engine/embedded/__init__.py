@@ -6,8 +6,9 @@ machine, which are clients of the one that has the directory's lock (`shared.py`
 
 from __future__ import annotations
 
-from engine.embedded.alone import open_engine
-from engine.embedded.handles import MEMORY, AsyncEngine, Engine, Opening, open, open_async
+from engine.embedded.alone import MEMORY, open_engine
+from engine.embedded.engine import AsyncEngine
+from engine.embedded.handles import Engine, Opening, open, open_async
 from engine.embedded.terms import Config
 
 __all__ = ["MEMORY", "AsyncEngine", "Config", "Engine", "Opening", "open", "open_async", "open_engine"]

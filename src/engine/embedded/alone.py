@@ -70,7 +70,7 @@ async def open_engine(
         if doors.listen is not None:
             await broker.serve(*doors.listen)
         connector = MemoryConnector(broker.accept_local)
-        engine = AsyncEngine(Alone(broker), connector, broker.admin, threadsafe=threadsafe, clock=broker.clock)
+        engine = AsyncEngine(Alone(broker), connector, broker.parts.admin, threadsafe=threadsafe, clock=broker.clock)
         await engine.connect()
     except BaseException:
         await broker.close()

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from engine.broker.server import Broker
 from engine.client.client import AsyncClient
 from engine.errors import UnsupportedError
-from engine.model.admin_requests import AdminBackend
 from engine.wire.stream import Connector
+
+if TYPE_CHECKING:
+    from engine.model.admin_requests import AdminBackend
 
 
 class Hold(Protocol):

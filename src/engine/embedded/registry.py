@@ -7,7 +7,7 @@ from __future__ import annotations
 import asyncio
 import pathlib
 from collections.abc import Coroutine, Mapping
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from engine.aio.forked import after_fork
 from engine.aio.locks import Lock
@@ -15,13 +15,15 @@ from engine.aio.portal import Portal
 from engine.broker.server import Broker
 from engine.embedded.alone import Path
 from engine.embedded.shared import SharedEngine
-from engine.model.admin_requests import Operation
 from engine.storage.disk.disk import OsDisk
 from engine.wire.chunks import ChunkPool
 from engine.wire.connector import SocketConnector
 from engine.wire.sockets import Accept
 from engine.wire.stream import FrameStream
 from engine.wire.unix import adopt
+
+if TYPE_CHECKING:
+    from engine.model.admin_requests import Operation
 
 T = TypeVar("T")
 R = TypeVar("R")

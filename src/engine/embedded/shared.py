@@ -24,7 +24,7 @@ import math
 import socket
 from collections.abc import AsyncIterator, Mapping
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from engine.aio.portal import Portal
 from engine.broker.cluster.joinable import TARGET, Joinable
@@ -33,7 +33,6 @@ from engine.broker.opening import METADATA_FILE
 from engine.broker.server import Broker
 from engine.broker.settings.config import BrokerConfig
 from engine.embedded.doors import Doors, OpenDoors
-from engine.embedded.operations import carry_out, lost, pack_operation
 from engine.embedded.terms import Terms
 from engine.errors import (
     AlreadyClosedError,
@@ -45,12 +44,14 @@ from engine.errors import (
 )
 from engine.limits import OPERATION_TIMEOUT_S
 from engine.metadata.lockfile import LockFile, holder_of, lock_file_of
-from engine.model.admin_requests import Operation
 from engine.wire.connector import SocketConnector
 from engine.wire.memory import connect_pair
 from engine.wire.sockets import Accept
 from engine.wire.stream import FrameStream
 from engine.wire.url import format_unix_url
+
+if TYPE_CHECKING:
+    from engine.model.admin_requests import Operation
 
 log = logging.getLogger(__name__)
 
@@ -299,6 +300,8 @@ class SharedEngine:
             if method == "join":
                 return await self._join(Terms(dict(args["given"])), Doors.unpack(args))
             if method == "operation" and (broker := self.broker) is not None:
+                from engine.embedded.operations import carry_out  # the table of operations takes long to load
+
                 return await carry_out(broker.admin, args)
         except EngineError:
             raise
@@ -398,6 +401,8 @@ class SharedEngine:
             return await broker.admin.call(operation, arguments)
         if (peer := self._peer) is None:
             raise ConnectError("the process that served has ended")
+        from engine.embedded.operations import lost, pack_operation
+
         try:
             answer = await self._ask(peer, "operation", pack_operation(operation, arguments))
         except ConnectError as e:

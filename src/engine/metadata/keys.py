@@ -48,6 +48,12 @@ def namespace(tenant: str, name: str) -> str:
     return f"{NAMESPACES}{encode(tenant)}/{encode(name)}"
 
 
+def namespace_of(key: str) -> tuple[str, str]:
+    """Undo namespace()."""
+    tenant, name = key.removeprefix(NAMESPACES).split("/")
+    return decode(tenant), decode(name)
+
+
 def topics_of(tenant: str, name: str) -> str:
     """The prefix of all topics of a namespace, with the records below them."""
     return f"{TOPICS}{encode(tenant)}/{encode(name)}/"

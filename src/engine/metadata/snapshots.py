@@ -12,7 +12,7 @@ from collections.abc import Iterator
 
 from engine.metadata.table import Change, Row, Table
 
-LOOKED_AT_ONCE = 256  # records: some tenths of a millisecond
+SORTED_AT_ONCE = 256  # records: some tenths of a millisecond
 
 Place = tuple[int, str]  # a version, and the key that had it
 
@@ -40,7 +40,7 @@ class Snapshot:
         self._before: dict[str, tuple[int, bool]] = {}
         self._left: set[str] = set()  # of these, keys that are not to be returned
         self._several: set[str] = set()  # keys that may be listed again and were returned
-        if len(keys) <= LOOKED_AT_ONCE:
+        if len(keys) <= SORTED_AT_ONCE:
             self.sort_some()
 
     @property
@@ -50,8 +50,8 @@ class Snapshot:
 
     def sort_some(self) -> None:
         """Sort some more keys."""
-        some = self._keys[-LOOKED_AT_ONCE:]
-        del self._keys[-LOOKED_AT_ONCE:]
+        some = self._keys[-SORTED_AT_ONCE:]
+        del self._keys[-SORTED_AT_ONCE:]
         self._runs.append(sorted(self._places(some)))
         if not self._keys:
             self._merged = heapq.merge(*self._runs)

@@ -39,11 +39,11 @@ from engine.metadata.library import SqliteConnection, find_library
 from engine.metadata.local import LocalStore
 from engine.metadata.lockfile import LockFile
 from engine.metadata.mark import Mark
-from engine.metadata.table import Row, Table, is_served
+from engine.metadata.table import Table, is_served
 from engine.metadata.watches import WatchHub
 
 T = TypeVar("T")
-_Opened = tuple[Image, list[Row], "SqliteConnection | None"]
+_Opened = tuple[Image, Table, "SqliteConnection | None"]
 
 log = logging.getLogger(__name__)
 
@@ -132,12 +132,12 @@ class SqliteMetadataStore(LocalStore):
         owner = ThreadWorkers(1, "engine-metadata")
         opening = run(owner, partial(_open_image, Path(path), native is not None, lock))
         try:
-            image, rows, connection = await asyncio.shield(opening)
+            image, table, connection = await asyncio.shield(opening)
         except BaseException:
             _discard(opening, owner)
             raise
         commits = ImageCommits(image, owner) if native is None or connection is None else native(connection, image.mark)
-        store = cls(image, Table(image.version, rows), clock, owner, commits)
+        store = cls(image, table, clock, owner, commits)
         try:
             await store._end_leftover_sessions(served=served)
         except BaseException:
@@ -275,8 +275,9 @@ class SqliteMetadataStore(LocalStore):
 def _open_image(path: Path, native: bool, lock: LockFile | None) -> _Opened:
     image = Image(path, lock=lock)
     rows = image.load()
+    table = Table(image.version, rows)  # on this thread: of 100,000 topics it takes a second or two
     library = find_library() if native else None
-    return image, rows, None if library is None else image.connect(library)
+    return image, table, None if library is None else image.connect(library)
 
 
 def _discard(opening: asyncio.Future[_Opened], owner: ThreadWorkers) -> None:

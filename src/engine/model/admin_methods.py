@@ -7,7 +7,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from datetime import datetime
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
 from engine.model import admin_broker_operations as brokers
 from engine.model import admin_cluster_operations as cluster
@@ -34,8 +34,8 @@ class AdminMethods(ABC):
         *,
         segments: int | None = None,
         properties: Mapping[str, str] | None = None,
-        key_hash: str | None = None,
-        durability: str | None = None,
+        key_hash: Literal["xxh64", "murmur3"] | None = None,
+        durability: Literal["fsync", "interval", "os"] | None = None,
         entry_buckets: int | None = None,
         auto_scale: Mapping[str, Any] | None = None,
     ) -> None:
@@ -157,7 +157,12 @@ class AdminMethods(ABC):
         return await self._ask(operations.GET_SEGMENT_STATS, segment)
 
     async def create_subscription(
-        self, topic: str, subscription: str, *, initial_position: str = "latest", kind: str | None = None
+        self,
+        topic: str,
+        subscription: str,
+        *,
+        initial_position: Literal["earliest", "latest"] = "latest",
+        kind: Literal["stream", "queue"] | None = None,
     ) -> None:
         """Create a subscription, at "earliest" or "latest".
 
@@ -173,7 +178,9 @@ class AdminMethods(ABC):
         """
         await self._ask(operations.DELETE_SUBSCRIPTION, topic, subscription)
 
-    async def seek_subscription(self, topic: str, subscription: str, when: str | datetime) -> None:
+    async def seek_subscription(
+        self, topic: str, subscription: str, when: Literal["earliest", "latest"] | datetime
+    ) -> None:
         """Move a subscription: to the earliest or latest message, or to the first one published since an instant.
 
         `when`: "earliest", "latest", or an aware datetime (semantics 38). Raises NotFoundError.
@@ -217,6 +224,10 @@ class AdminMethods(ABC):
         Raises TransactionNotFoundError, TransactionConflictError when it was committed.
         """
         await self._ask(operations.ABORT_TRANSACTION, ident)
+
+    async def list_namespaces(self) -> list[str]:
+        """Every "tenant/namespace" with a topic, or with policies of its own, sorted."""
+        return await self._ask(operations.LIST_NAMESPACES)
 
     async def get_namespace_policies(self, namespace: str, *, own: bool = False) -> dict[str, Any]:
         """The policies in effect: retention_time_s, retention_size_bytes, durability, auto_create_topics.

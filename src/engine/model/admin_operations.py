@@ -456,6 +456,14 @@ ABORT_TRANSACTION = Operation(
 
 # -- namespaces ------------------------------------------------------------------------------------------------------
 
+LIST_NAMESPACES = Operation(
+    name="list_namespaces",
+    http="GET /admin/v2/namespaces",
+    parameters=(),
+    result=Result[list[str]]("list[str]", list, list[str]),
+    summary='Every "tenant/namespace" with a topic, or with policies of its own, sorted.',
+)
+
 GET_NAMESPACE_POLICIES = Operation(
     name="get_namespace_policies",
     http=f"GET {_NAMESPACE_PATH}/policies",

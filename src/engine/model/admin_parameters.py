@@ -18,7 +18,7 @@ import msgspec
 from engine.errors import InvalidArgumentError
 from engine.model.admin_answers import AutoScaleOverrides, NamespacePolicy, TopicPolicy
 from engine.model.autoscale import JSON_NAMES, AutoScalePolicyOverride
-from engine.model.checks import check_choice, check_number
+from engine.model.checks import check_choice, check_number, check_properties, milliseconds
 from engine.model.names import SEGMENT_SCHEME, TOPIC_SCHEME, SegmentName, TopicName, check_name, parse_namespace
 from engine.model.transactions import parse_id
 
@@ -234,7 +234,7 @@ class Choice(Kind):
 class Instant(Kind):
     """ "earliest", "latest", or an aware datetime; milliseconds since 1970 when it is checked."""
 
-    annotation = "str | datetime"
+    annotation = 'Literal["earliest", "latest"] | datetime'
     json = int | str
     form = '"earliest", "latest" or milliseconds'
 
@@ -393,21 +393,3 @@ class Parameter:
     def check(self, value: Any) -> Any:
         """The plain form of an argument. Raises InvalidArgumentError."""
         return None if value is None and self.default is None else self.kind.check(self.name, value)
-
-
-def check_properties(properties: Mapping[str, str] | None) -> None:
-    """Raise InvalidArgumentError unless it is None or maps text to text."""
-    if properties is None:
-        return
-    if not isinstance(properties, Mapping):
-        raise InvalidArgumentError(f"properties must be a mapping of text to text, got {type(properties).__name__}")
-    for name, value in properties.items():
-        if not isinstance(name, str) or not isinstance(value, str):
-            raise InvalidArgumentError(f"properties must be text to text, got {name!r:.80}: {value!r:.80}")
-
-
-def milliseconds(when: datetime) -> int:
-    """Since 1970, of an aware datetime. Raises InvalidArgumentError."""
-    if when.tzinfo is None:
-        raise InvalidArgumentError(f"a datetime must have a time zone, as datetime.now(UTC) has, got {when!r}")
-    return int(when.timestamp() * 1000)

@@ -1,8 +1,10 @@
-"""Checks of plain arguments: numbers within bounds, one of several words."""
+"""Checks of plain arguments: numbers within bounds, one of several words, maps of text, aware times."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
+from datetime import datetime
 from typing import Any
 
 from engine.errors import InvalidArgumentError
@@ -32,3 +34,21 @@ def check_choice(name: str, value: Any, choices: tuple[str | None, ...]) -> str:
     if value not in choices:
         raise InvalidArgumentError(f"{name} must be one of {', '.join(map(str, choices))}, got {value!r}")
     return str(value)
+
+
+def check_properties(properties: Mapping[str, str] | None) -> None:
+    """Raise InvalidArgumentError unless it is None or maps text to text."""
+    if properties is None:
+        return
+    if not isinstance(properties, Mapping):
+        raise InvalidArgumentError(f"properties must be a mapping of text to text, got {type(properties).__name__}")
+    for name, value in properties.items():
+        if not isinstance(name, str) or not isinstance(value, str):
+            raise InvalidArgumentError(f"properties must be text to text, got {name!r:.80}: {value!r:.80}")
+
+
+def milliseconds(when: datetime) -> int:
+    """Since 1970, of an aware datetime. Raises InvalidArgumentError."""
+    if when.tzinfo is None:
+        raise InvalidArgumentError(f"a datetime must have a time zone, as datetime.now(UTC) has, got {when!r}")
+    return int(when.timestamp() * 1000)

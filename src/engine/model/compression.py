@@ -1,16 +1,14 @@
 """How an entry's body is compressed: lz4 (block format) and zstd (level 3), through their packages.
 
 The entry's header says the codec and the size before compression. It is believed only as far as the limits go: no
-body makes this side allocate more than an entry may hold, nor more than its header says.
+body makes this side allocate more than an entry may hold, nor more than its header says. A codec's package is loaded
+when the codec is first used.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from typing import Any
-
-import lz4.block
-import zstandard
 
 from engine.errors import CorruptionError, InvalidArgumentError
 from engine.limits import ENTRY_SIZE_MAX
@@ -24,6 +22,7 @@ CODECS = {"none": NONE, "lz4": LZ4, "zstd": ZSTD}
 ZSTD_LEVEL = 3
 
 Compressor = Callable[[Any], bytes]
+Decompressor = Callable[[Any, int], bytes]  # of a body and its size when decompressed
 
 
 def compressor(name: str) -> tuple[int, Compressor | None]:
@@ -35,14 +34,18 @@ def compressor(name: str) -> tuple[int, Compressor | None]:
     if codec is None:
         raise InvalidArgumentError(f"compression must be one of {', '.join(CODECS)}, got {name!r}")
     if codec == LZ4:
-        return codec, _compress_lz4
+        return codec, _lz4_compressor()
     if codec == ZSTD:
+        import zstandard
+
         return codec, zstandard.ZstdCompressor(level=ZSTD_LEVEL).compress
     return codec, None
 
 
-def _compress_lz4(body: Any) -> bytes:
-    return bytes(lz4.block.compress(body, store_size=False))
+def _lz4_compressor() -> Compressor:
+    from lz4 import block
+
+    return lambda body: bytes(block.compress(body, store_size=False))
 
 
 def decompressor() -> Callable[[int, Any, int], bytes]:
@@ -50,22 +53,16 @@ def decompressor() -> Callable[[int, Any, int], bytes]:
 
     It raises CorruptionError for a damaged body.
     """
-    zstd: zstandard.ZstdDecompressor | None = None
+    used: dict[int, Decompressor] = {}
 
     def decompress(codec: int, body: Any, raw_size: int) -> bytes:
-        nonlocal zstd
         if not 0 <= raw_size <= ENTRY_SIZE_MAX:
             raise CorruptionError(f"an entry's header says {raw_size:,} bytes when decompressed; the limit is lower")
-        try:
-            if codec == LZ4:
-                raw = bytes(lz4.block.decompress(body, uncompressed_size=raw_size))
-            elif codec == ZSTD:
-                zstd = zstd or zstandard.ZstdDecompressor(max_window_size=ENTRY_SIZE_MAX)
-                raw = _decompress_zstd(zstd, body, raw_size)
-            else:
+        if codec not in used:
+            if codec not in _DECOMPRESSORS:
                 raise CorruptionError(f"an entry names the unknown compression {codec}")
-        except (lz4.block.LZ4BlockError, zstandard.ZstdError) as e:
-            raise CorruptionError(f"an entry's body does not decompress: {e}") from e
+            used[codec] = _DECOMPRESSORS[codec]()
+        raw = used[codec](body, raw_size)
         if len(raw) != raw_size:
             raise _wrong_size(len(raw), raw_size)
         return raw
@@ -73,12 +70,41 @@ def decompressor() -> Callable[[int, Any, int], bytes]:
     return decompress
 
 
-def _decompress_zstd(zstd: zstandard.ZstdDecompressor, body: Any, raw_size: int) -> bytes:
-    """The body; where its frame states a size, the package allocates that size, whatever it is told to."""
-    stated = zstandard.frame_content_size(body)  # -1: it states none
-    if stated not in (-1, raw_size):
-        raise _wrong_size(stated, raw_size)
-    return zstd.decompress(body, max_output_size=raw_size)
+def _lz4_decompressor() -> Decompressor:
+    from lz4 import block
+
+    def decompress(body: Any, raw_size: int) -> bytes:
+        try:
+            return bytes(block.decompress(body, uncompressed_size=raw_size))
+        except block.LZ4BlockError as e:
+            raise _damaged(e) from e
+
+    return decompress
+
+
+def _zstd_decompressor() -> Decompressor:
+    import zstandard
+
+    zstd = zstandard.ZstdDecompressor(max_window_size=ENTRY_SIZE_MAX)
+
+    def decompress(body: Any, raw_size: int) -> bytes:
+        """Where the body's frame states a size, the package allocates that size, whatever it is told to."""
+        try:
+            stated = zstandard.frame_content_size(body)  # -1: it states none
+            if stated not in (-1, raw_size):
+                raise _wrong_size(stated, raw_size)
+            return zstd.decompress(body, max_output_size=raw_size)
+        except zstandard.ZstdError as e:
+            raise _damaged(e) from e
+
+    return decompress
+
+
+_DECOMPRESSORS: dict[int, Callable[[], Decompressor]] = {LZ4: _lz4_decompressor, ZSTD: _zstd_decompressor}
+
+
+def _damaged(error: Exception) -> CorruptionError:
+    return CorruptionError(f"an entry's body does not decompress: {error}")
 
 
 def _wrong_size(size: int, raw_size: int) -> CorruptionError:

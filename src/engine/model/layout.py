@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
 from types import MappingProxyType
-from typing import Any
+from typing import Any, Literal, get_args
 
 from engine.errors import CorruptionError, InvalidArgumentError, NotFoundError
 from engine.limits import (
@@ -24,7 +24,8 @@ from engine.model.hashrange import HashRange
 from engine.model.policies import DURABILITIES, NOTHING_SAID, TOPIC_FIELD, TopicPolicies, read_topic_policies
 from engine.model.segment import SegmentInfo, bucket_ends
 
-KEY_HASHES = ("xxh64", "murmur3")
+KeyHash = Literal["xxh64", "murmur3"]
+KEY_HASHES: tuple[KeyHash, ...] = get_args(KeyHash)
 
 DELETION = "delete"  # the kind of PendingChange that ends a topic; under all others it keeps serving
 

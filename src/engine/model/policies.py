@@ -8,12 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar, get_args
 
 from engine.errors import InvalidArgumentError
 from engine.model.fields import Fields, dump
 
-DURABILITIES = ("fsync", "interval", "os")
+Durability = Literal["fsync", "interval", "os"]
+DURABILITIES: tuple[Durability, ...] = get_args(Durability)
 FOR_EVER = -1
 AUTO_SCALE = "scalableTopicAutoScalePolicy"  # a field of the namespace record beside those of NamespacePolicies
 TOPIC_FIELD = "policies"  # of the topic record

@@ -63,6 +63,6 @@ def _compiled(pattern: str) -> Callable[[str], Any]:
         found: Callable[[str], Any] = re2.compile(pattern, options).fullmatch
         return found
     except (re2.error, UnicodeEncodeError) as e:
-        told = e.args[0] if isinstance(e, re2.error) and e.args else e
-        why = told.decode(errors="replace") if isinstance(told, bytes) else str(told)
+        reason = e.args[0] if isinstance(e, re2.error) and e.args else e
+        why = reason.decode(errors="replace") if isinstance(reason, bytes) else str(reason)
         raise InvalidArgumentError(f"pattern must be an RE2 pattern, got {pattern!r}: {why}") from e

@@ -19,7 +19,7 @@ from multidict import CIMultiDict
 from yarl import URL
 
 from engine.broker.admin.http import HttpDoor
-from engine.broker.admin.http_checks import hosts_of
+from engine.broker.admin.http_checks import hosts_of, only_with_token
 from engine.broker.metrics.exposition import METRICS_TYPE
 from engine.errors import AuthenticationError, ConnectError, InvalidArgumentError
 from engine.limits import HTTP_BODY_S_MAX
@@ -48,7 +48,7 @@ class ProxyHttp:
 
     def __init__(self, proxy: Proxy) -> None:
         self._proxy = proxy
-        application = web.Application(middlewares=[proxy.doors.only_with_token(lambda: proxy.config, _OPEN)])
+        application = web.Application(middlewares=[only_with_token(proxy.doors, lambda: proxy.config, _OPEN)])
         application.add_routes(
             [
                 web.get(HEALTH, self._health),

@@ -12,7 +12,7 @@ from engine.limits import PROXY_WRITE_HIGH, PROXY_WRITE_LOW
 from engine.proxy.frames import Piece
 from engine.wire.url import format_url
 
-_LOOK_S = 0.02  # between two checks of the transport's queue for after()
+_CHECK_S = 0.02  # between two checks of the transport's queue for after()
 
 
 class SideOwner(Protocol):
@@ -111,7 +111,7 @@ class Side(asyncio.Protocol):
         self._timer = None
         self._check()
         if self._waiting:
-            self._timer = self._loop.call_later(_LOOK_S, self._check_again)
+            self._timer = self._loop.call_later(_CHECK_S, self._check_again)
 
     def _check(self) -> None:
         taken = self.written - self.unsent_bytes

@@ -11,8 +11,7 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
-
-from typing_extensions import Buffer
+from typing import TYPE_CHECKING
 
 from engine._native.serve import log
 from engine._native.serve.log import Claim
@@ -43,6 +42,9 @@ from engine.storage.file.retention import OLDEST, Limits, ages_of, delete_files,
 from engine.storage.file.tail import Piece
 from engine.storage.reader import Reader, Stretch
 from engine.storage.waiting import Waiters
+
+if TYPE_CHECKING:
+    from typing_extensions import Buffer
 
 _log = logging.getLogger("engine.storage")
 
@@ -205,8 +207,8 @@ class Segment:
 
     def _check_open(self, term: int | None) -> None:
         if self.sealed or self._seals:
-            raise SegmentSealedError(f"{self.name} is sealed")
-        if self._closed or self._heir is not None:
+            raise SegmentSealedError(f"{self.name} is sealed") if self._heir is None else self._gone()
+        if self._closed:
             raise self._gone()
         self.check_lease()
         if self.failed is not None:
@@ -378,6 +380,7 @@ class Segment:
     def leave_to(self, heir: str) -> None:
         """Refuse appends, and a seal, from now on: another broker will own it. close() is next."""
         self._heir = heir
+        self._seals += 1  # which appends look at
 
     async def close(self) -> None:
         """Finish all appends, and close the last file. Idempotent. Never raises: what is durable stays so."""

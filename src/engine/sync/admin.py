@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from datetime import datetime
-from typing import Any
+from typing import Any, Literal
 
 from engine.aio.portal import Portal
 from engine.client import AsyncAdmin, TopicMetadata, TopicStatistics
@@ -29,8 +29,8 @@ class Admin:
         *,
         segments: int | None = None,
         properties: Mapping[str, str] | None = None,
-        key_hash: str | None = None,
-        durability: str | None = None,
+        key_hash: Literal["xxh64", "murmur3"] | None = None,
+        durability: Literal["fsync", "interval", "os"] | None = None,
         entry_buckets: int | None = None,
         auto_scale: Mapping[str, Any] | None = None,
     ) -> None:
@@ -158,7 +158,12 @@ class Admin:
         return self._portal.run(self._admin.get_segment_stats(segment))
 
     def create_subscription(
-        self, topic: str, subscription: str, *, initial_position: str = "latest", kind: str | None = None
+        self,
+        topic: str,
+        subscription: str,
+        *,
+        initial_position: Literal["earliest", "latest"] = "latest",
+        kind: Literal["stream", "queue"] | None = None,
     ) -> None:
         """Create a subscription, at "earliest" or "latest".
 
@@ -176,7 +181,7 @@ class Admin:
         """
         self._portal.run(self._admin.delete_subscription(topic, subscription))
 
-    def seek_subscription(self, topic: str, subscription: str, when: str | datetime) -> None:
+    def seek_subscription(self, topic: str, subscription: str, when: Literal["earliest", "latest"] | datetime) -> None:
         """Move a subscription: to the earliest or latest message, or to the first one published since an instant.
 
         `when`: "earliest", "latest", or an aware datetime (semantics 38). Raises NotFoundError.
@@ -222,6 +227,10 @@ class Admin:
         Raises TransactionNotFoundError, TransactionConflictError when it was committed.
         """
         self._portal.run(self._admin.abort_transaction(ident))
+
+    def list_namespaces(self) -> list[str]:
+        """Every "tenant/namespace" with a topic, or with policies of its own, sorted."""
+        return self._portal.run(self._admin.list_namespaces())
 
     def get_namespace_policies(self, namespace: str, *, own: bool = False) -> dict[str, Any]:
         """The policies in effect: retention_time_s, retention_size_bytes, durability, auto_create_topics.

@@ -1,42 +1,45 @@
-"""The blocking `Client`."""
+"""The blocking `Client`. What a program does not use is not loaded: each method imports what it makes."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine
 from functools import partial
-from typing import Any, Self, TypeVar, Unpack
+from typing import TYPE_CHECKING, Any, Self, TypeVar, Unpack
 
 from engine.aio.locks import Lock
 from engine.aio.portal import CLOSED, Portal
 from engine.aio.uv import new_event_loop
-from engine.client import AsyncClient, AsyncProducer
-from engine.client.base.options import (
-    CheckpointConsumerKeywords,
-    ClientKeywords,
-    ProducerKeywords,
-    QueueConsumerKeywords,
-    RangeReaderKeywords,
-    StreamConsumerKeywords,
-    TopicListKeywords,
-)
-from engine.client.ranges.range_reader import Ranges
-from engine.client.ranges.topic_reader import TopicReaderKeywords
-from engine.client.topic.topic_list import Topics
+from engine.client.client import AsyncClient
 from engine.errors import AlreadyClosedError
-from engine.sync.admin import Admin
 from engine.sync.closing import close_before_exit, close_collected, run_to_close
-from engine.sync.consumers import CheckpointConsumer, QueueConsumer, StreamConsumer
-from engine.sync.producer import Producer
-from engine.sync.ranges import RangeReader, TopicReader, TopicView, handing_over
 from engine.sync.signatures import (
     makes_checkpoint_consumer,
     makes_producer,
     makes_queue_consumer,
     makes_stream_consumer,
 )
-from engine.sync.topic_watch import TopicWatch
-from engine.sync.transaction import Transaction
+
+if TYPE_CHECKING:
+    from engine.client.base.options import (
+        CheckpointConsumerKeywords,
+        ClientKeywords,
+        ProducerKeywords,
+        QueueConsumerKeywords,
+        RangeReaderKeywords,
+        StreamConsumerKeywords,
+        TopicListKeywords,
+    )
+    from engine.client.produce.producer import AsyncProducer
+    from engine.client.ranges.range_reader import Ranges
+    from engine.client.ranges.topic_reader import TopicReaderKeywords
+    from engine.client.topic.topic_list import Topics
+    from engine.sync.admin import Admin
+    from engine.sync.consumers import CheckpointConsumer, QueueConsumer, StreamConsumer
+    from engine.sync.producer import Producer
+    from engine.sync.ranges import RangeReader, TopicReader, TopicView
+    from engine.sync.topic_watch import TopicWatch
+    from engine.sync.transaction import Transaction
 
 T = TypeVar("T")
 
@@ -46,9 +49,10 @@ _of_parents: list[tuple[Portal, AsyncClient]] = []  # kept, as what ends them wo
 class Client:
     """A blocking client of one service, `engine://host:port`; any number of threads may use it, preferably as `with`.
 
-    `token`: what the broker asks for. `tls`: an ssl.SSLContext. `memory_limit`: bytes that all its producers and
-    consumers may hold together. `operation_timeout`: seconds for whatever has no time limit of its own. `connector`,
-    `clock`, `rng` are for tests. Raises InvalidArgumentError.
+    `url`: may name several brokers, `engine://a,b`, of which any will do; None: ENGINE_URL of the environment. See
+    docs/connecting.md. `token`: what the broker asks for; it overrides that of the URL. `tls`: an ssl.SSLContext.
+    `memory_limit`: bytes that all its producers and consumers may hold together. `operation_timeout`: seconds for
+    whatever has no time limit of its own. `connector`, `clock`, `rng` are for tests. Raises InvalidArgumentError.
 
     Connections open when first needed (`with` opens one at once, and raises ConnectError when no broker answers). A
     lost connection is re-established in the background. A client still open when the interpreter exits is closed then.
@@ -59,7 +63,7 @@ class Client:
     _client: AsyncClient
     _given_up = False  # closed in a forked child before the first use
 
-    def __init__(self, url: str, **options: Unpack[ClientKeywords]) -> None:
+    def __init__(self, url: str | None = None, **options: Unpack[ClientKeywords]) -> None:
         self._made_of = url, options
         self._open()
 
@@ -120,6 +124,8 @@ class Client:
     @property
     def admin(self) -> Admin:
         """What operators do."""
+        from engine.sync.admin import Admin
+
         return self._owned(Admin(self._portal, self._client.admin))
 
     def _owned(self, made: T) -> T:
@@ -151,6 +157,8 @@ class Client:
         Raises NotFoundError, ProducerBusyError, ConnectError, TimeoutError, InvalidArgumentError (SchemaError: the
         schema is incompatible with the topic's), UnsupportedError (`properties`).
         """
+        from engine.sync.producer import Producer
+
         made: list[AsyncProducer[Any]] = []
 
         portal = self._portal  # the client itself is not kept by what is given to the loop
@@ -184,6 +192,8 @@ class Client:
         Raises NotFoundError, ConsumerBusyError (SubscriptionKindError: queue consumers hold the subscription),
         ConnectError, TimeoutError, InvalidArgumentError.
         """
+        from engine.sync.consumers import StreamConsumer
+
         opening: Any = self._client.stream_consumer
         return self._owned(
             StreamConsumer(self._portal, self._portal.run(opening(topic, subscription, schema=schema, **options)))
@@ -205,6 +215,8 @@ class Client:
         number are served first. `on_corrupt`: a bad entry stays due ("stop", the default), or is acknowledged ("skip");
         what is behind it comes. Raises as stream_consumer.
         """
+        from engine.sync.consumers import QueueConsumer
+
         opening: Any = self._client.queue_consumer
         return self._owned(
             QueueConsumer(self._portal, self._portal.run(opening(topic, subscription, schema=schema, **options)))
@@ -226,6 +238,8 @@ class Client:
         Raises NotFoundError, ConsumerBusyError (SubscriptionKindError: stream consumers hold that name), ConnectError,
         TimeoutError, InvalidArgumentError.
         """
+        from engine.sync.consumers import CheckpointConsumer
+
         opening = self._client.checkpoint_consumer(topic, schema=schema, **options)
         return self._owned(CheckpointConsumer(self._portal, self._portal.run(opening)))
 
@@ -234,6 +248,8 @@ class Client:
 
         Raises NotFoundError, ConnectError, TimeoutError, InvalidArgumentError.
         """
+        from engine.sync.ranges import TopicView
+
         return self._owned(TopicView(self._portal, self._portal.run(self._client.topic_view(topic))))
 
     def range_reader(self, topic: str, ranges: Ranges, **options: Unpack[RangeReaderKeywords]) -> RangeReader:
@@ -249,6 +265,8 @@ class Client:
 
         Raises NotFoundError, ConnectError, TimeoutError; InvalidArgumentError, also for a range beyond a segment's end.
         """
+        from engine.sync.ranges import RangeReader, handing_over
+
         opening = handing_over(self._client.range_reader(topic, ranges, **options))
         return self._owned(RangeReader(self._portal, self._portal.run(opening)))
 
@@ -265,6 +283,8 @@ class Client:
         Raises NotFoundError, also where retention has deleted messages behind a Checkpoint; ConnectError, TimeoutError,
         InvalidArgumentError (SchemaError: the schema cannot read the topic's), UnsupportedError without pyarrow.
         """
+        from engine.sync.ranges import TopicReader
+
         return self._owned(TopicReader(self._portal, self._portal.run(self._client.reader(topic, **options))))
 
     def table(self, topic: str, **options: Unpack[TopicReaderKeywords]) -> Any:
@@ -282,6 +302,8 @@ class Client:
 
         Raises as list_topics().
         """
+        from engine.sync.topic_watch import TopicWatch
+
         return self._owned(TopicWatch(self._portal, self._portal.run(self._client.watch_topics(namespace, **options))))
 
     def topic_exists(self, topic: str) -> bool:
@@ -296,6 +318,8 @@ class Client:
         out that it is done; one that was aborted is begun anew. Raises InvalidArgumentError, ConnectError,
         TimeoutError, UnsupportedError.
         """
+        from engine.sync.transaction import Transaction
+
         return self._owned(Transaction(self._portal, self._portal.run(self._client.transaction(timeout, name=name))))
 
     def join_transaction(self, id: str, attempt: str | None = None) -> Transaction:  # noqa: A002 - what it is called
@@ -304,6 +328,8 @@ class Client:
         `attempt`: what is done with this object belongs to that attempt, and takes effect only if the commit accepts
         it. Raises TransactionNotFoundError, InvalidArgumentError, ConnectError, TimeoutError, UnsupportedError.
         """
+        from engine.sync.transaction import Transaction
+
         return self._owned(Transaction(self._portal, self._portal.run(self._client.join_transaction(id, attempt))))
 
     def connect(self) -> None:
@@ -337,12 +363,16 @@ class Client:
         return f"<{type(self).__name__} {where}{' (closed)' if self.closed else ''}>"
 
     def __enter__(self) -> Self:
-        self.connect()
+        try:
+            self.connect()
+        except BaseException:
+            self.close()
+            raise
         return self
 
     def __exit__(self, *exc: object) -> None:
         self.close()
 
 
-async def _make_client(url: str, options: ClientKeywords) -> AsyncClient:
+async def _make_client(url: str | None, options: ClientKeywords) -> AsyncClient:
     return AsyncClient(url, threadsafe=True, **options)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from functools import partial
-from typing import Any, Generic, Self, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar, overload
 
 from engine.aio.portal import Portal
 from engine.client import (
@@ -17,7 +17,6 @@ from engine.client import (
     Message,
     MessageBatch,
     MessageId,
-    MultiQueueConsumerStatistics,
     QueueConsumerStatistics,
 )
 from engine.client.base.options import check_count, check_timeout
@@ -29,6 +28,9 @@ from engine.errors import AlreadyClosedError
 from engine.sync.closing import close_collected, run_to_close
 from engine.sync.run import run_on_threads
 from engine.sync.transaction import Transaction
+
+if TYPE_CHECKING:
+    from engine.client import MultiQueueConsumerStatistics
 
 V = TypeVar("V")  # of the values of messages
 

@@ -8,19 +8,19 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar, Unpack, cast, overload
 
-from engine.client.base.options import (
-    CheckpointConsumerKeywords,
-    ProducerKeywords,
-    QueueConsumerKeywords,
-    StreamConsumerKeywords,
-)
-from engine.client.base.schema import Schema
-from engine.client.topic.topic_list import Topics
-from engine.sync.consumers import CheckpointConsumer, QueueConsumer, StreamConsumer
-from engine.sync.producer import Producer
-
 if TYPE_CHECKING:
     from typing_extensions import Buffer
+
+    from engine.client.base.options import (
+        CheckpointConsumerKeywords,
+        ProducerKeywords,
+        QueueConsumerKeywords,
+        StreamConsumerKeywords,
+    )
+    from engine.client.base.schema import Schema
+    from engine.client.topic.topic_list import Topics
+    from engine.sync.consumers import CheckpointConsumer, QueueConsumer, StreamConsumer
+    from engine.sync.producer import Producer
 
 T = TypeVar("T")
 Factory = Callable[..., Any]

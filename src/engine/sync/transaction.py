@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from typing import Any, Self
 
 from engine.aio.portal import Portal
-from engine.client import AsyncTransaction
 from engine.client.transact.scope import InTransaction
+from engine.client.transact.transaction import AsyncTransaction, TransactionStateName
 
 
 class Transaction(InTransaction):
@@ -42,7 +42,7 @@ class Transaction(InTransaction):
         return self._transaction.attempt
 
     @property
-    def state(self) -> str:
+    def state(self) -> TransactionStateName:
         """ "OPEN", "COMMITTED" or "ABORTED", as far as this client knows: it does not ask."""
         return self._transaction.state
 

@@ -25,7 +25,7 @@ class FakeClock:
     def advance(self, seconds: float) -> None:
         """Move both clocks forward. Raises ValueError for a step back: only jump() may do that."""
         if seconds < 0:
-            raise ValueError(f"advance by {seconds} s; use jump() to set the wall clock back")
+            raise ValueError(f"seconds must be at least 0, got {seconds}; jump() sets the wall clock back")
         self._monotonic += seconds
         self._time_ms += round(seconds * 1000)
 

@@ -147,7 +147,7 @@ class SimBroker:
         process, handle = self.process, self._handle
         self.process = self.broker = self.metadata = self.workers = self._handle = None
         if handle is not None:
-            # A local store ends its sessions with the process; a shared one, when it has heard nothing for a while.
+            # A local store ends its sessions with the process; a shared one, when it has received nothing for a while.
             handle.abandon(None if self._cluster.disk is not None else 0.0)
         if process is not None:
             self._cluster.stuck += await process.kill()
@@ -180,10 +180,14 @@ class SimCluster:
         await broker.start()
         return broker
 
-    def client(self, name: str, broker: SimBroker | None = None, **options: Any) -> AsyncClient:
-        """A client on a host of its own. `broker` None: it connects to any broker that it can reach."""
+    def client(
+        self, name: str, broker: SimBroker | None = None, *, url: str | None = None, **options: Any
+    ) -> AsyncClient:
+        """A client on a host of its own, of `broker`, or of the addresses in `url`, or, as behind a balancer, of any
+        broker that it can reach.
+        """
         client = AsyncClient(
-            CLUSTER_URL if broker is None else broker.url,
+            url or (CLUSTER_URL if broker is None else broker.url),
             connector=self.network.connector(name),
             clock=self.clock,
             rng=self.rng(f"client {name} {len(self._clients)}"),

@@ -36,7 +36,7 @@ class _JumpingSelector(selectors.BaseSelector):
         self._keys: dict[Any, selectors.SelectorKey] = {}
 
     def register(self, fileobj: Any, events: int, data: Any = None) -> selectors.SelectorKey:
-        """The loop's own wake-up pipe is registered, and never looked at."""
+        """The loop's own wake-up pipe is registered, and never read."""
         key = self._keys[fileobj] = selectors.SelectorKey(fileobj, fileobj, events, data)
         return key
 

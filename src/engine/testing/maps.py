@@ -1,4 +1,4 @@
-"""Headers as maps: for tests, which say, and look at, what is on the wire.
+"""Headers as maps: for tests, which write and check what is on the wire.
 
 `over_maps` stands between a connection and a handler whose frames are (command, map of fields, payload), both ways.
 Such a handler may say anything: what is malformed is refused at the other end.

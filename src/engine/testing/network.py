@@ -83,7 +83,7 @@ class SimNetwork:
         return len(broken) // 2
 
     def kill(self, host: str) -> None:
-        """The process on `host` died: its handlers hear nothing more, its peers a reset, unless it is held."""
+        """The process on `host` died: its handlers get no more calls, its peers a reset, unless it is held."""
         self._listeners = {url: entry for url, entry in self._listeners.items() if entry[0] != host}
         for stream in [s for s in self._streams if s.host == host]:
             stream.die()
@@ -139,6 +139,7 @@ class SimStream:
 
     local_url = None
     is_near = False
+    peer_names = ()
 
     def __init__(self, network: SimNetwork, host: str, context: Context) -> None:
         self.host = host
@@ -200,9 +201,9 @@ class SimStream:
         """Bytes on their way."""
         return self.other._inbox_bytes
 
-    def when_taken(self, tell: Callable[[], object]) -> None:
-        """Call `tell()` once all that is queued now has arrived, or the connection has ended."""
-        self._taken.add(self.bytes_sent, tell)
+    def when_taken(self, callback: Callable[[], object]) -> None:
+        """Call it once all that is queued now has arrived, or the connection has ended."""
+        self._taken.add(self.bytes_sent, callback)
         if self._lost:
             self._taken.end()
 
@@ -258,12 +259,12 @@ class SimStream:
     # -- the network's side ------------------------------------------------------------------------------------------
 
     def break_off(self, error: ConnectError) -> None:
-        """The connection is gone; the owner hears of it."""
+        """The connection is lost, and its owner is called."""
         self._closing = self._reader.paused = True
         self._soon(self._end, error)
 
     def die(self) -> None:
-        """The owner is dead and hears nothing more."""
+        """The owner is dead: it gets no more calls."""
         self._handler = None
         self._closing = self._reader.paused = True
         self.other._arrive(ConnectError(f"the connection was reset by {self.host}"), losing=True)

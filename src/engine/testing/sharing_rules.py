@@ -45,8 +45,8 @@ def one_owner(evidence: Evidence) -> Iterator[Violation]:
             ended = evidence.attachments[other].ended
             alive = hold.calm == calm >= 0 and (ended is None or ended > event["n"])
             if alive and hold.offset >= reach.upto(segment, buckets.place(segment, hold.offset)):
-                who, holder = attachment.client, evidence.attachments[other].client
-                text = f"{who} was given {segment}:{offset} of {name} while {holder} held {segment}:{hold.offset}"
+                reader, holder = attachment.client, evidence.attachments[other].client
+                text = f"{reader} was given {segment}:{offset} of {name} while {holder} held {segment}:{hold.offset}"
                 yield Violation("C4", text, event["n"])
         holds.setdefault(place, {})[number] = _Hold(offset, calm)
 

@@ -21,9 +21,11 @@ from engine.testing.workload import ATTEMPTS_MAX, RETRY_S, STILL_S_MAX, SURE_FAI
 REFUSED = (*SURE_FAILURES, TransactionConflictError, TransactionNotFoundError)  # nothing of it is ever seen
 
 
-async def begin(history: History, client: AsyncClient, who: str, timeout: float, name: str | None = None) -> Any:
+async def begin(
+    history: History, client: AsyncClient, client_name: str, timeout: float, name: str | None = None
+) -> Any:
     """A transaction; None when there was no answer."""
-    call = history.invoke(who, "txn_begin", timeout=timeout, name=name)
+    call = history.invoke(client_name, "txn_begin", timeout=timeout, name=name)
     try:
         transaction = await client.transaction(timeout=timeout, name=name)
     except EngineError as e:
@@ -33,10 +35,12 @@ async def begin(history: History, client: AsyncClient, who: str, timeout: float,
     return transaction
 
 
-async def end(history: History, who: str, transaction: Any, action: str, accepted: Sequence[str] | None = None) -> str:
+async def end(
+    history: History, client_name: str, transaction: Any, action: str, accepted: Sequence[str] | None = None
+) -> str:
     """Commit or abort it; returns its state, as far as is known."""
     said = {} if accepted is None else {"accepted": list(accepted)}
-    call = history.invoke(who, "txn_end", transaction=transaction.id, action=action, **said)
+    call = history.invoke(client_name, "txn_end", transaction=transaction.id, action=action, **said)
     try:
         if action == "abort":
             await transaction.abort()
@@ -49,7 +53,7 @@ async def end(history: History, who: str, transaction: Any, action: str, accepte
         if isinstance(e, asyncio.CancelledError):
             raise
         if isinstance(e, TransactionConflictError) and transaction.state != "OPEN":
-            history.record(who, "txn_state", transaction=transaction.id, state=str(transaction.state))
+            history.record(client_name, "txn_state", transaction=transaction.id, state=str(transaction.state))
         return str(transaction.state)
     call.ok(state="ABORTED" if action == "abort" else "COMMITTED")
     return str(transaction.state)

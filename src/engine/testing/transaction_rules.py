@@ -60,8 +60,8 @@ def aborted(evidence: Evidence) -> Iterator[Violation]:
     for event, send in _seen(evidence):
         if evidence.counts(send.transaction, send.attempt) is False:
             state = evidence.transactions[str(send.transaction)].state
-            whose = f"by {send.attempt} in {send.transaction}" if state == "COMMITTED" else f"in {send.transaction}"
-            yield Violation("T2", f"{send.value}, written {whose}, was given to {event['client']}", event["n"])
+            origin = f"by {send.attempt} in {send.transaction}" if state == "COMMITTED" else f"in {send.transaction}"
+            yield Violation("T2", f"{send.value}, written {origin}, was given to {event['client']}", event["n"])
 
 
 def too_early(evidence: Evidence) -> Iterator[Violation]:
@@ -76,8 +76,8 @@ def too_early(evidence: Evidence) -> Iterator[Violation]:
 def one_answer(evidence: Evidence) -> Iterator[Violation]:
     """T6: every query is answered with the same outcome, however often it is repeated and answers are lost."""
     for transaction in evidence.transactions.values():
-        told = [answer for answer in transaction.answers if answer.state != "OPEN"]
-        for before, after in pairwise(told):
+        finals = [answer for answer in transaction.answers if answer.state != "OPEN"]
+        for before, after in pairwise(finals):
             if before.state != after.state:
                 yield Violation("T6", f"{transaction.id} was said to be {before.state}, then {after.state}", after.n)
 

@@ -15,7 +15,7 @@ from engine.limits import FRAME_ALIGNMENT, MIB
 CHUNK_SIZE = 1 * MIB
 CHUNK_SIZE_SCARCE = CHUNK_SIZE // 16
 CHUNKS_RETIRED_MAX = 192  # full chunks kept for reuse; more are left to the memory manager
-_LOOKED_AT = 8
+_TRIED_MAX = 8
 
 
 class Chunk:
@@ -116,7 +116,7 @@ class ChunkPool:
 
     def _reusable(self) -> Chunk | None:
         """A retired chunk of which no view exists any more. Chunks become free roughly in the order of their use."""
-        for at in range(min(_LOOKED_AT, len(self._retired))):
+        for at in range(min(_TRIED_MAX, len(self._retired))):
             chunk = self._retired[at]
             if not chunk.lent():
                 del self._retired[at]

@@ -35,6 +35,7 @@ class MemoryStream:
     # What an end within a process has no need of.
     local_url = None
     is_near = False
+    peer_names = ()
     header_size = 0
 
     def __init__(self, peer: str) -> None:
@@ -78,11 +79,11 @@ class MemoryStream:
         """Bytes that the other end was not given yet."""
         return self._other._inbox_bytes
 
-    def when_taken(self, tell: Callable[[], object]) -> None:
-        """Call `tell()` once the other end was given all that is queued now, or the connection has ended."""
+    def when_taken(self, callback: Callable[[], object]) -> None:
+        """Call `callback()` once the other end was given all that is queued now, or the connection has ended."""
         if self._taken is None:
             self._taken = Taken(lambda: self.bytes_sent - self.unsent_bytes)
-        self._taken.add(self.bytes_sent, tell)
+        self._taken.add(self.bytes_sent, callback)
         if self._lost:
             self._taken.end()
 

@@ -172,11 +172,11 @@ class SocketStream(asyncio.BufferedProtocol):
         transport = self._transport
         return self._gathered_bytes + (0 if transport is None or self._lost else transport.get_write_buffer_size())
 
-    def when_taken(self, tell: Callable[[], object]) -> None:
-        """Call `tell()` once the system has taken all that is queued now, or the connection has ended."""
+    def when_taken(self, callback: Callable[[], object]) -> None:
+        """Call `callback()` once the system has taken all that is queued now, or the connection has ended."""
         if self._taken is None:
             self._taken = Taken(lambda: self.bytes_sent - self.unsent_bytes)
-        self._taken.add(self.bytes_sent, tell)
+        self._taken.add(self.bytes_sent, callback)
         if self._lost:
             self._taken.end()
 
@@ -209,6 +209,13 @@ class SocketStream(asyncio.BufferedProtocol):
         transport = self._transport
         ends = [] if transport is None else [transport.get_extra_info(end) for end in ("sockname", "peername")]
         return len({end[0] for end in ends if isinstance(end, tuple)}) == 1
+
+    @property
+    def peer_names(self) -> tuple[str, ...]:
+        """Hosts and addresses that the peer's certificate names, which TLS has verified; () where it has shown none."""
+        found = None if self._transport is None else self._transport.get_extra_info("peercert")
+        names = (found or {}).get("subjectAltName", ())
+        return tuple(name for kind, name in names if kind in ("DNS", "IP Address"))
 
     @property
     def peer_user(self) -> int | None:

@@ -46,6 +46,10 @@ class FrameStream(Protocol):
         """Whether the peer runs on this machine, and so may share files with this process."""
 
     @property
+    def peer_names(self) -> Sequence[str]:
+        """Hosts and addresses that the peer's certificate names, which was verified; none where it has shown none."""
+
+    @property
     def header_size(self) -> int:
         """Bytes of the header of the frame that is being delivered; 0 where frames are not encoded."""
 
@@ -80,8 +84,8 @@ class FrameStream(Protocol):
     def compact(self) -> None:
         """Hold no more memory than half a received frame needs. For connections that went quiet."""
 
-    def when_taken(self, tell: Callable[[], object]) -> None:
-        """Call `tell()` once all that is queued now was given to the system, or the stream has ended; never at once."""
+    def when_taken(self, callback: Callable[[], object]) -> None:
+        """Call it once all that is queued now was given to the system, or the stream has ended; never at once."""
 
     def pause_reading(self) -> None:
         """Deliver no more frames until resume_reading(); the peer's writes back up."""

@@ -25,9 +25,9 @@ class Taken:
         self._handle: asyncio.Handle | None = None
         self._pause = _PAUSE_S_MIN
 
-    def add(self, position: int, tell: Callable[[], object]) -> None:
-        """Call `tell()` once everything up to there has left, or the stream has ended. Never from inside of this."""
-        self._waiting.append((position, tell))
+    def add(self, position: int, callback: Callable[[], object]) -> None:
+        """Call it once everything up to there has left, or the stream has ended. Never from inside of this."""
+        self._waiting.append((position, callback))
         self._pause = _PAUSE_S_MIN
         if self._handle is None:
             self._handle = asyncio.get_running_loop().call_soon(self._check)
@@ -53,5 +53,5 @@ class Taken:
             self._handle.cancel()
             self._handle = None
         waiting, self._waiting = self._waiting, deque()
-        for _, tell in waiting:
-            asyncio.get_running_loop().call_soon(tell)
+        for _, callback in waiting:
+            asyncio.get_running_loop().call_soon(callback)

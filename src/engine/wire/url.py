@@ -1,35 +1,96 @@
-"""Service URLs: engine://host:port, engine+unix:///path."""
+"""Service URLs: where brokers are reached, and how.
+
+    engine://[token@]host[:port][,host2[:port]…]     over TCP
+    engines://…[?ca=FILE&cert=FILE&key=FILE]         over TCP with TLS
+    engine+unix://[token@]/path                      over a Unix socket
+
+`ServiceUrl` is what a user writes. An *address* is a URL of one broker without a token: engine://host:port, with or
+without TLS, or engine+unix:///path. Brokers name themselves and each other by addresses.
+
+A token is percent-encoded: it would end at the first `/`, `?`, `#` or `@`. No error, no repr and no log shows it, so
+errors quote a URL without all that stands before its last `@`, and never what a parser of the library says of it.
+"""
 
 from __future__ import annotations
 
+import ipaddress
 import re
-from urllib.parse import quote, unquote, urlsplit
+from dataclasses import dataclass, field
+from urllib.parse import quote, unquote
 
 from engine.errors import InvalidArgumentError
 
 SCHEME = "engine"
+TLS_SCHEME = "engines"
 UNIX_SCHEME = "engine+unix"
 DEFAULT_PORT = 6650
+WILDCARDS = ("0.0.0.0", "::", "")  # hosts that mean all interfaces of this machine
 _FORM = "write engine://host:port"
+_UNIX_FORM = f"write {UNIX_SCHEME}:///path/of/the/socket"
+_FILES = ("ca", "cert", "key")
+
+_PARTS = re.compile(
+    r"(?P<scheme>[^:/]*)://(?P<authority>[^/?#]*)(?P<path>[^?#]*)(?:\?(?P<query>[^#]*))?(?P<rest>.*)", re.S
+)
+_HOST = re.compile(r"[^\s\x00-\x1f\x7f\[\]:@,%\\<>\"^`{|}]+")
+
+
+@dataclass(frozen=True, slots=True)
+class ServiceUrl:
+    """A service URL in its parts. Made by parse(). `text`: the URL without its token.
+
+    `addresses`: of its brokers, each engine://host:port (the port as it was written) or engine+unix:///path. `tls`:
+    whether they speak TLS; then `ca`, `cert` and `key` may be paths of PEM files: the certificates to trust in place of
+    the system's, and the client's own certificate and key.
+    """
+
+    text: str
+    addresses: tuple[str, ...]
+    token: str | None = field(default=None, repr=False)
+    tls: bool = False
+    ca: str | None = None
+    cert: str | None = None
+    key: str | None = None
+
+    @classmethod
+    def parse(cls, url: str) -> ServiceUrl:
+        """Raises InvalidArgumentError, which names what is wrong and no token."""
+        parts = _split(url)
+        scheme = parts["scheme"].lower()
+        userinfo, at, authority = parts["authority"].rpartition("@")
+        token = _token(url, userinfo) if at else None
+        if scheme == UNIX_SCHEME:
+            path = _socket_path(url, authority, parts)
+            return cls(format_unix_url(path), (format_unix_url(path),), token)
+        if scheme not in (SCHEME, TLS_SCHEME) or parts["path"].strip("/") or parts["rest"]:
+            hint = "; a token must be percent-encoded" if not at and "@" in url else ""
+            raise _malformed(url, f"{_FORM}{hint}")
+        query = parts["query"]
+        if query is not None and scheme != TLS_SCHEME:
+            raise _malformed(url, f"only {TLS_SCHEME}:// has options behind a question mark; {_FORM}")
+        hosts = list(dict.fromkeys(authority.split(",")))
+        for host in hosts:
+            _host_and_port(url, host)
+        text = f"{scheme}://{','.join(hosts)}{'' if query is None else f'?{query}'}"
+        files = _options(url, query or "")
+        return cls(text, tuple(f"{SCHEME}://{host}" for host in hosts), token, scheme == TLS_SCHEME, **files)
+
+
+def check_url(url: str) -> str:
+    """`url` itself, when it is a service URL. Raises InvalidArgumentError."""
+    ServiceUrl.parse(url)
+    return url
+
+
+# -- addresses ---------------------------------------------------------------------------------------------------------
 
 
 def parse_url(url: str) -> tuple[str, int]:
-    """(host, port) of a service URL; the port may be left out. Raises InvalidArgumentError."""
-    if not isinstance(url, str):
-        raise InvalidArgumentError(f"service URL must be text, got {type(url).__name__}; {_FORM}")
-    try:
-        parts = urlsplit(url)
-        host, port = parts.hostname, parts.port
-    except ValueError as e:
-        raise InvalidArgumentError(f"service URL {_masked(url)!r} is malformed ({e}); {_FORM}") from None
-    if parts.scheme != SCHEME or not host or parts.path.strip("/") or parts.query or parts.username is not None:
-        raise InvalidArgumentError(f"service URL {_masked(url)!r} is malformed; {_FORM}")
-    return host, DEFAULT_PORT if port is None else port
-
-
-def _masked(url: str) -> str:
-    """Without what stands before an @, which may be a secret."""
-    return re.sub(r"(://|^)[^/]*@", r"\1…@", url)
+    """(host, port) of an address over TCP; the port may be left out. Raises InvalidArgumentError."""
+    parts = _split(url)
+    if parts["scheme"].lower() != SCHEME or parts["path"].strip("/") or parts["query"] is not None or parts["rest"]:
+        raise _malformed(url)
+    return _host_and_port(url, parts["authority"])
 
 
 def format_url(host: str, port: int, scheme: str = SCHEME) -> str:
@@ -38,21 +99,11 @@ def format_url(host: str, port: int, scheme: str = SCHEME) -> str:
 
 
 def unix_path(url: str) -> str | None:
-    """The path of an engine+unix:///path, which is absolute; None for other URLs. Raises InvalidArgumentError."""
+    """The path of an address engine+unix:///path, which is absolute; None for others. Raises InvalidArgumentError."""
     if not isinstance(url, str) or not url.startswith(f"{UNIX_SCHEME}:"):
         return None
-    parts = urlsplit(url)
-    path = unquote(parts.path)
-    if parts.netloc or parts.query or parts.fragment or not path.startswith("/") or path.endswith("/") or "\0" in path:
-        raise InvalidArgumentError(f"service URL {url!r} is malformed; write {UNIX_SCHEME}:///path/of/the/socket")
-    return path
-
-
-def check_url(url: str) -> str:
-    """`url` itself, when it is a service URL of either form. Raises InvalidArgumentError."""
-    if unix_path(url) is None:
-        parse_url(url)
-    return url
+    parts = _split(url)
+    return _socket_path(url, parts["authority"], parts)
 
 
 def normal_url(url: str) -> str:
@@ -72,3 +123,80 @@ def parse_address(text: str, default_port: int = DEFAULT_PORT) -> tuple[str, int
         has_port = not text.endswith("]") and ":" in text
         text = f"{SCHEME}://{text}" if has_port else f"{SCHEME}://{text}:{default_port}"
     return parse_url(text)
+
+
+# -- parts -------------------------------------------------------------------------------------------------------------
+
+
+def _split(url: str) -> dict[str, str]:
+    if not isinstance(url, str):
+        raise InvalidArgumentError(f"service URL must be text, got {type(url).__name__}; {_FORM}")
+    found = _PARTS.fullmatch(url)
+    if found is None:
+        raise _malformed(url, _UNIX_FORM if url.startswith(f"{UNIX_SCHEME}:") else _FORM)
+    return found.groupdict()
+
+
+def _host_and_port(url: str, text: str) -> tuple[str, int]:
+    """Of host, host:port, [v6] or [v6]:port."""
+    if text.startswith("["):
+        host, bracket, behind = text[1:].partition("]")
+        if not bracket or not _is_v6(host) or (behind and not behind.startswith(":")):
+            raise _malformed(url)
+        host, port = unquote(host).lower(), behind[1:]
+    else:
+        host, _, port = text.partition(":")
+        if not _HOST.fullmatch(host):
+            raise _malformed(url)
+        host = host.lower()
+    if not port:
+        return host, DEFAULT_PORT
+    if not (port.isascii() and port.isdecimal() and int(port) <= 0xFFFF):
+        raise _malformed(url, f"a port must be a number up to 65535; {_FORM}")
+    return host, int(port)
+
+
+def _is_v6(host: str) -> bool:
+    try:
+        ipaddress.IPv6Address(unquote(host))
+    except ValueError:
+        return False
+    return True
+
+
+def _socket_path(url: str, authority: str, parts: dict[str, str]) -> str:
+    path = unquote(parts["path"])
+    if authority or parts["query"] is not None or parts["rest"] or not path.startswith("/") or path.endswith("/"):
+        raise _malformed(url, _UNIX_FORM)
+    if "\0" in path:
+        raise _malformed(url, _UNIX_FORM)
+    return path
+
+
+def _token(url: str, userinfo: str) -> str:
+    token = unquote(userinfo)
+    if not token or not token.isprintable():
+        raise _malformed(url, f"a token must be printable text, percent-encoded; {_FORM}")
+    return token
+
+
+def _options(url: str, query: str) -> dict[str, str]:
+    """The files that a query names."""
+    found: dict[str, str] = {}
+    for pair in filter(None, query.split("&")):
+        name, _, value = pair.partition("=")
+        if name not in _FILES or name in found or not value:
+            raise _malformed(url, f"its options must be {', '.join(_FILES)}, each once, with the path of a PEM file")
+        found[name] = unquote(value)
+    if "key" in found and "cert" not in found:
+        raise _malformed(url, "key must be given together with cert")
+    return found
+
+
+def _malformed(url: str, hint: str = _FORM) -> InvalidArgumentError:
+    return InvalidArgumentError(f"service URL {_masked(url)!r} is malformed; {hint}")
+
+
+def _masked(url: str) -> str:
+    """Without what stands before the last @, which may be a secret."""
+    return re.sub(r"((?:^[^:/@]*://)?).*@", r"\1…@", url, count=1, flags=re.S)

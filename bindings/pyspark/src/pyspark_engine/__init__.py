@@ -1,7 +1,7 @@
 """Engine for Apache Spark: `spark.read.format("engine")`, `spark.readStream`, `df.write` and `df.writeStream` likewise,
 and `engine_align`.
 
-Spark finds this package by its name and registers `DefaultSource` without being told.
+Spark finds this package by its name and registers `DefaultSource` by itself.
 """
 
 from __future__ import annotations

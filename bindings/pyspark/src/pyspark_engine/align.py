@@ -37,7 +37,9 @@ def engine_align(
     with connect(connection) as client, client.topic_view(topic) as view:
         found = view.segments()
     if found.key_hash != "xxh64":
-        raise ValueError(f"{topic} goes by the hash {found.key_hash}, which Spark does not have")
+        raise ValueError(
+            f"the topic must have the key hash xxh64, which Spark has too, got {found.key_hash} of {topic}"
+        )
     if partitions is not None and partitions < 1:
         raise ValueError(f"partitions must be an int of at least 1, got {partitions}")
     cells = plan_cells([s for s in found.segments.values() if s.active], partitions)

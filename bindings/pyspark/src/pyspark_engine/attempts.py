@@ -34,7 +34,7 @@ log = logging.getLogger(__name__)
 BEATS = 4  # in the time of a timeout
 TIMEOUT_S_MIN = 1.0
 
-# What Spark tells every task of a micro-batch.
+# What Spark hands to every task of a micro-batch.
 _QUERY_ID = "sql.streaming.queryId"
 _BATCH_ID = "streaming.sql.batchId"
 
@@ -67,7 +67,7 @@ def _name(prefix: str | None, query: str, batch: object) -> str:
 
 
 def name_in_driver(prefix: str | None, checkpoint: str | None, batch: int) -> str | None:
-    """The same as the driver knows it, which Spark does not tell the query: by the file in the query's checkpoint that
+    """The same as the driver knows it, which Spark does not hand to the query: by the file in its checkpoint that
     does, where this process can read it; else None.
     """
     query = prefix or _query_of(checkpoint)
@@ -167,7 +167,7 @@ def abort(connection: Connection, messages: Iterable[Any], name: str | None, *, 
     """Nothing of it ever takes effect, as far as that can be done; the timeout does the rest.
 
     `name`: of the transaction, where the driver knows it. `for_good`: no other run of the job will ever ask for it.
-    Then it is committed with nothing in it: tasks that have not heard yet that the job has failed find that it is
+    Then it is committed with nothing in it: tasks that do not know yet that the job has failed find that it is
     done, and do not begin it anew.
     """
     transactions = {m.transaction for m in _written(messages)}

@@ -43,7 +43,7 @@ class Driver:
         self._options = options
         selector = selectors.DefaultSelector()
         self._loop = asyncio.SelectorEventLoop(selector)
-        self._ready = select.poll()  # tells whether anything has come, without the loop
+        self._ready = select.poll()  # whether anything has arrived, without the loop
         self._ready.register(selector.fileno(), select.POLLIN)
         self._due = 0.0  # when the loop is to be run though nothing has come
         self._quiet = False  # the last answer still holds: no request is needed
@@ -58,7 +58,7 @@ class Driver:
     def facts(self, *, exact: bool = False) -> Facts:
         """How far each topic reaches: `known` from then on, the very object of the last time if nothing has changed.
 
-        Owners that were asked twice in vain tell by themselves from then on.
+        Owners that were asked twice in vain report changes by themselves from then on.
         """
         if self._quiet and not exact and time.monotonic() < self._due and not self._ready.poll(0):
             return self.known  # all that could have changed it comes through a socket

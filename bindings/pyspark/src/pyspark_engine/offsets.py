@@ -110,7 +110,7 @@ class Wanted:
         if self.everywhere is not None:
             return self.everywhere
         if topic not in self.by_topic:
-            raise ValueError(f"{option} says nothing of {topic}; it speaks of {', '.join(self.by_topic) or 'none'}")
+            raise ValueError(f"{option} must name the topic {topic}, got {', '.join(self.by_topic) or 'none'}")
         return self.by_topic[topic]
 
 
@@ -131,7 +131,7 @@ def read_place(place: Place) -> Wanted:
         if checkpoint.form != "positions":
             return Wanted(everywhere=checkpoint)
         if checkpoint.topic is None:
-            raise ValueError("the checkpoint does not say of which topic it is")
+            raise ValueError("a checkpoint must name its topic, got one without")
         return Wanted(by_topic={checkpoint.topic: TopicOffsets.of(checkpoint)})
     except (ValueError, engine.InvalidArgumentError) as e:
         raise ValueError(
@@ -147,7 +147,7 @@ def read_time(text: str) -> datetime:
         return _EPOCH + timedelta(milliseconds=int(text))
     when = datetime.fromisoformat(text)
     if when.tzinfo is None:
-        raise ValueError(f"{text!r} has no time zone")
+        raise ValueError(f"a time must have a time zone, got {text!r}")
     return when
 
 

@@ -7,6 +7,7 @@ any case.
 from __future__ import annotations
 
 import json
+import re
 import ssl
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -42,7 +43,7 @@ class Texts:
         names = {name.lower(): name for name in known}
         unknown = [name for name in options if name.lower() not in names]
         if unknown:
-            raise ValueError(f"the option {unknown[0]!r} is not known; there are {', '.join(sorted(set(known)))}")
+            raise ValueError(f"an option must be one of {', '.join(sorted(set(known)))}, got {unknown[0]!r}")
         self._values = {names[name.lower()]: value for name, value in options.items()}
 
     def text(self, name: str) -> str | None:
@@ -128,7 +129,7 @@ class Connection:
         )
 
     def __repr__(self) -> str:
-        return f"Connection({self.url!r})"  # and no secrets
+        return f"Connection({re.sub('//.*@', '//…@', self.url)!r})"  # and no secrets
 
     def tls_context(self) -> ssl.SSLContext | None:
         """None for a broker without TLS."""
@@ -157,15 +158,14 @@ class Topics:
         named = [n for n in ("topic", "subscribe", "path") if texts.text(n)]
         whole = [n for n in ("namespace", "subscribePattern", "topicProperties") if texts.text(n)]
         if len(named) + bool(whole) != 1:
-            given = f"; given are {', '.join(named + whole)}" if named or whole else ""
             raise ValueError(
-                "say which topics: one of topic (or subscribe, several with commas), or a namespace with "
-                f"subscribePattern and topicProperties if wanted{given}"
+                "topics must be given in one way, by topic (or subscribe, several with commas), or by a namespace with "
+                f"subscribePattern and topicProperties if wanted, got {', '.join(named + whole) or 'none'}"
             )
         if named:
             names = tuple(n.strip() for n in (texts.text(named[0]) or "").split(",") if n.strip())
             if not names:
-                raise ValueError(f"{named[0]} names no topic")
+                raise ValueError(f"{named[0]} must name a topic, got none")
             return cls(names=names)
         return cls(
             namespace=texts.text("namespace") or "public/default",
@@ -216,10 +216,10 @@ class ReadOptions:
         )
         wrong = _ends(texts) if streaming else [n for n in _STREAMING if texts.text(n)]
         if wrong:
-            raise ValueError(f"{wrong[0]} is an option of {'batch' if streaming else 'streaming'} queries alone")
+            raise ValueError(f"{wrong[0]} must be given for {'batch' if streaming else 'streaming'} queries only")
         most, least = read.max_offsets_per_trigger, read.min_offsets_per_trigger
         if most is not None and least is not None and least > most:
-            raise ValueError(f"minOffsetsPerTrigger is {least}, more than maxOffsetsPerTrigger, {most}")
+            raise ValueError(f"minOffsetsPerTrigger must be at most maxOffsetsPerTrigger, {most}, got {least}")
         return read
 
 
@@ -263,7 +263,7 @@ class WriteOptions:
         """Of what Spark hands over. Raises ValueError naming the option."""
         texts = Texts(options, WRITE_OPTIONS)
         if texts.text("topic") and texts.text("path"):
-            raise ValueError("say the topic once, as topic or in save()")
+            raise ValueError("the topic must be given once, as topic or in save(), got both")
         read = cls(
             connection=Connection.read(texts),
             topic=texts.text("topic") or texts.text("path"),
@@ -273,7 +273,7 @@ class WriteOptions:
             checkpoint=texts.text("checkpointLocation"),
         )
         if read.transaction_name is not None and not read.exactly_once:
-            raise ValueError("transactionName means nothing with exactlyOnce=false")
+            raise ValueError("exactlyOnce must be true with transactionName, got false")
         if not 1 <= read.transaction_timeout_s <= 86_400:
             raise ValueError(f"transactionTimeout must be from 1s to 24h, got {texts.text('transactionTimeout')!r}")
         return read

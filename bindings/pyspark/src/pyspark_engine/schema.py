@@ -61,10 +61,10 @@ def check_schema(schema: StructType) -> None:
     """Raise ValueError for a column that topics do not have, or not of this type."""
     types = {field.name: _ALLOWED.get(field.name, (field.dataType,)) for field in _COLUMNS}
     if not schema.fields:
-        raise ValueError(f"the schema has no column; there are {', '.join(types)}")
+        raise ValueError(f"a schema must have one of the columns {', '.join(types)}, got none")
     for field in schema.fields:
         if field.name not in types:
-            raise ValueError(f"a topic has no column {field.name!r}; there are {', '.join(types)}")
+            raise ValueError(f"a column must be one of {', '.join(types)}, got {field.name!r}")
         if not any(_is_like(field.dataType, right) for right in types[field.name]):
             right = " or ".join(t.simpleString().upper() for t in types[field.name])
             raise ValueError(f"the column {field.name} must be {right}, got {field.dataType.simpleString().upper()}")
@@ -87,11 +87,11 @@ def check_written(schema: StructType, topic: str | None) -> None:
     check_schema(schema)
     names = schema.fieldNames()
     if "value" not in names:
-        raise ValueError(f"the column value is missing; there are {', '.join(names)}")
+        raise ValueError(f"the rows must have a column value, got {', '.join(names)}")
     if topic is None and "topic" not in names:
-        raise ValueError("say the topic: the option topic, or a column topic")
+        raise ValueError("a topic must be given, as the option topic or as a column topic, got none")
     if len(set(names)) < len(names):
-        raise ValueError(f"a column is there twice: {', '.join(names)}")
+        raise ValueError(f"the names of columns must be different, got {', '.join(names)}")
 
 
 def arrow_schema(schema: StructType) -> pa.Schema:

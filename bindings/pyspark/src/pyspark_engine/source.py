@@ -48,7 +48,7 @@ class DefaultSource(DataSource):
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
         """Of a batch. Raises ValueError for wrong options, columns and modes."""
         if overwrite:
-            raise ValueError('the mode must be "append": a topic cannot be overwritten')
+            raise ValueError('the mode must be "append", got "overwrite": a topic cannot be overwritten')
         return TopicWriter(self._write_options(schema))
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:  # noqa: N802 - Spark's name

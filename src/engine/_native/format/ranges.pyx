@@ -4,8 +4,6 @@ cimport cython
 from cpython.mem cimport PyMem_Calloc, PyMem_Free, PyMem_Malloc
 from libc.stdint cimport int64_t, uint16_t, uint32_t, uint64_t
 
-import numpy as np
-
 from engine.errors import InvalidArgumentError
 from engine.limits import BUCKETS_PER_SEGMENT_MAX, HASH_RING_SIZE, SEGMENTS_PER_TOPIC_MAX
 
@@ -69,6 +67,8 @@ cdef class RangeTable:
 
     def lookup_many(self, const uint16_t[::1] hashes not None):
         """The values for uint16[n], as int64[n] (the values must be ints)."""
+        import numpy as np  # slow to load, and seldom needed
+
         cdef Py_ssize_t i, n = hashes.shape[0]
         cdef int64_t[::1] values = np.asarray(self.values, dtype=np.int64)
         out = np.empty(n, dtype=np.int64)

@@ -9,8 +9,6 @@ from libc.string cimport memcpy
 from collections.abc import Mapping
 from datetime import timedelta
 
-import numpy as np
-
 from engine._native.produce.builder cimport Message
 from engine._native.produce.columns cimport Column, instant_ms, view_get
 from engine._native.produce.columns import instants_ms
@@ -58,6 +56,8 @@ def _check_length(what, have, need):
 
 # Maps of text to text, a list of mappings (None: empty) or an Arrow array, as (their msgpack, where each ends).
 def _packed(source):
+    import numpy as np  # slow to load, and seldom needed
+
     if isinstance(source, (list, tuple)):
         maps = [pack_properties(_checked_properties(one)) if one else b"" for one in source]
         ends = np.zeros(len(maps) + 1, np.int64)
@@ -78,6 +78,8 @@ def _packed(source):
 
 # _packed() of one Arrow array. Sizes first, then bytes, both without the GIL.
 cdef tuple _pack_arrow(object source):
+    import numpy as np
+
     cdef Py_ssize_t i, n = len(source), fault = -1
     cdef Column names = Column(source.keys, name="names of properties")
     cdef Column texts = Column(source.items, name="properties", nullable=True)

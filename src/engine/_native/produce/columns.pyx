@@ -12,8 +12,6 @@ from libc.string cimport memset, strncmp
 
 from datetime import datetime, timedelta, timezone
 
-import numpy as np
-
 from engine.errors import InvalidArgumentError, MessageTooLargeError
 
 cdef extern from "Python.h":
@@ -75,12 +73,12 @@ cdef class Column:
         self.name, self.text, self.nullable = name, text, nullable
         if isinstance(source, (list, tuple)):
             self.items = source if type(source) in (list, tuple) else list(source)
-        elif isinstance(source, np.ndarray):
-            self.take_numpy(source)
         elif hasattr(source, "__arrow_c_array__"):
             self.take_arrow_array(source)
         elif hasattr(source, "__arrow_c_stream__"):
             self.take_arrow_stream(source)
+        elif _is_numpy_array(source):
+            self.take_numpy(source)
         else:
             raise InvalidArgumentError(
                 f"{name} must be a list, tuple, NumPy array or Arrow array, got {type(source).__name__}")
@@ -111,6 +109,8 @@ cdef class Column:
         return None if size < 0 else (<const char*> start)[:size]
 
     cdef int take_numpy(self, object array) except -1:
+        import numpy as np
+
         kind, text_hint = array.dtype.kind, "; encode them as bytes" if array.dtype.kind in "UT" else ""
         if kind == "O" or (self.text and kind in "UT"):
             self.items = array.tolist() if array.ndim == 1 else None
@@ -293,6 +293,19 @@ cdef int set_format(str name, View* view, const ArrowSchema* schema, const Arrow
     return 0
 
 
+# NumPy is slow to load, and seldom needed: asked about what is none of Python's own types.
+cdef bint _is_numpy_array(object source) except -1:
+    import numpy as np
+
+    return isinstance(source, np.ndarray)
+
+
+cdef bint _is_numpy_integer(object number) except -1:
+    import numpy as np
+
+    return isinstance(number, np.integer)
+
+
 cdef int64_t instant_ms(object instant, str name) except? -1:
     cdef object ms = instant
     cdef int overflow = 1
@@ -305,7 +318,7 @@ cdef int64_t instant_ms(object instant, str name) except? -1:
         if instant.tzinfo is None:
             raise InvalidArgumentError(f"{name} must be an aware datetime; this one has no time zone")
         ms = (instant - EPOCH) // MILLISECOND
-    elif not isinstance(instant, (int, np.integer)) or isinstance(instant, bool):
+    elif isinstance(instant, bool) or not (isinstance(instant, int) or _is_numpy_integer(instant)):
         raise InvalidArgumentError(
             f"{name} must be an aware datetime or an int of milliseconds, got {type(instant).__name__}")
     if not INT64_MIN < ms <= INT64_MAX:
@@ -319,6 +332,8 @@ def instants_ms(source):
     `source` is a list or tuple of aware datetime, int (ms) or None, a NumPy array of datetime64 (any unit; UTC) or
     integers (ms), or an Arrow array of timestamps or integers. InvalidArgumentError for anything else.
     """
+    import numpy as np  # slow to load, and seldom needed
+
     if isinstance(source, (list, tuple)):
         return np.fromiter(
             (INT64_MIN if item is None else instant_ms(item, "event time") for item in source),
@@ -341,4 +356,4 @@ def _instants_from_arrow(source):
         return instants_ms(source.to_numpy() if chunked else source.to_numpy(zero_copy_only=False))
     if not str(source.type).startswith("int"):
         raise InvalidArgumentError(f"event times must be timestamps or int64, got {source.type}")
-    return instants_ms(source.to_pylist()) if source.null_count else instants_ms(np.asarray(source.to_numpy()))
+    return instants_ms(source.to_pylist()) if source.null_count else instants_ms(source.to_numpy())

@@ -9,8 +9,6 @@ from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE
 from libc.stdint cimport uint8_t, uint32_t, uint64_t
 
-import numpy as np
-
 from engine._native.produce.columns cimport Column, View, view_get
 from engine.errors import InvalidArgumentError
 
@@ -63,6 +61,8 @@ def hash_keys(keys, int algorithm=KEY_XXH64):
     `keys` is a list or tuple of bytes, str and buffers, a NumPy array of S, U, V, object or rows of uint8, or an
     Arrow array, plain or chunked, of binary or string. A null or anything else raises InvalidArgumentError.
     """
+    import numpy as np  # slow to load, and seldom needed
+
     if algorithm not in (KEY_XXH64, KEY_MURMUR3):
         raise InvalidArgumentError(f"the key hash must be XXH64 ({XXH64}) or MURMUR3 ({MURMUR3}), got {algorithm}")
     cdef Column column = keys if isinstance(keys, Column) else Column(keys, name="keys", text=True)

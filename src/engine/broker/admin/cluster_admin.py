@@ -153,7 +153,7 @@ class ClusterAdmin:
         return await self._parts.balancer.round(dry_run=bool(args["dry_run"]), cooldown=0.0)
 
     async def _facts(self, args: Mapping[str, Any]) -> dict[str, Any]:
-        return {"led": len(self._parts.service.led()), "segments": len(self._parts.members.segments)}
+        return {"led": len(self._parts.service.led()), "segments": self._parts.draining.segments}
 
     async def _unload(self, args: Mapping[str, Any]) -> list[dict[str, Any]]:
         """Of an open segment of this broker, to the broker named or to one with little load."""

@@ -19,11 +19,10 @@ from engine.broker.admin.statuses import STATUSES
 from engine.errors import ConnectError, EngineError, InvalidArgumentError
 from engine.limits import HANDSHAKE_S_MAX, HTTP_CONNECTIONS_MAX, HTTP_HEAD_S_MAX
 from engine.wire.tcp import bind, cannot_listen
-from engine.wire.url import format_url
+from engine.wire.url import WILDCARDS, format_url
 
 log = logging.getLogger(__name__)
 
-WILDCARDS = ("0.0.0.0", "::", "")
 CLOSE_S_MAX = 2.0  # on close, requests in progress have this long, and as long again once cancelled
 _REFUSED_MAX = 100  # connections above the limit that are answered 503; further ones are aborted
 

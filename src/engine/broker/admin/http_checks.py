@@ -8,6 +8,7 @@ owner makes resolve to this machine is refused; a literal address resolves to no
 
 from __future__ import annotations
 
+import asyncio
 import ipaddress
 from collections.abc import Callable, Collection
 from urllib.parse import urlsplit
@@ -15,6 +16,8 @@ from urllib.parse import urlsplit
 from aiohttp import web
 from aiohttp.typedefs import Handler, Middleware
 
+from engine.broker.settings.doors import Doors
+from engine.broker.settings.tokens import Guarded, bearer_token
 from engine.errors import AuthorizationError, InvalidArgumentError
 
 ANY_HOST = "*"
@@ -72,8 +75,8 @@ def _authority(url: str) -> str | None:
 
 def hosts_of(configured: Collection[str], *urls: str | None) -> set[str]:
     """Names that a request's Host header may have: those configured, and those of advertised URLs."""
-    told = (_authority(url) for url in urls if url is not None)
-    return {*(host.lower() for host in configured), *(_host(authority) for authority in told if authority)}
+    authorities = (_authority(url) for url in urls if url is not None)
+    return {*(host.lower() for host in configured), *(_host(authority) for authority in authorities if authority)}
 
 
 def _host(authority: str) -> str:
@@ -91,3 +94,19 @@ def _is_address(host: str) -> bool:
     except ValueError:
         return False
     return True
+
+
+def only_with_token(doors: Doors, config: Callable[[], Guarded], open_paths: Collection[str]) -> Middleware:
+    """Refuse a request without the token, unless it is for one of `open_paths`."""
+
+    @web.middleware
+    async def check(request: web.Request, handler: Handler) -> web.StreamResponse:
+        if request.path not in open_paths:
+            token = bearer_token(request.headers.get("Authorization"))
+            refusal = doors.attempts.refusal(config(), token, request.remote)
+            if refusal is not None:
+                await asyncio.sleep(refusal.delay)
+                raise refusal.error
+        return await handler(request)
+
+    return check

@@ -50,6 +50,10 @@ class LocalAdmin:
         """Full topic names, sorted."""
         return await self._service.list_topics(namespace, properties)
 
+    async def list_namespaces(self) -> list[str]:
+        """Names "tenant/namespace", sorted."""
+        return await self._service.list_namespaces()
+
     async def get_metadata(self, topic: str) -> dict[str, Any]:
         return await self._service.get_metadata(topic)
 

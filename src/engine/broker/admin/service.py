@@ -17,8 +17,8 @@ from engine.control.service import ScalableTopicService
 from engine.errors import ConnectError, NotOwnerError, TimeoutError
 from engine.model.admin_methods import AdminMethods
 from engine.model.admin_operations import SEEK_SUBSCRIPTION
-from engine.model.admin_parameters import milliseconds
 from engine.model.admin_requests import Leader, Operation
+from engine.model.checks import milliseconds
 from engine.model.names import SegmentName, TopicName
 
 R = TypeVar("R")

@@ -25,6 +25,7 @@ from engine.broker.cluster.segment_calls import pack_spec, unpack_spec
 from engine.broker.hosting.open_segments import OpenSegments
 from engine.broker.hosting.ownership import Ownership
 from engine.errors import EngineError, NotOwnerError
+from engine.metadata.store import OutcomeUnknownError
 from engine.model.names import SegmentName
 
 log = logging.getLogger(__name__)
@@ -37,7 +38,9 @@ EXPECT, ADOPT = "expect_segment", "adopt_segment"
 
 
 class Handovers:
-    """Of this broker. `given`, `taken`: segments so far; `failed`: attempts that left the segment here."""
+    """Of this broker. `given`, `taken`: segments so far; `failed`: attempts that left the segment here; `under_way`:
+    segments that are not open here any more, and perhaps not there yet.
+    """
 
     def __init__(self, segments: OpenSegments, ownership: Ownership, peers: Peers) -> None:
         self._segments = segments
@@ -46,6 +49,7 @@ class Handovers:
         self.given = 0
         self.taken = 0
         self.failed = 0
+        self.under_way = 0
         self.seconds = Histogram()  # from the first refused append until the next owner has it open
 
     async def hand_over(self, name: SegmentName, to: str) -> None:
@@ -54,7 +58,7 @@ class Handovers:
         """
         try:
             await self._hand_over(name, to)
-        except EngineError:
+        except (EngineError, OutcomeUnknownError):
             self.failed += 1
             raise
 
@@ -67,16 +71,22 @@ class Handovers:
         loop = asyncio.get_running_loop()
         begun = loop.time()
         facts = {"spec": pack_spec(replace(hosted.spec, sealed=hosted.segment.sealed))}  # it may be sealed by now
-        await self._segments.hand_over(hosted, to)
-        self.given += 1
+        self.under_way += 1
+        try:
+            await self._segments.hand_over(hosted, to)
+            self.given += 1
+            await self._opened(name, to, facts)
+        finally:
+            self.under_way -= 1
+        self.seconds.observe(loop.time() - begun)
+        log.info("%s was handed over to %s in %.3f s", name, to, loop.time() - begun)
+
+    async def _opened(self, name: SegmentName, to: str, facts: Mapping[str, Any]) -> None:
+        """Have the heir open it. Where that fails, the first client that is sent there does so."""
         try:
             await self._peers.call(to, TARGET, ADOPT, facts, OPEN_S_MAX)
         except EngineError as e:
             log.warning("%s was handed over to %s, which has not opened it yet: %s", name, to, e)
-            return
-        seconds = loop.time() - begun
-        self.seconds.observe(seconds)
-        log.info("%s was handed over to %s in %.3f s", name, to, seconds)
 
     def expect(self, args: Mapping[str, Any]) -> None:
         """Another broker is about to hand over a segment. Raises NotOwnerError when this one takes none."""

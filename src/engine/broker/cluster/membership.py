@@ -44,7 +44,7 @@ class Membership:
         self.segments = OpenSegments(store, metadata, self.ownership, loads=loads, environment=environment)
         self.subscriptions = OpenSubscriptions(self.segments, store.cursors, metadata)
         self.hosting = SegmentHosting(self.segments, self.subscriptions, store, metadata)
-        self.peers = Peers(connector or SocketConnector(), token)
+        self.peers = Peers(connector or SocketConnector(), token, url)
         self.routed = RoutedSegmentHost(self.hosting, self.ownership, self.peers) if shared else None
         self.brokers.lost += [self.ownership.session_lost, self.segments.session_lost]
 

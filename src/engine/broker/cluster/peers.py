@@ -32,10 +32,15 @@ class Peer:
         self._heard: asyncio.Future[None] | None = None  # done with the next frame
         self._answers: dict[int, asyncio.Future[memoryview]] = {}  # 0: of the handshake
 
-    async def handshake(self, token: str | None) -> None:
+    async def handshake(self, token: str | None, own_url: str | None = None) -> None:
         """Send CONNECT, await CONNECTED. Raises the error that the peer answers, or ConnectError."""
         hello = commands.Connect(
-            magic=MAGIC, protocol=PROTOCOL_VERSION, features=list(FEATURES), client="engine-broker", token=token
+            magic=MAGIC,
+            protocol=PROTOCOL_VERSION,
+            features=list(FEATURES),
+            client="engine-broker",
+            token=token,
+            broker=own_url,
         )
         await self._ask(0, hello, HANDSHAKE_S_MAX)
 
@@ -126,8 +131,11 @@ class Peer:
                 future.exception()  # retrieved: the caller may be cancelled
 
 
-async def dial(connector: Connector, url: str, token: str | None = None) -> Peer:
-    """A connection whose handshake is done. Raises ConnectError, TimeoutError, and what the peer answers."""
+async def dial(connector: Connector, url: str, token: str | None = None, own_url: str | None = None) -> Peer:
+    """A connection whose handshake is done. `own_url`: of this broker, if it is one.
+
+    Raises ConnectError, TimeoutError, and what the peer answers.
+    """
     made: list[Peer] = []
 
     def handler(stream: FrameStream) -> Peer:
@@ -136,7 +144,7 @@ async def dial(connector: Connector, url: str, token: str | None = None) -> Peer
 
     await connector.connect(url, handler)
     try:
-        await made[0].handshake(token)
+        await made[0].handshake(token, own_url)
     except BaseException:
         made[0].stream.abort()
         raise
@@ -144,11 +152,16 @@ async def dial(connector: Connector, url: str, token: str | None = None) -> Peer
 
 
 class Peers:
-    """One connection per broker. One that is lost, or silent for too long, is opened anew by the next call."""
+    """One connection per broker. One that is lost, or silent for too long, is opened anew by the next call.
 
-    def __init__(self, connector: Connector, token: str | None) -> None:
+    `token`: for the connections to come.
+    """
+
+    def __init__(self, connector: Connector, token: str | None, own_url: str | None = None) -> None:
+        """`own_url`: the name of this broker among the others; `connector` shows the certificate of that host."""
+        self.token = token
         self._connector = connector
-        self._token = token
+        self._own_url = own_url
         self._peers: dict[str, Peer] = {}
         self._dialling: dict[str, asyncio.Task[Peer]] = {}
         self._closed = False
@@ -165,7 +178,7 @@ class Peers:
             return peer
         task = self._dialling.get(url)
         if task is None:
-            dialling = dial(self._connector, url, self._token)
+            dialling = dial(self._connector, url, self.token, self._own_url)
             task = self._dialling[url] = asyncio.create_task(dialling, name=f"broker {url}")
             task.add_done_callback(lambda done: self._dialled(url, done))
         return await asyncio.shield(task)

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Awaitable, Callable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgpack
-from typing_extensions import Buffer
 
 from engine.control.base.ports import (
     HostedConsumerStatistics,
@@ -20,6 +19,9 @@ from engine.control.base.ports import (
 from engine.errors import InvalidArgumentError
 from engine.model.names import SegmentName
 from engine.model.subscriptions import InitialPosition
+
+if TYPE_CHECKING:
+    from typing_extensions import Buffer
 
 Args = Mapping[str, Any]
 

@@ -23,7 +23,7 @@ __all__ = ["TICK_MS", "Delays", "has_delays"]
 
 TICK_MS = 100  # a message is delivered at most so much after it is due
 KEEP_MS = 10  # times of back-offs are multiples of it
-_LOOK_S_MAX = 60.0  # between two checks: the wall clock may be set forward
+_CHECK_S_MAX = 60.0  # between two checks: the wall clock may be set forward
 
 
 class Delays:
@@ -111,7 +111,7 @@ class Delays:
         if self._timer is not None:
             self._timer.cancel()
         wait = max(0, self._times[0] - self._now_ms()) / 1000
-        self._timer = asyncio.get_running_loop().call_later(min(wait, _LOOK_S_MAX), self._release_due)
+        self._timer = asyncio.get_running_loop().call_later(min(wait, _CHECK_S_MAX), self._release_due)
 
     def _release_due(self) -> None:
         """Release the offsets whose time has come."""

@@ -147,7 +147,9 @@ class OpenSegments:
             await self._remembered.check_there(spec.name, self._store.directory(spec.name))
             if not create:
                 raise NotFoundError(f"{spec.name} has no store")
-        owned = await self._ownership.claim(spec.name, partial(self._siblings, spec.name))
+        # What is opened for a moment, as retention does, is not worth another broker's time.
+        siblings = partial(self._siblings, spec.name) if create else None
+        owned = await self._ownership.claim(spec.name, siblings)
         if create and owned.lease is not None:
             await self._check_wanted(spec.name)
         enter, term = self._store.create if create else self._store.open, owned.term

@@ -18,7 +18,7 @@ HEADER_OVERHEAD = 256  # of a frame, beside its names
 _NAME_OVERHEAD = 16  # of a name and its creation time, packed
 _SIZE_MAX = TOPIC_LIST_INITIAL_SIZE - HEADER_OVERHEAD  # so that memory permits seldom grow
 _PART_OVERHEAD = 512  # of a cached part
-_CHANGES_LOOKED_AT = 64  # to check a part; after more changes it is made anew
+_CHANGES_MAX = 64  # to check a part; after more changes it is made anew
 
 
 def size_of(names: list[str]) -> int:
@@ -60,7 +60,7 @@ class ListPart:
         """Whether a new part would be equal."""
         if self._changes == topics.changes:
             return True
-        changes = topics.since(self._changes, _CHANGES_LOOKED_AT)
+        changes = topics.since(self._changes, _CHANGES_MAX)
         if changes is None or self._changes + len(changes) != topics.changes:
             return False
         if any(self._after < name and (self.last is None or name <= self.last) for name, _ in changes):

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from engine.broker.segment.ports import Peer
 
 RESERVED_S = 10.0  # exclusive producers of the parents have this long to attach to a child before others may
-LOOK_S = 1.0  # between two checks of a waiting producer: its client may be gone
+CHECK_S = 1.0  # between two checks of a waiting producer: its client may be gone
 SETTLING_S = 6.0  # waiting producers let earlier ones come back first after a restart; clients try every 5 s
 
 Claim = tuple[int, int, int]  # segment id, term, count
@@ -147,7 +147,7 @@ class Access:
                     obstacle = self._obstacle(who) if self._waiting[0] is place else ProducerBusyError()
                     if not isinstance(obstacle, ProducerBusyError):
                         return
-                    pause = LOOK_S
+                    pause = CHECK_S
                 await asyncio.wait([self._change()], timeout=pause)
         finally:
             self._waiting.remove(place)

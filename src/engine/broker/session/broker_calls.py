@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from engine.broker.cluster.joinable import TARGET
 from engine.broker.cluster.segment_calls import pack, unpack_args
+from engine.broker.session.identity import check_broker
 from engine.errors import UnsupportedError
 from engine.wire import commands
 
@@ -14,7 +15,8 @@ if TYPE_CHECKING:
 
 
 def broker_call(connection: Connection, header: commands.BrokerCall, payload: memoryview) -> None:
-    """BROKER_CALL."""
+    """BROKER_CALL. Raises AuthorizationError, NotOwnerError: see check_broker()."""
+    check_broker(connection)
     connection.start(header.request_id, _answer(connection, header, unpack_args(payload)))
 
 

@@ -49,9 +49,9 @@ class Connection:
     Ids of producers, consumers and sessions are the client's, and unique within its connection.
     """
 
-    __slots__ = ("_handlers", "_list_turn", "_lists", "_sends", "answers", "caller", "closed", "consumers", "features",
-                 "host", "openings", "pressure", "producers", "pulse", "ready", "receipts", "registrations", "stream",
-                 "topic_lists", "trusted", "watches")  # fmt: skip
+    __slots__ = ("_handlers", "_list_turn", "_lists", "_sends", "answers", "broker", "caller", "closed", "consumers",
+                 "features", "host", "openings", "pressure", "producers", "pulse", "ready", "receipts",
+                 "registrations", "stream", "topic_lists", "trusted", "watches")  # fmt: skip
 
     def __init__(self, host: Host, stream: FrameStream, handlers: Handlers, *, trusted: bool = False) -> None:
         self.host = host
@@ -59,6 +59,7 @@ class Connection:
         self.caller = stream.peer  # a proxy names another peer later
         self.trusted = trusted  # it comes from within this process
         self.ready = False  # the handshake is done
+        self.broker: str | None = None  # the URL of the broker that the peer has proved to be, see identity.py
         self.features: frozenset[str] = frozenset()  # of both ends
         self.closed = False
         self.pressure = Backpressure(stream, host.memory.outbound, self._resumed)

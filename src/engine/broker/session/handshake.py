@@ -7,6 +7,8 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from engine.broker.pools.ports import Pause
+from engine.broker.session.identity import broker_of
+from engine.broker.settings.tokens import peer_refusal
 from engine.errors import EngineError, ProtocolError, UnsupportedError
 from engine.wire.commands import FEATURES, MAGIC, PROTOCOL_VERSION, SHORT_CIRCUIT_READS, Connect, Connected, Header
 
@@ -25,12 +27,14 @@ def shake_hands(connection: Connection, header: Header) -> None:
         connection.fail(error)
         return
     config, attempts = host.config, host.doors.attempts
-    if not connection.trusted and (refusal := attempts.refusal(config, header.token, connection.caller)):
+    refusal = None if connection.trusted else attempts.refusal(config, header.token, connection.caller, peer_refusal)
+    if refusal is not None:
         connection.hold(Pause.REFUSED)
         delay = min(refusal.delay, config.handshake_timeout / 2)
         asyncio.get_running_loop().call_later(delay, connection.fail, refusal.error)
         return
     connection.ready = True
+    connection.broker = broker_of(connection, header)
     connection.features = frozenset(header.features) & frozenset(_features(connection, header))
     if forwarded := header.forwarded:
         stream.peer = f"{forwarded!r:.100} over the proxy {stream.peer}"

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 # Changes of owners within this time are sent together; it grows by as much for every so many segments, since while a
 # wide topic is opened, each of its segments gets an owner, and each check reads the owners of all.
 _OWNERS_S = 0.01
-_OWNERS_LOOKED_AT = 64
+_OWNERS_PER_PAUSE = 64
 
 
 class DagWatchSession:
@@ -63,7 +63,7 @@ class DagWatchSession:
     def _owners_changed(self) -> None:
         """Check soon: when a broker joins or leaves, many owners change."""
         if self._looking is None and not self.closed:
-            pause = _OWNERS_S * (1 + len(self._urls) // _OWNERS_LOOKED_AT)
+            pause = _OWNERS_S * (1 + len(self._urls) // _OWNERS_PER_PAUSE)
             self._looking = asyncio.get_running_loop().call_later(pause, self._check_owners)
 
     def _check_owners(self) -> None:

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from engine.broker.session.connection import Connection
 
 _CHANGES_S = 0.01  # changes within this time are sent together; it grows by as much for every so many topics
-_TOPICS_LOOKED_AT = 1_000
+_TOPICS_PER_PAUSE = 1_000
 _AGAIN_S = 1.0  # until a change is sent for which there was no memory
 _START = ""  # before every name
 
@@ -143,7 +143,7 @@ class TopicListSession:
     def list_changed(self) -> None:
         """Send changes soon."""
         if self._timer is None and self._list is not None:
-            pause = _CHANGES_S * (1 + len(self._list.names) // _TOPICS_LOOKED_AT)
+            pause = _CHANGES_S * (1 + len(self._list.names) // _TOPICS_PER_PAUSE)
             self._retry_in(pause)
 
     def _retry_in(self, pause: float) -> None:

@@ -16,7 +16,7 @@ import logging
 from collections import OrderedDict, deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 from engine.broker.settings.tokens import Guarded, token_refusal
 from engine.errors import AuthenticationError, EngineError, TooManyRequestsError
@@ -29,6 +29,9 @@ FORGET_S = 60.0  # a source without a failure for this long starts anew
 SOURCES_MAX = 10_000  # tracked; the one whose last failure is oldest is evicted first
 PENDING_MAX = 32
 _IPV6_BITS = 64  # a subscriber has at least a /64, which is one source
+
+
+C = TypeVar("C", bound=Guarded)
 
 
 class Refusal(NamedTuple):
@@ -62,12 +65,18 @@ class Attempts:
         self._now = now
         self._sources: OrderedDict[str, _Source] = OrderedDict()  # by last failure
 
-    def refusal(self, config: Guarded, given: str | None, peer: str | None) -> Refusal | None:
+    def refusal(
+        self,
+        config: C,
+        given: str | None,
+        peer: str | None,
+        check: Callable[[C, str | None], AuthenticationError | None] = token_refusal,
+    ) -> Refusal | None:
         """Why a peer with this token, or none, is refused; None: it is not."""
         crowded = self.crowded(peer)
         if crowded is not None:
             return Refusal(crowded, 0.0)
-        error = token_refusal(config, given)
+        error = check(config, given)
         return None if error is None else Refusal(error, self.failed(peer, error, guess=given is not None))
 
     def crowded(self, peer: str | None) -> EngineError | None:

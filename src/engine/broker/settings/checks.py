@@ -64,6 +64,17 @@ def pair(value: Any, other: Any, name: str) -> str:
     return "" if good else f"the path of a PEM file, set together with {name}"
 
 
+def beside(value: Any, other: Any, name: str) -> str:
+    """None, or a path, only where another key is set."""
+    good = value is None or (isinstance(value, str) and value and other is not None)
+    return "" if good else f"the path of a PEM file, set only together with {name}"
+
+
+def other(value: Any, taken: Any) -> str:
+    """Not the same secret twice."""
+    return "" if value is None or value != taken else "another one than auth_token"
+
+
 def listed(value: Any) -> Any:
     """A list, or comma-separated text, as a tuple; anything else unchanged."""
     if isinstance(value, str):

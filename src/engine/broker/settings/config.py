@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import difflib
 import logging
 import re
 from collections.abc import Callable, Mapping
@@ -51,6 +50,7 @@ log = logging.getLogger(__name__)
 ENVIRONMENT_PREFIX = "ENGINE_"
 # Variables of that prefix for the command line, builds and benchmarks.
 _NO_SETTING = re.compile(r"ENGINE_(URL|TOKEN|TOKEN_FILE|TLS_CA|HOME|EXT|DEBUG|SANITIZE|ANNOTATE|BENCH_.*)")
+_SECRETS = ("auth_token", "cluster_token")  # each may be in a file named by `<key>_file`
 _DURABILITIES = ("fsync", "interval", "os")
 _NUMBER_MAX = 2**62  # under a name of the specification, before conversion to our unit
 _PLAIN_NUMBER = re.compile(r"-?[0-9]{1,20}(\.[0-9]{0,20})?")
@@ -114,6 +114,12 @@ class BrokerConfig:
     insecure: bool = False  # may listen on addresses reachable from other machines without a token
     admin_hosts: tuple[str, ...] = ()  # names allowed in Host headers of the admin API, besides addresses
 
+    # Between brokers that share a metadata store. Where one of the first two is set, calls of others are refused.
+    cluster_token: str | None = field(default=None, repr=False)  # None: auth_token
+    cluster_tls_ca: str | None = None  # signs the certificates of brokers; None: what the system trusts
+    cluster_tls_cert: str | None = None  # shown to other brokers; None: tls_cert
+    cluster_tls_key: str | None = None
+
     scalable_topic_enabled: bool = True
     auto_create_topics: bool = True
     segments: int = 1
@@ -138,7 +144,7 @@ class BrokerConfig:
     balance_enabled: bool = True  # an elected broker moves segments from loaded brokers to others
     balance_interval: float = 30.0  # between two rounds
     balance_guard: float = 0.2  # nothing moves while all brokers are within this part of the mean load
-    balance_cooldown: float = 300.0  # a segment stays with a new owner for so long
+    balance_cooldown: float = 600.0  # a segment stays with a new owner for so long
     balance_moves_max: int = 4  # in one round
     drain_timeout: float = 20.0  # a broker that closes hands its segments over for at most this long; 0: not at all
 
@@ -204,11 +210,16 @@ class BrokerConfig:
                 object.__setattr__(self, key, found)
         object.__setattr__(self, "admin_hosts", checks.listed(self.admin_hosts))
         for key, wanted in self._wrong().items():
-            if wanted and key == "auth_token":
-                raise InvalidConfigurationError(f"auth_token must be {wanted}, got text that is not")
+            if wanted and key in _SECRETS:
+                raise InvalidConfigurationError(f"{key} must be {wanted}, got text that is not")
             if wanted:
                 raise InvalidConfigurationError(f"{key} must be {wanted}, got {getattr(self, key)!r:.200}")
         self.auto_scale_policy()
+
+    @property
+    def token_to_brokers(self) -> str | None:
+        """The token that this broker sends to others."""
+        return self.auth_token if self.cluster_token is None else self.cluster_token
 
     def auto_scale_policy(self) -> AutoScalePolicy:
         """The auto-scaling policy. Raises InvalidConfigurationError."""
@@ -230,6 +241,10 @@ class BrokerConfig:
             "auth_token": checks.printable(self.auth_token),
             "tls_cert": checks.pair(self.tls_cert, self.tls_key, "tls_key"),
             "tls_key": checks.pair(self.tls_key, self.tls_cert, "tls_cert"),
+            "cluster_token": checks.printable(self.cluster_token) or checks.other(self.cluster_token, self.auth_token),
+            "cluster_tls_ca": checks.beside(self.cluster_tls_ca, self.tls_cert, "tls_cert"),
+            "cluster_tls_cert": checks.pair(self.cluster_tls_cert, self.cluster_tls_key, "cluster_tls_key"),
+            "cluster_tls_key": checks.pair(self.cluster_tls_key, self.cluster_tls_cert, "cluster_tls_cert"),
             "insecure": checks.boolean(self.insecure),
             "admin_hosts": checks.hosts(self.admin_hosts),
             "scalable_topic_enabled": checks.boolean(self.scalable_topic_enabled),
@@ -293,7 +308,7 @@ class BrokerConfig:
         """Defaults, then the file, then ENGINE_* of `environment`, then `overrides`; later ones win.
 
         The file is TOML, flat or under [broker], in snake case or the specification's camel case. `auth_token_file`
-        is the path of a file that holds auth_token.
+        is the path of a file that holds auth_token, `cluster_token_file` likewise.
         Raises InvalidConfigurationError naming the key, or the file when it cannot be read.
         """
         return cls(**given_values(path, environment, overrides))
@@ -304,9 +319,9 @@ def given_values(
 ) -> dict[str, Any]:
     """What BrokerConfig.load() is given, by our names: without defaults, and not checked yet. Raises as it does."""
     values: dict[str, Any] = {} if path is None else _named(read_section(Path(path), "broker"), f"key in {path}")
-    override(values, _from_environment(environment or {}), "auth_token")
-    override(values, _named(overrides, "argument"), "auth_token")
-    return read_secrets(values, "auth_token")
+    override(values, _from_environment(environment or {}), *_SECRETS)
+    override(values, _named(overrides, "argument"), *_SECRETS)
+    return read_secrets(values, *_SECRETS)
 
 
 def _from_environment(environment: Mapping[str, str]) -> dict[str, Any]:
@@ -323,6 +338,8 @@ def _from_environment(environment: Mapping[str, str]) -> dict[str, Any]:
 
 
 def _refuse_near(name: str, key: str) -> None:
+    import difflib
+
     near = [ENVIRONMENT_PREFIX + match.upper() for match in difflib.get_close_matches(key, _FIELDS, cutoff=0.8)]
     if near:
         raise InvalidConfigurationError(f"{name} in the environment is no setting; {' or '.join(near)} is")
@@ -375,7 +392,8 @@ def _parse(key: str, text: str) -> Any:
         return text  # refused by BrokerConfig, by name
 
 
-_FIELDS = {f.name: str(f.type) for f in dataclasses.fields(BrokerConfig)} | {"auth_token_file": "str | None"}
+_FIELDS = {f.name: str(f.type) for f in dataclasses.fields(BrokerConfig)}
+_FIELDS |= dict.fromkeys((f"{secret}_file" for secret in _SECRETS), "str | None")
 _SIZES = (
     "log_file_size", "retention_size", "frame_size_max", "publish_bytes_max", "read_cache_max", "reads_in_flight_max",
     "receive_buffers_max", "topic_list_heap_max", "topic_list_direct_max",

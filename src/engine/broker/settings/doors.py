@@ -5,15 +5,18 @@ from __future__ import annotations
 import asyncio
 import ipaddress
 import ssl
-from collections.abc import Callable, Collection
 from typing import Protocol
 
-from aiohttp import web
-from aiohttp.typedefs import Handler, Middleware
-
 from engine.broker.settings.attempts import PENDING_MAX, Attempts
-from engine.broker.settings.tls import Certified, tls_context
-from engine.broker.settings.tokens import Guarded, bearer_token
+from engine.broker.settings.tls import (
+    Certified,
+    ClusterCertified,
+    ask_for_certificate,
+    context_to_brokers,
+    show_certificate,
+    tls_context,
+)
+from engine.broker.settings.tokens import Guarded
 from engine.clock import Clock
 from engine.errors import InvalidConfigurationError
 
@@ -32,6 +35,7 @@ class Doors:
     def __init__(self, clock: Clock, pending_max: int = PENDING_MAX) -> None:
         self.attempts = Attempts(clock.monotonic, pending_max)
         self._contexts: list[ssl.SSLContext] = []  # of the open listeners
+        self._to_brokers: ssl.SSLContext | None = None
 
     def tls(self, config: Certified) -> ssl.SSLContext | None:
         """The TLS context of a new listener; None: plain text. Raises InvalidConfigurationError."""
@@ -40,6 +44,18 @@ class Doors:
             self._contexts.append(context)
         return context
 
+    def tls_for_all(self, config: ClusterCertified) -> ssl.SSLContext | None:
+        """As tls(), of a listener that other brokers use, too."""
+        context = self.tls(config)
+        if context is not None:
+            ask_for_certificate(context, config)
+        return context
+
+    def tls_to_brokers(self, config: ClusterCertified) -> ssl.SSLContext | None:
+        """The TLS context of connections to other brokers; None: plain text. Raises InvalidConfigurationError."""
+        self._to_brokers = context_to_brokers(config)
+        return self._to_brokers
+
     def renew(self, config: Certified) -> None:
         """Reload the certificate files, for later connections. Raises InvalidConfigurationError."""
         if config.tls_cert is None or tls_context(config) is None:  # raises before any context has half of a pair
@@ -47,20 +63,10 @@ class Doors:
         for context in self._contexts:
             context.load_cert_chain(config.tls_cert, config.tls_key)
 
-    def only_with_token(self, config: Callable[[], Guarded], open_paths: Collection[str]) -> Middleware:
-        """Refuse a request without the token, unless it is for one of `open_paths`."""
-
-        @web.middleware
-        async def check(request: web.Request, handler: Handler) -> web.StreamResponse:
-            if request.path not in open_paths:
-                token = bearer_token(request.headers.get("Authorization"))
-                refusal = self.attempts.refusal(config(), token, request.remote)
-                if refusal is not None:
-                    await asyncio.sleep(refusal.delay)
-                    raise refusal.error
-            return await handler(request)
-
-        return check
+    def renew_to_brokers(self, config: ClusterCertified) -> None:
+        """Reload what this broker shows to others. Raises InvalidConfigurationError."""
+        if self._to_brokers is not None and context_to_brokers(config) is not None:  # likewise
+            show_certificate(self._to_brokers, config)
 
 
 async def check_exposed(host: str, config: Exposed) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tomllib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -12,6 +11,8 @@ from engine.errors import InvalidConfigurationError
 
 def read_section(path: Path, name: str) -> dict[str, Any]:
     """The top-level keys and those of [name], which override. Raises InvalidConfigurationError naming the file."""
+    import tomllib
+
     try:
         with path.open("rb") as file:
             content = tomllib.load(file)

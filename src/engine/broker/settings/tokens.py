@@ -1,4 +1,4 @@
-"""The shared token: required of every network connection, if one is configured."""
+"""The shared token, required of every network connection if one is configured; and that of brokers among themselves."""
 
 from __future__ import annotations
 
@@ -17,6 +17,31 @@ class Guarded(Protocol):
     @property
     def auth_token(self) -> str | None:
         """The required token; None: none is required."""
+
+
+class Clustered(Guarded, Protocol):
+    """The configuration of a broker among others."""
+
+    @property
+    def cluster_token(self) -> str | None:
+        """The token by which brokers know each other; None: they use that of clients."""
+
+
+def is_cluster_token(config: Clustered, given: str | None) -> bool:
+    """Whether it is the token of the brokers. Takes constant time over tokens and their lengths."""
+    expected = config.cluster_token
+    return expected is not None and given is not None and hmac.compare_digest(_digest(given), _digest(expected))
+
+
+def peer_refusal(config: Clustered, given: str | None) -> AuthenticationError | None:
+    """As token_refusal(), at a port that other brokers use too. Where these have a token of their own, and clients need
+    none, a wrong one is refused as well: it may be a guess.
+    """
+    if is_cluster_token(config, given):
+        return None
+    if config.cluster_token is not None and config.auth_token is None and given is not None:
+        return AuthenticationError("the token is invalid")
+    return token_refusal(config, given)
 
 
 def token_refusal(config: Guarded, given: str | None) -> AuthenticationError | None:

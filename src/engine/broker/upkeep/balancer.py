@@ -8,6 +8,7 @@ moved by its owner, by compare-and-set, and the worst that two balancers could d
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
@@ -18,7 +19,7 @@ from engine.broker.segment.hosted import HostedSegment
 from engine.broker.settings.config import BrokerConfig
 from engine.control.policy.balance import BalanceRules, Holding, Move, givers, imbalance, plan
 from engine.errors import EngineError, NotOwnerError
-from engine.metadata import keys
+from engine.metadata import keys, unsure
 from engine.metadata.store import ABSENT, ConflictError, MetadataStore, OutcomeUnknownError
 from engine.model.names import SegmentName
 
@@ -105,7 +106,8 @@ class Balancer:
             self._led = False
             record = await self._metadata.newest.get(keys.BALANCER)
             if record is not None and record.stat.session == self._brokers.session_id:
-                await self._metadata.delete(keys.BALANCER, record.stat.version)
+                with contextlib.suppress(ConflictError):
+                    await unsure.delete(self._metadata, keys.BALANCER, record.stat.version)
 
     # -- a round -------------------------------------------------------------------------------------------------------
 

@@ -16,7 +16,8 @@ from engine.broker.cluster.membership import Membership
 from engine.broker.segment.hosted import HostedSegment
 from engine.control.policy.placement import OPEN, place, spread, traffic
 from engine.control.service import ScalableTopicService
-from engine.errors import EngineError, InvalidArgumentError
+from engine.errors import ConnectError, EngineError, InvalidArgumentError
+from engine.metadata.store import OutcomeUnknownError
 from engine.model.load import SegmentLoadStats
 from engine.model.names import SegmentName, TopicName
 
@@ -46,6 +47,7 @@ class Draining:
         self._stats = stats
         self._tasks = Supervisor("draining")
         self._rounds: asyncio.Task[None] | None = None
+        self._silent: set[str] = set()  # brokers that did not answer in the round before
         self._limit: asyncio.Timeout | None = None  # of finish(), while it runs
         self._skipped = False
 
@@ -54,8 +56,13 @@ class Draining:
 
     @property
     def left(self) -> int:
-        """The segments and leaderships that this broker still has."""
-        return len(self._members.segments) + len(self._service.led())
+        """The segments and leaderships that this broker still has, or is handing over."""
+        return self.segments + len(self._service.led())
+
+    @property
+    def segments(self) -> int:
+        """The segments that this broker has open, or is handing over."""
+        return len(self._members.segments) + self._handovers.under_way
 
     def others(self) -> list[str]:
         """The other brokers that take segments."""
@@ -79,10 +86,7 @@ class Draining:
             self._rounds = self._tasks.spawn(self._run(), "drain")
 
     async def end(self) -> None:
-        """Take segments again. Idempotent. Raises what the metadata store raises."""
-        if self._rounds is not None:
-            self._rounds.cancel()
-            self._rounds = None
+        """Take segments again, after the round under way. Idempotent. Raises what the metadata store raises."""
         if self._brokers.draining:
             await self._brokers.publish(draining=False)
             log.info("%s takes segments again", self._brokers.url)
@@ -114,7 +118,7 @@ class Draining:
             self._limit = None
 
     async def _run(self) -> None:
-        while True:
+        while self._brokers.draining:
             try:
                 await self.round()
             except EngineError as e:
@@ -124,14 +128,17 @@ class Draining:
     async def round(self) -> None:
         """Hand over what this broker has now. What fails is left to the next round."""
         names = self.targets([hosted for hosted in self._members.segments if not hosted.closed])
+        self._silent.clear()
         permits = asyncio.Semaphore(_AT_ONCE)
 
         async def one(name: SegmentName, to: str) -> None:
             async with permits:
                 try:
                     await self._handovers.hand_over(name, to)
-                except EngineError as e:
+                except (EngineError, OutcomeUnknownError) as e:
                     log.info("%s stays for now: %s", name, e)
+                    if isinstance(e, ConnectError | TimeoutError):
+                        self._silent.add(to)
 
         await asyncio.gather(*(one(name, to) for name, to in names.items()))
         for topic in self._service.led():
@@ -139,7 +146,8 @@ class Draining:
 
     def targets(self, segments: Iterable[HostedSegment]) -> dict[SegmentName, str]:
         """Where to hand these segments over to, by their load and that of the other brokers; {}: there are none."""
-        loads, others = self._members.ownership.loads(), self.others()
+        loads, known = self._members.ownership.loads(), self.others()
+        others = [url for url in known if url not in self._silent] or known
         weights = {hosted.name: self.weight_of(hosted) for hosted in segments}
         ordered = sorted(weights, key=lambda name: (-weights[name], str(name)))
         placed = spread({str(name): weights[name] for name in ordered}, {url: loads[url] for url in others})

@@ -20,7 +20,7 @@ from engine.storage.store import SegmentStore
 log = logging.getLogger(__name__)
 
 _NAMED_MAX = 3  # of the segments in an error
-_LOOKED_AT_ONCE = 256  # topics
+_CHECKED_AT_ONCE = 256  # topics
 
 
 def explains(layout: SegmentLayout | None, name: SegmentName) -> bool:
@@ -51,7 +51,7 @@ async def find_unexplained(
         unknown.difference_update(topics)
     found: list[SegmentName] = []
     for i, (topic, names) in enumerate(stores.items()):
-        if i % _LOOKED_AT_ONCE == 0:
+        if i % _CHECKED_AT_ONCE == 0:
             await asyncio.sleep(0)  # others are served
         if topic in unknown or not is_untouched(names):
             found += await _unexplained(store, resources, topic, names)

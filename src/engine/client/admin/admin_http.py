@@ -98,6 +98,12 @@ class HttpAdmin(AdminMethods):
         await self._session.close()
 
 
+def may_repeat(verb: str, error: EngineError) -> bool:
+    """Whether a request that ended with this error may be repeated elsewhere: it reads, or it was never sent."""
+    unsent = isinstance(error.__cause__, aiohttp.ClientConnectorError | aiohttp.InvalidURL)
+    return isinstance(error, ConnectError) and (verb == "GET" or unsent)
+
+
 async def _json(response: aiohttp.ClientResponse) -> Any:
     """The answer's JSON, or its text where it says that it is text; None for an empty one or one that is no JSON."""
     if response.content_type == "text/plain" and response.status == 200:

@@ -69,7 +69,15 @@ class Entering(Coroutine[Any, Any, T]):
         return self._driven.throw(*error)
 
     def close(self) -> None:
-        """End the coroutine; nothing is made."""
+        """End the coroutine; nothing is made. Raises NotAwaitedError where it was neither awaited nor entered: a
+        program that closes this means what it would have made.
+        """
+        self.drop()
+        if self._driven is None and self._making is not None:
+            self._refuse("close")
+
+    def drop(self) -> None:
+        """It will not be awaited, on purpose: Python does not warn."""
         for coroutine in (self._driven, self._making):
             if coroutine is not None:
                 coroutine.close()

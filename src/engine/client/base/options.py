@@ -33,7 +33,6 @@ from engine.model.names import check_new_name
 from engine.model.positions import Checkpoint
 from engine.model.redelivery import Backoff, DeadLetter
 from engine.wire.stream import Connector
-from engine.wire.url import check_url as check_url  # for the command line
 
 ACCESS_MODES = tuple(AccessMode)
 INITIAL_POSITIONS = ("earliest", "latest")
@@ -261,7 +260,7 @@ class ConsumerOptions:
         return RECEIVE_QUEUE_MESSAGES if self.receive_queue_size == AUTO else self.receive_queue_size
 
     @property
-    def window_told(self) -> int | None:
+    def announced_window(self) -> int | None:
         """What FLOW says at first: the broker may send whole blocks, where the number is not fixed."""
         return RECEIVE_QUEUE_MESSAGES if self.receive_queue_size == AUTO else None
 

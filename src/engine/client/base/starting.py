@@ -26,16 +26,23 @@ class Starting:
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
-        self._tasks: list[asyncio.Task[Any]] = []  # those that have not ended, and some that have
+        self._tasks: list[asyncio.Future[Any]] = []  # those that have not ended, and some that have
         self._prune_at = KEPT_MIN
+
+    def now(self) -> float:
+        """The loop's time."""
+        return self._loop.time()
 
     @property
     def here(self) -> bool:
         """Whether the caller runs on the loop."""
         return _get_running_loop() is self._loop
 
-    def call(self, begin: Callable[..., Coroutine[Any, Any, T] | None], *args: Any) -> Coroutine[Any, Any, T]:
-        """begin(*args), now, and the coroutine that it returns as a task; None where nothing is left to do.
+    def call(
+        self, begin: Callable[..., Coroutine[Any, Any, T] | asyncio.Future[T] | None], *args: Any
+    ) -> Coroutine[Any, Any, T]:
+        """begin(*args), now. It returns what is left: a coroutine, which becomes a task; a future of this object; or
+        None where nothing is.
 
         What `begin` raises is raised where the call is awaited.
         """
@@ -49,7 +56,7 @@ class Starting:
             done: asyncio.Future[Any] = self._loop.create_future()
             done.set_result(None)
             return Started(done)
-        return Started(self.keep(rest))
+        return Started(rest if isinstance(rest, asyncio.Future) else self.keep(rest))
 
     def failed(self, error: Exception) -> Coroutine[Any, Any, Any]:
         """What raises the error when it is awaited; the loop reports it where it never is."""
@@ -60,11 +67,20 @@ class Starting:
     def keep(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
         """Run it as a task, which the loop alone would hold weakly."""
         task = self._loop.create_task(work)
-        self._tasks.append(task)
+        self._keep(task)
+        return task
+
+    def future(self) -> asyncio.Future[Any]:
+        """A future that a callback ends, kept as tasks are."""
+        future: asyncio.Future[Any] = self._loop.create_future()
+        self._keep(future)
+        return future
+
+    def _keep(self, future: asyncio.Future[Any]) -> None:
+        self._tasks.append(future)
         if len(self._tasks) > self._prune_at:  # cheaper than a callback of each
             self._tasks = [kept for kept in self._tasks if not kept.done()]
             self._prune_at = 2 * len(self._tasks) + KEPT_MIN
-        return task
 
     def retrieve(self) -> None:
         """It ends: failures of what nothing awaits follow from that, and are no news."""
@@ -89,6 +105,6 @@ class Starting:
         return await call()
 
 
-def _retrieved(task: asyncio.Task[Any]) -> None:
+def _retrieved(task: asyncio.Future[Any]) -> None:
     if not task.cancelled():
         task.exception()

@@ -38,9 +38,12 @@ from engine._native.consume.bucket_marks import BucketMarks
 from engine._native.consume.entry_queue import EntryQueue
 from engine._native.format.offsets import pack
 from engine.client.base.options import ConsumerOptions
+from engine.client.base.starting import Starting
+from engine.client.consume.acknowledging import Acknowledging, Finish
 from engine.client.consume.gaps import SegmentGaps
 from engine.client.consume.progress import Buckets, Progress
 from engine.client.net.connection import ignore_outcome
+from engine.client.net.deadlines import Deadlines
 from engine.client.net.link import CONSUMER, Link
 from engine.client.net.pool import Pool
 from engine.client.topic.layout import TopicLayout
@@ -65,7 +68,7 @@ from engine.wire.commands import Header
 log = logging.getLogger(__name__)
 
 BUSY_S_MAX = 0.2  # between two attempts while another consumer is attached to the segment
-BUSY_TOLD = 10  # refusals after which the other one is perhaps not about to detach
+BUSY_WARNED = 10  # refusals after which the other one is perhaps not about to detach
 
 
 class AttachmentState(enum.Enum):
@@ -127,8 +130,8 @@ class Attachment:
     `end`: where a sealed segment ends, None before that is known. `pushed`: messages queued and not dropped again.
     `rewound`: the cursor was moved back since the attachment before. `lookups`: the session's count of lookups when the
     segment was first reported missing. `parked`: while it drains, the queue of what arrived. `window`: the messages and
-    bytes that may be sent ahead, None before credit was granted. `window_told`: the consumer's window in messages where
-    that is not fixed. `state`, `broken`: see above.
+    bytes that may be sent ahead, None before credit was granted. `announced_window`: the consumer's window in messages
+    where that is not fixed. `state`, `broken`: see above.
     """
 
     def __init__(
@@ -151,12 +154,13 @@ class Attachment:
         self.rewound = False
         self.lookups: int | None = None
         self.parked: EntryQueue | None = None
-        self.window_told = owner.options.window_told
+        self.announced_window = owner.options.announced_window
         self.window: tuple[int, int] | None = None
         self.state = AttachmentState.DELIVERING
         self.broken = False
         self.tried = asyncio.Event()  # the first attempt has ended, either way
         self.transactions: set[str] = set()  # open ones, as far as known, in which it has acknowledged
+        self.deadlines = Deadlines[Acknowledging](Acknowledging.missed)  # of ACKs under way
         self.parting: dict[str, Any] = {}  # further fields of the frame that close() sends
         self._owner = owner
         self._link: Link | None = None  # while it is open
@@ -287,7 +291,7 @@ class Attachment:
                         self._lost(e)  # another broker may be able to read on, from what is not acknowledged
                 self.tried.set()
                 busy += isinstance(error, ConsumerBusyError)
-                if busy == BUSY_TOLD:
+                if busy == BUSY_WARNED:
                     log.warning("%s gets no messages yet: %s", self._owner.options.name, error)
                 if isinstance(error, ConsumerBusyError):
                     await asyncio.sleep(min(backoff.next(), BUSY_S_MAX))
@@ -380,18 +384,33 @@ class Attachment:
         link = self._link
         if link is None:
             return None
-        ack = commands.Ack(
-            consumer_id=link.ident,
-            ack_type=ack_type,
-            position=position,
-            ranges=None if ranges is None else pack(ranges),
-            buckets=None if buckets is None else [list(pair) for pair in buckets],
-            transaction=None if scope is None else scope.id,
-            attempt=None if scope is None else scope.attempt,
-        )
-        sent = link.connection.start_request(ack)
+        sent = link.connection.start_request(_ack_of(link, ack_type, position, ranges, buckets, scope))
         sent.add_done_callback(ignore_outcome)  # the caller may be cancelled by then
         return sent
+
+    def acknowledge(
+        self, starting: Starting, finish: Finish, ack_type: str, *,
+        position: int | None = None,
+        ranges: Any = None,
+        buckets: Buckets | None = None,
+    ) -> asyncio.Future[None] | None:  # fmt: skip
+        """Send an ACK outside of transactions; the future ends when it is durable, or as `finish` says.
+
+        It is sent again after a loss. None while it is not attached.
+        """
+        link = self._link
+        if link is None:
+            return None
+        until = self._owner.pool.options.operation_timeout + starting.now()
+        fields = {"ack_type": ack_type, "position": position, "ranges": ranges, "buckets": buckets, "scope": None}
+        under_way = Acknowledging(self, link, fields, starting, finish, until)
+        self.deadlines.add(under_way, until)
+        link.connection.ask(_ack_of(link, **fields), under_way)
+        return under_way.future
+
+    def lost_with(self, link: Link, error: EngineError) -> bool:
+        """Whether what was sent over the link was lost with it, or with its connection, and not refused."""
+        return isinstance(error, ConnectError) or error.layout_stale or self._link is not link
 
     async def acknowledged(
         self,
@@ -411,19 +430,27 @@ class Attachment:
         broker answers, TimeoutError.
         """
         timeout = self._owner.pool.options.operation_timeout
-        again = {"position": position, "ranges": ranges, "buckets": buckets, "scope": scope}
+        fields = {"ack_type": ack_type, "position": position, "ranges": ranges, "buckets": buckets, "scope": scope}
         try:
             async with asyncio.timeout(timeout):
                 durable = sent is not None and await self._confirmed(sent)
-                if not durable and not await self._send_again(ack_type, again):
+                if not durable and not await self.send_again(fields):
                     return False
         except builtins.TimeoutError as e:
             if isinstance(e, EngineError):
                 raise
-            raise TimeoutError(f"{self.name}: an acknowledgement was not confirmed within {timeout:g} s") from e
+            raise self.not_confirmed() from e
         if scope is None:
             self.note(position, ranges or (), buckets or ())
         return True
+
+    def not_confirmed(self) -> TimeoutError:
+        timeout = self._owner.pool.options.operation_timeout
+        return TimeoutError(f"{self.name}: an acknowledgement was not confirmed within {timeout:g} s")
+
+    def note_fields(self, fields: dict[str, Any]) -> None:
+        """note() of what an ACK has said."""
+        self.note(fields["position"], fields["ranges"] or (), fields["buckets"] or ())
 
     def note(self, position: int | None, ranges: Any, buckets: Buckets) -> None:
         """This is durable, and acknowledged."""
@@ -435,21 +462,22 @@ class Attachment:
         if again is not None:
             self._owner.acknowledged_again(self, again)
 
-    async def _send_again(self, ack_type: str, again: dict[str, Any]) -> bool:
+    async def send_again(self, fields: dict[str, Any]) -> bool:
         """Send it over the next attachment, before credit is granted there: else the messages come again (C2, O2).
 
         False when there is no next attachment. Raises TransactionConflictError when delivery begins there before what
         this would acknowledge in a transaction.
         """
+        self._owner.pool.check_open()
         self._owed += 1
         readings = self.progress.readings
         backoff = self._owner.pool.retry_delays()
         try:
             while self._attaches:
                 await self._attached_again.wait()
-                if again["scope"] is not None and self.progress.readings != readings:
+                if fields["scope"] is not None and self.progress.readings != readings:
                     raise self.progress.conflict()
-                sent = self.start_ack(ack_type, **again)
+                sent = self.start_ack(**fields)
                 if sent is not None and await self._confirmed(sent):
                     return True
                 if self._attached_again.is_set():  # refused by the broker that still serves it: pause
@@ -467,7 +495,7 @@ class Attachment:
             await sent
             return True
         except EngineError as e:
-            if isinstance(e, ConnectError) or e.layout_stale or link is None or self._link is not link:
+            if link is None or self.lost_with(link, e):
                 self._owner.pool.check_open()
                 return False
             raise
@@ -478,7 +506,7 @@ class Attachment:
         """Grant credit for more messages and bytes."""
         link = self._link
         if link is not None and not self.broken and (messages > 0 or size > 0):
-            flow = commands.Flow(consumer_id=link.ident, messages=messages, bytes=size, window=self.window_told)
+            flow = commands.Flow(consumer_id=link.ident, messages=messages, bytes=size, window=self.announced_window)
             link.connection.stream.send(flow)
 
     def redeliver(self, ranges: commands.Ranges, backoff: list[float] | None) -> None:
@@ -516,6 +544,20 @@ class Attachment:
         link = self._end()
         if link is not None:
             await link.close_and_wait(self.parting)
+
+
+def _ack_of(
+    link: Link, ack_type: str, position: int | None, ranges: Any, buckets: Buckets | None, scope: Scope | None
+) -> commands.Ack:
+    return commands.Ack(
+        consumer_id=link.ident,
+        ack_type=ack_type,
+        position=position,
+        ranges=None if ranges is None else pack(ranges),
+        buckets=None if buckets is None else [list(pair) for pair in buckets],
+        transaction=None if scope is None else scope.id,
+        attempt=None if scope is None else scope.attempt,
+    )
 
 
 async def all_acknowledged(waits: list[Coroutine[Any, Any, bool]]) -> list[bool]:

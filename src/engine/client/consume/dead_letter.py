@@ -234,3 +234,12 @@ def origin_of(message: Message, source: str, subscription: str) -> dict[str, str
         "origin-sequence-id": str(message.sequence_id),
         "origin-publish-time": message.publish_time.astimezone(UTC).isoformat(),
     }
+
+
+def unreadable(entries: list[Entry]) -> BitMap64:
+    """Offsets of bad entries, which cannot become dead letters: there is nothing to publish."""
+    found = BitMap64()
+    for entry in entries:
+        if entry.failure is not None:
+            found.add_range(entry.first_offset, entry.first_offset + entry.count)
+    return found

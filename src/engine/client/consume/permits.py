@@ -21,9 +21,11 @@ The window is a number (`receive_queue_size`), or follows the consumer's pace (p
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 
 from engine import checks
+from engine.client.base.options import AUTO, ConsumerOptions
 from engine.client.consume.attachment import Attachment
 from engine.client.consume.pace import Pace
 from engine.limits import RECEIVE_QUEUE_MESSAGES
@@ -120,9 +122,15 @@ class Permits:
             if more > 0:
                 self._open[attachment] += more
                 room -= more
-                attachment.window_told = window if self._size is None else None
+                attachment.announced_window = window if self._size is None else None
                 attachment.grant(more, 0)
             if 2 * self._open[attachment] > part:
                 del self._low[attachment]
             elif room <= 0 and not least:
                 return
+
+
+def permits_of(options: ConsumerOptions, loop: asyncio.AbstractEventLoop) -> Permits:
+    """The credit for messages of a consumer with these options."""
+    size = options.receive_queue_size
+    return Permits(None if size == AUTO else size, loop.time)

@@ -18,17 +18,17 @@ from engine._native.consume.batch import MessageBatch
 from engine._native.consume.message import Message
 from engine._native.format.entry import Entry
 from engine._native.format.offsets import offset_set, pack, range_set, runs
-from engine.client.base.options import AUTO, ConsumerOptions, QueueOptions, check_seconds
+from engine.client.base.options import ConsumerOptions, QueueOptions, check_seconds
 from engine.client.base.positions import offsets_of
 from engine.client.consume.attachment import Attachment, all_acknowledged
-from engine.client.consume.dead_letter import DeadLetters
+from engine.client.consume.dead_letter import DeadLetters, unreadable
 from engine.client.consume.failure import Failure
-from engine.client.consume.permits import Permits
+from engine.client.consume.permits import permits_of
 from engine.client.consume.receiving import ConsumerStatistics, MemberOwner, V
 from engine.client.consume.runs import QueueRuns
 from engine.client.consume.subscribed import SubscriptionConsumer
 from engine.client.consume.unacked import Unacknowledged
-from engine.client.consume.unconfirmed import Unconfirmed
+from engine.client.consume.unconfirmed import Begun, Unconfirmed
 from engine.client.net.pool import Pool
 from engine.client.topic.layout import TopicLayout
 from engine.client.transact.scope import InTransaction, Scope, scope_of
@@ -208,7 +208,7 @@ class AsyncQueueConsumer(QueueRuns[V], SubscriptionConsumer[V]):
         if (
             redelivered
             and self._dead_letters is not None
-            and (dead := (self._dead_letters.select(redelivered) & offsets) - _unreadable(entries))
+            and (dead := (self._dead_letters.select(redelivered) & offsets) - unreadable(entries))
         ):
             offsets -= dead
             header = replace(header, skip=runs(range_set(first, last) - offsets))
@@ -313,7 +313,7 @@ class AsyncQueueConsumer(QueueRuns[V], SubscriptionConsumer[V]):
         """
         return self._starting.call(self._begin_acknowledge, x, transaction)
 
-    def _begin_acknowledge(self, x: Acknowledgeable, transaction: InTransaction | None) -> Coroutine[Any, Any, None]:
+    def _begin_acknowledge(self, x: Acknowledgeable, transaction: InTransaction | None) -> Begun:
         found = self.asked(x)
         self._check_open()
         scope = None if transaction is None else scope_of(transaction, self.pool)
@@ -355,11 +355,39 @@ class AsyncQueueConsumer(QueueRuns[V], SubscriptionConsumer[V]):
     async def _confirmed(self) -> None:
         await self._unconfirmed.flushed()
 
-    def _begin_asked(self, found: dict[int, BitMap64]) -> Coroutine[Any, Any, None]:
+    def _begin_asked(self, found: dict[int, BitMap64]) -> Begun:
         """Send it at once, unless the layout must be looked up first."""
         if not self._all_known(found):
             return self._look_and_acknowledge(found, None)
-        return self._count_acknowledged(self._send_acks(self._attached(found), None), found)
+        at_once = self._send_one_ack(found)
+        return at_once or self._count_acknowledged(self._send_acks(self._attached(found), None), found)
+
+    def _send_one_ack(self, found: dict[int, BitMap64]) -> asyncio.Future[None] | None:
+        """The usual case: one ACK says it all, and its answer ends it. None: it does not, or not now."""
+        if len(found) != 1:
+            return None
+        ((segment_id, offsets),) = found.items()
+        attachment, ranges = self.attachments.get(segment_id), runs(offsets)
+        if attachment is None or not attachment.connected or len(ranges) > RANGES_MAX:
+            return None
+        self._settle()
+        held = {segment_id: (self._lives.get(segment_id, 0), self._unacked.take(segment_id, offsets))}
+
+        def finish(durable: bool, error: Exception | None) -> None:
+            if error is not None:
+                self._give_back(held)
+                raise error
+            if not durable:
+                self._check_open()  # closed meanwhile, or the segment is done with
+            self._acknowledged += len(offsets)
+
+        try:
+            ended = attachment.acknowledge(self._starting, finish, "individual", ranges=ranges)
+            self._held_changed(len(held[segment_id][1]))
+        except BaseException:
+            self._give_back(held)
+            raise
+        return ended
 
     async def _count_acknowledged(self, acknowledging: Awaitable[None], found: dict[int, BitMap64]) -> None:
         await acknowledging
@@ -541,6 +569,8 @@ class AsyncQueueConsumer(QueueRuns[V], SubscriptionConsumer[V]):
         for segment_id, attachment in self.attachments.items():
             seen = runs(self._unacked.held(segment_id))
             attachment.parting = {"seen": pack(seen)} if len(seen) <= RANGES_MAX else {}
+            self._unacked.drop(segment_id)
+        self._held_changed()
         self._leave_permits()
         self._restart_queue()
         if self._dead_letters is not None:
@@ -552,18 +582,3 @@ def _merged(one: dict[int, BitMap64], other: dict[int, BitMap64]) -> dict[int, B
     for segment_id, offsets in other.items():
         merged[segment_id] = offsets | merged[segment_id] if segment_id in merged else offsets
     return merged
-
-
-def permits_of(options: ConsumerOptions, loop: asyncio.AbstractEventLoop) -> Permits:
-    """The credit for messages of a consumer with these options."""
-    size = options.receive_queue_size
-    return Permits(None if size == AUTO else size, loop.time)
-
-
-def _unreadable(entries: list[Entry]) -> BitMap64:
-    """Offsets of bad entries, which cannot become dead letters: there is nothing to publish."""
-    found = BitMap64()
-    for entry in entries:
-        if entry.failure is not None:
-            found.add_range(entry.first_offset, entry.first_offset + entry.count)
-    return found

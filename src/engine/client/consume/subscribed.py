@@ -13,7 +13,7 @@ from engine.client.consume.receiving import V
 from engine.client.net.pool import Pool, persist
 from engine.client.topic.session import TopicSession
 from engine.errors import InvalidArgumentError, NotFoundError, UnsupportedError
-from engine.model.admin_parameters import milliseconds
+from engine.model.checks import milliseconds
 from engine.model.names import TopicName
 from engine.wire import commands
 from engine.wire.commands import SUBSCRIPTION_CONTROL

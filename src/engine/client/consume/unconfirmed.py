@@ -16,19 +16,18 @@ from engine.client.base.starting import Starting
 UNDER_WAY_MAX = 8
 
 A = TypeVar("A")
+Begun = Coroutine[Any, Any, None] | asyncio.Future[None]
 
 
 class Unconfirmed(Generic[A]):
     """Loop thread only. `begin` sends what is asked, and returns what is left to do; `merge` makes one of two."""
 
-    def __init__(
-        self, starting: Starting, begin: Callable[[A], Coroutine[Any, Any, None]], merge: Callable[[A, A], A]
-    ) -> None:
+    def __init__(self, starting: Starting, begin: Callable[[A], Begun], merge: Callable[[A, A], A]) -> None:
         self._starting = starting
         self._begin = begin
         self._merge = merge
         self._next: list[A] = []  # none or one
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks: set[asyncio.Future[None]] = set()
         self._error: Exception | None = None
 
     def __bool__(self) -> bool:
@@ -43,14 +42,15 @@ class Unconfirmed(Generic[A]):
 
     def _send(self, asked: A) -> None:
         try:
-            task = self._starting.keep(self._begin(asked))
+            begun = self._begin(asked)
+            task = begun if isinstance(begun, asyncio.Future) else self._starting.keep(begun)
         except Exception as e:
             self._error = self._error or e
         else:
             self._tasks.add(task)
             task.add_done_callback(self._ended)
 
-    def _ended(self, task: asyncio.Task[None]) -> None:
+    def _ended(self, task: asyncio.Future[None]) -> None:
         self._tasks.discard(task)
         if not task.cancelled() and isinstance(error := task.exception(), Exception):
             self._error = self._error or error

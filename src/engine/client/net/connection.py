@@ -50,6 +50,22 @@ _ADDRESSEE: dict[type[Header], Callable[[Any], int]] = {
 _ANSWERS = frozenset(kind for kind in HEADERS.values() if "request_id" in kind.__struct_fields__)
 
 
+class Waiter(Protocol):
+    """What stands for a future where a request's answer is received: its methods are called in that step."""
+
+    def done(self) -> bool:
+        """Whether an answer is of no use any more."""
+
+    def set_result(self, answer: Any, /) -> None:
+        """The answer."""
+
+    def set_exception(self, error: Any, /) -> None:
+        """The broker's error, or ConnectError."""
+
+    def exception(self) -> Any:
+        """Called when the connection is lost, so that a future that nothing awaits is not logged."""
+
+
 class Attached(Protocol):
     """A session on a connection. All methods run on the loop and must neither block nor raise."""
 
@@ -80,7 +96,7 @@ class Connection:
         self._loop = asyncio.get_running_loop()
         self.ended: asyncio.Future[None] = self._loop.create_future()  # done when it is lost
         self._handshake: asyncio.Future[commands.Connected] = self._loop.create_future()
-        self._requests: dict[int, tuple[Answerable[Any], asyncio.Future[Any]]] = {}
+        self._requests: dict[int, tuple[Answerable[Any], Waiter]] = {}
         self._fault: ProtocolError | None = None  # why this end has dropped the connection
         self._deadlines = Deadlines[int](self._missed)  # of requests that have one
         self._attached: dict[int, Attached] = {}
@@ -173,6 +189,16 @@ class Connection:
         """
         return self._start_request(request, payload, timeout_s)[1]
 
+    def ask(self, request: Answerable[Any], waiter: Waiter) -> None:
+        """Send a request; `waiter` gets its answer, the broker's error, or ConnectError."""
+        if self.lost is not None:
+            waiter.set_exception(self.lost)
+            return
+        request_id = self.next_id()
+        request = replace(request, request_id=request_id)
+        self._requests[request_id] = request, waiter
+        self.stream.send(request)
+
     def _start_request(
         self, request: Answerable[Answer], payload: Payload, timeout_s: float | None
     ) -> tuple[int, asyncio.Future[Answer]]:
@@ -241,7 +267,7 @@ class Connection:
         if (attached := self._attached.get(ident)) is not None:
             attached.frame_received(header, payload)
 
-    def _answered(self, header: Header, answer: Any, request_id: int, future: asyncio.Future[Any] | None) -> None:
+    def _answered(self, header: Header, answer: Any, request_id: int, future: Waiter | None) -> None:
         self._requests.pop(request_id, None)
         self._deadlines.discard(request_id)
         if future is None or future.done():

@@ -146,8 +146,8 @@ class AsyncTopicView:
         if any(view.active and (place := asked.get(i)) and place.sealed for i, view in layout.segments.items()):
             await self._session.refresh()  # it has children that are not known yet
             layout, asked = await self._ask_all()
-        told = [view for i, view in layout.segments.items() if i in asked]
-        found = {view.segment_id: self._known_or(view, asked[view.segment_id]) for view in told}
+        wanted = [view for i, view in layout.segments.items() if i in asked]
+        found = {view.segment_id: self._known_or(view, asked[view.segment_id]) for view in wanted}
         self._settled = {i: s for i, s in found.items() if s.settled}
         snapshot = TopicSegments(self._topic, layout.epoch, layout.created_ms, layout.key_hash, found)
         if self._known is None or snapshot != self._known:
@@ -199,7 +199,7 @@ class AsyncTopicView:
         pool, layout = self._session.pool, self._session.layout
         asked: dict[int, asyncio.Future[commands.Place]] = {}
         for view in views:
-            url = layout.url_of(view.segment_id) or pool.url
+            url = layout.url_of(view.segment_id) or pool.home.url
             if pool.is_connected(url):
                 connection = await pool.get(url)
                 asked[view.segment_id] = connection.start_request(commands.SegmentOffset(topic=view.name, at="latest"))

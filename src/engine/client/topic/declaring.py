@@ -52,7 +52,7 @@ async def _ask(
     request = commands.TopicSchema(topic=str(session.topic), schema=declared, producer=producer)
 
     async def once() -> tuple[TopicSchema, ...]:
-        answer = await (await pool.get()).request(request, timeout)
+        answer = await pool.ask_any(request)
         return tuple(TopicSchema.of(asdict(version), checked=False) for version in answer.versions)
 
     versions = await persist(pool, once, timeout, f"declaring the schema of {session.topic}")

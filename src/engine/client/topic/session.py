@@ -8,6 +8,7 @@ epoch only the addresses are taken.
 from __future__ import annotations
 
 import asyncio
+import builtins
 from collections.abc import Awaitable, Callable
 from typing import Any, TypeVar
 
@@ -92,7 +93,7 @@ class TopicSession:
         timeout = self.pool.options.operation_timeout
 
         async def once() -> TopicLayout:
-            await self._lookup(None, create, timeout)
+            await self.pool.anywhere(lambda timeout_s: self._lookup(None, create, timeout_s))
             return self.layout
 
         return await persist(self.pool, once, timeout, f"looking up {self.topic}")
@@ -106,7 +107,7 @@ class TopicSession:
         link = Link(self.pool, LOOKUP, self)
         await link.open(url, request_of, timeout)
         self._drop_session()
-        self._link, self._url = link, url or self.pool.url
+        self._link, self._url = link, url or link.connection.url
         self.lookups += 1
         self._wake()
         if self._closed:
@@ -165,11 +166,12 @@ class TopicSession:
                 url, others = self._next_broker(tried)
                 limit = self.pool.options.operation_timeout
                 try:
-                    await self._lookup(url, False, min(limit, LOOKUP_S_MAX) if others else limit)
+                    async with asyncio.timeout(LOOKUP_S_MAX if others else None):
+                        await self._lookup(url, False, limit)
                 except NotFoundError as e:
                     self._fail(e)
                     return
-                except EngineError:
+                except (EngineError, builtins.TimeoutError):
                     await asyncio.sleep(backoff.next())
         finally:
             self._reopening = False
@@ -177,7 +179,8 @@ class TopicSession:
     def _next_broker(self, tried: set[str | None]) -> tuple[str, bool]:
         """The URL of a broker that was not tried yet, connected ones first; and whether others are known."""
         layout = self.layout
-        urls = (self.pool.url, layout.controller_url, *(v.url for v in layout.segments.values()))
+        home = self.pool.home
+        urls = (home.url, *home.addresses, layout.controller_url, *(v.url for v in layout.segments.values()))
         known = [url for url in dict.fromkeys(urls) if url is not None]
         if tried.issuperset(known):
             tried.clear()

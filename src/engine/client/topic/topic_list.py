@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Self, TypedDict, overload
 
 from engine.client.base.options import check_timeout
@@ -99,7 +100,7 @@ async def list_topics(pool: Pool, query: TopicQuery) -> list[str]:
 
     async def page() -> commands.TopicNames:
         request = commands.GetTopicsOfNamespace(**query.fields(), after=found[-1] if found else None)
-        return await (await pool.get()).request(request, timeout)
+        return await pool.ask_any(request)
 
     more = True
     while more:
@@ -130,13 +131,14 @@ class TopicListSession:
 
     async def open(self) -> None:
         """Fetch the list and follow it. Raises ConnectError, TimeoutError, InvalidArgumentError."""
-        timeout = self._pool.options.operation_timeout
-        await persist(self._pool, self._watch, timeout, f"watching the topics of {self.query.namespace}")
+        pool = self._pool
+        once = partial(pool.anywhere, partial(self._watch, None))
+        await persist(pool, once, pool.options.operation_timeout, f"watching the topics of {self.query.namespace}")
         self._opened = True
 
-    async def _watch(self, url: str | None = None) -> None:
+    async def _watch(self, url: str | None, timeout_s: float) -> None:
         link = Link(self._pool, TOPIC_LIST, self)
-        await link.open(url, self._request, self._pool.options.operation_timeout)
+        await link.open(url, self._request, timeout_s)
         self._link = link
         if self._closed:
             self._drop_session()
@@ -191,14 +193,18 @@ class TopicListSession:
             self._pool.tasks.spawn(self._reopen(), name=f"topics of {self.query.namespace}")
 
     async def _reopen(self) -> None:
-        """Any broker can serve the list: try the client's URL, and those of connected brokers."""
+        """Any broker can serve the list: try the one in use, and connected ones."""
         backoff = self._pool.retry_delays()
         turn = 0
         try:
             while self._link is None and not (self._closed or self._pool.closed):
                 urls = [None, *self._pool.connected_urls()]
+                url = urls[turn % len(urls)]
                 try:
-                    await self._watch(urls[turn % len(urls)])
+                    if url is None:
+                        await self._pool.anywhere(partial(self._watch, None))
+                    else:
+                        await self._watch(url, self._pool.options.operation_timeout)
                 except EngineError:
                     await asyncio.sleep(backoff.next())
                 turn += 1

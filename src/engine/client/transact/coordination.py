@@ -1,14 +1,12 @@
 """Requests to the coordinator of transactions, which is any broker: all of them use the same records.
 
-They go to the broker at the client's URL. When it does not answer, or cannot reach the metadata store, the next request
-goes to another broker that the client is connected to, and those after it, too, as long as that one answers.
+They go to the broker that the client uses for what any broker can answer. When it does not answer, or cannot reach the
+metadata store, the next request goes to another broker, and those after it, too, as long as that one answers.
 """
 
 from __future__ import annotations
 
 import asyncio
-import builtins
-import logging
 from collections.abc import Sequence
 from typing import NamedTuple, TypeVar
 
@@ -28,13 +26,9 @@ from engine.model.transactions import TransactionState, accepted_numbers
 from engine.wire import commands
 from engine.wire.commands import Request
 
-log = logging.getLogger(__name__)
-
 Answer = asyncio.Future[commands.Ended]
 
 _Answered = TypeVar("_Answered")
-
-_SHARE = 3  # of the operation timeout: the longest wait for one broker where there are others
 
 _ACTIONS = {TransactionState.COMMITTED: "commit", TransactionState.ABORTED: "abort"}
 
@@ -181,41 +175,18 @@ def _forgotten(ident: str, error: TransactionNotFoundError) -> UnknownOutcomeErr
 
 
 async def _ask(pool: Pool, request: Request[_Answered]) -> _Answered:
-    """One request to the present coordinator. When it fails, another broker becomes it, if there is one.
+    """One request to the broker in use. When it fails, another one is, if there is one.
 
     A request that has timed out may still take effect: end() looks at the state before it repeats it.
     """
-    if not pool.is_connected(pool.coordinator):
-        pool.coordinator = pool.url
-    url, timeout_s = pool.coordinator, pool.options.operation_timeout
-    try:
-        if _others(pool, url):
-            timeout_s /= _SHARE
-            connection = await _connected(pool, url, timeout_s)
-        else:
-            connection = await pool.get(url)
+
+    async def ask(timeout_s: float) -> _Answered:
+        connection = await pool.get()
         if "transactions" not in connection.features:
             raise UnsupportedError(f"the broker at {connection.url} lacks the feature transactions")
         return await connection.request(request, timeout_s)
-    except (ConnectError, TimeoutError, UnknownOutcomeError) as e:
-        others = _others(pool, url)
-        if others and pool.coordinator == url:  # else another request has chosen
-            pool.coordinator = pool.options.rng.choice(others)
-            log.info("requests about transactions go to %s: %s", pool.coordinator, e)
-        raise
 
-
-async def _connected(pool: Pool, url: str, timeout_s: float) -> Connection:
-    try:
-        async with asyncio.timeout(timeout_s):
-            return await pool.get(url)
-    except builtins.TimeoutError as e:
-        raise e if isinstance(e, EngineError) else ConnectError(f"no connection to {url} within {timeout_s:g} s") from e
-
-
-def _others(pool: Pool, url: str) -> list[str]:
-    """The brokers that the client is connected to, without the one at `url`."""
-    return [one for one in pool.connected_brokers() if one not in (url, pool.broker_at(url))]
+    return await pool.anywhere(ask)
 
 
 def _standing(ident: str, found: commands.Standing) -> Standing:

@@ -23,7 +23,7 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Any, Self
+from typing import Any, Literal, Self
 
 from engine.aio.backoff import RetryDelay
 from engine.aio.bag import Bag
@@ -55,13 +55,21 @@ from engine.errors import (
 from engine.limits import TRANSACTION_TIMEOUT_S_MAX, TRANSACTION_TIMEOUT_S_MIN
 from engine.model.checks import check_number
 from engine.model.names import check_name
-from engine.model.transactions import MARK_BITS, TransactionState, accepted_numbers, attempt_number, parse_id
+from engine.model.transactions import (
+    MARK_BITS,
+    TransactionState,
+    accepted_numbers,
+    attempt_number,
+    parse_id,
+)
 
 log = logging.getLogger(__name__)
 
 GOODBYE_S_MAX = 2.0  # a closing client waits this long for its open transactions to be aborted
-LOOK_S_FIRST = 0.05  # between two requests for the state of a transaction that is ended elsewhere
-LOOK_S_MAX = 2.0
+POLL_S_FIRST = 0.05  # between two requests for the state of a transaction that is ended elsewhere
+POLL_S_MAX = 2.0
+
+TransactionStateName = Literal["OPEN", "COMMITTED", "ABORTED"]
 
 
 class AsyncTransaction(InTransaction):
@@ -117,9 +125,9 @@ class AsyncTransaction(InTransaction):
         return self.scope.attempt
 
     @property
-    def state(self) -> str:
+    def state(self) -> TransactionStateName:
         """ "OPEN", "COMMITTED" or "ABORTED", as far as this client knows, without a request."""
-        return str(self._state)
+        return self._state.value
 
     # -- ending it -------------------------------------------------------------------------------------------
 
@@ -313,7 +321,7 @@ class AsyncTransaction(InTransaction):
             self._pool.tasks.spawn(self._poll(), name=f"poll transaction {self.id}")
 
     async def _poll(self) -> None:
-        delays = RetryDelay(self._pool.options.rng, initial=LOOK_S_FIRST, maximum=LOOK_S_MAX)
+        delays = RetryDelay(self._pool.options.rng, initial=POLL_S_FIRST, maximum=POLL_S_MAX)
         while not self._over:
             try:
                 standing = await state_of(self._pool, self.id)
@@ -400,7 +408,7 @@ class Transactions:
             raise
         if not standing.state.final:
             self._open.add(made)
-            self._deadlines.add(made, asyncio.get_running_loop().time() + self._left_s(standing) + LOOK_S_FIRST)
+            self._deadlines.add(made, asyncio.get_running_loop().time() + self._left_s(standing) + POLL_S_FIRST)
         return made
 
     def _left_s(self, standing: Standing) -> float:

@@ -125,6 +125,20 @@ class ScalableTopicResources:
             start = found[-1][0] + "\0"
             await asyncio.sleep(0)  # let the loop serve other work
 
+    async def list_namespaces(self) -> list[str]:
+        """Every "tenant/namespace" with a topic or a record that says something, sorted. One look-up for each."""
+        found: set[tuple[str, str]] = set()
+        start = ""
+        while first := await self.metadata.list_index(INDEX_TOPICS, start, keys.LAST, 1):
+            topic = topic_of_key(first[0][1].key)
+            found.add((topic.tenant, topic.namespace))
+            start = keys.prefix_end(f"{keys.encode(topic.tenant)}/{keys.encode(topic.namespace)}/")
+            await asyncio.sleep(0)  # let the loop serve other work
+        for record in await self.metadata.list(keys.NAMESPACES, keys.prefix_end(keys.NAMESPACES)):
+            if _namespace(record).values:
+                found.add(keys.namespace_of(record.key))
+        return sorted("/".join(name) for name in found)
+
     async def leaving(self, tenant: str, namespace: str) -> set[TopicName]:
         """The topics of a namespace that are being deleted."""
         prefix = f"{keys.encode(tenant)}/{keys.encode(namespace)}/"

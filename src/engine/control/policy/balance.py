@@ -2,7 +2,8 @@
 
 The rules, and what each prevents:
 
-* Guard: nothing moves while every broker is within `guard` of the mean. [moves that follow the noise of rates]
+* Guard: nothing moves between two brokers that are both within `guard` of the mean. [moves that follow the noise of
+  rates; moves that a third broker is the reason for]
 * A segment goes from a broker above the mean to one below it, and only if it is at most three quarters of the gap
   between them: the gap at least halves. [a segment that makes its new broker the overloaded one, and comes back; a hot
   segment, larger than the gap, stays, and the others leave]
@@ -84,6 +85,8 @@ def _next(loads: Mapping[str, float], holdings: Mapping[str, Sequence[Holding]],
     targets = sorted((url for url, load in loads.items() if load < mean), key=lambda url: (loads[url], url))
     for source in sources:
         for target in targets:
+            if loads[source] - mean <= guard * mean and mean - loads[target] <= guard * mean:
+                continue
             gap = loads[source] - loads[target]
             fitting = [h for h in holdings.get(source, ()) if 0 < h.load <= _GAP_PART_MAX * gap]
             if fitting:

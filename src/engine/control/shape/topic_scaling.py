@@ -263,8 +263,8 @@ class TopicScaling:
         reasons = {held.reason for held in decision.held}
         self._counts.suppressed_max_segments += ScaleReason.MAX_SEGMENTS in reasons
         self._counts.suppressed_max_depth += ScaleReason.MAX_DEPTH in reasons
-        told = in_json(decision, now_ms)
-        self.status = replace(self.status, policy=policy, decision=told, loads=loads)
+        described = in_json(decision, now_ms)
+        self.status = replace(self.status, policy=policy, decision=described, loads=loads)
 
     def _look_again(self, decision: Decision, policy: AutoScalePolicy, now_ms: int) -> None:
         """When a cooldown ends, and after the topic's interval where that is shorter than the broker's."""

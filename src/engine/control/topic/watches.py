@@ -34,7 +34,7 @@ LeaderSeen = Callable[[str, LeaderRecord | None], None]
 class _Watched:
     """One topic with listeners: its newest facts, and its watches."""
 
-    __slots__ = ("leader_url", "leader_version", "listeners", "record", "told", "topic", "version")
+    __slots__ = ("announced", "leader_url", "leader_version", "listeners", "record", "topic", "version")
 
     def __init__(self, topic: TopicName, leader_url: str) -> None:
         self.topic = topic
@@ -43,7 +43,7 @@ class _Watched:
         self.leader_url = leader_url
         self.leader_version = -1
         self.listeners: dict[_Watch, None] = {}
-        self.told: TopicView | None = None
+        self.announced: TopicView | None = None
 
     def view(self) -> TopicView | None:
         if self.record is None:
@@ -197,7 +197,7 @@ class TopicWatches:
         gone = record is None or record.layout.deleting or _born_again(before, record)
         watched.record = None if gone else record
         if gone and before is not None:
-            watched.told = None
+            watched.announced = None
             for watch in list(watched.listeners):
                 watch.notify(None)
         else:
@@ -217,14 +217,16 @@ class TopicWatches:
             self._notify(watched)
 
     def _notify(self, watched: _Watched) -> None:
-        view, told = watched.view(), watched.told
+        view, announced = watched.view(), watched.announced
         if view is None:
             return
-        watched.told = view
+        watched.announced = view
         same = (
-            told is not None and told.layout.epoch == view.layout.epoch and told.controller_url == view.controller_url
+            announced is not None
+            and announced.layout.epoch == view.layout.epoch
+            and announced.controller_url == view.controller_url
         )
-        if told is not None and not same:
+        if announced is not None and not same:
             for watch in list(watched.listeners):
                 watch.notify(view)
 

@@ -20,8 +20,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Sequence
 from functools import partial
-
-from typing_extensions import Buffer
+from typing import TYPE_CHECKING
 
 from engine.aio.workers import Work, run
 from engine.storage.commit.failures import job_error
@@ -34,6 +33,9 @@ from engine.storage.file.logfile import LogFile, SyncFailed, zeros_ahead
 from engine.storage.file.owners import Lease
 from engine.storage.file.recovery import verify_tail
 from engine.storage.file.writer import WriteJob, write_job
+
+if TYPE_CHECKING:
+    from typing_extensions import Buffer
 
 _log = logging.getLogger("engine.storage")
 

@@ -23,15 +23,16 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Iterable
-from typing import NamedTuple
-
-from typing_extensions import Buffer
+from typing import TYPE_CHECKING, NamedTuple
 
 from engine._native.serve import log
 from engine.errors import EngineError
 from engine.limits import KIB, LOG_FILE_MESSAGES_MAX, MIB
 from engine.storage.file.logfile import LogFile
 from engine.storage.file.tail import pinned
+
+if TYPE_CHECKING:
+    from typing_extensions import Buffer
 
 COPY_MAX = 16 * KIB  # smaller appends are copied together, so that they do not pin the chunk they were received in
 PINNED_MAX = 8  # appends that are less than this fraction of their chunk are copied as well: it bounds pinned memory

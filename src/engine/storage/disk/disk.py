@@ -11,12 +11,13 @@ import errno
 import fcntl
 import os
 from collections.abc import Sequence
-from typing import Protocol
-
-from typing_extensions import Buffer
+from typing import TYPE_CHECKING, Protocol
 
 from engine.aio.files import read_cached
 from engine.errors import DataDirectoryBusyError
+
+if TYPE_CHECKING:
+    from typing_extensions import Buffer
 
 IOV_MAX = 1024
 

@@ -5,11 +5,13 @@ from __future__ import annotations
 import errno
 import posixpath
 from collections.abc import Sequence
-
-from typing_extensions import Buffer
+from typing import TYPE_CHECKING
 
 from engine.aio.locks import Lock
 from engine.errors import DataDirectoryBusyError
+
+if TYPE_CHECKING:
+    from typing_extensions import Buffer
 
 
 class _Bytes:

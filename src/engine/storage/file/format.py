@@ -28,14 +28,16 @@ from __future__ import annotations
 import enum
 import struct
 from dataclasses import dataclass
-
-from typing_extensions import Buffer
+from typing import TYPE_CHECKING
 
 from engine._native.format.crc32c import crc32c
 from engine.errors import CorruptionError, UnsupportedError
 from engine.model.identity import Identity
 from engine.storage.disk.config import MODES
 from engine.storage.file.index import MARK_SIZE, Index
+
+if TYPE_CHECKING:
+    from typing_extensions import Buffer
 
 # On disk: do not change.
 VERSION = 2

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections import deque
-
-from typing_extensions import Buffer
+from typing import TYPE_CHECKING
 
 from engine._native.serve import log
 from engine.limits import KIB
 from engine.storage.file.logfile import Block, LogFile
+
+if TYPE_CHECKING:
+    from typing_extensions import Buffer
 
 JOIN_MAX = 64 * KIB  # pieces below this size are joined with their neighbours into one block
 SHRINK = 64

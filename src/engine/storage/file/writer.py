@@ -5,13 +5,14 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Sequence
-from typing import Protocol
-
-from typing_extensions import Buffer
+from typing import TYPE_CHECKING, Protocol
 
 from engine._native.jobs.filejob import ZEROS_MAX, FileJob
 from engine.storage.disk.disk import File, OsFile
 from engine.storage.file.logfile import SyncFailed, sync
+
+if TYPE_CHECKING:
+    from typing_extensions import Buffer
 
 _ZEROS = memoryview(bytes(ZEROS_MAX))
 

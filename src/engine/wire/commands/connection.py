@@ -14,7 +14,7 @@ class Connect(Header, frozen=True, kw_only=True):
     """The first frame of a connection -> CONNECTED. Anything else before that is a ProtocolError.
 
     To a proxy, `target`: the service URL of the broker that is meant; None: any. From a proxy, `forwarded`: the address
-    of its client, for logs.
+    of its client, for logs. From a broker, `broker`: its own service URL.
     """
 
     command = Command.CONNECT
@@ -25,6 +25,7 @@ class Connect(Header, frozen=True, kw_only=True):
     token: str | None = None
     target: str | None = None
     forwarded: str | None = None
+    broker: str | None = None
 
 
 class Connected(Header, frozen=True, kw_only=True):

@@ -1,0 +1,51 @@
+"""`Administration`: the admin service, made when it is first asked for.
+
+The table of operations takes long to load, and many programs that embed a broker ask nothing of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, TypeVar
+
+if TYPE_CHECKING:
+    from engine.broker.admin.service import AdminService
+    from engine.model.admin_requests import Operation
+    from engine.model.names import TopicName
+
+R = TypeVar("R")
+
+
+class Administration:
+    """An AdminBackend. `leading`: the LeaderCalls of other brokers."""
+
+    def __init__(self, make: Callable[[], AdminService]) -> None:
+        self._make = make
+        self._made: AdminService | None = None
+        self.leading = _Leading(self)
+
+    @property
+    def service(self) -> AdminService:
+        if self._made is None:
+            self._made = self._make()
+        return self._made
+
+    async def call(self, operation: Operation[R], arguments: Mapping[str, Any]) -> R:
+        """See AdminService."""
+        return await self.service.call(operation, arguments)
+
+    async def prune_segment(self, topic: str | TopicName, segment_id: int) -> bool:
+        """See AdminService."""
+        return await self.service.prune_segment(topic, segment_id)
+
+    async def close(self) -> None:
+        """The broker closes what it consists of."""
+
+
+class _Leading:
+    def __init__(self, administration: Administration) -> None:
+        self._administration = administration
+
+    async def call(self, method: str, topic: TopicName, arguments: Mapping[str, Any]) -> Any:
+        """See LeaderAdmin."""
+        return await self._administration.service.leading.call(method, topic, arguments)

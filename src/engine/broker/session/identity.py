@@ -1,0 +1,51 @@
+"""Which peers are brokers: calls between brokers are for them alone, where the brokers have an identity.
+
+A broker names itself in the handshake by its service URL. What it has to prove by that is configured: that it knows the
+cluster's token (`cluster_token`), that its certificate, signed by the brokers' authority (`cluster_tls_ca`), is that of
+the host in this URL; or both. A call is answered if, besides, a broker of that URL is registered in the metadata store:
+a certificate of the same authority alone makes no broker of a client.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from engine.broker.settings.tls import is_named
+from engine.broker.settings.tokens import is_cluster_token
+from engine.errors import AuthorizationError, InvalidArgumentError, NotOwnerError
+from engine.wire.commands import Connect
+from engine.wire.url import parse_url
+
+if TYPE_CHECKING:
+    from engine.broker.session.connection import Connection
+
+
+def broker_of(connection: Connection, hello: Connect) -> str | None:
+    """The URL of the broker that the peer has proved to be, by what is configured; None: it has not, or is none."""
+    config, url = connection.host.config, hello.broker
+    if url is None or hello.forwarded is not None:
+        return None
+    if config.cluster_token is not None and not is_cluster_token(config, hello.token):
+        return None
+    if config.cluster_tls_ca is not None:
+        try:
+            host, _ = parse_url(url)
+        except InvalidArgumentError:
+            return None
+        if not is_named(host, connection.stream.peer_names):
+            return None
+    return url
+
+
+def check_broker(connection: Connection) -> None:
+    """Raise AuthorizationError unless the peer is a broker, where brokers have an identity; NotOwnerError, with which
+    the call is repeated, where it is not known here yet. A peer within this process or of its user needs none.
+    """
+    config, url = connection.host.config, connection.broker
+    if connection.trusted or (config.cluster_token is None and config.cluster_tls_ca is None):
+        return
+    if url is None:
+        proofs = [name for name in ("cluster_token", "cluster_tls_ca") if getattr(config, name) is not None]
+        raise AuthorizationError(f"the caller must be a broker, by {' and '.join(proofs)} of the configuration")
+    if url not in connection.host.members.brokers.live:
+        raise NotOwnerError(f"{url:.200} is not among the live brokers that are known here; try again")

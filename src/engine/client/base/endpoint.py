@@ -1,0 +1,86 @@
+"""`Endpoint`: which service a client connects to, and how: from its arguments, its URL, the environment."""
+
+from __future__ import annotations
+
+import os
+import ssl
+from collections.abc import Mapping
+from pathlib import Path
+from typing import NamedTuple
+
+from engine.errors import InvalidArgumentError
+from engine.wire.url import DEFAULT_PORT, format_url
+from engine.wire.url import ServiceUrl as ServiceUrl  # for the command line, too
+from engine.wire.url import parse_url as parse_url
+
+DEFAULT_URL = format_url("127.0.0.1", DEFAULT_PORT)
+
+
+class Endpoint(NamedTuple):
+    """`addresses`: of brokers; any of them will do. `tls`: None for brokers without TLS."""
+
+    url: str  # without its token
+    addresses: tuple[str, ...]
+    token: str | None
+    tls: ssl.SSLContext | None
+
+    @classmethod
+    def of(
+        cls,
+        url: str | None,
+        token: str | None,
+        tls: ssl.SSLContext | None,
+        environment: Mapping[str, str] | None = None,
+    ) -> Endpoint:
+        """Of a client's arguments, which override what the URL says.
+
+        `url` None: ENGINE_URL of the environment, and where neither it nor an argument says more, ENGINE_TOKEN_FILE,
+        ENGINE_TOKEN and ENGINE_TLS_CA, as on the command line; without ENGINE_URL, the broker on this machine. Those
+        belong to that URL, so with any other one the environment is not read. Raises InvalidArgumentError.
+        """
+        if tls is not None and not isinstance(tls, ssl.SSLContext):
+            raise InvalidArgumentError(f"tls must be an ssl.SSLContext, got {type(tls).__name__}")
+        ca = None
+        if url is None:
+            environment = os.environ if environment is None else environment
+            url = environment.get("ENGINE_URL") or DEFAULT_URL
+            parsed = ServiceUrl.parse(url)
+            token = token or parsed.token or _token_of(environment)
+            ca = environment.get("ENGINE_TLS_CA") or None
+        else:
+            parsed = ServiceUrl.parse(url)
+            token = parsed.token if token is None else token
+        return cls(parsed.text, parsed.addresses, token, _context(parsed, tls, ca))
+
+
+def _token_of(environment: Mapping[str, str]) -> str | None:
+    path = environment.get("ENGINE_TOKEN_FILE")
+    if not path:
+        return environment.get("ENGINE_TOKEN") or None
+    try:
+        return Path(path).read_text().strip()
+    except (OSError, UnicodeDecodeError) as e:
+        why = e.strerror if isinstance(e, OSError) else "it is not text"
+        raise InvalidArgumentError(
+            f"ENGINE_TOKEN_FILE must be the path of a file with a token, got {path}: {why}"
+        ) from e
+
+
+def _context(url: ServiceUrl, given: ssl.SSLContext | None, ca: str | None) -> ssl.SSLContext | None:
+    """The TLS context. `ca`: of the environment, where the URL names none."""
+    if given is not None or not (url.tls or ca):
+        return given
+    ca = url.ca or ca
+    try:
+        context = ssl.create_default_context(cafile=ca)
+    except OSError as e:  # an SSLError is one
+        raise InvalidArgumentError(f"ca must be a PEM file of certificates, got {ca}: {e.strerror or e}") from e
+    if url.cert is not None:
+        try:
+            context.load_cert_chain(url.cert, url.key, password="")  # it would ask the terminal for one
+        except OSError as e:
+            files = url.cert if url.key is None else f"{url.cert} and {url.key}"
+            raise InvalidArgumentError(
+                f"cert and key must be PEM files that match, got {files}: {e.strerror or e}"
+            ) from e
+    return context
