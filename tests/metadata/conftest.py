@@ -42,7 +42,7 @@ def opened(request: pytest.FixtureRequest) -> Opened:
     return lambda path, clock: SqliteMetadataStore.open(path, clock=clock, native=native)
 
 
-REMOTE = ("unix over native", "unix over memory", "tcp over memory", "memory over sqlite")
+REMOTE = ("unix over memory", "tcp over memory", "memory over sqlite")
 
 
 @pytest.fixture(params=["memory", "sqlite", "native", *REMOTE])

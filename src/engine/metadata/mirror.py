@@ -17,7 +17,12 @@ watch of this process has reported.
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from engine.metadata.store import Event, Record, Stat
+
+if TYPE_CHECKING:
+    from engine.metadata.remote import RemoteMetadataStore
 
 KEPT_MAX = 50_000  # keys; above it, all are forgotten
 _NEVER = 1 << 62  # larger than every version
@@ -118,3 +123,17 @@ class Mirror:
         self._position = self._heard = 0
         for key in self._reading:
             self._outdate(key, _NEVER)
+
+
+class MirrorReads:
+    """Reads from what this process knows: of records by key. The others go to the service."""
+
+    def __init__(self, store: RemoteMetadataStore) -> None:
+        self._store = store
+        self.list = store.list
+        self.list_keys = store.list_keys
+        self.list_index = store.list_index
+
+    async def get(self, key: str) -> Record | None:
+        self._store.check_open()
+        return self._store.known.get(key) or await self._store.read_kept(key)

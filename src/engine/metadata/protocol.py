@@ -291,7 +291,9 @@ class Events(_Message, tag=11, frozen=True):
 
 
 class Watching(_Message, tag=15, frozen=True):
-    """A watch has begun. `resumed`: behind the version that the client named; otherwise with a snapshot."""
+    """A watch has begun. `resumed`: behind the version that the client named; otherwise with a snapshot, or that is not
+    known.
+    """
 
     watch: int
     resumed: bool

@@ -23,7 +23,7 @@ from engine.clock import Clock
 from engine.errors import AlreadyClosedError, EngineError, InvalidArgumentError, ProtocolError, TimeoutError
 from engine.metadata import protocol
 from engine.metadata.batch import check_version, check_writes, checked_append, checked_put
-from engine.metadata.mirror import Mirror
+from engine.metadata.mirror import Mirror, MirrorReads
 from engine.metadata.protocol import (
     Answer,
     Appended,
@@ -56,6 +56,7 @@ from engine.metadata.protocol import Keys as ListedKeys
 from engine.metadata.protocol import List as ListRecords
 from engine.metadata.protocol import Outcomes as AllOutcomes
 from engine.metadata.remote_link import Link, dial
+from engine.metadata.remote_session import RemoteSession
 from engine.metadata.remote_watch import RemoteWatch
 from engine.metadata.store import (
     ANY,
@@ -103,42 +104,6 @@ class _Call:
         self.begun = False  # whether it was ever sent
         self.sent = 0.0  # when it was sent last, by the monotonic clock
         self.parts: _list[Any] = []  # of an answer that takes several frames
-
-
-class RemoteSession:
-    """A session at the service. `deadline`: counted from before the request that last prolonged it was sent."""
-
-    def __init__(self, store: RemoteMetadataStore, ident: int, timeout: float, deadline: float) -> None:
-        self.id = ident
-        self.timeout = timeout
-        self.deadline = deadline
-        self._store = store
-        self._over = False
-
-    async def refresh(self) -> None:
-        if self._over:
-            raise AlreadyClosedError(f"the metadata session {self.id} has ended")
-        sent = await self._store.refresh_session(self)
-        self.deadline = max(self.deadline, sent + self.timeout)
-
-    async def close(self) -> None:
-        if not self._over:
-            self._over = True
-            await self._store.end_session(self)
-
-
-class MirrorReads:
-    """Reads from what this process knows: of records by key. The others go to the service."""
-
-    def __init__(self, store: RemoteMetadataStore) -> None:
-        self._store = store
-        self.list = store.list
-        self.list_keys = store.list_keys
-        self.list_index = store.list_index
-
-    async def get(self, key: str) -> Record | None:
-        self._store.check_open()
-        return self._store.known.get(key) or await self._store.read_kept(key)
 
 
 class RemoteMetadataStore:
@@ -561,6 +526,8 @@ class RemoteMetadataStore:
     async def end_session(self, session: RemoteSession) -> None:
         """End a session. Where the service cannot be reached, it expires there."""
         self._sessions.pop(session, None)
+        if self._closed:
+            return  # close() has ended it
         await self._ask(EndSession(self._next_id(), session.id), Opened)
 
     # -- the end ---------------------------------------------------------------------------------------------------

@@ -135,6 +135,7 @@ class RemoteWatch:
         while not self._queue and not self._closed:
             self._waiter = asyncio.get_running_loop().create_future()
             await self._waiter
+            await asyncio.sleep(0)  # the writer goes first: its caller waits for the answer
         if self._error is not None and not self._queue:
             error, self._error = self._error, None
             raise error

@@ -99,10 +99,6 @@ class Session(Protocol):
 class Watch(Protocol):
     """A running watch."""
 
-    @property
-    def resumed(self) -> bool:
-        """Whether it goes on behind the version that it was given; otherwise it starts with a snapshot."""
-
     def __aiter__(self) -> AsyncIterator[Event]:
         """The events. The iteration ends when the watch or the store is closed."""
 
