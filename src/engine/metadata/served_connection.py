@@ -381,10 +381,14 @@ class ServedConnection:
         ident = request.watch
         if ident in self._watches:
             raise ProtocolError(f"the watch {ident} is running")
-        if isinstance(request, Watch):
-            watch = self._store.watch(request.prefix, request.from_version)
-        else:
-            watch = self._store.watch_index(request.index, request.start, request.end)
+        try:
+            if isinstance(request, Watch):
+                watch = self._store.watch(request.prefix, request.from_version)
+            else:
+                watch = self._store.watch_index(request.index, request.start, request.end)
+        except EngineError as e:
+            self._answer(WatchFailed(ident, *protocol.refusal_of(e)))
+            return
         self._watches[ident] = watch
         self._answer(Watching(ident, isinstance(watch, TableWatch) and watch.resumed))
         self._spawn(self._reports, self._report(ident, watch))
