@@ -106,11 +106,15 @@ async def test_the_writes_of_a_connection_before_the_last_one_are_waited_for_too
     writing = asyncio.ensure_future(client.put("/a", b"v"))
     await until(lambda: store.waiting == 1)
     for _ in range(3):
+        (last,) = served.service._clients.values()
         served.cut()
-        await until(lambda: len(served.streams) > 0)  # it has connected again, and waits for its welcome
+        await until(lambda last=last: last not in served.service._clients.values())  # type: ignore[misc]
+        await until(lambda: served.service._clients)  # it has connected again, and waits for its welcome
     with pytest.raises(OutcomeUnknownError):
         await writing
     reading = asyncio.ensure_future(client.get("/a"))
+    await asyncio.wait([reading], timeout=0.1)
+    assert not reading.done(), "it would not show the write"
     store.gate.set()
     record = await reading
     assert record is not None
