@@ -42,11 +42,12 @@ MAY_IMPORT: dict[str, set[str]] = {
     "client": {"_native", "model", "wire", "aio", *LEAVES},
     "broker": BELOW_BROKER,
     "proxy": BELOW_BROKER | {"broker"},
+    "processes": BELOW_BROKER | {"broker", "proxy"},
     "sync": {"client", "aio", "errors", "lazy"},
     "embedded": BELOW_BROKER | {"broker", "client", "sync"},
     "testing": BELOW_BROKER | {"broker", "proxy", "client", "sync", "embedded"},
     "pytest_plugin": {"testing", "embedded"},
-    "cli": {"broker", "proxy", "client", "sync", "embedded", "model", "errors"},
+    "cli": {"broker", "proxy", "processes", "client", "sync", "embedded", "aio", "model", "errors"},
     "__init__": BELOW_BROKER | {"broker", "client", "sync", "embedded"},
     "__main__": {"cli"},
 }
@@ -89,6 +90,7 @@ DOORS: dict[str, set[str]] = {
         "metadata/lockfile.py",
         "aio/forked.py",
         "wire/unix.py",
+        "processes/life.py",
     },
     "random": {"client/client.py", "storage/store.py"},
     "uuid": set(),
@@ -98,8 +100,8 @@ DOORS: dict[str, set[str]] = {
     "sqlite3": {"metadata/image.py"},
     "shutil": set(),
     "tempfile": set(),
-    "signal": {"aio/signals.py"},
-    "subprocess": set(),
+    "signal": {"aio/signals.py", "processes/life.py"},
+    "subprocess": {"processes/spawn.py"},
 }
 TYPES = {("os", "PathLike")}  # names that are only words for a type
 FREE_OF_DOORS = {"cli", "testing"}  # the outermost rooms: they hand the world in
