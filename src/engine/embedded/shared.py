@@ -27,9 +27,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from engine.aio.portal import Portal
+from engine.aio.shielded import shielded
 from engine.broker.cluster.joinable import TARGET, Joinable
 from engine.broker.cluster.peers import Peer, dial
-from engine.broker.server import METADATA_FILE, Broker
+from engine.broker.opening import METADATA_FILE
+from engine.broker.server import Broker
 from engine.broker.settings.config import BrokerConfig
 from engine.embedded.doors import Doors, OpenDoors
 from engine.embedded.terms import Terms
@@ -179,7 +181,7 @@ class SharedEngine:
                     raise self._failure
                 if self._found is None:
                     self._found = asyncio.get_running_loop().create_future()
-                await asyncio.shield(self._found)
+                await shielded(self._found)
         return self.broker
 
     @contextlib.asynccontextmanager

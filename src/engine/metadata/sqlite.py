@@ -28,6 +28,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from engine.aio.histogram import Histogram, HistogramStatistics
+from engine.aio.shielded import shielded
 from engine.aio.workers import ThreadWorkers, run
 from engine.clock import Clock
 from engine.errors import StorageError
@@ -39,7 +40,7 @@ from engine.metadata.library import SqliteConnection, find_library
 from engine.metadata.local import LocalStore
 from engine.metadata.lockfile import LockFile
 from engine.metadata.mark import Mark
-from engine.metadata.table import Table
+from engine.metadata.table import Table, is_served
 from engine.metadata.watches import WatchHub
 
 T = TypeVar("T")
@@ -118,31 +119,35 @@ class SqliteMetadataStore(LocalStore):
         clock: Clock,
         native: Callable[[SqliteConnection, Mark | None], StepCommits] | None = None,
         lock: LockFile | None = None,
+        served: bool = False,
     ) -> SqliteMetadataStore:
         """Open or create the file at `path`; beside it are `-wal`, while it is open, and `.lock`.
 
         The store starts the thread that owns the file. `native`: makes the StepCommits where SQLite can be used without
         Python's interpreter lock; elsewhere that thread commits. `lock`: its lock file, where the caller has taken it.
+        `served`: leave the sessions of an earlier service's clients to this one's service, which ends them in time;
+        otherwise they end now.
+
         Raises DataDirectoryBusyError, UnsupportedError (a newer format), CorruptionError, DiskFullError, StorageError.
         """
         owner = ThreadWorkers(1, "engine-metadata")
         opening = run(owner, partial(_open_image, Path(path), native is not None, lock))
         try:
-            image, table, connection = await asyncio.shield(opening)
+            image, table, connection = await shielded(opening)
         except BaseException:
             _discard(opening, owner)
             raise
         commits = ImageCommits(image, owner) if native is None or connection is None else native(connection, image.mark)
         store = cls(image, table, clock, owner, commits)
         try:
-            await store._end_leftover_sessions()
+            await store._end_leftover_sessions(served=served)
         except BaseException:
-            await asyncio.shield(store.close())
+            await shielded(asyncio.ensure_future(store.close()))
             raise
         return store
 
-    async def _end_leftover_sessions(self) -> None:
-        leftover = list(self._table.sessions)
+    async def _end_leftover_sessions(self, *, served: bool) -> None:
+        leftover = [session for session in self._table.sessions if not (served and is_served(session))]
         for session in leftover:
             await self._write(lambda batch, session=session: batch.end_session(session))  # type: ignore[misc]
 
@@ -252,7 +257,7 @@ class SqliteMetadataStore(LocalStore):
         if self._closing is None:
             self._closed = True
             self._closing = asyncio.get_running_loop().create_task(self._close())
-        await asyncio.shield(self._closing)
+        await shielded(self._closing)
 
     async def _close(self) -> None:
         sessions = [self.end_session(session) for session in list(self._sessions)]

@@ -13,6 +13,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import TypeVar
 
 from engine.aio.backoff import RetryDelay
+from engine.aio.shielded import shielded
 from engine.aio.tasks import Supervisor
 from engine.client.base.memory import ClientMemory
 from engine.client.base.options import ClientOptions
@@ -81,7 +82,7 @@ class Pool:
         if connection is not None and connection.lost is None:
             return connection
         self.check_open()
-        return await asyncio.shield(self._begin(url or self._anywhere()))
+        return await shielded(self._begin(url or self._anywhere()))
 
     def _anywhere(self) -> str:
         """The only URL where a broker may be; _ANY where there are several."""
@@ -150,6 +151,11 @@ class Pool:
             self._loop = loop
         elif self._loop is not loop:
             raise AlreadyClosedError("the client was used in another event loop; make one client for each event loop")
+
+    @property
+    def loop(self) -> asyncio.AbstractEventLoop | None:
+        """In which it was first used."""
+        return self._loop
 
     @property
     def loop_ended(self) -> bool:
