@@ -1,21 +1,33 @@
-"""The metadata store on SQLite: single puts, puts that share a commit, opening; beside raw commits of the same run."""
+"""The metadata store on SQLite: single puts, puts that share a commit, opening; beside raw commits of the same run.
+
+And the same puts from another process, over the Unix socket of the process that has the store.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
 import json
+import random
+import re
 import sqlite3
+import sys
 import time
+from functools import partial
+from pathlib import Path
 
+from processes import Child
 from support import directory, median, median_ratio, run, sized
 
 from engine import clock as clocks  # asv takes a class with a method time_ms for a benchmark
 from engine.metadata import keys
+from engine.metadata.remote import RemoteMetadataStore
 from engine.metadata.sqlite import SqliteMetadataStore
+from engine.metadata.store import MetadataStore
 from engine.model.layout import SegmentLayout
 from engine.model.names import TopicName
 from engine.storage.disk.metadata_commits import NativeCommits
+from engine.wire.connector import SocketConnector
 
 PUTS = sized(500, 5)
 CONCURRENT = 100
@@ -106,6 +118,58 @@ class Put:
 
     track_single_us.unit = track_concurrent_us.unit = "us"  # type: ignore[attr-defined]
     track_single_ratio_to_commit.unit = track_concurrent_ratio_to_commit.unit = "ratio"  # type: ignore[attr-defined]
+
+
+SERVER = str(Path(__file__).with_name("served_metadata.py"))
+AT_ONCE = 64
+
+
+async def put_seconds(store: MetadataStore, at_once: int) -> float:
+    """Seconds for one put, of so many at a time."""
+    rounds = PUTS if at_once == 1 else BURSTS
+    started = time.perf_counter()
+    for turn in range(rounds):
+        await asyncio.gather(*(store.put(key(turn * at_once + i), RECORD) for i in range(at_once)))
+    return (time.perf_counter() - started) / rounds / at_once
+
+
+async def local_seconds(path: str, at_once: int) -> float:
+    store = await open_store(path)
+    try:
+        return await put_seconds(store, at_once)
+    finally:
+        await store.close()
+
+
+async def remote_seconds(url: str, at_once: int) -> float:
+    store = await RemoteMetadataStore.connect(SocketConnector(), url, clock=clocks.SystemClock(), rng=random.Random(1))
+    try:
+        return await put_seconds(store, at_once)
+    finally:
+        await store.close()
+
+
+def local(at_once: int) -> float:
+    with directory() as path:
+        return run(local_seconds(path, at_once))
+
+
+def remote(at_once: int) -> float:
+    """With the store in a process of its own."""
+    with directory() as path, Child([sys.executable, SERVER, path], re.compile(r"serving (\S+)")) as child:
+        return run(remote_seconds(child.said, at_once))
+
+
+class RemotePut:
+    """A put over the Unix socket, over a put by the process that has the store."""
+
+    unit = "ratio"
+
+    def track_single_ratio_to_local(self) -> float:
+        return median_ratio(partial(remote, 1), partial(local, 1))
+
+    def track_64_at_once_ratio_to_local(self) -> float:
+        return median_ratio(partial(remote, AT_ONCE), partial(local, AT_ONCE))
 
 
 class Open:

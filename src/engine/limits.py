@@ -63,6 +63,7 @@ READ_CACHE_MAX = 64 * MIB
 READS_IN_FLIGHT_MAX = 256 * MIB
 RECEIVE_BUFFERS_MAX = 256 * MIB
 SCARCE_BLOCK_SIZE = 64 * KIB  # sent to one consumer at a time while the broker's buffers are full
+BODY_SIZE_MAX = 8 * MIB  # of one request of the admin API
 BODIES_MAX = 64 * MIB  # all request bodies of the admin API together
 CONNECTIONS_MAX = 10_000
 HTTP_CONNECTIONS_MAX = 1_000  # of the admin API
@@ -142,7 +143,7 @@ TRANSACTION_RETENTION_S = 60.0  # after its end
 TRANSACTION_NAMED_RETENTION_S = 7 * 24 * 3600.0  # of a committed one, which a replayed job may request by its name
 
 # Metadata.
-METADATA_VALUE_SIZE_MAX = 8 * MIB
+METADATA_VALUE_SIZE_MAX = 1 * MIB  # larger images are cut into pieces (storage/cursor/pieces.py)
 METADATA_KEY_SIZE_MAX = 8 * KIB
 METADATA_CHANGES_MAX = 16_384  # remembered for watches that resume
 METADATA_COMMIT_WRITES_MAX = 4_096
@@ -160,6 +161,9 @@ def check() -> None:
         "a commit holds the largest entry": LOG_COMMIT_BYTES_MAX >= ENTRY_SIZE_MAX,
         "a layout with its owners' addresses fits a frame's header": FRAME_HEADER_SIZE_MAX
         >= LAYOUT_SIZE_MAX + SEGMENTS_PER_TOPIC_MAX * NAME_SIZE_MAX,
+        "a layout fits a record": LAYOUT_SIZE_MAX <= METADATA_VALUE_SIZE_MAX,
+        "a topic's schemas fit a record": 2 * SCHEMA_VERSIONS_MAX * SCHEMA_SIZE_MAX <= METADATA_VALUE_SIZE_MAX,
+        "a record fits a frame several times": FRAME_SIZE_MAX >= 8 * METADATA_VALUE_SIZE_MAX,
         "a schema's parts fit it": max(SCHEMA_FIELDS_MAX, SCHEMA_BRANCHES_MAX, SCHEMA_NAMES_MAX) <= SCHEMA_TYPES_MAX,
         "a definition can be compared with itself": SCHEMA_STEPS_MAX >= 4 * SCHEMA_TYPES_MAX,
         "a topic's schemas fit a frame's header": 2 * SCHEMA_VERSIONS_MAX * SCHEMA_SIZE_MAX <= FRAME_HEADER_SIZE_MAX,

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from prometheus_client.parser import text_string_to_metric_families
 
 from engine.aio.histogram import Histogram
-from engine.broker.metrics.exposition import Family, counter, exposition, gauge, histogram
+from engine.broker.metrics.exposition import Family, JoinedPages, counter, exposition, gauge, histogram
 
 TEXTS = st.text(st.characters(exclude_categories=["Cs", "Cc", "Zl", "Zp"]) | st.sampled_from('\\"\n'), max_size=20)
 
@@ -47,3 +47,25 @@ def test_a_family_without_samples_is_announced_all_the_same():
 @pytest.mark.parametrize(("value", "written"), [(math.inf, "+Inf"), (-math.inf, "-Inf"), (math.nan, "NaN")])
 def test_what_is_no_number_is_written_as_the_format_has_it(value, written):
     assert exposition([Family("x", "gauge", "x", [({}, value)])]).splitlines()[-1] == f"x {written}"
+
+
+def test_pages_of_several_processes_are_one_page():
+    lag = Histogram([0.1, 1.0])
+    lag.observe(0.5)
+    pages = [
+        exposition([gauge("a", "First", index), histogram("lag", "Late", lag.statistics())], {"process": str(index)})
+        for index in range(2)
+    ]
+    pages.append(exposition([gauge("b", "Second", [({"process": "0"}, 7)])]))
+    joined = JoinedPages()
+    for line in "".join(pages).splitlines():
+        joined.add(line)
+    found = {family.name: family.samples for family in text_string_to_metric_families(joined.text())}
+    assert [(sample.labels, sample.value) for sample in found["engine_a"]] == [
+        ({"process": "0"}, 0),
+        ({"process": "1"}, 1),
+    ]
+    counts = [(s.labels["process"], s.value) for s in found["engine_lag"] if s.name == "engine_lag_count"]
+    assert counts == [("0", 1), ("1", 1)]
+    assert found["engine_b"][0].value == 7
+    assert joined.text().count("# TYPE") == joined.text().count("# HELP") == 3

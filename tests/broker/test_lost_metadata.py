@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from engine.broker.server import METADATA_FILE, Broker
+from engine.broker.opening import METADATA_FILE
+from engine.broker.server import Broker
 from engine.broker.settings.config import BrokerConfig
 from engine.broker.upkeep.orphans import Orphans
 from engine.broker.upkeep.unexplained import explains, find_unexplained

@@ -19,6 +19,15 @@ NAMES = ("b1", "b2", "b3")
 Body = Callable[[SimCluster], Coroutine[Any, Any, None]]
 
 
+@pytest.fixture(params=["shared", "served"], autouse=True)
+def store(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The brokers have the store in their process, or reach it over the network."""
+    monkeypatch.setitem(OPTIONS, request.param, True)
+
+
+OPTIONS: dict[str, bool] = {}
+
+
 def run(body: Body, seed: int = 1) -> None:
     """A cluster of three with a topic of six segments."""
 
@@ -30,7 +39,7 @@ def run(body: Body, seed: int = 1) -> None:
         assert not cluster.loop.problems
         assert not cluster.stuck
 
-    simulate(seed, scenario, shared=True)
+    simulate(seed, scenario, **OPTIONS)
 
 
 async def names_of(cluster: SimCluster) -> list[SegmentName]:

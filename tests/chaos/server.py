@@ -1,4 +1,4 @@
-"""A real `engine serve` process on a data directory, to be killed, stopped and started again on the same port."""
+"""A real `engine serve` on a data directory, to be killed, stopped and started again on the same port."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ import socket
 import sys
 from pathlib import Path
 from typing import ClassVar
+
+from tests.kit.children import children_of
 
 START_S_MAX = 30.0
 
@@ -24,8 +26,10 @@ class Server:
 
     running: ClassVar[set[Server]] = set()  # ended behind a test that failed
 
-    def __init__(self, data: Path) -> None:
+    def __init__(self, data: Path, *options: str) -> None:
+        """`options`: further ones of the command."""
         self.data = data
+        self._options = options
         self.log = data.with_name("server.log")
         self.port = free_port()
         self.url = f"engine://127.0.0.1:{self.port}"
@@ -38,6 +42,7 @@ class Server:
             self._process = await asyncio.create_subprocess_exec(
                 *(sys.executable, "-m", "engine", "serve", "--data", str(self.data), "--log-level", "warning"),
                 *("--listen", f"127.0.0.1:{self.port}", "--admin", f"127.0.0.1:{self._admin_port}"),
+                *self._options,
                 stderr=log,
             )
         self.running.add(self)
@@ -57,6 +62,16 @@ class Server:
     async def kill(self) -> None:
         """kill -9."""
         await self._end(signal.SIGKILL)
+
+    @property
+    def pid(self) -> int:
+        """The process id of the server, or of the parent of its processes."""
+        assert self._process is not None
+        return self._process.pid
+
+    def children(self) -> dict[int, int]:
+        """The process ids of the server's other processes, by index."""
+        return children_of(self.pid)
 
     async def close(self) -> None:
         """SIGTERM; it has to end in order."""

@@ -28,10 +28,10 @@ async def chaos(data: Path, seed: int, kills: int, *, queue: bool) -> History:
     history, server = History(loop.time, commits.heard), Server(data)
     await server.start()
     client = AsyncClient(server.url)
-    writers = [_writer(history, client, f"w{i}", rng) for i in range(2)]
-    maker, reader = _maker(history, server, rng, queue=queue), _reader(history, server, rng)
-    working = [asyncio.create_task(writer.run(100_000)) for writer in writers]
-    working += [asyncio.create_task(actor.run()) for actor in (maker, reader)]
+    writers = [writer(history, client, f"w{i}", rng) for i in range(2)]
+    transformer, follower = maker(history, server, rng, queue=queue), reader(history, server, rng)
+    working = [asyncio.create_task(one.run(100_000)) for one in writers]
+    working += [asyncio.create_task(actor.run()) for actor in (transformer, follower)]
     for _ in range(kills):
         await commits.more(rng.randint(4, 10))
         await asyncio.sleep(rng.uniform(0.0, 0.1))
@@ -39,35 +39,38 @@ async def chaos(data: Path, seed: int, kills: int, *, queue: bool) -> History:
         await server.kill()
         await server.start()
     await commits.until(COMMITTED_MIN + 1)
-    for actor in (*writers, maker, reader):
+    for actor in (*writers, transformer, follower):
         actor.stop()
     await asyncio.wait_for(asyncio.gather(*working), ENDING_S_MAX)
     await ended(history, client)
     await read_all(history, client, ORDERS, 1, IDLE_S)
-    await asyncio.gather(maker.drain(), reader.drain())
+    await asyncio.gather(transformer.drain(), follower.drain())
     await _read_everything(history, server, client)
     await server.close()
     return history
 
 
-def _writer(history: History, client: AsyncClient, name: str, rng: random.Random) -> Transactor:
-    writer = Transactor(history, client, name, (ORDERS,), random.Random(rng.random()))
-    writer.timeouts_s, writer.pause_s_max = TIMEOUTS_S, 0.05
-    return writer
+def writer(history: History, client: AsyncClient, name: str, rng: random.Random) -> Transactor:
+    """Of transactions."""
+    made = Transactor(history, client, name, (ORDERS,), random.Random(rng.random()))
+    made.timeouts_s, made.pause_s_max = TIMEOUTS_S, 0.05
+    return made
 
 
-def _maker(history: History, server: Server, rng: random.Random, *, queue: bool) -> Transformer:
+def maker(history: History, server: Server, rng: random.Random, *, queue: bool) -> Transformer:
+    """Of every order one copy."""
     connect, own = (lambda: AsyncClient(server.url)), random.Random(rng.random())
-    maker = Transformer(history, connect, "maker", (ORDERS, COPIES), "making", own, queue=queue)
-    maker.timeout_s, maker.life_s_max, maker.idle_s, maker.batch_max = max(TIMEOUTS_S), 2.0, IDLE_S, 40
-    return maker
+    made = Transformer(history, connect, "maker", (ORDERS, COPIES), "making", own, queue=queue)
+    made.timeout_s, made.life_s_max, made.idle_s, made.batch_max = max(TIMEOUTS_S), 2.0, IDLE_S, 40
+    return made
 
 
-def _reader(history: History, server: Server, rng: random.Random) -> Reader:
+def reader(history: History, server: Server, rng: random.Random) -> Reader:
+    """Of orders."""
     connect, own = (lambda: AsyncClient(server.url)), random.Random(rng.random())
-    reader = StreamReader(history, connect, "reader", ORDERS, "sub-stream", own)
-    reader.life_s_max, reader.idle_s = 2.0, IDLE_S
-    return reader
+    made = StreamReader(history, connect, "reader", ORDERS, "sub-stream", own)
+    made.life_s_max, made.idle_s = 2.0, IDLE_S
+    return made
 
 
 async def ended(history: History, client: AsyncClient) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 import engine as product
-from engine.broker.server import METADATA_FILE
+from engine.broker.opening import METADATA_FILE
 
 GOLDEN = Path(__file__).resolve().parent.parent / "golden" / "directories" / "0.1.0-killed.tar.xz"
 TRANSACTED = {"transacted", "transacted-too"}

@@ -14,16 +14,27 @@ import pytest
 from engine.control.transactions.coordinator import TransactionCoordinator
 from engine.control.transactions.headers import TransactionView
 from engine.errors import (
+    CorruptionError,
     EngineError,
     InvalidArgumentError,
     TransactionConflictError,
     TransactionNotFoundError,
     UnknownOutcomeError,
 )
+from engine.limits import METADATA_VALUE_SIZE_MAX
 from engine.metadata.memory import MemoryMetadataStore
-from engine.metadata.store import ConflictError, OutcomeUnknownError
+from engine.metadata.store import ConflictError, OutcomeUnknownError, Record
 from engine.model.names import SegmentName
-from engine.model.transactions import BEGUN_MAX, OperationKind, TransactionOperation, TransactionState
+from engine.model.transactions import (
+    ACCEPTED_LISTED_MAX,
+    ATTEMPTS_MAX,
+    BEGUN_MAX,
+    OperationKind,
+    TransactionHeader,
+    TransactionOperation,
+    TransactionState,
+    operation_counts,
+)
 from engine.testing.clock import FakeClock
 
 COMMITTED, ABORTED = TransactionState.COMMITTED, TransactionState.ABORTED
@@ -243,6 +254,56 @@ async def test_an_unknown_outcome_of_what_was_prepared_is_resolved(
         assert ended is not None
         assert ended.view == await world.one.get(begun.number)
         assert len(ended.operations) == len(await world.one.operations(begun.number)) == 1
+
+
+async def test_record_and_header_of_one_write_may_bear_one_version(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As in a store whose transactions have one revision: both where the outcome was known, and where it was not."""
+    put_with_sequence, listed = world.store.put_with_sequence, world.store.list
+    versions: dict[str, int] = {}
+
+    def equal(record: Record) -> Record:
+        stat = msgspec.structs.replace(record.stat, version=versions.get(record.key, record.stat.version))
+        return Record(record.key, record.value, stat)
+
+    for lost in (False, True):
+
+        async def together(put: Any, appended: Any, *, lost: bool = lost) -> Any:
+            stat, record = await put_with_sequence(put, appended)
+            versions[record.key] = stat.version
+            if lost:
+                raise OutcomeUnknownError("lost")
+            return stat, equal(record)
+
+        async def list_equal(*arguments: Any) -> list[Record]:
+            return [equal(record) for record in await listed(*arguments)]
+
+        monkeypatch.setattr(world.store, "put_with_sequence", together)
+        monkeypatch.setattr(world.store, "list", list_equal)
+        begun = await world.one.begin(60)
+        ended = await world.one.commit_behind(begun.number, None, 7, Last(WRITE))
+        assert ended is not None
+        (recorded,) = ended.operations
+        assert recorded.version == ended.view.version
+        assert operation_counts(ended.view.header, ended.view.version, recorded.facts.attempt, recorded.version)
+
+
+@pytest.mark.parametrize("count", [1, ACCEPTED_LISTED_MAX, ACCEPTED_LISTED_MAX + 1, ATTEMPTS_MAX])
+def test_a_header_fits_a_record_however_many_attempts_it_accepts(count: int) -> None:
+    accepted = tuple(sorted((1 << 64) - 1 - i for i in range(count)))
+    header = TransactionHeader(COMMITTED, 1, 1, 2, None, accepted, 1 << 62)
+    value = header.to_json()
+    assert len(value) < METADATA_VALUE_SIZE_MAX
+    assert isinstance(msgspec.json.decode(value)["accepted"], list) == (count <= ACCEPTED_LISTED_MAX)
+    assert TransactionHeader._parse(value) == header
+
+
+def test_a_header_whose_packed_attempts_are_damaged_is_refused() -> None:
+    value = TransactionHeader(COMMITTED, 1, 1, 2, None, tuple(range(ACCEPTED_LISTED_MAX + 1))).to_json()
+    for damaged in (value.replace(b"0000", b"000", 1), value.replace(b"0000", b"00 0", 1)):
+        with pytest.raises(CorruptionError):
+            TransactionHeader.from_json(damaged)
 
 
 async def test_of_many_that_end_it_at_once_one_decides(world: World) -> None:

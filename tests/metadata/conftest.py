@@ -11,6 +11,7 @@ from engine.metadata.memory import MemoryMetadataStore
 from engine.metadata.sqlite import SqliteMetadataStore
 from engine.metadata.store import MetadataStore
 from engine.storage.disk.metadata_commits import NativeCommits
+from tests.metadata.served import Served
 
 
 class HandClock:
@@ -41,13 +42,23 @@ def opened(request: pytest.FixtureRequest) -> Opened:
     return lambda path, clock: SqliteMetadataStore.open(path, clock=clock, native=native)
 
 
-@pytest.fixture(params=["memory", "sqlite", "native"])
+REMOTE = ("unix over memory", "tcp over memory", "memory over sqlite")
+
+
+@pytest.fixture(params=["memory", "sqlite", "native", *REMOTE])
 async def store(request: pytest.FixtureRequest, tmp_path: Path, clock: HandClock) -> AsyncIterator[MetadataStore]:
-    made: MetadataStore
-    if request.param == "memory":
-        made = MemoryMetadataStore(clock)
-    else:
-        native = NativeCommits if request.param == "native" else None
-        made = await SqliteMetadataStore.open(tmp_path / "metadata.db", clock=clock, native=native)
-    yield made
-    await made.close()
+    transport, _, kind = request.param.rpartition(" over ")
+    made = await _open(kind, tmp_path, clock)
+    if not transport:
+        yield made
+        await made.close()
+        return
+    async with Served(made, transport, tmp_path) as served:
+        yield await served.client(clock)
+
+
+async def _open(kind: str, directory: Path, clock: HandClock) -> MetadataStore:
+    if kind == "memory":
+        return MemoryMetadataStore(clock)
+    native = NativeCommits if kind == "native" else None
+    return await SqliteMetadataStore.open(directory / "metadata.db", clock=clock, native=native)

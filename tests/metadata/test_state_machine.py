@@ -146,7 +146,11 @@ class Model:
             self.versions[key] = outcome.version
             self.records[key] = (put[0], (put[1] or {}).get("i"), False)
 
+    async def arrived(self):
+        """What the store has to say to this process has come."""
+
     async def read_watch(self, count):
+        await self.arrived()
         for _ in range(min(count, self.watch.owed)):
             self.take(await anext(aiter(self.watch)))
 

@@ -7,6 +7,8 @@ from typing import Any
 
 import pytest
 
+from engine.metadata import protocol
+from engine.metadata.store import Event, EventKind, Record, Stat
 from engine.testing.maps import encode_bytes, packed
 from engine.wire import framing
 from engine.wire.commands import Command, decode
@@ -14,7 +16,27 @@ from tests.wire.test_framing import Sink
 
 GOLDEN = Path(__file__).resolve().parent.parent / "golden" / "frames"
 ID = "0123456789abcdef"
+METADATA_REQUESTS = protocol.joined(
+    [
+        protocol.encode(protocol.Hello(protocol.PROTOCOL, 7, "0.1.0")),
+        protocol.encode(protocol.PutOne(1, "/a", b"value", False, 9, None, {"i": ("x", "y")})),
+        protocol.encode(protocol.Watch(2, "/w/", None)),
+    ]
+)
+METADATA_ANSWERS = protocol.encode(
+    (
+        12,
+        [
+            protocol.Welcome(protocol.PROTOCOL, "0.1.0", 4711, 11),
+            protocol.Done(1, Stat(12, 1_700_000_000_000, 1_700_000_000_001, 9)),
+            protocol.Events(2, [Event(EventKind.PUT, "/w/1", 12, Record("/w/1", b"v", Stat(12, 1, 2)))]),
+            protocol.Refused(3, -1, "a conflict"),
+        ],
+    )
+)
 FRAMES: dict[str, tuple[Command, dict[str, Any], bytes]] = {
+    "v1-metadata-requests": (Command.METADATA, {}, METADATA_REQUESTS),
+    "v1-metadata-answers": (Command.METADATA, {}, METADATA_ANSWERS),
     "v1-new-txn": (Command.NEW_TXN, {"request_id": 1, "timeout": 60.0, "name": "batch-7"}, b""),
     "v1-end-txn": (Command.END_TXN, {"request_id": 2, "id": ID, "action": "commit", "accepted": ["task-1.0"]}, b""),
     "v1-seek-subscription": (

@@ -22,6 +22,8 @@ from engine.broker.cluster.membership import Membership
 from engine.broker.hosting.open_segments import OpenSegments
 from engine.broker.hosting.open_subscriptions import OpenSubscriptions
 from engine.broker.hosting.segment_host import SegmentHosting
+from engine.broker.metrics.ports import Pages
+from engine.broker.opening import open_metadata
 from engine.broker.pools.latency import BrokerMetrics
 from engine.broker.pools.partial_frames import HalfFrames
 from engine.broker.pools.pools import BrokerMemory
@@ -33,6 +35,7 @@ from engine.broker.session.keepalive import KeepAlive
 from engine.broker.settings.config import BrokerConfig
 from engine.broker.settings.current import CurrentConfig
 from engine.broker.settings.doors import Doors, check_exposed
+from engine.broker.settings.shares import ProcessSet
 from engine.broker.upkeep.cluster_parts import ClusterParts
 from engine.broker.upkeep.stocktaking import Stocktaking
 from engine.broker.upkeep.transaction_sweep import TransactionSweep
@@ -48,7 +51,6 @@ from engine.model.identity import Identity
 from engine.storage.disk.config import storage_error
 from engine.storage.disk.disk import Disk, OsDisk
 from engine.storage.disk.memory import MemoryDisk
-from engine.storage.disk.metadata_commits import NativeCommits
 from engine.storage.disk.workers import NativeWorkers
 from engine.storage.store import SegmentStore
 from engine.wire import unix
@@ -66,7 +68,6 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-METADATA_FILE = "metadata.db"
 CLOSE_S_MAX = 2.0  # on close, peers have this long to read what is queued for them
 _REFUSED_MAX = 100  # connections above the limit that are answered with the reason; further ones are aborted
 
@@ -90,15 +91,19 @@ class Broker:
         rng: random.Random | None = None,
         connector: Connector | None = None,
         joinable: Joinable | None = None,
+        processes: ProcessSet | None = None,
     ) -> None:
         """`metadata`: may be shared, with the data directory; then every broker's config names its service_url.
 
         `connector`: opens connections to the other brokers; default: TCP. `joinable`: other processes may
-        join the data directory, whose metadata store is its own.
+        join the data directory, whose metadata store is its own. `processes`: it is one of several processes of a
+        server, which share `metadata` and the data directory.
         """
-        self.current = CurrentConfig(config or BrokerConfig())
+        self.processes = processes
+        self.pages_elsewhere: Pages | None = None
+        self.current = CurrentConfig(config or BrokerConfig(), 1 if processes is None else processes.count)
         self.current.follow(self._configured)
-        self.addresses = Addresses(self.current)
+        self.addresses = Addresses(self.current, processes)
         self.clock: Clock = clock or SystemClock()
         self.memory = BrokerMemory(self.config)
         self.metrics = BrokerMetrics(self.clock)
@@ -290,12 +295,8 @@ class Broker:
         )
 
     async def _open_metadata(self, executor: Workers | Submits) -> SqliteMetadataStore:
-        path = self._data / METADATA_FILE
-        if not path.exists():  # checked before a new one is made, which would block restoring the correct one
-            nothing = MemoryMetadataStore(self.clock)
-            await check_explained(self._segment_store(nothing, executor), nothing, str(self._data))
         lock = None if self.joinable is None else self.joinable.lock
-        return await SqliteMetadataStore.open(path, clock=self.clock, native=NativeCommits, lock=lock)
+        return await open_metadata(self._data, lambda store: self._segment_store(store, executor), self.clock, lock)
 
     def _make_directory(self) -> None:
         try:
@@ -435,8 +436,8 @@ class Broker:
         if not self.connections:
             self._emptied.set()
 
-    async def serve(self, host: str, port: int) -> tuple[str, int]:
-        """Listen for clients; returns (host, port), the port chosen for 0. After start().
+    async def serve(self, host: str, port: int, sock: socket | None = None) -> tuple[str, int]:
+        """Listen for clients; returns (host, port), the port chosen for 0. After start(). `sock`: bound to it already.
 
         Raises ConnectError, InvalidConfigurationError (the certificate; or the address is reachable from other machines
         and no token is configured).
@@ -450,6 +451,7 @@ class Broker:
             tls=self.doors.tls_for_all(self.config),
             handshake_timeout=self.config.handshake_timeout,
             frame_size_max=self.config.frame_size_max,
+            sock=sock,
         )
         self._servers.append(server)
         address = server.sockets[0].getsockname()[:2]
@@ -458,10 +460,16 @@ class Broker:
         log.info("serving clients on %s", format_url(*address), extra={"url": format_url(*address)})
         return address[0], address[1]
 
-    async def serve_unix(self, path: str) -> str:
-        """Listen on a Unix socket for processes of this user, which need no token; its URL. Raises ConnectError."""
-        frames = self.config.frame_size_max
-        listener = await unix.listen(path, self.accept_local, pool=self._pool, frame_size_max=frames)
+    async def serve_unix(self, path: str, sock: socket | None = None) -> str:
+        """Listen on a Unix socket for processes of this user, which need no token; its URL. Raises ConnectError.
+
+        `sock`: bound to it already, and shared with other processes.
+        """
+        frames, pool = self.config.frame_size_max, self._pool
+        if sock is None:
+            listener = await unix.listen(path, self.accept_local, pool=pool, frame_size_max=frames)
+        else:
+            listener = await unix.serve(sock, path, self.accept_local, pool=pool, frame_size_max=frames)
         self._servers.append(listener)
         return listener.url
 
@@ -475,8 +483,8 @@ class Broker:
         sockets = [sock for server in self._servers for sock in server.sockets]
         return [sock.fileno() for sock in (*sockets, *(() if admin is None else admin.sockets))]
 
-    async def serve_admin(self, host: str, port: int) -> tuple[str, int]:
-        """Serve the admin API over HTTP; the address. Raises what serve() raises.
+    async def serve_admin(self, host: str, port: int, sock: socket | None = None) -> tuple[str, int]:
+        """Serve the admin API over HTTP; the address. `sock`: bound to it already. Raises what serve() raises.
 
         Before start() it answers liveness and readiness only.
         """
@@ -485,7 +493,7 @@ class Broker:
 
         server = self.addresses.admin_server = AdminServer(self)
         self.loop_lag.start()
-        return await server.listen(host, port, self.doors.tls(self.config))
+        return await server.listen(host, port, self.doors.tls(self.config), sock)
 
     def _serving_since(self) -> float | None:
         may_return = self.addresses.reachable or (self.joinable is not None and self.joinable.succeeds)

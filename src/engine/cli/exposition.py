@@ -39,13 +39,13 @@ class Metrics:
         return dict(sums)
 
     def buckets(self, name: str) -> dict[float, float]:
-        """A histogram's counts by their bounds, rising."""
-        return dict(sorted((float(found["le"]), value) for found, value in self.of(f"{name}_bucket")))
+        """A histogram's counts by their bounds, rising; summed over all its samples."""
+        return dict(sorted((float(at[0]), count) for at, count in self.by(f"{name}_bucket", "le").items()))
 
-    @property
-    def resident(self) -> float:
-        """Bytes of memory that the process has in use."""
-        return sum(value for _, value in self._samples.get("process_resident_memory_bytes", []))
+    def resident(self, process: str | None = None) -> float:
+        """Bytes of memory that the server's processes have in use, or the one that `process` names."""
+        found = self._samples.get("process_resident_memory_bytes", [])
+        return sum(value for labels, value in found if process is None or labels.get("process") == process)
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._samples)

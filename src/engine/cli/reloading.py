@@ -34,12 +34,17 @@ def reload_broker(broker: Broker, config: BrokerConfig) -> None:
     """
     if broker.refusing:
         raise AlreadyClosedError("the broker is not running")
-    merged = _merged(broker.dynamic.base, config, BROKER_KEYS)
-    if config.cluster_token is None and broker.dynamic.base.cluster_token is not None:
-        raise InvalidConfigurationError("cluster_token must stay set while ports are open, got none; restart instead")
+    merged = reloaded(broker.dynamic.base, config)
     broker.doors.renew(merged)
     broker.doors.renew_to_brokers(merged)
     broker.dynamic.rebase(merged)
+
+
+def reloaded(old: BrokerConfig, new: BrokerConfig) -> BrokerConfig:
+    """`old` with what `new` changes, except settings that need a restart. Raises InvalidConfigurationError."""
+    if new.cluster_token is None and old.cluster_token is not None:
+        raise InvalidConfigurationError("cluster_token must stay set while ports are open, got none; restart instead")
+    return _merged(old, new, BROKER_KEYS)
 
 
 def reload_proxy(proxy: Proxy, config: ProxyConfig) -> None:

@@ -8,6 +8,7 @@ import os
 import signal
 import sys
 from collections.abc import Awaitable, Callable
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -23,6 +24,7 @@ log = logging.getLogger(__name__)
 
 LOG_LEVELS = ["debug", "info", "warning", "error"]
 LOG_FORMATS = ["text", "json"]
+PROCESSES_MAX = 256
 SWITCH_S = 0.0005  # how long a busy loop may delay a thread that has synced a file, before that can report it
 
 
@@ -39,9 +41,21 @@ def address_or_none(context: click.Context, parameter: click.Parameter, text: st
     return None if text == "none" else address(context, parameter, text)
 
 
+def process_count(context: click.Context, parameter: click.Parameter, text: str) -> int:
+    """A number of processes, or `auto`."""
+    if text == "auto":
+        from engine.broker.settings.machine import usable_cores
+
+        return usable_cores(len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1)
+    if not text.isdecimal() or not 1 <= int(text) <= PROCESSES_MAX:
+        raise click.BadParameter(f"must be auto or a number from 1 to {PROCESSES_MAX}, got {text!r}")
+    return int(text)
+
+
 @click.command(
     epilog=examples(
         "engine serve --data ./data",
+        "engine serve --data ./data --processes auto",
         "engine serve --data /var/lib/engine --listen 0.0.0.0:6650 --auth-token-file /etc/engine/token --admin none",
     )
 )
@@ -77,6 +91,23 @@ def address_or_none(context: click.Context, parameter: click.Parameter, text: st
     type=click.Path(dir_okay=False),
     help="File with the token required of clients. ENGINE_AUTH_TOKEN is the token itself.",
 )
+@click.option(
+    "--processes",
+    default="1",
+    show_default=True,
+    metavar="N|auto",
+    callback=process_count,
+    help="Processes that share the directory; auto: one for each usable processor core.",
+)
+@click.option(
+    "--process-port",
+    type=click.IntRange(0, 65535),
+    metavar="PORT",
+    help="Port of the first of several processes; the others have those after it. 0: any.  [default: after --listen's]",
+)
+@click.option(
+    "--one-port", is_flag=True, help="Clients reach several processes through --listen alone: the parent forwards them."
+)
 @click.option("--insecure", is_flag=True, help="Allow addresses that other machines reach without a token.")
 @click.option(
     "--log-level",
@@ -94,6 +125,9 @@ def command(
     admin: tuple[str, int] | None,
     config: str | None,
     auth_token_file: str | None,
+    processes: int,
+    process_port: int | None,
+    one_port: bool,
     insecure: bool,
     log_level: str,
     log_format: str,
@@ -116,7 +150,14 @@ def command(
 
     loaded = load()
     with asyncio.Runner(loop_factory=event_loop_factory()) as runner:
-        runner.run(serve(data, listen, admin, loaded, load))
+        if processes == 1:
+            runner.run(serve(data, listen, admin, loaded, load))
+            return
+        from engine.cli.serve_processes import serve_processes
+        from engine.processes.parent import Plan
+
+        plan = Plan(Path(data), processes, listen, admin, process_port, one_port)
+        runner.run(serve_processes(plan, loaded, load, (log_level, log_format)))
 
 
 def event_loop_factory() -> Any:

@@ -64,6 +64,20 @@ class TopicRow:
 
 
 @dataclass(frozen=True, slots=True)
+class ProcessRow:
+    """One of several processes of a server. `memory`: bytes in use. `segments`: open ones."""
+
+    process: str
+    serving: bool
+    restarts: int
+    memory: int
+    connections: int
+    segments: int
+    msg_rate_in: float
+    msg_rate_out: float
+
+
+@dataclass(frozen=True, slots=True)
 class PoolRow:
     """Something bounded. `limit`: 0 for none."""
 
@@ -89,6 +103,7 @@ class View:
     topics: list[TopicRow] = field(default_factory=list)
     segments: list[SegmentRow] = field(default_factory=list)
     pools: list[PoolRow] = field(default_factory=list)
+    processes: list[ProcessRow] = field(default_factory=list)  # none where there is one process only
 
     def to_json(self) -> dict[str, Any]:
         """For programs. What took longer than the last bound of its histogram is the text "inf"."""
@@ -106,19 +121,34 @@ def view_of(now: Metrics, before: Metrics | None = None, sort: str = "in") -> Vi
     before = before or Metrics("")
     segments = _segments(now)
     info = [labels for labels, _ in now.of("broker_info")]
+    processes = _processes(now)
     return View(
         broker=info[0].get("broker", "") if info else "",
-        ready=now.one("broker_ready") == 1,
+        ready=now.one("broker_ready") == max(len(processes), 1),
         connections=int(now.one("connections")),
         producers=int(now.one("producers")),
         consumers=int(now.one("consumers")),
-        memory=int(now.resident),
+        memory=int(now.resident()),
         unmeasured=int(now.one("topics_unmeasured")),
         times={what: _times(name, now, before) for what, name in _TIMES.items()},
         topics=sorted(_topics(now, segments), key=_key(sort)) + _others(now),
         segments=sorted(segments, key=_key(sort)),
         pools=_pools(now),
+        processes=processes,
     )
+
+
+def _processes(now: Metrics) -> list[ProcessRow]:
+    restarts, connections = now.by("process_restarts_total", "process"), now.by("connections", "process")
+    segments, rate_in = now.by("segments_open", "process"), now.by("rate_in", "process")
+    rate_out = now.by("subscription_rate_out", "process")
+    return [
+        ProcessRow(
+            at[0], serving == 1, int(restarts.get(at, 0)), int(now.resident(at[0])), int(connections.get(at, 0)),
+            int(segments.get(at, 0)), rate_in.get(at, 0.0), rate_out.get(at, 0.0),
+        )
+        for at, serving in now.by("process_serving", "process").items()
+    ]  # fmt: skip
 
 
 def _key(sort: str) -> Any:
@@ -208,7 +238,11 @@ def rendered(view: View, note: str = "", rows: int = 1_000_000, segments: bool =
         (f"  {view.unmeasured:,} topics to be measured", "yellow") if view.unmeasured else "",
     )
     parts: list[RenderableType] = [head, Text(plain(note), style="bold red") if note else Text("")]
-    parts += [_side_by_side(_pool_table(view), _time_table(view)), Text(""), _topic_table(view, rows)]
+    parts += [_side_by_side(_pool_table(view), _time_table(view)), Text("")]
+    if view.processes:
+        parts += [_process_table(view), Text("")]
+        rows = max(rows - len(view.processes) - 2, 3)
+    parts.append(_topic_table(view, rows))
     if segments:
         parts += [Text(""), _segment_table(view, max(rows - len(view.topics) - 2, 3))]
     return Group(*parts)
@@ -237,6 +271,15 @@ def _pool_table(view: View) -> Table:
         written = size if pool.bytes else show
         limit = written(pool.limit) if pool.limit else "-"
         table.add_row(_text(pool.pool), written(pool.used), limit, show(pool.waiting), _bar(pool.used, pool.limit))
+    return table
+
+
+def _process_table(view: View) -> Table:
+    table = _table("process", "state", "restarts", "resident", "connections", "segments", "in msg/s", "out msg/s")
+    for p in view.processes:
+        state = "serving" if p.serving else "down"
+        counts = (show(p.restarts), size(p.memory), show(p.connections), show(p.segments))
+        table.add_row(p.process, state, *counts, show(p.msg_rate_in), show(p.msg_rate_out))
     return table
 
 

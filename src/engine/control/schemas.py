@@ -46,7 +46,7 @@ class TopicSchemas:
         if found is None or found.layout.deleting:
             raise NotFoundError(f"{topic} does not exist")
         born = found.layout.created_at_ms
-        record = await self._resources.metadata.get(keys.schema(topic))
+        record = await self._resources.metadata.newest.get(keys.schema(topic))
         if record is None:
             return SchemaHistory(born), ABSENT
         history = SchemaHistory.from_json(record.value)

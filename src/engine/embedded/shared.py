@@ -30,7 +30,8 @@ from engine.aio.portal import Portal
 from engine.aio.shielded import shielded
 from engine.broker.cluster.joinable import TARGET, Joinable
 from engine.broker.cluster.peers import Peer, dial
-from engine.broker.server import METADATA_FILE, Broker
+from engine.broker.opening import METADATA_FILE
+from engine.broker.server import Broker
 from engine.broker.settings.config import BrokerConfig
 from engine.embedded.doors import Doors, OpenDoors
 from engine.embedded.terms import Terms

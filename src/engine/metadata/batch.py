@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 
 from engine.errors import AlreadyClosedError, InvalidArgumentError
-from engine.limits import METADATA_KEY_SIZE_MAX, METADATA_VALUE_SIZE_MAX
+from engine.limits import METADATA_KEY_SIZE_MAX, METADATA_VALUE_SIZE_MAX, METADATA_WRITE_ALL_MAX
 from engine.metadata.store import (
     ABSENT,
     ANY,
@@ -185,3 +185,22 @@ def check_version(expected: Expected | int) -> Expected | int:
     if isinstance(expected, Expected) or type(expected) is int:
         return expected
     raise InvalidArgumentError(f"expected must be ANY, ABSENT or a version, got {expected!r}")
+
+
+def checked_put(put: Put) -> Put:
+    """A copy that the caller cannot change. Raises InvalidArgumentError."""
+    key, value, expected = check_key(put.key), check_value(put.key, put.value), check_version(put.expected)
+    return Put(key, value, expected, put.session, put.partition_key, check_indexes(put.indexes))
+
+
+def checked_append(append: Append) -> Append:
+    """A copy that the caller cannot change. Raises InvalidArgumentError."""
+    check_key(f"{append.prefix}/{0:020d}")
+    value, indexes = check_value(append.prefix, append.value), check_indexes(append.indexes)
+    return Append(append.prefix, value, append.partition_key, indexes)
+
+
+def check_writes(count: int) -> None:
+    """Raise InvalidArgumentError when one call has too many writes."""
+    if count > METADATA_WRITE_ALL_MAX:
+        raise InvalidArgumentError(f"writes must be at most {METADATA_WRITE_ALL_MAX}, got {count}")

@@ -72,5 +72,5 @@ async def _report_if_gone(metadata: MetadataStore, key: str, heard: Callable[[Ev
     The version is above any that this process has seen of the key, and below that of a later record of the same key.
     """
     version = metadata.version
-    if await metadata.get(key) is None:
+    if await metadata.newest.get(key) is None:
         heard(Event(EventKind.DELETE, key, version))

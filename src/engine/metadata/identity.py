@@ -17,7 +17,7 @@ ATTEMPTS_MAX = 64  # brokers that start at the same moment conflict with each ot
 
 async def load_identity(metadata: MetadataStore) -> Identity | None:
     """The identity of the last start; None before the first. Raises CorruptionError."""
-    record = await metadata.get(keys.STORE)
+    record = await metadata.newest.get(keys.STORE)
     return None if record is None else Identity.from_json(record.value)
 
 
@@ -28,7 +28,7 @@ async def raise_generation(metadata: MetadataStore, rng: random.Random) -> Ident
     Raises CorruptionError, UnknownOutcomeError, and the errors of the metadata store.
     """
     for _ in range(ATTEMPTS_MAX):
-        record = await metadata.get(keys.STORE)
+        record = await metadata.newest.get(keys.STORE)
         if record is None:
             mine = Identity(rng.getrandbits(64) or 1, 1)
         else:

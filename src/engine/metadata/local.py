@@ -13,8 +13,7 @@ from typing import TypeVar
 
 from engine.clock import Clock
 from engine.errors import AlreadyClosedError, InvalidArgumentError
-from engine.limits import METADATA_WRITE_ALL_MAX
-from engine.metadata.batch import Batch, check_indexes, check_key, check_value, check_version
+from engine.metadata.batch import Batch, check_version, check_writes, checked_append, checked_put
 from engine.metadata.store import (
     ANY,
     Append,
@@ -30,7 +29,7 @@ from engine.metadata.store import (
     Session,
     Stat,
 )
-from engine.metadata.table import NO_INDEXES, Table
+from engine.metadata.table import NO_INDEXES, Table, is_served
 from engine.metadata.watches import IndexWatch, PrefixWatch, TableWatch, WatchHub
 
 T = TypeVar("T")
@@ -111,6 +110,14 @@ class LocalStore(ABC):
         if self._closed:
             raise AlreadyClosedError("the metadata store is closed")
 
+    @property
+    def newest(self) -> LocalStore:
+        return self
+
+    @property
+    def mirror(self) -> LocalStore:
+        return self
+
     async def get(self, key: str) -> Record | None:
         self._check_open()
         row = self._table.rows.get(key)
@@ -138,12 +145,12 @@ class LocalStore(ABC):
         indexes: Indexes | None = None,
     ) -> Record:
         self._check_open()
-        append = _checked_append(Append(prefix, value, partition_key, indexes))
+        append = checked_append(Append(prefix, value, partition_key, indexes))
         return await self._write(lambda batch: batch.put_sequence(prefix, append.value, append.indexes or NO_INDEXES))
 
     async def put_with_sequence(self, put: Put, appended: Append) -> tuple[Stat, Record]:
         self._check_open()
-        put, appended = _checked_put(put), _checked_append(appended)
+        put, appended = checked_put(put), checked_append(appended)
         return await self._write(lambda batch: batch.put_with_sequence(put, appended))
 
     async def delete(self, key: str, expected: Expected | int = ANY) -> bool:
@@ -156,8 +163,7 @@ class LocalStore(ABC):
 
     async def write_all(self, writes: Sequence[Put | Delete]) -> Outcomes:
         self._check_open()
-        if len(writes) > METADATA_WRITE_ALL_MAX:
-            raise InvalidArgumentError(f"writes must be at most {METADATA_WRITE_ALL_MAX}, got {len(writes)}")
+        check_writes(len(writes))
         operations = [_operation(write) for write in writes]
         return await self._write(lambda batch: batch.write_all(operations), len(operations))
 
@@ -200,6 +206,29 @@ class LocalStore(ABC):
         self._sessions[session] = None
         return session
 
+    def serve_session(self, timeout: float, session_id: int | None = None) -> LocalSession:
+        """A session whose holder is in another process: the service ends it. `session_id`: of a leftover one.
+
+        Raises AlreadyClosedError for an id that has ended.
+        """
+        self._check_open()
+        if session_id is None:
+            session_id = self._table.new_session(served=True)
+        elif session_id not in self._table.sessions:
+            raise AlreadyClosedError(f"the metadata session {session_id} has ended")
+        session = LocalSession(self, session_id, timeout)
+        self._sessions[session] = None
+        return session
+
+    def leave_session(self, session: Session) -> None:
+        """Keep the records of a served session when this store is closed: its holder may find another service."""
+        self._sessions.pop(session, None)  # type: ignore[call-overload]
+
+    def leftover_sessions(self) -> _list[int]:
+        """The served sessions of an earlier service that have records, and may still be alive."""
+        mine = {session.id for session in self._sessions}
+        return [session for session in self._table.sessions if is_served(session) and session not in mine]
+
     def check_session(self, session: LocalSession) -> None:
         """Raise AlreadyClosedError when the session has ended."""
         if session not in self._sessions or self._closed:
@@ -218,21 +247,8 @@ class LocalStore(ABC):
         return self._table.version
 
 
-def _checked_put(put: Put) -> Put:
-    """A copy that the caller cannot change. Raises InvalidArgumentError."""
-    key, value, expected = check_key(put.key), check_value(put.key, put.value), check_version(put.expected)
-    return Put(key, value, expected, put.session, put.partition_key, check_indexes(put.indexes))
-
-
-def _checked_append(append: Append) -> Append:
-    """A copy that the caller cannot change. Raises InvalidArgumentError."""
-    check_key(f"{append.prefix}/{0:020d}")
-    value, indexes = check_value(append.prefix, append.value), check_indexes(append.indexes)
-    return Append(append.prefix, value, append.partition_key, indexes)
-
-
 def _putting(put: Put) -> Callable[[Batch], Stat]:
-    checked, session = _checked_put(put), None if put.session is None else put.session.id
+    checked, session = checked_put(put), None if put.session is None else put.session.id
     key, value, expected, indexes = checked.key, checked.value, checked.expected, checked.indexes or NO_INDEXES
     return lambda batch: batch.put(key, value, expected, session, indexes)
 

@@ -40,7 +40,7 @@ from engine.metadata.library import SqliteConnection, find_library
 from engine.metadata.local import LocalStore
 from engine.metadata.lockfile import LockFile
 from engine.metadata.mark import Mark
-from engine.metadata.table import Table
+from engine.metadata.table import Table, is_served
 from engine.metadata.watches import WatchHub
 
 T = TypeVar("T")
@@ -119,11 +119,15 @@ class SqliteMetadataStore(LocalStore):
         clock: Clock,
         native: Callable[[SqliteConnection, Mark | None], StepCommits] | None = None,
         lock: LockFile | None = None,
+        served: bool = False,
     ) -> SqliteMetadataStore:
         """Open or create the file at `path`; beside it are `-wal`, while it is open, and `.lock`.
 
         The store starts the thread that owns the file. `native`: makes the StepCommits where SQLite can be used without
         Python's interpreter lock; elsewhere that thread commits. `lock`: its lock file, where the caller has taken it.
+        `served`: leave the sessions of an earlier service's clients to this one's service, which ends them in time;
+        otherwise they end now.
+
         Raises DataDirectoryBusyError, UnsupportedError (a newer format), CorruptionError, DiskFullError, StorageError.
         """
         owner = ThreadWorkers(1, "engine-metadata")
@@ -136,14 +140,14 @@ class SqliteMetadataStore(LocalStore):
         commits = ImageCommits(image, owner) if native is None or connection is None else native(connection, image.mark)
         store = cls(image, table, clock, owner, commits)
         try:
-            await store._end_leftover_sessions()
+            await store._end_leftover_sessions(served=served)
         except BaseException:
             await shielded(asyncio.ensure_future(store.close()))
             raise
         return store
 
-    async def _end_leftover_sessions(self) -> None:
-        leftover = list(self._table.sessions)
+    async def _end_leftover_sessions(self, *, served: bool) -> None:
+        leftover = [session for session in self._table.sessions if not (served and is_served(session))]
         for session in leftover:
             await self._write(lambda batch, session=session: batch.end_session(session))  # type: ignore[misc]
 

@@ -2,7 +2,10 @@
 
 One interface, one file per implementation (`memory.py`, `sqlite.py`), one conformance suite (`tests/metadata/`) that
 each of them passes. Keys are "/"-separated paths in text, ordered by code point; values are bytes. Every write of a key
-gives it a new, larger version.
+gives it a new, larger version; the keys that one call writes together may bear the same one. A process recognises its
+own write after an unknown outcome by the value, never by the order of versions within one call.
+
+There are two kinds of read, and each caller names the one it needs: `newest` and `mirror` (see Reads).
 """
 
 from __future__ import annotations
@@ -27,7 +30,7 @@ ANY = Expected.ANY
 ABSENT = Expected.ABSENT
 
 
-class Stat(msgspec.Struct, frozen=True, gc=False):
+class Stat(msgspec.Struct, frozen=True, gc=False, array_like=True):
     """Facts about one record. Times are wall-clock milliseconds. `session`: the owner of an ephemeral, or None."""
 
     version: int
@@ -36,7 +39,7 @@ class Stat(msgspec.Struct, frozen=True, gc=False):
     session: int | None = None
 
 
-class Record(msgspec.Struct, frozen=True, gc=False):
+class Record(msgspec.Struct, frozen=True, gc=False, array_like=True):
     """One key, its value and its facts."""
 
     key: str
@@ -52,7 +55,7 @@ class EventKind(enum.Enum):
     SNAPSHOT_END = "snapshot_end"
 
 
-class Event(msgspec.Struct, frozen=True, gc=False):
+class Event(msgspec.Struct, frozen=True, gc=False, array_like=True):
     """One change. Events of a key arrive in version order; several may collapse into the last (semantics 37).
 
     `version`: the store-wide version of the change. Pass the last one seen to `watch` to resume.
@@ -141,15 +144,46 @@ Outcome = Stat | bool | ConflictError | AlreadyClosedError
 Outcomes = list[Outcome]
 
 
-class MetadataStore(Protocol):
-    """A small, asynchronous, linearisable (per key) key-value store with watches and secondary indexes.
+class Reads(Protocol):
+    """One kind of read. `MetadataStore.newest` and `MetadataStore.mirror` have the same methods.
 
-    Reads see all writes that were confirmed before them. A confirmed write survives a crash (where a store is
-    durable at all). All methods raise AlreadyClosedError after close().
+    *newest* goes to the store: it sees every write, of any process, that was confirmed before the call. What is decided
+    by a read, without a compare-and-set on what was read, needs it.
+
+    *mirror* may answer from what this process knows. It sees this process's own confirmed writes, and all that its
+    watches have reported; a write of another process may show a moment later. It never answers that a record is absent
+    when the store has it. For answers to clients, statistics, and what a watch corrects soon.
+
+    A store that is in this process answers both from its memory.
     """
 
     async def get(self, key: str) -> Record | None:
         """The record, or None."""
+
+    async def list(self, start: str, end: str, limit: int | None = None) -> list[Record]:
+        """The records with start <= key < end, in order."""
+
+    async def list_keys(self, start: str, end: str, limit: int | None = None) -> Keys:
+        """The keys with start <= key < end, in order."""
+
+    async def list_index(self, index: str, start: str, end: str, limit: int | None = None) -> IndexedRecords:
+        """(index key, record) with start <= index key < end, ordered by index key, then key."""
+
+
+class MetadataStore(Protocol):
+    """A small, asynchronous, linearisable (per key) key-value store with watches and secondary indexes.
+
+    A confirmed write survives a crash (where a store is durable at all). All methods raise AlreadyClosedError after
+    close(). A store in another process also raises TimeoutError when it cannot be reached in time: nothing was done.
+    """
+
+    @property
+    def newest(self) -> Reads:
+        """Reads that see all writes confirmed before them."""
+
+    @property
+    def mirror(self) -> Reads:
+        """Reads from what this process knows."""
 
     async def put(
         self,
@@ -172,12 +206,6 @@ class MetadataStore(Protocol):
     async def delete(self, key: str, expected: Expected | int = ANY) -> bool:
         """Delete one record; False when there was none (under ANY). Raises ConflictError, OutcomeUnknownError."""
 
-    async def list(self, start: str, end: str, limit: int | None = None) -> list[Record]:
-        """The records with start <= key < end, in order."""
-
-    async def list_keys(self, start: str, end: str, limit: int | None = None) -> Keys:
-        """The keys with start <= key < end, in order."""
-
     async def delete_range(self, start: str, end: str) -> int:
         """Delete the records with start <= key < end, atomically; how many there were."""
 
@@ -194,7 +222,7 @@ class MetadataStore(Protocol):
     async def put_with_sequence(self, put: Put, appended: Append) -> tuple[Stat, Record]:
         """Write one record as put() does, and a new one as put_sequence() does: atomically, both or nothing.
 
-        Returns the facts of the first and the whole second. The second has the smaller version. Raises ConflictError,
+        Returns the facts of the first and the whole second, whose version is not the larger one. Raises ConflictError,
         OutcomeUnknownError.
         """
 
@@ -205,9 +233,6 @@ class MetadataStore(Protocol):
         does not affect the others. They become durable, and visible, together. Raised are only errors that concern all
         of them: OutcomeUnknownError (all were done, or none), InvalidArgumentError (one is malformed; none was done).
         """
-
-    async def list_index(self, index: str, start: str, end: str, limit: int | None = None) -> IndexedRecords:
-        """(index key, record) with start <= index key < end, ordered by index key, then key."""
 
     def watch(self, prefix: str, from_version: int | None = None) -> Watch:
         """Changes of keys that start with `prefix`.

@@ -16,7 +16,13 @@ from engine.limits import METADATA_CHANGES_MAX
 from engine.metadata.ordered import OrderedSet
 from engine.metadata.store import Indexes, Record
 
+_SESSIONS_BITS = 22  # of the number of a session in its process
 NO_INDEXES: Indexes = MappingProxyType({})
+
+
+def is_served(session: int) -> bool:
+    """Whether the holder of a session is in another process than the store."""
+    return bool(session & 1)
 
 
 def each_key(index_keys: str | tuple[str, ...]) -> tuple[str, ...]:
@@ -51,7 +57,9 @@ class Table:
         self.sessions: dict[int, set[str]] = {}
         self._keys: OrderedSet[str] = OrderedSet(self.rows)
         self._indexes: defaultdict[str, OrderedSet[tuple[str, str]]] = defaultdict(OrderedSet)
-        self._last_session = 0
+        # A process that wrote under a session left a larger version to the next one.
+        self._sessions_from = version << _SESSIONS_BITS
+        self._sessions_made = 0
         # (version, key) of every change after `_floor`, ascending.
         self._changes: deque[tuple[int, str]] = deque()
         self._floor = version
@@ -95,11 +103,15 @@ class Table:
         if len(self._changes) > METADATA_CHANGES_MAX:
             self._floor, _ = self._changes.popleft()
 
-    def new_session(self) -> int:
-        """A session id that this process has not used before."""
-        self._last_session += 1
-        self.sessions[self._last_session] = set()
-        return self._last_session
+    def new_session(self, *, served: bool = False) -> int:
+        """A session id that was not used before, also by an earlier process, if any record was ever written under it.
+
+        `served`: its holder is in another process, and may outlive this one.
+        """
+        self._sessions_made += 1
+        session = 2 * (self._sessions_from + self._sessions_made) + served
+        self.sessions[session] = set()
+        return session
 
     def keys(self, start: str, end: str, limit: int | None = None) -> list[str]:
         """The keys with start <= key < end, in order."""

@@ -16,7 +16,7 @@ async def delete(metadata: MetadataStore, key: str, expected: Expected | int = A
             return await metadata.delete(key, expected) or unsure
         except OutcomeUnknownError:
             unsure = True
-            if await metadata.get(key) is None:
+            if await metadata.newest.get(key) is None:
                 return True
     raise UnknownOutcomeError(f"the metadata store did not say whether {key} was deleted; read it back")
 

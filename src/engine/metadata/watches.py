@@ -35,6 +35,7 @@ class TableWatch:
         self._owed: OrderedDict[str, int] = OrderedDict()
         # Queued keys that the reader does not know yet.
         self._unseen: set[str] = set()
+        self.resumed = False  # whether it goes on behind a given version, and so starts without a snapshot
         self._read = 0
         self._waiter: asyncio.Future[None] | None = None
         self._closed = False
@@ -54,6 +55,7 @@ class TableWatch:
 
     def resume(self, changed: dict[str, int]) -> None:
         """Queue the changes since the reader last read."""
+        self.resumed = True
         self._owed.update(changed)
 
     def notice(self, change: Change) -> None:

@@ -21,7 +21,7 @@ from engine.limits import (
     TOPIC_LIST_QUEUE_MAX,
     TOPIC_LIST_TIMEOUT_S,
 )
-from engine.wire.url import format_url, parse_url
+from engine.wire.url import normal_url
 
 # Names of the specification: (our field, factor).
 _SPECIFICATION = {
@@ -159,6 +159,6 @@ def _urls(key: str, urls: Any) -> tuple[str, ...]:
     if isinstance(urls, str) or not isinstance(urls, tuple | list):
         raise InvalidConfigurationError(f"{key} must be a list of service URLs, got {urls!r:.200}")
     try:
-        return tuple(format_url(*parse_url(url)) for url in urls)
+        return tuple(normal_url(url) for url in urls)
     except InvalidArgumentError as e:
         raise InvalidConfigurationError(f"{key}: {e}") from e

@@ -10,7 +10,7 @@ from engine.errors import ConnectError, InvalidArgumentError
 from engine.limits import PROXY_BROKERS_MAX
 from engine.proxy.config import ProxyConfig
 from engine.wire.commands import Connected
-from engine.wire.url import format_url, parse_url
+from engine.wire.url import normal_url
 
 SHUNNED_S = 5.0  # a broker that could not be reached is tried after the others for this long
 
@@ -41,7 +41,7 @@ class Routes:
         return sorted(turn, key=lambda url: now < self._failed.get(url, 0.0) + SHUNNED_S)
 
     def _checked(self, target: str) -> str:
-        url = format_url(*parse_url(target))
+        url = normal_url(target)
         if url in self._brokers or url in self._named or any(p.fullmatch(url) for p in self._patterns):
             return url
         raise ConnectError(f"unknown broker {url:.200}; it must be named by a broker or by the setting allow")
@@ -77,7 +77,7 @@ class Routes:
             self._named.move_to_end(url)
             return
         try:
-            url = format_url(*parse_url(url))
+            url = normal_url(url)
         except InvalidArgumentError:
             return  # without an address, like an embedded broker
         self._named[url] = None

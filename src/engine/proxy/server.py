@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 import logging
 import ssl
+from collections.abc import Callable
 from dataclasses import dataclass
+from socket import socket
 
 from engine.aio.bag import Bag
 from engine.aio.memory_limiter import AsyncDualMemoryLimiter, LimitType
@@ -23,9 +25,10 @@ from engine.proxy.probe import probe
 from engine.proxy.routes import Routes
 from engine.proxy.session import Session
 from engine.proxy.side import Side
+from engine.wire import unix
 from engine.wire.connector import SocketConnector
 from engine.wire.tcp import bind, cannot_listen, reason
-from engine.wire.url import format_url, parse_url
+from engine.wire.url import format_url, parse_url, unix_path
 
 log = logging.getLogger(__name__)
 
@@ -53,8 +56,11 @@ class ProxyStatistics:
 class Proxy:
     """Forwards clients' connections to brokers; has no persistent state."""
 
-    def __init__(self, config: ProxyConfig) -> None:
-        """Raises InvalidConfigurationError for an unusable certificate."""
+    def __init__(self, config: ProxyConfig, admin: Callable[[str | None], str | None] | None = None) -> None:
+        """`admin`: where this proxy serves no admin API, the URL of one for a client that dialled an address.
+
+        Raises InvalidConfigurationError for an unusable certificate.
+        """
         self.config = config
         self.routes = Routes(config)
         self.limits = RunTimeLimits(config, self._configure)
@@ -66,6 +72,7 @@ class Proxy:
         self._sessions: Bag[Session] = Bag()
         self._servers: list[asyncio.Server] = []
         self._http: ProxyHttp | None = None
+        self._admin = admin
         self._emptied = asyncio.Event()
         self._look: asyncio.Future[list[str]] | None = None  # for a broker that answers
         self._closed = False
@@ -76,8 +83,8 @@ class Proxy:
 
     # -- life ------------------------------------------------------------------------------------------------------
 
-    async def serve(self, host: str, port: int) -> tuple[str, int]:
-        """Listen for clients; returns (host, port), the port chosen for 0. Raises ConnectError.
+    async def serve(self, host: str, port: int, sock: socket | None = None) -> tuple[str, int]:
+        """Listen for clients; returns (host, port), the port chosen for 0. `sock`: bound to it. Raises ConnectError.
 
         InvalidConfigurationError: the address is reachable from other machines, and no token is configured.
         """
@@ -86,7 +93,7 @@ class Proxy:
         await check_exposed(host, self.config)
         tls = self.doors.tls(self.config)
         handshake = None if tls is None else self.config.handshake_timeout
-        sock = bind(host, port)
+        sock = sock or bind(host, port)
         try:
             where = {"host": host, "port": port, "reuse_address": True} if sock is None else {"sock": sock}
             server = await loop.create_server(
@@ -164,6 +171,10 @@ class Proxy:
 
     async def dial(self, url: str, side: Side) -> None:
         """Connect a side to a broker. Raises ConnectError."""
+        path = unix_path(url)
+        if path is not None:
+            await unix.connect(path, lambda: side, DIAL_S_MAX)
+            return
         host, port = parse_url(url)
         try:
             async with asyncio.timeout(DIAL_S_MAX):
@@ -175,9 +186,10 @@ class Proxy:
 
     def admin_url_for(self, client: Side) -> str | None:
         """The advertised admin URL: configured, or this proxy's, with the host that the client dialled."""
-        if self.config.admin_url is not None or self._http is None:
+        if self.config.admin_url is not None:
             return self.config.admin_url
-        return self._http.url_for(client.local_host)
+        url_for = self._admin if self._http is None else self._http.url_for
+        return None if url_for is None else url_for(client.local_host)
 
     async def admin_urls(self) -> list[str]:
         """URLs of the brokers' admin APIs. If none is known, the brokers are probed."""

@@ -24,17 +24,21 @@ import asyncio
 import random
 from collections.abc import Callable, Coroutine
 from dataclasses import replace
+from functools import partial
 from typing import Any, TypeVar
 
 from engine.broker.server import Broker
 from engine.broker.settings.config import BrokerConfig
 from engine.client.client import AsyncClient
+from engine.errors import ConnectError, TimeoutError
 from engine.metadata.memory import MemoryMetadataStore
+from engine.metadata.remote import RemoteMetadataStore
 from engine.testing.clock import LoopClock
 from engine.testing.disk import SimDisk
 from engine.testing.history import History
 from engine.testing.loop import VirtualLoop
 from engine.testing.metadata import FaultyMetadataStore
+from engine.testing.metadata_server import HOST, SimMetadataServer
 from engine.testing.network import SimNetwork
 from engine.testing.process import Process
 from engine.testing.workers import SimWorkers
@@ -44,6 +48,7 @@ T = TypeVar("T")
 DATA = "/data"
 DEFAULT_CONFIG = BrokerConfig(keep_alive=5.0, segments=2, session_timeout=5.0)
 CLUSTER_URL = "engine://cluster:6650"
+_DIAL_AGAIN_S = 0.2  # a broker that starts while the metadata server is down
 
 
 class SimBroker:
@@ -61,7 +66,7 @@ class SimBroker:
         self.broker: Broker | None = None
         self.metadata: FaultyMetadataStore | None = None
         self.workers: SimWorkers | None = None
-        self._handle: MemoryMetadataStore | None = None
+        self._handle: MemoryMetadataStore | RemoteMetadataStore | None = None
 
     @property
     def running(self) -> bool:
@@ -74,16 +79,27 @@ class SimBroker:
         self._lives += 1
         life = f"{self.name} life {self._lives}"
         self.process = Process(life)
-        self._handle = cluster.metadata.client(leases=cluster.disk is not None)
-        self.metadata = FaultyMetadataStore(self._handle, cluster.rng(f"metadata {life}"))
-        broker = self.process.run(self._make, life)
         try:
+            self._handle = await self._open_metadata(life)
+            self.metadata = FaultyMetadataStore(self._handle, cluster.rng(f"metadata {life}"))
+            broker = self.process.run(self._make, life)
             await self.process.do(broker.start)
         except BaseException:
             await self.kill()
             raise
         self.broker = broker
         self.process.run(cluster.network.listen, self.name, self.url, broker.accept)
+
+    async def _open_metadata(self, life: str) -> MemoryMetadataStore | RemoteMetadataStore:
+        server, process = self._cluster.metadata_server, self.process
+        if server is None or process is None:
+            return self._cluster.metadata.client(leases=self._cluster.disk is not None)
+        rng = self._cluster.rng(f"metadata client {life}")
+        while True:
+            try:
+                return await process.do(partial(server.client, self.name, rng))
+            except (ConnectError, TimeoutError):
+                await asyncio.sleep(_DIAL_AGAIN_S)
 
     def _make(self, life: str) -> Broker:
         cluster = self._cluster
@@ -105,7 +121,7 @@ class SimBroker:
             return
         self._cluster.network.close(self.url)
         await process.do(broker.close)
-        await handle.close()
+        await process.do(handle.close)
         await self._end()
         self.disk.kill(self.name)
 
@@ -133,7 +149,7 @@ class SimBroker:
         """Cut it off from the metadata store and the other brokers, not from clients, until rejoin()."""
         if self.metadata is not None:
             self.metadata.partition()
-        for other in self._cluster.brokers:
+        for other in (*self._cluster.brokers, HOST):
             if other != self.name:
                 self._cluster.network.partition(self.name, other)
 
@@ -146,7 +162,7 @@ class SimBroker:
         self._cluster.network.kill(self.name)
         process, handle = self.process, self._handle
         self.process = self.broker = self.metadata = self.workers = self._handle = None
-        if handle is not None:
+        if isinstance(handle, MemoryMetadataStore):
             # A local store ends its sessions with the process; a shared one, when it has received nothing for a while.
             handle.abandon(None if self._cluster.disk is not None else 0.0)
         if process is not None:
@@ -156,14 +172,22 @@ class SimBroker:
 class SimCluster:
     """Everything that one seed drives. Made by simulate(), on the loop."""
 
-    def __init__(self, seed: int | str, loop: VirtualLoop, config: BrokerConfig, *, shared: bool = False) -> None:
+    def __init__(
+        self, seed: int | str, loop: VirtualLoop, config: BrokerConfig, *, shared: bool = False, served: bool = False
+    ) -> None:
         self.seed = seed
         self.loop = loop
         self.config = config
         self.clock = LoopClock(loop)
         self.network = SimNetwork(self.rng("network"))
         self.metadata = MemoryMetadataStore(self.clock)
-        self.disk = SimDisk(self.rng("disk")) if shared else None  # of all brokers together
+        self.disk = SimDisk(self.rng("disk")) if shared or served else None  # of all brokers together
+        self.metadata_server: SimMetadataServer | None = None  # of the brokers, over the records in `metadata`
+        if served:
+            server_rng = self.rng("metadata server")
+            self.metadata_server = SimMetadataServer(self.network, self.metadata, self.clock, server_rng)
+            self.metadata_server.session_timeout_max = config.session_timeout
+            self.metadata_server.start()
         self.history = History(loop.time)
         self.brokers: dict[str, SimBroker] = {}
         self.stuck: list[str] = []  # tasks of killed brokers that would not end
@@ -201,6 +225,8 @@ class SimCluster:
             await client.close()
         for broker in self.brokers.values():
             await broker.close()
+        if self.metadata_server is not None:
+            self.stuck += await self.metadata_server.kill()
 
 
 def simulate(
@@ -210,15 +236,17 @@ def simulate(
     config: BrokerConfig = DEFAULT_CONFIG,
     time_limit: float = 3600.0,
     shared: bool = False,
+    served: bool = False,
 ) -> T:
     """Run a scenario under a seed, on virtual time. The same seed gives the same run.
 
-    `shared`: the brokers share one disk and hold what they own by leases.
+    `shared`: the brokers share one disk and hold what they own by leases. `served`: likewise, and they reach the
+    metadata store over the network, at `cluster.metadata_server`.
     """
     loop = VirtualLoop()
 
     async def main() -> T:
-        cluster = SimCluster(seed, loop, config, shared=shared)
+        cluster = SimCluster(seed, loop, config, shared=shared, served=served)
         result = await scenario(cluster)
         await cluster.close()
         await asyncio.sleep(0)

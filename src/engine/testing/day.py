@@ -195,7 +195,7 @@ class _Simulation:
             self.day.minutes.append(self._minute(now_s, even + hot, layout))
 
     async def _layout(self) -> SegmentLayout:
-        record = await self.store.get(keys.topic(TOPIC))
+        record = await self.store.newest.get(keys.topic(TOPIC))
         assert record is not None
         if self._seen is None or self._seen[0] != record.stat.version:
             self._seen = (record.stat.version, SegmentLayout.from_json(record.value))

@@ -10,6 +10,7 @@ from weakref import WeakSet
 
 from engine.errors import StorageError
 from engine.errors import TimeoutError as EngineTimeoutError
+from engine.metadata.local import LocalSession
 from engine.metadata.store import (
     ANY,
     Append,
@@ -23,6 +24,7 @@ from engine.metadata.store import (
     Outcomes,
     OutcomeUnknownError,
     Put,
+    Reads,
     Record,
     Session,
     Stat,
@@ -73,7 +75,8 @@ class FaultyMetadataStore:
             except TimeoutError as e:
                 raise error("the metadata store did not answer") from e
 
-    async def _read(self, call: Callable[[], Awaitable[T]]) -> T:
+    async def read(self, call: Callable[[], Awaitable[T]]) -> T:
+        """Read, once the store was reached. Raises TimeoutError."""
         await self._reach(EngineTimeoutError)
         return await call()
 
@@ -87,8 +90,16 @@ class FaultyMetadataStore:
             raise OutcomeUnknownError("the answer was lost on its way")
         return result
 
+    @property
+    def newest(self) -> FaultyMetadataStore:
+        return self
+
+    @property
+    def mirror(self) -> Reads:
+        return _FarReads(self, self._inner.mirror)
+
     async def get(self, key: str) -> Record | None:
-        return await self._read(lambda: self._inner.get(key))
+        return await self.read(lambda: self._inner.newest.get(key))
 
     async def put(
         self,
@@ -103,10 +114,10 @@ class FaultyMetadataStore:
         return await self._write(lambda: self._inner.delete(key, expected))
 
     async def list(self, start: str, end: str, limit: int | None = None) -> list[Record]:
-        return await self._read(lambda: self._inner.list(start, end, limit))
+        return await self.read(lambda: self._inner.newest.list(start, end, limit))
 
     async def list_keys(self, start: str, end: str, limit: int | None = None) -> Keys:
-        return await self._read(lambda: self._inner.list_keys(start, end, limit))
+        return await self.read(lambda: self._inner.newest.list_keys(start, end, limit))
 
     async def delete_range(self, start: str, end: str) -> int:
         return await self._write(lambda: self._inner.delete_range(start, end))
@@ -121,7 +132,7 @@ class FaultyMetadataStore:
         return await self._write(lambda: self._inner.write_all(writes))
 
     async def list_index(self, index: str, start: str, end: str, limit: int | None = None) -> IndexedRecords:
-        return await self._read(lambda: self._inner.list_index(index, start, end, limit))
+        return await self.read(lambda: self._inner.newest.list_index(index, start, end, limit))
 
     def watch(self, prefix: str, from_version: int | None = None) -> Watch:
         """See MetadataStore; events come late."""
@@ -144,7 +155,7 @@ class FaultyMetadataStore:
 
     async def session(self, timeout: float = 30.0) -> Session:
         asked = asyncio.get_running_loop().time()
-        return _FarSession(self, await self._read(lambda: self._inner.session(timeout)), asked)
+        return _FarSession(self, await self.read(lambda: self._inner.session(timeout)), asked)
 
     @property
     def version(self) -> int:
@@ -164,6 +175,26 @@ class FaultyMetadataStore:
             await asyncio.sleep(self._rng.uniform(0, self.delay_s_max))
 
 
+class _FarReads:
+    """One kind of read, over the same line as everything else."""
+
+    def __init__(self, store: FaultyMetadataStore, inner: Reads) -> None:
+        self._store = store
+        self._inner = inner
+
+    async def get(self, key: str) -> Record | None:
+        return await self._store.read(lambda: self._inner.get(key))
+
+    async def list(self, start: str, end: str, limit: int | None = None) -> list[Record]:
+        return await self._store.read(lambda: self._inner.list(start, end, limit))
+
+    async def list_keys(self, start: str, end: str, limit: int | None = None) -> Keys:
+        return await self._store.read(lambda: self._inner.list_keys(start, end, limit))
+
+    async def list_index(self, index: str, start: str, end: str, limit: int | None = None) -> IndexedRecords:
+        return await self._store.read(lambda: self._inner.list_index(index, start, end, limit))
+
+
 class _FarSession:
     """A session whose holder speaks to the store over the same line as everything else."""
 
@@ -174,7 +205,9 @@ class _FarSession:
         self._deadline = self._seen_from(asked)
 
     def _seen_from(self, asked: float) -> float:
-        """The store counts from when it was asked, the holder from before the request left."""
+        """The store counts from when it was asked, the holder from before the request left, as it does elsewhere."""
+        if not isinstance(self._inner, LocalSession):
+            return self._inner.deadline
         return self._inner.deadline - (asyncio.get_running_loop().time() - asked)
 
     @property

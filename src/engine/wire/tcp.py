@@ -44,11 +44,12 @@ async def listen(
     tls: ssl.SSLContext | None = None,
     handshake_timeout: float = HANDSHAKE_S_MAX,
     frame_size_max: int = FRAME_SIZE_MAX,
+    sock: socket.socket | None = None,
 ) -> asyncio.Server:
     """Serve connections; `accept` is called with each. Port 0 takes a free one.
 
     `handshake_timeout`: seconds that a peer has for the handshake of TLS, before which `accept` does not see it.
-    Raises ConnectError when the address cannot be had.
+    `sock`: bound to the address already. Raises ConnectError when the address cannot be had.
     """
     loop = asyncio.get_running_loop()
     options: dict[str, Any] = {
@@ -56,7 +57,7 @@ async def listen(
         "ssl_handshake_timeout": None if tls is None else handshake_timeout,
         "backlog": 1024,
     }
-    sock = bind(host, port)
+    sock = sock or bind(host, port)
     try:
         if sock is not None:
             return await loop.create_server(lambda: SocketStream(accept, pool, frame_size_max), sock=sock, **options)
@@ -69,11 +70,13 @@ async def listen(
         raise cannot_listen(host, port, e) from e
 
 
-def bind(host: str, port: int) -> socket.socket | None:
+def bind(host: str, port: int, *, reuse_port: bool = False) -> socket.socket | None:
     """A TCP socket at a numeric address, to listen on; None for a name, which may have several addresses.
 
+    `reuse_port`: other sockets of this user that are bound likewise may have the same address. Raises ConnectError.
+
     Given the address, uvloop would start libuv's threads to look it up, and a child that this process forks would die
-    of them at its end. Raises ConnectError.
+    of them at its end.
     """
     try:
         flags = socket.AI_PASSIVE | socket.AI_NUMERICHOST
@@ -83,7 +86,8 @@ def bind(host: str, port: int) -> socket.socket | None:
     # asyncio turns Nagle's delay off only where a socket says that it is TCP; accepted ones say what this one says.
     sock = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     try:
-        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        # Not both: SO_REUSEADDR would let any program have a port that is bound and not listened on.
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT if reuse_port else socket.SO_REUSEADDR, 1)
         if family == socket.AF_INET6:
             sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
         sock.setblocking(False)

@@ -18,7 +18,8 @@ import logging
 import os
 import socket
 import stat
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from typing import TypeVar
 
 from engine.errors import AuthenticationError, ConnectError, InvalidArgumentError
 from engine.limits import FRAME_SIZE_MAX
@@ -26,6 +27,8 @@ from engine.wire.chunks import ChunkPool
 from engine.wire.sockets import Accept, SocketStream
 from engine.wire.stream import FrameHandler, FrameStream
 from engine.wire.url import format_unix_url
+
+P = TypeVar("P", bound=asyncio.BaseProtocol)
 
 log = logging.getLogger(__name__)
 
@@ -41,6 +44,16 @@ async def dial(path: str, handler: Accept, *, pool: ChunkPool, timeout: float) -
     Raises ConnectError (nothing is served there), AuthenticationError (another user serves it).
     """
     url = format_unix_url(path)
+    stream = await connect(path, lambda: SocketStream(handler, pool, url=url), timeout)
+    if not _is_welcome(stream):
+        stream.abort()
+        raise AuthenticationError(f"{url} must be served by this user or root, got user id {stream.peer_user}")
+    return stream
+
+
+async def connect(path: str, protocol: Callable[[], P], timeout: float) -> P:
+    """A protocol connected to the socket at `path`. Raises ConnectError."""
+    url = format_unix_url(path)
     loop = asyncio.get_running_loop()
     sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     sock.setblocking(False)
@@ -48,7 +61,7 @@ async def dial(path: str, handler: Accept, *, pool: ChunkPool, timeout: float) -
         async with asyncio.timeout(timeout):
             with _address(path) as address:
                 await loop.sock_connect(sock, address)
-            _, stream = await loop.create_unix_connection(lambda: SocketStream(handler, pool, url=url), sock=sock)
+            _, made = await loop.create_unix_connection(protocol, sock=sock)
     except TimeoutError as e:
         sock.close()
         raise ConnectError(f"no connection to {url} within {timeout:g} s") from e
@@ -58,10 +71,7 @@ async def dial(path: str, handler: Accept, *, pool: ChunkPool, timeout: float) -
     except BaseException:
         sock.close()
         raise
-    if not _is_welcome(stream):
-        stream.abort()
-        raise AuthenticationError(f"{url} must be served by this user or root, got user id {stream.peer_user}")
-    return stream
+    return made
 
 
 async def adopt(
@@ -76,7 +86,8 @@ async def adopt(
 class UnixListener:
     """A served Unix socket. Made by listen()."""
 
-    def __init__(self, server: asyncio.Server, path: str, inode: tuple[int, int]) -> None:
+    def __init__(self, server: asyncio.Server, path: str, inode: tuple[int, int] | None) -> None:
+        """`inode`: of the name, while it is this listener's to remove."""
         self._server = server
         self._path = path
         self._inode = inode
@@ -102,6 +113,46 @@ async def listen(path: str, accept: Accept, *, pool: ChunkPool, frame_size_max: 
     kind of file is there, the file system has no sockets, it is read-only), InvalidArgumentError (the file's name alone
     is longer than an address).
     """
+    sock = bind(path)
+    try:
+        return await serve(sock, path, accept, pool=pool, frame_size_max=frame_size_max, owned=True)
+    except BaseException:
+        sock.close()
+        raise
+
+
+def bind(path: str, *, listening: bool = True) -> socket.socket:
+    """A socket at `path`. If `listening`, it takes connections, which wait for serve(). Raises as listen()."""
+    sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    sock.setblocking(False)
+    new = f"{path}.{os.getpid()}"
+    try:
+        _bind(sock, path, new)
+        if listening:
+            sock.listen(_BACKLOG)
+        os.replace(new, path)
+    except OSError as e:
+        sock.close()
+        raise ConnectError(f"cannot listen on {format_unix_url(path)}: {e.strerror or e}") from e
+    except BaseException:
+        sock.close()
+        raise
+    return sock
+
+
+async def serve(
+    sock: socket.socket,
+    path: str,
+    accept: Accept,
+    *,
+    pool: ChunkPool,
+    frame_size_max: int = FRAME_SIZE_MAX,
+    owned: bool = False,
+) -> UnixListener:
+    """Serve the connections of a socket that bind() made, perhaps in another process, which then shares it.
+
+    `owned`: the name is removed when the listener is closed.
+    """
     url = format_unix_url(path)
     loop = asyncio.get_running_loop()
 
@@ -113,26 +164,17 @@ async def listen(path: str, accept: Accept, *, pool: ChunkPool, frame_size_max: 
         stream.abort()
         return _Refused()
 
-    sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    sock.setblocking(False)
-    new = f"{path}.{os.getpid()}"
-    try:
-        inode = _bind(sock, path, new)
-        server = await loop.create_unix_server(
-            lambda: SocketStream(accept_own, pool, frame_size_max, url), sock=sock, backlog=_BACKLOG
-        )
-    except OSError as e:
-        sock.close()
-        raise ConnectError(f"cannot listen on {url}: {e.strerror or e}") from e
-    except BaseException:
-        sock.close()
-        raise
-    try:
-        os.replace(new, path)
-    except OSError as e:
-        server.close()
-        raise ConnectError(f"cannot listen on {url}: {e.strerror or e}") from e
-    return UnixListener(server, path, inode)
+    server = await loop.create_unix_server(
+        lambda: SocketStream(accept_own, pool, frame_size_max, url), sock=sock, backlog=_BACKLOG
+    )
+    return UnixListener(server, path, _identity(path) if owned else None)
+
+
+def unbind(sock: socket.socket, path: str) -> None:
+    """Close a socket that bind() made, and remove its name."""
+    sock.close()
+    with contextlib.suppress(OSError):
+        os.unlink(path)
 
 
 class _Refused:
@@ -147,8 +189,8 @@ class _Refused:
     def connection_lost(self, error: Exception | None) -> None: ...
 
 
-def _bind(sock: socket.socket, path: str, new: str) -> tuple[int, int]:
-    """Bind it to the name `new`, which is to replace `path`; the identity of its file. Raises OSError."""
+def _bind(sock: socket.socket, path: str, new: str) -> None:
+    """Bind it to the name `new`, which is to replace `path`. Raises OSError."""
     if os.path.lexists(path) and not stat.S_ISSOCK(os.lstat(path).st_mode):
         raise FileExistsError(errno.EEXIST, "another kind of file has its name")
     with contextlib.suppress(FileNotFoundError):
@@ -156,7 +198,6 @@ def _bind(sock: socket.socket, path: str, new: str) -> tuple[int, int]:
     os.fchmod(sock.fileno(), _MODE)  # the mode with which bind() makes the file
     with _address(new) as address:
         sock.bind(address)
-    return _identity(new)
 
 
 def _is_welcome(stream: SocketStream) -> bool:

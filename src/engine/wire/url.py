@@ -106,6 +106,12 @@ def unix_path(url: str) -> str | None:
     return _socket_path(url, parts["authority"], parts)
 
 
+def normal_url(url: str) -> str:
+    """A service URL of either form, with its port: one text for each address. Raises InvalidArgumentError."""
+    path = unix_path(url)
+    return format_url(*parse_url(url)) if path is None else format_unix_url(path)
+
+
 def format_unix_url(path: str) -> str:
     """The URL of the Unix socket at an absolute path."""
     return f"{UNIX_SCHEME}://{quote(path)}"

@@ -55,13 +55,13 @@ class DynamicConfig:
         """The configuration in effect so far becomes the base, which settings made at run time override."""
         self._current = current
         self._metadata = metadata
-        self._base = current.value
+        self._base = current.whole
         self._set: dict[str, Any] = {}  # as watched here
         self._tasks = Supervisor("configuration")
 
     async def start(self) -> None:
         """Apply the stored settings and watch for changes. Raises what the metadata store raises."""
-        for record in await self._metadata.list(keys.CONFIGURATION, keys.prefix_end(keys.CONFIGURATION)):
+        for record in await self._metadata.newest.list(keys.CONFIGURATION, keys.prefix_end(keys.CONFIGURATION)):
             self._note(record.key, record.value)
         self._apply()
         watch = partial(self._metadata.watch, keys.CONFIGURATION)
@@ -90,8 +90,8 @@ class DynamicConfig:
         return dict(sorted(self._set.items()))
 
     def runtime(self) -> dict[str, Any]:
-        """The values in effect of all settings that may be set."""
-        return {name: getattr(self._current.value, name) for name in self.names()}
+        """The values in effect of all settings that may be set; those of a whole server of several processes."""
+        return {name: getattr(self._current.whole, name) for name in self.names()}
 
     async def set(self, name: str, value: Any) -> None:
         """Set a value durably, for all brokers; in effect here on return, on the others after their watch fires.
@@ -148,7 +148,7 @@ class DynamicConfig:
 
     def _apply(self) -> None:
         """Put the settings into effect and log the changes."""
-        before = self._current.value
+        before = self._current.whole
         try:
             now = dataclasses.replace(self._base, **self._set)
         except InvalidConfigurationError as e:

@@ -74,16 +74,17 @@ class HttpDoor:
         """Those that listen."""
         return () if self._server is None else self._server.sockets
 
-    async def listen(self, host: str, port: int, tls: ssl.SSLContext | None = None) -> tuple[str, int]:
-        """Serve; returns (host, port), the port chosen for 0. Raises ConnectError."""
+    async def listen(
+        self, host: str, port: int, tls: ssl.SSLContext | None = None, sock: socket.socket | None = None
+    ) -> tuple[str, int]:
+        """Serve; returns (host, port), the port chosen for 0. `sock`: bound to it already. Raises ConnectError."""
         runner = self._runner
         assert runner is not None
         await runner.setup()
         assert runner.server is not None
         self._count(runner.server)
-        sock = None
         try:
-            sock = bind(host, port)
+            sock = sock or bind(host, port)
             where = {"host": host, "port": port, "reuse_address": True} if sock is None else {"sock": sock}
             handshake = None if tls is None else HANDSHAKE_S_MAX
             self._server = await asyncio.get_running_loop().create_server(

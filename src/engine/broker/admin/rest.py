@@ -18,7 +18,7 @@ from engine.broker.admin.rest_lists import TopicListPages
 from engine.broker.admin.rest_pages import page_handlers
 from engine.broker.settings.config import BrokerConfig
 from engine.errors import AlreadyClosedError, InvalidArgumentError
-from engine.limits import HTTP_BODY_S_MAX, METADATA_VALUE_SIZE_MAX
+from engine.limits import BODY_SIZE_MAX, HTTP_BODY_S_MAX
 from engine.model.admin_operations import AT_ANY_TIME, LIST_TOPICS, OPERATIONS, WITHOUT_TOKEN
 from engine.model.admin_requests import NO_BODY, Operation
 from engine.model.fields import load
@@ -36,7 +36,7 @@ class AdminServer(HttpDoor):
         self._receiving: set[asyncio.Timeout] = set()  # time limits of the bodies being received
         guard = only_with_token(broker.doors, lambda: broker.config, WITHOUT_TOKEN)
         middlewares: list[Any] = [guard, self._only_while_running, self._whole]
-        application = web.Application(middlewares=middlewares, client_max_size=METADATA_VALUE_SIZE_MAX)
+        application = web.Application(middlewares=middlewares, client_max_size=BODY_SIZE_MAX)
         application.add_routes(_routes(broker))
         super().__init__(application, always=AT_ANY_TIME, open_paths=WITHOUT_TOKEN, hosts=lambda: _hosts(broker.config))
 
@@ -64,8 +64,8 @@ class AdminServer(HttpDoor):
         if not request.body_exists or request.path in AT_ANY_TIME:
             return await handler(request)
         bodies = self._broker.memory.bodies
-        size = METADATA_VALUE_SIZE_MAX if request.content_length is None else request.content_length
-        permit = await bodies.acquire(min(size, METADATA_VALUE_SIZE_MAX))
+        size = BODY_SIZE_MAX if request.content_length is None else request.content_length
+        permit = await bodies.acquire(min(size, BODY_SIZE_MAX))
         try:
             await self._receive(request)
             return await handler(request)

@@ -22,7 +22,7 @@ class LeaderTerms:
     async def confirm(self, topic: TopicName, term: int) -> None:
         """Raise FencedError unless the store confirms that this is the term of the present leader."""
         self.check(topic, term)
-        record = await self._metadata.get(keys.controller(topic))
+        record = await self._metadata.newest.get(keys.controller(topic))
         if record is None or record.stat.version != term:
             present = "there is no leader" if record is None else f"{record.stat.version}"
             raise FencedError(f"a leader of {topic} must have the present term ({present}), got term {term}")

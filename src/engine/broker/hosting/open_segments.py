@@ -36,6 +36,8 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
+Bequeath = Callable[[], Coroutine[Any, Any, None]]
+
 CLOSE_S_MAX = 10.0  # for cursors to be written when the broker closes
 
 
@@ -278,12 +280,13 @@ class OpenSegments:
         await self._store.release(hosted.name)
         await self._ownership.release(hosted.name, hosted.term)
 
-    async def hand_over(self, hosted: HostedSegment, heir: str) -> None:
+    async def hand_over(self, hosted: HostedSegment, heir: str, bequeath: Bequeath) -> None:
         """Close a segment in order while clients use it, and leave it to the broker `heir`, whose turn it then is.
 
         What was appended is durable, and answered; later appends are refused, and clients look for the next owner.
-        Acknowledgements are saved. Runs to its end even if the caller is cancelled. Raises NotOwnerError: it is not
-        open here, or is being sealed; what the metadata store raises: then its next use opens it, here or at `heir`.
+        Acknowledgements are saved, then `bequeath` is awaited, then the heir may claim it. Runs to its end even if the
+        caller is cancelled. Raises NotOwnerError: it is not open here, or is being sealed; what the metadata store
+        raises: then its next use opens it, here or at `heir`.
         """
         if self._hosted.get(hosted.name) is not hosted or hosted.segment.sealing:
             raise NotOwnerError(f"{hosted.name} cannot be handed over now; look the topic up again")
@@ -291,9 +294,9 @@ class OpenSegments:
         del self._hosted[hosted.name]
         self.inventory.drop(hosted.name)
         self.stirred(hosted.name, True)
-        await self._leave(hosted.name, lambda: self._hand_over(hosted, heir))
+        await self._leave(hosted.name, lambda: self._hand_over(hosted, heir, bequeath))
 
-    async def _hand_over(self, hosted: HostedSegment, heir: str) -> None:
+    async def _hand_over(self, hosted: HostedSegment, heir: str, bequeath: Bequeath) -> None:
         name = hosted.name
         moved = NotOwnerError(f"{name} moves to the broker {heir}; look the topic up again")
         hosted.segment.leave_to(heir)
@@ -306,6 +309,7 @@ class OpenSegments:
             finally:
                 await self._store.release(name)
             await saved
+            await bequeath()
             await self._ownership.leave(name, hosted.term, heir)
         finally:
             await asyncio.sleep(0)  # receipts of the last appends are sent in the loop's next turn
@@ -460,7 +464,7 @@ class OpenSegments:
         return layout is not None and _names(layout, name)
 
     async def _layout(self, topic: TopicName) -> SegmentLayout | None:
-        record = await self._metadata.get(keys.topic(topic))
+        record = await self._metadata.newest.get(keys.topic(topic))
         return None if record is None else SegmentLayout.from_json(record.value)
 
     # -- closing ---------------------------------------------------------------------------------------------------

@@ -8,7 +8,7 @@ subscription would retain messages that no consumer can acknowledge.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING
 from weakref import WeakValueDictionary
 
@@ -28,6 +28,8 @@ if TYPE_CHECKING:
     from engine.storage.cursor.cursor import Cursor
     from engine.storage.cursor.store import CursorStore
 
+_INHERITED_MAX = 1_000  # segments
+
 
 class OpenSubscriptions:
     """Opens, finds, moves and deletes the cursors of open segments."""
@@ -37,8 +39,15 @@ class OpenSubscriptions:
         self._operations = segments.operations
         self._cursors = cursors
         self._metadata = metadata
+        self._inherited: dict[SegmentName, dict[str, RedeliveryCounts]] = {}
         # One lock per subscription in a segment, held while it is opened or deleted; kept while held or awaited.
         self._turns: WeakValueDictionary[tuple[SegmentName, str], asyncio.Lock] = WeakValueDictionary()
+
+    def inherit(self, segment: SegmentName, counts: Mapping[str, RedeliveryCounts]) -> None:
+        """Counts of redeliveries at the owner that is about to hand a segment over, by subscription."""
+        self._inherited[segment] = dict(counts)
+        while len(self._inherited) > _INHERITED_MAX:  # it was never opened here
+            del self._inherited[next(iter(self._inherited))]
 
     async def open(
         self, hosted: HostedSegment, name: str, facts: SubscriptionMetadata | None = None
@@ -65,7 +74,7 @@ class OpenSubscriptions:
 
     async def _check_there(self, topic: TopicName, facts: SubscriptionMetadata) -> None:
         """Raise SubscriptionNotFoundError when its metadata changed: it was deleted, or its deletion is under way."""
-        record = await self._metadata.get(keys.subscription(topic, facts.name))
+        record = await self._metadata.newest.get(keys.subscription(topic, facts.name))
         now = None if record is None else SubscriptionMetadata.from_json(record.value)
         if now is None or now.state is SubscriptionState.DELETING or now.created_at_ms != facts.created_at_ms:
             raise deleted_subscription(topic, facts.name)
@@ -96,6 +105,9 @@ class OpenSubscriptions:
                 hosted, name, cursor, self._segments.participation
             )
             found.pending.restore(pending)
+            counts = self._inherited.get(hosted.name, {}).pop(name, None)
+            if counts is not None:
+                found.redeliveries = counts
         return found
 
     async def acknowledged(self, hosted: HostedSegment, subscriptions: Iterable[str]) -> int:
@@ -116,7 +128,7 @@ class OpenSubscriptions:
         """acknowledged() of one subscription. Raises NotFoundError when the topic has none of that name."""
         if await self.find(hosted, subscription) is None:
             topic = hosted.name.topic
-            record = await self._metadata.get(keys.subscription(topic, subscription))
+            record = await self._metadata.newest.get(keys.subscription(topic, subscription))
             if record is None or SubscriptionMetadata.from_json(record.value).state is SubscriptionState.DELETING:
                 raise NotFoundError(f"{topic} has no subscription {subscription!r}")
         return await self.acknowledged(hosted, [subscription])

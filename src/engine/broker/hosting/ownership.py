@@ -173,13 +173,13 @@ class Ownership:
         """url_of() by a read of the store."""
         if self.alone:
             return self.brokers.url
-        return self._owner_url(name, Owner.of(await self._metadata.get(keys.segment(name))))
+        return self._owner_url(name, Owner.of(await self._metadata.newest.get(keys.segment(name))))
 
     async def owner(self, name: SegmentName) -> str | None:
         """The live broker that has it, by a read of the store; None: none has."""
         if self.alone:
             return self.brokers.url
-        return self._live_owner(Owner.of(await self._metadata.get(keys.segment(name))))
+        return self._live_owner(Owner.of(await self._metadata.newest.get(keys.segment(name))))
 
     def may_own(self, name: SegmentName) -> bool:
         """Whether this broker owns it, or may claim it."""
@@ -214,7 +214,7 @@ class Ownership:
         key = keys.segment(name)
         for _ in range(_CLAIMS_MAX):
             session = await self.brokers.session()
-            record = await self._metadata.get(key)
+            record = await self._metadata.newest.get(key)
             before = Owner.of(record)
             await self._check_free(name, before)
             heir = await self._passes_on(name, before, siblings)
@@ -276,7 +276,7 @@ class Ownership:
         if owner.url is None or owner.session == self.brokers.session_id:
             return
         # The watch may lag behind. A segment changes owner only by a read of the store.
-        record = await self._metadata.get(keys.broker(owner.url))
+        record = await self._metadata.newest.get(keys.broker(owner.url))
         if record is not None and owner.session in (None, record.stat.session) and owner.url != self.brokers.url:
             raise NotOwnerError(f"{name} belongs to the broker {owner.url}")
 
@@ -299,7 +299,7 @@ class Ownership:
             await unsure.delete(self._metadata, key)
             return
         self.forget(name)
-        record = await self._metadata.get(key)
+        record = await self._metadata.newest.get(key)
         if record is not None and self._is_mine(Owner.of(record)):
             with contextlib.suppress(ConflictError):
                 await unsure.delete(self._metadata, key, record.stat.version)
@@ -311,7 +311,7 @@ class Ownership:
             return
         key = keys.segment(name)
         try:
-            record = await self._metadata.get(key)
+            record = await self._metadata.newest.get(key)
             owner = Owner.of(record)
             if record is not None and owner.term == term and self._is_mine(owner):
                 await self._put(key, replace(owner, url=None, session=None), record)
@@ -325,7 +325,7 @@ class Ownership:
         self.forget(name)
         key = keys.segment(name)
         for _ in range(_CLAIMS_MAX):
-            record = await self._metadata.get(key)
+            record = await self._metadata.newest.get(key)
             owner = Owner.of(record)
             if owner.term == term and owner.url is None and owner.heir == heir:
                 return  # by a write whose outcome was unknown

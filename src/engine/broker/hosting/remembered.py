@@ -39,13 +39,13 @@ class Remembered:
 
         A record by an owner before the segment's first one belongs to an earlier segment of the name, written late.
         """
-        record = await self._metadata.get(keys.stored(name))
+        record = await self._metadata.newest.get(keys.stored(name))
         if record is None:
             return False
         descriptor, _, term = record.value.decode().partition(" ")
         if descriptor != name.descriptor:
             return False  # a later segment of this id, under another range, is another one
-        owner = Owner.of(await self._metadata.get(keys.segment(name)))
+        owner = Owner.of(await self._metadata.newest.get(keys.segment(name)))
         return not term or (owner.born is not None and int(term) >= owner.born)
 
     async def check_there(self, name: SegmentName, directory: str) -> None:

@@ -19,6 +19,7 @@ from engine.metadata.store import MetadataStore, Record
 from engine.model.names import TopicName
 from engine.model.subscriptions import SubscriptionMetadata, SubscriptionState
 from engine.storage.cursor.cursor import stored_cursor
+from engine.storage.cursor.pieces import whole
 from engine.storage.cursor.visibility import unpack as unpack_visibility
 from engine.storage.file.extent import Extent
 
@@ -96,20 +97,20 @@ async def read_topic(metadata: MetadataStore, topic: TopicName) -> TopicRecords:
             facts = SubscriptionMetadata.from_json(record.value)
             if facts.state is not SubscriptionState.DELETING:
                 found.subscriptions.append(facts.name)
-        elif len(rest) == 2 and rest[0] == "cursors":
-            found.cursors.setdefault(int(rest[1]), {})[keys.decode(name)] = record
+        elif len(rest) == 2 and rest[0] == "cursors" and (cursor := await whole(metadata, record)) is not None:
+            found.cursors.setdefault(int(rest[1]), {})[keys.decode(name)] = cursor
     async for record in _below(metadata, segments):
         segment_id, *rest = record.key[len(segments) :].split("/")
         if not rest:
             found.owners[int(segment_id)] = Owner.of(record)
-        elif rest == ["visibility"]:
-            found.visibility[int(segment_id)] = record
+        elif rest == ["visibility"] and (visibility := await whole(metadata, record)) is not None:
+            found.visibility[int(segment_id)] = visibility
     return found
 
 
 async def _below(metadata: MetadataStore, prefix: str) -> AsyncIterator[Record]:
     start, end = prefix, keys.prefix_end(prefix)
-    while found := await metadata.list(start, end, _RECORDS_AT_ONCE):
+    while found := await metadata.mirror.list(start, end, _RECORDS_AT_ONCE):
         for record in found:
             yield record
         if len(found) < _RECORDS_AT_ONCE:

@@ -13,6 +13,7 @@ from engine.broker.transactions.operations import Operations
 from engine.broker.transactions.settling import SettlingRounds
 from engine.metadata import keys, unsure
 from engine.metadata.store import ConflictError, MetadataStore
+from engine.storage.cursor import pieces
 from engine.storage.cursor.visibility import Visibility
 
 if TYPE_CHECKING:
@@ -62,12 +63,14 @@ class SegmentTransactions:
 
     async def forget(self, name: SegmentName, lease: OwnerLease | None) -> None:
         """Drop a deleted segment's transactions, so that a later one of its name begins clean. Raises NotOwnerError."""
-        record = await self._metadata.get(keys.visibility(name))
+        record = await self._metadata.newest.get(keys.visibility(name))
+        names = await pieces.names(self._metadata, keys.visibility(name))
         if lease is not None:
             lease.check()
         if record is not None:
             with contextlib.suppress(ConflictError):  # another owner's, by now
                 await unsure.delete(self._metadata, record.key, record.stat.version)
+                await pieces.delete(self._metadata, record.key, names)
         await self.operations.forget_segment(name)
 
     async def finish(self, segments: Iterable[HostedSegment]) -> None:

@@ -13,6 +13,7 @@ METRICS_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 PREFIX = "engine_"  # of every name that is the product's own
 
 Labels = Mapping[str, str]
+NO_LABELS: Labels = {}
 Sample = tuple[Labels, float]
 Distribution = tuple[Labels, HistogramStatistics]
 Kind = Literal["counter", "gauge"]
@@ -27,10 +28,11 @@ class Family:
     text: str
     samples: Iterable[Sample]
 
-    def lines(self) -> Iterator[str]:
+    def lines(self, common: Labels = NO_LABELS) -> Iterator[str]:
+        """`common`: labels of all samples."""
         yield from _head(self.name, self.kind, self.text)
         for labels, value in self.samples:
-            yield f"{self.name}{_labels(labels)} {_number(value)}"
+            yield f"{self.name}{_labels({**common, **labels})} {_number(value)}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,9 +43,11 @@ class HistogramFamily:
     text: str
     samples: Iterable[Distribution]
 
-    def lines(self) -> Iterator[str]:
+    def lines(self, common: Labels = NO_LABELS) -> Iterator[str]:
+        """`common`: labels of all samples."""
         yield from _head(self.name, "histogram", self.text)
-        for labels, found in self.samples:
+        for own, found in self.samples:
+            labels = {**common, **own}
             for bound, count in zip(found.bounds, found.counts, strict=True):
                 yield f"{self.name}_bucket{_labels({**labels, 'le': _number(bound)})} {count}"
             yield f"{self.name}_bucket{_labels({**labels, 'le': '+Inf'})} {found.count}"
@@ -70,9 +74,27 @@ def histogram(name: str, text: str, samples: Iterable[Distribution] | HistogramS
     )
 
 
-def exposition(families: Iterable[AnyFamily]) -> str:
-    """The text of all families. Every name occurs once, with all its samples."""
-    return "\n".join(line for family in families for line in family.lines()) + "\n"
+def exposition(families: Iterable[AnyFamily], common: Labels = NO_LABELS) -> str:
+    """The text of all families. Every name occurs once, with all its samples. `common`: labels of all samples."""
+    return "\n".join(line for family in families for line in family.lines(common)) + "\n"
+
+
+class JoinedPages:
+    """Several pages as one: the samples of each name together, in the order of the pages."""
+
+    def __init__(self) -> None:
+        self._families: dict[str, list[str]] = {}  # by the line of the help text, which comes first
+        self._lines: list[str] = []
+
+    def add(self, line: str) -> None:
+        """The next line of the pages."""
+        if line.startswith("# HELP "):
+            self._lines = self._families.setdefault(line, [])
+        elif not self._lines or not line.startswith("# "):  # the type, once
+            self._lines.append(line)
+
+    def text(self) -> str:
+        return "\n".join("\n".join([head, *lines]) for head, lines in self._families.items()) + "\n"
 
 
 def _samples(samples: Iterable[Sample] | float) -> Iterable[Sample]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from typing import Protocol
 
 from engine.aio.loop_lag import LoopLag
@@ -14,6 +14,7 @@ from engine.broker.pools.pools import BrokerMemory
 from engine.broker.session.connection import Connection
 from engine.broker.settings.config import BrokerConfig
 from engine.broker.settings.doors import Doors
+from engine.broker.settings.shares import ProcessSet
 from engine.broker.upkeep.cluster_parts import ClusterParts
 from engine.broker.upkeep.stocktaking import Stocktaking
 from engine.broker.upkeep.transaction_sweep import TransactionSweep
@@ -21,6 +22,8 @@ from engine.clock import Clock
 from engine.control.service import ScalableTopicService
 from engine.metadata.sqlite import MetadataStatistics
 from engine.storage.store import SegmentStore
+
+Pages = Callable[[], Awaitable[Sequence[str]]]
 
 
 class Vital(Protocol):
@@ -57,6 +60,14 @@ class Vital(Protocol):
 
 class Observed(Vital, Protocol):
     """What metrics read of a broker besides."""
+
+    @property
+    def processes(self) -> ProcessSet | None:
+        """The processes of its server; None: it is the only one."""
+
+    @property
+    def pages_elsewhere(self) -> Pages | None:
+        """The metrics of the server's other processes; None: there is none."""
 
     @property
     def config(self) -> BrokerConfig:

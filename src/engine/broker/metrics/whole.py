@@ -22,7 +22,7 @@ def whole_families(broker: Observed) -> Iterator[AnyFamily]:
     yield gauge("broker_ready", "1: /ready answers 200", not unready(broker))
     yield from _connected(broker)
     yield from _times(broker)
-    yield from _metadata(broker)
+    yield from metadata_families(broker.metadata_statistics())
 
 
 def _connected(broker: Observed) -> Iterator[AnyFamily]:
@@ -66,9 +66,8 @@ def _times(broker: Observed) -> Iterator[AnyFamily]:
     yield gauge("storage_open_files", "Log files that are kept open", stored.open_files)
 
 
-def _metadata(broker: Observed) -> Iterator[AnyFamily]:
-    """Of the broker's own metadata store; a store that was handed in reports its own."""
-    now = broker.metadata_statistics()
+def metadata_families(now: MetadataStatistics | None) -> Iterator[AnyFamily]:
+    """Of the metadata store of this process; None: there is none."""
     found: list[tuple[Labels, MetadataStatistics]] = [] if now is None else [({}, now)]
     yield histogram("metadata_commit_seconds", "A commit of metadata.db", [(labels, s.commit_s) for labels, s in found])
     yield counter("metadata_commits_total", "Commits", [(labels, s.commits) for labels, s in found])

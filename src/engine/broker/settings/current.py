@@ -5,14 +5,25 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from engine.broker.settings.config import BrokerConfig
+from engine.broker.settings.shares import share_of
 
 
 class CurrentConfig:
-    """`value` is replaced as a whole; holders of a copied limit subscribe with follow()."""
+    """`value` is replaced as a whole; holders of a copied limit subscribe with follow().
 
-    def __init__(self, value: BrokerConfig) -> None:
-        self._value = value
+    `whole` is what was configured; `value` is the share of it that this process has, one of `processes` of a server.
+    """
+
+    def __init__(self, whole: BrokerConfig, processes: int = 1) -> None:
+        self._processes = processes
+        self._whole = whole
+        self._value = share_of(whole, processes)
         self._followers: list[Callable[[BrokerConfig], None]] = []
+
+    @property
+    def whole(self) -> BrokerConfig:
+        """The configuration of the server."""
+        return self._whole
 
     @property
     def value(self) -> BrokerConfig:
@@ -23,8 +34,8 @@ class CurrentConfig:
         """Call `changed` with each later configuration, in the order of registration."""
         self._followers.append(changed)
 
-    def replace(self, value: BrokerConfig) -> None:
+    def replace(self, whole: BrokerConfig) -> None:
         """Put another configuration into effect."""
-        self._value = value
+        self._whole, self._value = whole, share_of(whole, self._processes)
         for changed in self._followers:
-            changed(value)
+            changed(self._value)

@@ -139,7 +139,7 @@ class TransactionHeaders:
     async def read(self, number: int) -> TransactionView | None:
         """Read the header from the store; None when there is none. Listeners are called if it has ended."""
         version = self._metadata.version
-        record = await self._metadata.get(keys.transaction(id_text(number)))
+        record = await self._metadata.newest.get(keys.transaction(id_text(number)))
         followed = self._followed.get(number)
         if followed is not None and record is not None and followed.version == record.stat.version:
             return followed.view

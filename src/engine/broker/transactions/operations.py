@@ -229,13 +229,13 @@ class Operations:
 
     async def _is_decided(self, ident: str) -> bool:
         """Whether a transaction has ended, or is unknown."""
-        header = await self._metadata.get(keys.transaction(ident))
+        header = await self._metadata.newest.get(keys.transaction(ident))
         return header is None or TransactionHeader.from_json(header.value).state.final
 
     async def _written(self, prefix: str, value: bytes) -> Record | None:
         """Find the record with that value, after a write with unknown outcome."""
         start, end = f"{prefix}/", keys.prefix_end(f"{prefix}/")
-        while found := await self._metadata.list(start, end, PAGE):
+        while found := await self._metadata.newest.list(start, end, PAGE):
             for record in found:
                 if record.value == value:
                     return record
@@ -249,7 +249,7 @@ class Operations:
     async def of(self, number: int) -> list[RecordedOperation]:
         """All operations of one transaction, oldest first."""
         start = f"{keys.transaction_ops(id_text(number))}/"
-        found = await self._metadata.list(start, keys.prefix_end(start))
+        found = await self._metadata.newest.list(start, keys.prefix_end(start))
         return [operation for record in found for operation in operations_in(record)]
 
     async def of_segment(self, segment: SegmentName) -> list[RecordedOperation]:
@@ -270,7 +270,7 @@ class Operations:
 
     async def _query(self, index: str, start: str, end: str) -> list[Record]:
         began = asyncio.get_running_loop().time()
-        found = [record for _, record in await self._metadata.list_index(index, start, end)]
+        found = [record for _, record in await self._metadata.newest.list_index(index, start, end)]
         self.queries_s.observe(asyncio.get_running_loop().time() - began)
         return found
 

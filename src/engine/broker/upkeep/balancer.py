@@ -85,7 +85,7 @@ class Balancer:
         self._led = self._led or await self._lead()
         if self._led:
             return self._brokers.url
-        record = await self._metadata.get(keys.BALANCER)
+        record = await self._metadata.newest.get(keys.BALANCER)
         if record is None:
             raise NotOwnerError("the balancer has just resigned; try again")
         return record.value.decode()
@@ -95,7 +95,7 @@ class Balancer:
         try:
             await self._metadata.put(keys.BALANCER, self._brokers.url.encode(), ABSENT, session=session)
         except (ConflictError, OutcomeUnknownError):
-            record = await self._metadata.get(keys.BALANCER)
+            record = await self._metadata.newest.get(keys.BALANCER)
             return record is not None and record.stat.session == session.id
         log.info("%s balances the brokers", self._brokers.url)
         return True
@@ -104,7 +104,7 @@ class Balancer:
         """Let another broker lead. Idempotent. Raises what the metadata store raises."""
         if self._led:
             self._led = False
-            record = await self._metadata.get(keys.BALANCER)
+            record = await self._metadata.newest.get(keys.BALANCER)
             if record is not None and record.stat.session == self._brokers.session_id:
                 with contextlib.suppress(ConflictError):
                     await unsure.delete(self._metadata, keys.BALANCER, record.stat.version)

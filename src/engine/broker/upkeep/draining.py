@@ -48,6 +48,8 @@ class Draining:
         self._tasks = Supervisor("draining")
         self._rounds: asyncio.Task[None] | None = None
         self._silent: set[str] = set()  # brokers that did not answer in the round before
+        self._limit: asyncio.Timeout | None = None  # of finish(), while it runs
+        self._skipped = False
 
     async def close(self) -> None:
         await self._tasks.close()
@@ -89,21 +91,31 @@ class Draining:
             await self._brokers.publish(draining=False)
             log.info("%s takes segments again", self._brokers.url)
 
+    def skip(self) -> None:
+        """Have finish() hand over no more: the brokers that would get the segments are closing, too."""
+        self._skipped = True
+        if self._limit is not None:
+            self._limit.reschedule(asyncio.get_running_loop().time())
+
     async def finish(self, timeout: float) -> None:
         """Before this broker closes: hand over what can be within `timeout` seconds. Does not raise."""
-        if not self.others():
+        if self._skipped or not self.others():
             return
         try:
-            async with asyncio.timeout(timeout):
+            async with asyncio.timeout(timeout) as self._limit:
                 await self._brokers.publish(draining=True)
                 while self.left and self.others():
                     await self.round()
                     if self.left:
                         await asyncio.sleep(_ROUND_S)
         except (TimeoutError, EngineError) as e:
+            if self._skipped:
+                return
             log.warning(
                 "%s closes with %d segments and leaderships not handed over: %r", self._brokers.url, self.left, e
             )
+        finally:
+            self._limit = None
 
     async def _run(self) -> None:
         while self._brokers.draining:

@@ -110,7 +110,7 @@ class SegmentLoadReporter:
         if self._version is None:
             return True
         try:
-            owner = Owner.of(await self._metadata.get(keys.segment(self.hosted.name)))
+            owner = Owner.of(await self._metadata.newest.get(keys.segment(self.hosted.name)))
             lone = self.hosted.segment.lease is None  # no other broker can own it
             if owner.term != self.hosted.term or not (lone or owner.url is None):
                 return True
@@ -124,7 +124,7 @@ class SegmentLoadReporter:
 
     async def _read(self) -> None:
         """Read an earlier owner's record: an unchanged load is not rewritten, which would renew its age."""
-        record = await self._metadata.get(self._key)
+        record = await self._metadata.newest.get(self._key)
         self._written, self._version = None, None
         if record is not None:
             self._version = record.stat.version

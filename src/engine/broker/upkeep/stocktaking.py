@@ -159,7 +159,7 @@ class Stocktaking:
     # -- one topic ---------------------------------------------------------------------------------------------------
 
     async def _look(self, topic: TopicName) -> None:
-        record = await self._metadata.get(keys.topic(topic))
+        record = await self._metadata.mirror.get(keys.topic(topic))
         layout = None if record is None else SegmentLayout.from_json(record.value)
         if layout is None or layout.deleting:
             self._inventory.keep(topic, ())

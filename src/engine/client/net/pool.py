@@ -184,7 +184,7 @@ class Pool:
     async def _connect_anywhere(self) -> Connection:
         urls = self.home.in_order(self._learned())
         connected = [url for url in urls if self.is_connected(url) and self.home.is_well(url)]
-        url, connection = await first_connected(connected or urls, self._begin)
+        url, connection = await first_connected(connected or urls, self._begin, self.home.addresses)
         if url != self.home.url:
             log.info("what any broker answers is asked at %s", url)
             self.home.url = url

@@ -167,7 +167,7 @@ class Brokers:
 
     async def start(self) -> None:
         """Register, once an earlier life of this broker has ended, and follow the others. Raises the store's errors."""
-        for record in await self._metadata.list(keys.BROKERS, keys.prefix_end(keys.BROKERS)):
+        for record in await self._metadata.newest.list(keys.BROKERS, keys.prefix_end(keys.BROKERS)):
             self._know(record.key, BrokerRecord.of(record))
         watch = partial(self._metadata.watch, keys.BROKERS)
         following = follow(self._metadata, watch, self._heard, self._live.keys, what="the brokers")
@@ -201,7 +201,7 @@ class Brokers:
             try:
                 stat = await self._metadata.put(key, mine.to_json(), expected, session=session)
             except (ConflictError, OutcomeUnknownError):
-                found = await self._metadata.get(key)
+                found = await self._metadata.newest.get(key)
                 if found is None or found.stat.session != session.id:
                     await self._wait_for_predecessor(session)
                     continue
@@ -225,7 +225,7 @@ class Brokers:
                 try:
                     stat = await self._metadata.put(key, mine.to_json(), self._version, session=session)
                 except (ConflictError, OutcomeUnknownError):
-                    found = await self._metadata.get(key)
+                    found = await self._metadata.newest.get(key)
                     if found is None or found.stat.session != session.id:
                         raise NotOwnerError("this broker's session with the metadata store is over") from None
                     self._version = found.stat.version

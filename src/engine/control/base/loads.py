@@ -16,7 +16,7 @@ log = logging.getLogger(__name__)
 async def read_loads(metadata: MetadataStore, topic: TopicName) -> dict[int, ReportedLoad]:
     """{segment id: its last report}, sealed segments included. An unreadable report counts as none."""
     prefix = keys.segments(topic)
-    found = await metadata.list(prefix, keys.prefix_end(prefix))
+    found = await metadata.mirror.list(prefix, keys.prefix_end(prefix))
     reports = {}
     for record in found:
         segment_id, _, what = record.key[len(prefix) :].partition("/")

@@ -78,8 +78,11 @@ class ScalableTopicResources:
 
     async def load_topic(self, topic: TopicName) -> TopicRecord | None:
         """The topic's record, also while the topic is being deleted."""
-        record = await self.metadata.get(keys.topic(topic))
-        return None if record is None else TopicRecord(SegmentLayout.from_json(record.value), record.stat.version)
+        return _topic_record(await self.metadata.newest.get(keys.topic(topic)))
+
+    async def known_topic(self, topic: TopicName) -> TopicRecord | None:
+        """load_topic() as this process knows it: a change by another broker may show a moment later."""
+        return _topic_record(await self.metadata.mirror.get(keys.topic(topic)))
 
     async def save_topic(self, topic: TopicName, layout: SegmentLayout, expected: Expected | int) -> TopicRecord:
         """Create (ABSENT) or replace (a version) the record."""
@@ -111,13 +114,13 @@ class ScalableTopicResources:
     async def list_topics(self, tenant: str, namespace: str) -> list[tuple[TopicName, bytes]]:
         """The topics of a namespace by name, each with its record's value."""
         prefix = f"{keys.encode(tenant)}/{keys.encode(namespace)}/"
-        found = await self.metadata.list_index(INDEX_TOPICS, prefix, keys.prefix_end(prefix))
+        found = await self.metadata.mirror.list_index(INDEX_TOPICS, prefix, keys.prefix_end(prefix))
         return sorted((topic_of_key(record.key), record.value) for _, record in found)
 
     async def topic_pages(self) -> AsyncIterator[list[TopicName]]:
         """The topics of all namespaces, in pages. Topics created or deleted in the meantime may be missing."""
         start = ""
-        while found := await self.metadata.list_index(INDEX_TOPICS, start, keys.LAST, _READ_AT_ONCE):
+        while found := await self.metadata.newest.list_index(INDEX_TOPICS, start, keys.LAST, _READ_AT_ONCE):
             yield [topic_of_key(record.key) for _, record in found]
             start = found[-1][0] + "\0"
             await asyncio.sleep(0)  # let the loop serve other work
@@ -126,12 +129,12 @@ class ScalableTopicResources:
         """Every "tenant/namespace" with a topic or a record that says something, sorted. One look-up for each."""
         found: set[tuple[str, str]] = set()
         start = ""
-        while first := await self.metadata.list_index(INDEX_TOPICS, start, keys.LAST, 1):
+        while first := await self.metadata.newest.list_index(INDEX_TOPICS, start, keys.LAST, 1):
             topic = topic_of_key(first[0][1].key)
             found.add((topic.tenant, topic.namespace))
             start = keys.prefix_end(f"{keys.encode(topic.tenant)}/{keys.encode(topic.namespace)}/")
             await asyncio.sleep(0)  # let the loop serve other work
-        for record in await self.metadata.list(keys.NAMESPACES, keys.prefix_end(keys.NAMESPACES)):
+        for record in await self.metadata.newest.list(keys.NAMESPACES, keys.prefix_end(keys.NAMESPACES)):
             if _namespace(record).values:
                 found.add(keys.namespace_of(record.key))
         return sorted("/".join(name) for name in found)
@@ -139,20 +142,23 @@ class ScalableTopicResources:
     async def leaving(self, tenant: str, namespace: str) -> set[TopicName]:
         """The topics of a namespace that are being deleted."""
         prefix = f"{keys.encode(tenant)}/{keys.encode(namespace)}/"
-        found = await self.metadata.list_index(INDEX_CHANGES, prefix, keys.prefix_end(prefix))
+        found = await self.metadata.mirror.list_index(INDEX_CHANGES, prefix, keys.prefix_end(prefix))
         changes = ((topic_of_key(record.key), SegmentLayout.change_in(record.value)) for _, record in found)
         return {topic for topic, change in changes if change is not None and change.deletes}
 
     async def unfinished(self) -> list[TopicName]:
         """The topics with a pending change."""
-        found = await self.metadata.list_index(INDEX_CHANGES, "", keys.LAST)
+        found = await self.metadata.newest.list_index(INDEX_CHANGES, "", keys.LAST)
         return [topic_of_key(record.key) for _, record in found]
 
     # Leaders.
 
     async def load_leader(self, topic: TopicName) -> LeaderRecord | None:
-        record = await self.metadata.get(keys.controller(topic))
-        return None if record is None else LeaderRecord(record.value.decode(), record.stat.version, record.stat.session)
+        return _leader_record(await self.metadata.newest.get(keys.controller(topic)))
+
+    async def known_leader(self, topic: TopicName) -> LeaderRecord | None:
+        """load_leader() as this process knows it."""
+        return _leader_record(await self.metadata.mirror.get(keys.controller(topic)))
 
     async def elect(self, topic: TopicName, url: str, session: Session) -> int:
         """Become leader for as long as the session lives; returns the term."""
@@ -170,7 +176,7 @@ class ScalableTopicResources:
 
     async def load_subscription(self, topic: TopicName, name: str) -> tuple[SubscriptionMetadata, int] | None:
         """The record and its version."""
-        record = await self.metadata.get(keys.subscription(topic, name))
+        record = await self.metadata.newest.get(keys.subscription(topic, name))
         return None if record is None else (SubscriptionMetadata.from_json(record.value), record.stat.version)
 
     async def save_subscription(self, topic: TopicName, facts: SubscriptionMetadata, expected: Expected | int) -> int:
@@ -179,7 +185,7 @@ class ScalableTopicResources:
 
     async def list_subscriptions(self, topic: TopicName) -> list[SubscriptionMetadata]:
         """All subscriptions by name, also those being created or deleted."""
-        found = [await self.metadata.get(key) for key in await self._below(topic) if key.count("/") == _DEPTH]
+        found = [await self.metadata.newest.get(key) for key in await self._below(topic) if key.count("/") == _DEPTH]
         return sorted((SubscriptionMetadata.from_json(r.value) for r in found if r), key=lambda s: s.name)
 
     # Consumers' sessions.
@@ -193,7 +199,7 @@ class ScalableTopicResources:
 
     async def consumer_version(self, topic: TopicName, subscription: str, name: str) -> int | None:
         """The version of a session's record; None without a record."""
-        record = await self.metadata.get(keys.consumer(topic, subscription, name))
+        record = await self.metadata.newest.get(keys.consumer(topic, subscription, name))
         return None if record is None else record.stat.version
 
     async def delete_consumer(self, topic: TopicName, subscription: str, name: str, expected: Expected | int) -> None:
@@ -204,25 +210,25 @@ class ScalableTopicResources:
         prefix, sessions = keys.subscriptions(topic), []
         for key in await self._below(topic):
             parts = key[len(prefix) :].split("/")
-            if len(parts) == 3 and parts[1] == "consumers" and (record := await self.metadata.get(key)):
+            if len(parts) == 3 and parts[1] == "consumers" and (record := await self.metadata.newest.get(key)):
                 facts = ConsumerRegistration.from_json(record.value)
                 sessions.append((keys.decode(parts[0]), facts, record.stat.version))
         return sessions
 
     async def _below(self, topic: TopicName) -> list[str]:
         prefix = keys.subscriptions(topic)
-        return await self.metadata.list_keys(prefix, keys.prefix_end(prefix))
+        return await self.metadata.newest.list_keys(prefix, keys.prefix_end(prefix))
 
     # Namespaces.
 
     async def load_topic_policies(self, topic: TopicName) -> TopicPolicies | None:
         """What the topic says itself; None: it does not exist."""
-        record = await self.metadata.get(keys.topic(topic))
+        record = await self.metadata.mirror.get(keys.topic(topic))
         return None if record is None else policies_of_topic(record.value)
 
     async def load_policies(self, tenant: str, namespace: str) -> NamespacePolicies | None:
         """The namespace's policies; None when it has none."""
-        record = await self.metadata.get(keys.namespace(tenant, namespace))
+        record = await self.metadata.mirror.get(keys.namespace(tenant, namespace))
         known = record is not None and not FIELDS.isdisjoint(_namespace(record).values)
         return NamespacePolicies.from_json(record.value) if record is not None and known else None
 
@@ -239,7 +245,7 @@ class ScalableTopicResources:
 
     async def load_namespace_auto_scale_policy(self, tenant: str, namespace: str) -> AutoScalePolicyOverride | None:
         """The auto-scale override of the namespace's topics."""
-        record = await self.metadata.get(keys.namespace(tenant, namespace))
+        record = await self.metadata.mirror.get(keys.namespace(tenant, namespace))
         value = None if record is None else _namespace(record).values.get(AUTO_SCALE)
         return None if value is None else AutoScalePolicyOverride.read(f"namespace record: field {AUTO_SCALE!r}", value)
 
@@ -257,7 +263,7 @@ class ScalableTopicResources:
     async def _change_namespace(self, tenant: str, namespace: str, change: Callable[[Fields], dict[str, Any]]) -> None:
         key = keys.namespace(tenant, namespace)
         for attempt in itertools.count(1):
-            record = await self.metadata.get(key)
+            record = await self.metadata.newest.get(key)
             try:
                 if fields := change(Fields("namespace record", {}) if record is None else _namespace(record)):
                     await self._put(key, dump(fields), ABSENT if record is None else record.stat.version)
@@ -283,7 +289,7 @@ class ScalableTopicResources:
             try:
                 return (await self.metadata.put(key, value, expected, session=session, indexes=indexes)).version
             except OutcomeUnknownError:
-                record = await self.metadata.get(key)
+                record = await self.metadata.newest.get(key)
             ours = record is not None and record.value == value and record.stat.version != expected
             if record is not None and ours and (session is None or record.stat.session == session.id):
                 return record.stat.version
@@ -291,6 +297,14 @@ class ScalableTopicResources:
 
     async def _delete(self, key: str, expected: Expected | int) -> None:
         await unsure.delete(self.metadata, key, expected)
+
+
+def _topic_record(record: Record | None) -> TopicRecord | None:
+    return None if record is None else TopicRecord(SegmentLayout.from_json(record.value), record.stat.version)
+
+
+def _leader_record(record: Record | None) -> LeaderRecord | None:
+    return None if record is None else LeaderRecord(record.value.decode(), record.stat.version, record.stat.session)
 
 
 def _namespace(record: Record) -> Fields:

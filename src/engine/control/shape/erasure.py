@@ -27,7 +27,7 @@ async def erase_subscription(resources: ScalableTopicResources, topic: TopicName
     """Delete a subscription's consumers and cursors, then its own record. Raises as erase_children() does."""
     own = keys.subscription(topic, name)
     await _erase(resources, topic, term, f"{own}/")
-    record = await resources.metadata.get(own)
+    record = await resources.metadata.newest.get(own)
     await _check(resources, topic, term)
     if record is not None:
         await unsure.delete(resources.metadata, own, record.stat.version)
@@ -35,7 +35,7 @@ async def erase_subscription(resources: ScalableTopicResources, topic: TopicName
 
 async def _erase(resources: ScalableTopicResources, topic: TopicName, term: int, prefix: str) -> None:
     for _ in range(_ROUNDS_MAX):
-        found = await resources.metadata.list(prefix, keys.prefix_end(prefix))
+        found = await resources.metadata.newest.list(prefix, keys.prefix_end(prefix))
         await _check(resources, topic, term)
         doomed = [record for record in found if record.key != keys.controller(topic)]
         if not doomed:

@@ -149,8 +149,8 @@ class TopicWatches:
         return watch
 
     async def _refresh(self, watched: _Watched) -> None:
-        leader = await self._resources.load_leader(watched.topic)
-        record = await self._resources.load_topic(watched.topic)
+        leader = await self._resources.known_leader(watched.topic)
+        record = await self._resources.known_topic(watched.topic)
         if leader is not None and leader.term > watched.leader_version:
             watched.leader_version, watched.leader_url = leader.term, leader.url
         if record is not None and record.version > watched.version:

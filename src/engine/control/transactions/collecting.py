@@ -62,7 +62,7 @@ class TransactionCollector:
 
     async def _operation_records(self, known: TransactionView, limit: int) -> list[Record]:
         prefix = f"{keys.transaction_ops(known.id)}/"
-        return await self._metadata.list(prefix, keys.prefix_end(prefix), limit)
+        return await self._metadata.newest.list(prefix, keys.prefix_end(prefix), limit)
 
     async def _settle_all(self, records: Sequence[Record]) -> None:
         """Ask each participant once. Records of one that no longer exists, as of a deleted topic, are deleted here."""
@@ -84,7 +84,7 @@ class TransactionCollector:
     async def _forget_name(self, known: TransactionView) -> None:
         """Delete the name, unless it belongs to a later transaction by now."""
         assert known.header.name is not None
-        alias = await self._metadata.get(keys.transaction_name(known.header.name))
+        alias = await self._metadata.newest.get(keys.transaction_name(known.header.name))
         if alias is not None and alias.value.decode() == known.id:
             with contextlib.suppress(ConflictError):
                 await unsure.delete(self._metadata, alias.key, alias.stat.version)

@@ -132,7 +132,7 @@ class TransactionCoordinator:
 
     async def _begin_named(self, timeout_s: float, name: str) -> TransactionView:
         for _ in range(_ATTEMPTS_MAX):
-            alias = await self._metadata.get(keys.transaction_name(name))
+            alias = await self._metadata.newest.get(keys.transaction_name(name))
             if alias is not None and (known := await self.find(parse_id(alias.value.decode()))) is not None:
                 if known.header.state is TransactionState.COMMITTED:
                     return known
@@ -173,7 +173,7 @@ class TransactionCoordinator:
         except ConflictError:
             return False
         except OutcomeUnknownError:
-            found = await self._metadata.get(key)
+            found = await self._metadata.newest.get(key)
             return found is not None and found.value == value
         return True
 
@@ -225,7 +225,7 @@ class TransactionCoordinator:
     async def operations(self, number: int) -> list[TransactionOperation]:
         """The operations whose participants have not applied the outcome yet; all, while it is open."""
         prefix = f"{keys.transaction_ops(id_text(number))}/"
-        found = await self._metadata.list(prefix, keys.prefix_end(prefix))
+        found = await self._metadata.newest.list(prefix, keys.prefix_end(prefix))
         return [operation.facts for record in found for operation in operations_in(record)]
 
     # -- sweeping --------------------------------------------------------------------------------------------

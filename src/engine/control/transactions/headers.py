@@ -71,7 +71,7 @@ class HeaderRecords:
 
     async def find(self, number: int) -> TransactionView | None:
         """The transaction; None when there is none."""
-        record = await self._metadata.get(keys.transaction(id_text(number)))
+        record = await self._metadata.newest.get(keys.transaction(id_text(number)))
         return None if record is None else _view_of(number, record)
 
     async def get(self, number: int) -> TransactionView:
@@ -85,7 +85,7 @@ class HeaderRecords:
 
     async def list_open(self, limit: int | None = None) -> list[TransactionView]:
         """Open transactions, of each partition by deadline."""
-        found = await self._metadata.list_index(INDEX_DEADLINE, "", keys.LAST, limit)
+        found = await self._metadata.newest.list_index(INDEX_DEADLINE, "", keys.LAST, limit)
         return [view_of(record) for _, record in found]
 
     async def every_open(self) -> AsyncIterator[TransactionView]:
@@ -113,7 +113,7 @@ class HeaderRecords:
     async def _pages(self, index: str, start: str, end: str) -> AsyncIterator[list[Record]]:
         limit = _BATCH
         while True:
-            found = await self._metadata.list_index(index, start, end, limit)
+            found = await self._metadata.newest.list_index(index, start, end, limit)
             yield [record for _, record in found]
             if len(found) < limit:
                 return
@@ -154,7 +154,7 @@ class HeaderRecords:
 
     async def _read_back(self, write: HeaderWrite) -> TransactionView | None:
         """None: the header was not written, or was changed since."""
-        found = await self._metadata.get(write.put.key)
+        found = await self._metadata.newest.get(write.put.key)
         return write.written(found.stat.version) if found is not None and found.value == write.put.value else None
 
     async def put_with(self, write: HeaderWrite, recording: Recording) -> tuple[TransactionView, Record]:
@@ -166,10 +166,10 @@ class HeaderRecords:
                 put, Append(prefix, recording.value, ident, recording.indexes)
             )
         except OutcomeUnknownError:
-            found = await self._metadata.get(put.key)
+            found = await self._metadata.newest.get(put.key)
             if found is not None and found.value == put.value:
-                for record in await self._metadata.list(f"{prefix}/", keys.prefix_end(f"{prefix}/")):
-                    if record.value == recording.value and record.stat.version < found.stat.version:
+                for record in await self._metadata.newest.list(f"{prefix}/", keys.prefix_end(f"{prefix}/")):
+                    if record.value == recording.value and record.stat.version <= found.stat.version:
                         return write.written(found.stat.version), record
             raise ConflictError(put.key) from None  # not written, or changed since: the caller reads it again
         return write.written(stat.version), record

@@ -105,7 +105,7 @@ def indexes_of(operations: Sequence[TransactionOperation]) -> Indexes:
 async def forget(metadata: MetadataStore, key: str, gone: Callable[[TransactionOperation], bool]) -> None:
     """Remove operations that are `gone` from a record, and the record when none is left. Raises UnknownOutcomeError."""
     for _ in range(_ATTEMPTS_MAX):
-        record = await metadata.get(key)
+        record = await metadata.newest.get(key)
         if record is None:
             return
         said, since = operations_from_json(record.value)

@@ -70,7 +70,10 @@ def owner_of(image: bytes) -> int:
 
 
 def stored_cursor(metadata: MetadataStore, record: Record) -> Cursor:
-    """The cursor in a record, to be read and not saved. Raises CorruptionError, UnsupportedError."""
+    """The cursor in a record with its whole image, to be read and not saved.
+
+    Raises CorruptionError, UnsupportedError.
+    """
     position, acked = unpack(record.value, record.key)
     return Cursor(metadata, record.key, position, acked, record.stat.version)
 
@@ -91,12 +94,15 @@ class Cursor:
         acked: BitMap64,
         version: int,
         lease: Lease | None = None,
+        *,
+        pieces: str = "",
     ) -> None:
+        """`pieces`: the name of the pieces in which it is stored; "" for none."""
         self.key = key
         self._lease = lease
         self._position = position
         self._acked = acked
-        self._record = SavedRecord(metadata, key, version, self._image, lease)
+        self._record = SavedRecord(metadata, key, version, self._image, lease, pieces=pieces)
 
     def _image(self) -> bytes:
         return pack(self._position, self._acked, 0 if self._lease is None else self._lease.term)

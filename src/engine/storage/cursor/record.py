@@ -17,7 +17,8 @@ from engine.errors import (
     StorageError,
     UnknownOutcomeError,
 )
-from engine.metadata.store import ABSENT, ConflictError, Expected, MetadataStore, OutcomeUnknownError, Record
+from engine.metadata.store import ABSENT, ConflictError, Expected, MetadataStore, OutcomeUnknownError
+from engine.storage.cursor.pieces import WholeRecord, delete, name_in, read, write
 from engine.storage.file.owners import Lease
 
 SAVES_MAX = 8
@@ -31,7 +32,8 @@ class SavedRecord:
     lease may be over, nothing is saved or confirmed.
     """
 
-    __slots__ = ("_closed", "_dirty", "_lease", "_metadata", "_pack", "_task", "_unsure", "_version", "_waiters", "key")
+    __slots__ = ("_closed", "_dirty", "_lease", "_metadata", "_pack", "_pieces", "_task", "_unsure", "_version",
+                 "_waiters", "key")  # fmt: skip
 
     def __init__(
         self,
@@ -40,14 +42,17 @@ class SavedRecord:
         version: int | None,
         pack: Callable[[], bytes],
         lease: Lease | None = None,
+        *,
+        pieces: str = "",
     ) -> None:
-        """`version`: of the record as it was read; None if it did not exist."""
+        """`version`: of the record as it was read; None if it did not exist. `pieces`: the name of its pieces."""
         self.key = key
         self._metadata = metadata
         self._version = version
         self._pack = pack
         self._lease = lease
-        # Images that may have been saved since `_version`: the store did not confirm them.
+        self._pieces = pieces
+        # Values that may have been saved since `_version`: the store did not confirm them.
         self._unsure: deque[bytes] = deque(maxlen=_UNSURE_MAX)
         self._closed: EngineError | None = None
         self._dirty = False
@@ -122,21 +127,31 @@ class SavedRecord:
         """Raises FencedError; UnknownOutcomeError if the store never confirms it."""
         if self._lease is not None:
             self._lease.check()
-        self._unsure.append(image)
         for _ in range(SAVES_MAX):
             expected: Expected | int = ABSENT if self._version is None else self._version
+            value = await write(self._metadata, self.key, image, self._version)
+            if value not in self._unsure:
+                self._unsure.append(value)
             try:
-                self._version = (await self._metadata.put(self.key, image, expected)).version
+                self._version = (await self._metadata.put(self.key, value, expected)).version
             except (ConflictError, OutcomeUnknownError) as e:
-                if not await self._is_saved(image, e):
+                if not await self._is_saved(value, e):
                     continue
+            if self._pieces or value is not image:
+                await self._delete_replaced(value)
             self._unsure.clear()
             return
         raise UnknownOutcomeError(f"{self.key}: the metadata store did not confirm the save")
 
-    async def _is_saved(self, image: bytes, error: Exception) -> bool:
-        """Read back. The stored image may also be an earlier one, whose save seemed to fail."""
-        record = await self._metadata.get(self.key)
+    async def _delete_replaced(self, value: bytes) -> None:
+        """Delete the pieces of all earlier images: `value` is in force."""
+        before = {self._pieces, *(name_in(earlier, self.key) for earlier in self._unsure)}
+        self._pieces = name_in(value, self.key)
+        await delete(self._metadata, self.key, sorted(before - {self._pieces}))
+
+    async def _is_saved(self, value: bytes, error: Exception) -> bool:
+        """Read back. The stored value may also be an earlier one, whose save seemed to fail."""
+        record = await self._metadata.newest.get(self.key)
         if record is None:
             if self._version is None:
                 return False
@@ -144,7 +159,7 @@ class SavedRecord:
         if record.stat.version != self._version and record.value not in self._unsure:
             raise FencedError(f"{self.key} was saved by another owner") from error
         self._version = record.stat.version
-        return record.value == image
+        return record.value == value
 
     async def close(self) -> None:
         """Finish saving; later calls fail. Idempotent."""
@@ -157,14 +172,14 @@ class SavedRecord:
 
 async def claim(
     metadata: MetadataStore, key: str, lease: Lease | None, image_of: Callable[[bytes, int], tuple[int, bytes]]
-) -> Record | None:
+) -> WholeRecord | None:
     """The record, None if it does not exist. Under a lease its term is set first, so that former owners are fenced.
 
     `image_of(value, term)`: the term in the value, and the value with the given term instead. Raises FencedError if a
     later owner has claimed it; NotOwnerError; StorageError if the metadata store does not confirm.
     """
     for _ in range(SAVES_MAX):
-        record = await metadata.get(key)
+        record = await read(metadata, key)
         if record is None or lease is None:
             return record
         term, image = image_of(record.value, lease.term)
@@ -174,7 +189,10 @@ async def claim(
         if term > lease.term:
             raise FencedError(f"{key} belongs to a later owner")
         try:
-            return Record(key, image, await metadata.put(key, image, record.stat.version))
+            value = await write(metadata, key, image, record.stat.version)
+            claimed = WholeRecord(key, image, await metadata.put(key, value, record.stat.version), name_in(value, key))
         except (ConflictError, OutcomeUnknownError):
             continue
+        await delete(metadata, key, [record.pieces])
+        return claimed
     raise StorageError(f"{key}: the metadata store did not confirm its owner; try again")

@@ -10,6 +10,7 @@ from engine.errors import NotFoundError, StorageError
 from engine.metadata import keys, unsure
 from engine.metadata.store import ABSENT, ANY, ConflictError, MetadataStore, OutcomeUnknownError, Record
 from engine.model.names import SegmentName
+from engine.storage.cursor import pieces
 from engine.storage.cursor.cursor import Cursor, owner_of, pack, unpack
 from engine.storage.cursor.record import SAVES_MAX, claim
 from engine.storage.file.owners import Lease
@@ -39,7 +40,7 @@ class CursorStore:
         if record is None:
             raise NotFoundError(f"subscription {subscription!r} has no cursor in {segment}")
         position, acked = unpack(record.value, key)
-        return Cursor(self._metadata, key, position, acked, record.stat.version, lease)
+        return Cursor(self._metadata, key, position, acked, record.stat.version, lease, pieces=record.pieces)
 
     async def create(
         self, segment: SegmentName, subscription: str, position: int, lease: Lease | None = None
@@ -62,7 +63,11 @@ class CursorStore:
 
     async def delete(self, segment: SegmentName, subscription: str) -> bool:
         """Delete a cursor; False if there was none."""
-        return await unsure.delete(self._metadata, keys.cursor(segment, subscription))
+        key = keys.cursor(segment, subscription)
+        names = await pieces.names(self._metadata, key)
+        existed = await unsure.delete(self._metadata, key)
+        await pieces.delete(self._metadata, key, names)
+        return existed
 
     async def delete_all(self, segment: SegmentName, lease: Lease | None = None) -> None:
         """Delete all cursors in a segment; under a lease, those that existed while it was held.
@@ -75,7 +80,9 @@ class CursorStore:
                 lease.check()  # so all that was found belongs to the owned segment, and not to a later one of its name
             try:
                 for record in found:
+                    names = await pieces.names(self._metadata, record.key)
                     await unsure.delete(self._metadata, record.key, ANY if lease is None else record.stat.version)
+                    await pieces.delete(self._metadata, record.key, names)
             except ConflictError:
                 continue
             return
@@ -88,14 +95,14 @@ class CursorStore:
 
     async def _records(self, segment: SegmentName) -> _Records:
         names = [name async for name in self._subscriptions(keys.subscriptions(segment.topic))]
-        found = [(name, await self._metadata.get(keys.cursor(segment, name))) for name in names]
+        found = [(name, await pieces.read(self._metadata, keys.cursor(segment, name))) for name in names]
         return [(name, record) for name, record in found if record is not None]
 
     async def _subscriptions(self, prefix: str) -> AsyncIterator[str]:
         """The subscriptions of a topic with any record. Skips over the records that each has in every segment."""
         start, end = prefix, keys.prefix_end(prefix)
         seen: set[str] = set()  # a key as "a-b" lies between "a" and what is below that
-        while found := await self._metadata.list_keys(start, end, 1):
+        while found := await self._metadata.newest.list_keys(start, end, 1):
             (key,) = found
             own, below, _ = key[len(prefix) :].partition("/")
             if own not in seen:

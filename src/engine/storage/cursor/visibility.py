@@ -27,9 +27,10 @@ from pyroaring import BitMap64
 from engine._native.format.crc32c import crc32c
 from engine.errors import CorruptionError, UnsupportedError
 from engine.metadata import keys
-from engine.metadata.store import MetadataStore, Record
+from engine.metadata.store import MetadataStore
 from engine.model.names import SegmentName
 from engine.storage.cursor.cursor import unpack_set
+from engine.storage.cursor.pieces import WholeRecord, read
 from engine.storage.cursor.record import SavedRecord, claim
 from engine.storage.file.owners import Lease
 
@@ -93,7 +94,7 @@ class Visibility:
         key: str,
         end: Callable[[], int],
         *,
-        found: Record | None = None,
+        found: WholeRecord | None = None,
         lease: Lease | None = None,
     ) -> None:
         self.changed: Callable[[], None] = lambda: None
@@ -108,7 +109,8 @@ class Visibility:
         self._undecided: list[Write] = []  # a heap; the first is open, unless it is empty
         self._count = 0
         version = None if found is None else found.stat.version
-        self._record = SavedRecord(metadata, key, version, self._image, lease)
+        pieces = "" if found is None else found.pieces
+        self._record = SavedRecord(metadata, key, version, self._image, lease, pieces=pieces)
 
     @classmethod
     async def open(
@@ -129,7 +131,7 @@ class Visibility:
     @staticmethod
     async def reach(metadata: MetadataStore, segment: SegmentName) -> int:
         """The first offset above all decisions; 0 for none. Raises as open() does."""
-        record = await metadata.get(keys.visibility(segment))
+        record = await read(metadata, keys.visibility(segment))
         if record is None:
             return 0
         settled_upto, hidden, decided, _ = unpack(record.value, record.key)

@@ -41,6 +41,7 @@ from engine.wire.commands.layouts import (
     SeekSubscription,
     Segment,
 )
+from engine.wire.commands.metadata import Metadata
 from engine.wire.commands.producing import (
     CloseProducer,
     Producer,
@@ -93,6 +94,7 @@ __all__ = [
     "GetTopicsOfNamespace",
     "Header",
     "Message",
+    "Metadata",
     "NewTxn",
     "Part",
     "Ping",

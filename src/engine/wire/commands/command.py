@@ -62,3 +62,5 @@ class Command(enum.IntEnum):
     NEW_TXN = 60
     END_TXN = 61
     TXN_STATE = 62
+
+    METADATA = 70

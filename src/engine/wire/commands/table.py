@@ -2,7 +2,16 @@
 
 from __future__ import annotations
 
-from engine.wire.commands import connection, consuming, layouts, producing, segments, topic_lists, transactions
+from engine.wire.commands import (
+    connection,
+    consuming,
+    layouts,
+    metadata,
+    producing,
+    segments,
+    topic_lists,
+    transactions,
+)
 from engine.wire.commands.command import Command
 from engine.wire.commands.header import Header
 
@@ -46,6 +55,7 @@ _TYPES: tuple[type[Header], ...] = (
     transactions.NewTxn,
     transactions.EndTxn,
     transactions.TxnState,
+    metadata.Metadata,
 )
 
 HEADERS: dict[Command, type[Header]] = {kind.command: kind for kind in _TYPES}

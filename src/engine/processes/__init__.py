@@ -1,0 +1,1 @@
+"""A server of several processes on one data directory: the store and supervision in one, brokers in the others."""

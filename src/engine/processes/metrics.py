@@ -1,0 +1,29 @@
+"""The metrics of the parent process: the metadata store, and its children."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from engine.broker.metrics.exposition import AnyFamily, counter, exposition, gauge
+from engine.broker.metrics.process import process_families
+from engine.broker.metrics.whole import metadata_families
+from engine.metadata.sqlite import SqliteMetadataStore
+from engine.processes.supervision import State, Supervision
+from engine.proxy.metrics import proxy_families
+from engine.proxy.server import Proxy
+
+_COMMON = {"process": "parent"}
+
+
+def parent_page(supervision: Supervision, store: SqliteMetadataStore, proxy: Proxy | None) -> str:
+    """The text format of Prometheus. `proxy`: where clients reach the children through the parent."""
+    own = process_families() if proxy is None else proxy_families(proxy)
+    return exposition([*metadata_families(store.statistics()), *own], _COMMON) + exposition(child_families(supervision))
+
+
+def child_families(supervision: Supervision) -> Iterator[AnyFamily]:
+    labelled = [({"process": str(index)}, process) for index, process in enumerate(supervision.processes)]
+    up = [(labels, float(process.state is State.SERVING)) for labels, process in labelled]
+    yield gauge("process_serving", "1: the process serves", up)
+    text = "Times that the process was started again after it had died"
+    yield counter("process_restarts_total", text, [(labels, process.restarts) for labels, process in labelled])

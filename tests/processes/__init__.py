@@ -1,0 +1,1 @@
+"""A server of several processes: real children, real sockets, one data directory."""
