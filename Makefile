@@ -23,6 +23,7 @@ PY     := $(VENV)/bin/python
 PIP    := $(PY) -m pip install -q --disable-pip-version-check
 NATIVE := $(wildcard $(addprefix src/engine/_native/*/*,.pyx .pxd .h))
 DEBUG  := build/debug
+NEWEST := build/pythons/3.14
 
 # The sanitizers' library must be loaded before Python; where the compiler has none, the other checks remain.
 ASAN     := $(shell $${CC:-cc} -print-file-name=libasan.so 2>/dev/null)
@@ -42,7 +43,7 @@ help:
 demo: build
 	$(VENV)/bin/engine demo
 
-test: build $(VENV)/.with-test $(VENV)/.with-spark $(VENV)/.with-oldest-spark
+test: build $(VENV)/.with-test $(VENV)/.with-spark $(VENV)/.with-oldest-spark $(NEWEST)
 	$(PY) -m pytest -q -n $(JOBS) --dist worksteal $(TESTS) $(PYTEST)
 
 build: $(VENV)/.built
@@ -112,6 +113,11 @@ $(VENV)/.with-oldest-spark: | $(VENV)/.with-spark
 	rm -rf $(VENV)/spark-oldest
 	$(PIP) --no-deps --target $(VENV)/spark-oldest '$(SPARK_OLDEST)'
 	@touch $@
+
+# The newest Python that is supported, if the machine has none and Maven does.
+$(NEWEST): tools/newest_python.py | $(VENV)/.tools
+	rm -rf $@
+	$(PY) $< $@
 
 $(VENV)/.built: setup.py $(NATIVE) | $(VENV)/.with-demo
 	CYTHON_FORCE_REGEN=$(if $(filter setup.py,$?),1,0) $(PY) setup.py -q build_ext --inplace -j $(JOBS) \

@@ -3,6 +3,7 @@
 ENGINE_DEBUG=1      checks of bounds, initialisation, division and costly invariants, and frame pointers in every module
 ENGINE_SANITIZE=1   with ENGINE_DEBUG: address and undefined-behaviour sanitizers as well (they see overflow, too)
 ENGINE_EXT=a,b      build only these modules (while working on one of them)
+CFLAGS=-O1          a level of optimization there counts instead of ours
 """
 
 import os
@@ -16,9 +17,11 @@ DEBUG = os.environ.get("ENGINE_DEBUG") == "1"
 SANITIZE = os.environ.get("ENGINE_SANITIZE") == "1"
 ONLY = {name for name in os.environ.get("ENGINE_EXT", "").split(",") if name}
 
-COMPILE = ["-std=c11", "-Wall", "-Wno-unused-function"] + (
-    ["-O1", "-g", "-fno-omit-frame-pointer", "-DENGINE_DEBUG"] if DEBUG else ["-O3", "-g1"]
-)
+COMPILE = ["-std=c11", "-Wall", "-Wno-unused-function"]
+if DEBUG:
+    COMPILE += ["-O1", "-g", "-fno-omit-frame-pointer", "-DENGINE_DEBUG"]
+elif "-O" not in os.environ.get("CFLAGS", ""):
+    COMPILE += ["-O3", "-g1"]
 LINK: list[str] = []
 if SANITIZE:
     COMPILE += ["-fsanitize=address,undefined", "-fno-sanitize-recover=undefined"]
@@ -61,5 +64,6 @@ setup(
         build_dir=C_FILES,
         compiler_directives=DIRECTIVES,
         annotate=os.environ.get("ENGINE_ANNOTATE") == "1",
-    )
+    ),
+    options={"build_ext": {"parallel": os.cpu_count()}},
 )

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import pytest
+from pyroaring import BitMap64
+
 from engine._native.format.offsets import range_set, runs
 from engine.broker.delivery.redelivery import RedeliveryCounts
+from engine.errors import InvalidArgumentError
 from engine.wire.commands import Command
 from tests.kit.peer import Peer, delivered, make_entries
 
@@ -168,3 +172,26 @@ def test_runs():
     assert runs(range_set(5, 9)) == [[5, 9]]
     assert runs(range_set(5, 9) | range_set(11, 11)) == [[5, 9], [11, 11]]
     assert runs(range_set(5, 9) & range_set(20, 30)) == []
+
+
+def test_counts_of_redeliveries_are_given_to_another_broker():
+    counts = RedeliveryCounts()
+    for offsets in ([1, 2, 3, 70_000], [2, 3], [3, 70_000], [3], [3]):
+        counts.increment(BitMap64(offsets))
+    packed = counts.pack()
+    assert packed == [(1, 1, 1), (2, 2, 2), (3, 3, 5), (70_000, 70_000, 2)]
+    again = RedeliveryCounts.unpack([list(one) for one in packed])
+    assert again.pack() == packed
+    again.clear(BitMap64([1, 2, 3, 70_000]))
+    assert not again
+    assert RedeliveryCounts().pack() == []
+    assert not RedeliveryCounts.unpack([])
+
+
+@pytest.mark.parametrize(
+    "ranges",
+    [7, ["x"], [[1, 2]], [[2, 1, 1]], [[-1, 1, 1]], [[0, 1, 0]], [[0, 1, 1 << 32]], [[0, 1 << 62, 1]], [[0, 1, "1"]]],
+)
+def test_malformed_counts_are_refused(ranges):
+    with pytest.raises(InvalidArgumentError, match="redelivery counts must be"):
+        RedeliveryCounts.unpack(ranges)

@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+import engine
 from engine.errors import InvalidArgumentError, NotFoundError, NotOwnerError
 from engine.metadata import keys
 from engine.model.names import TopicName
@@ -48,6 +49,10 @@ def other_than(cluster: SimCluster, broker: SimBroker) -> SimBroker:
 
 def admin(cluster: SimCluster, name: str = "b1") -> Any:
     return cluster.brokers[name].broker.admin
+
+
+async def nothing() -> None:
+    """Is left to the heir."""
 
 
 class Traffic:
@@ -128,7 +133,7 @@ def test_a_layout_names_the_heir_before_it_has_opened_the_segment() -> None:
         owner = owner_of(cluster, 0)
         to, third = [b for b in cluster.brokers.values() if b is not owner]
         hosted = owner.broker.segments.get(name)
-        await owner.broker.segments.hand_over(hosted, to.url)  # the heir was not told
+        await owner.broker.segments.hand_over(hosted, to.url, nothing)  # the heir was not told
         await asyncio.sleep(0.1)
         assert [b.broker.members.ownership.url_of(name) for b in cluster.brokers.values()] == [to.url] * 3
         with pytest.raises(NotOwnerError, match=to.url):
@@ -145,7 +150,7 @@ def test_an_heir_that_dies_is_replaced() -> None:
         (name, *_) = await names_of(cluster)
         owner = owner_of(cluster, 0)
         to = other_than(cluster, owner)
-        await owner.broker.segments.hand_over(owner.broker.segments.get(name), to.url)
+        await owner.broker.segments.hand_over(owner.broker.segments.get(name), to.url, nothing)
         await to.kill()
         assert len(await everything(cluster, "reader")) == 60
         assert b'"heir"' not in (await cluster.metadata.get(keys.segment(name))).value
@@ -426,6 +431,28 @@ def test_c2_a_queue_goes_on_at_the_next_owner() -> None:
         assert not rest & done
         assert rest >= set(range(100)) - {int(m.value) for m in first}
         assert rest | {int(m.value) for m in first} == set(range(100))
+
+    run(body)
+
+
+def test_c2_counts_of_redeliveries_go_on_at_the_next_owner() -> None:
+    """Each time it comes, its count is one more, and in the end it is a dead letter."""
+
+    async def body(cluster: SimCluster) -> None:
+        client = cluster.client("q")
+        await (await client.producer(str(TOPIC))).send(b"7", key="k")
+        consumer = await client.queue_consumer(
+            str(TOPIC), "q", initial_position="earliest", dead_letter=engine.DeadLetter(max_redeliveries=4)
+        )
+        segment = next(s for found in owners(cluster).values() for s in found)
+        counts = []
+        while (message := await consumer.receive(timeout=5)) is not None:
+            counts.append(message.redelivery_count)
+            await consumer.negative_acknowledge(message)
+            await asyncio.sleep(0.1)
+            await moved(cluster, segment)
+        assert counts == sorted(set(counts)), counts
+        assert 3 <= counts[-1] <= 4
 
     run(body)
 

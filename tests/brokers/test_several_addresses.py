@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from engine.client import AsyncClient
-from engine.errors import ConnectError
+from engine.errors import ConnectError, UnknownOutcomeError
 from engine.model.positions import Checkpoint
 from engine.testing.cluster import SimBroker, SimCluster
 from tests.brokers.test_shared_store import NAMES, TOPIC, everything, receive, run
@@ -104,6 +104,44 @@ def test_everything_goes_on_when_the_broker_in_use_fails(fault: Fault) -> None:
         assert await everything(cluster, "reader") == list(range(60)), "each commit took effect once"
 
     run(body)
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_brokers_die_at_any_moment(seed: int) -> None:
+    """One at a time, while the client works."""
+
+    async def body(cluster: SimCluster) -> None:
+        rng = cluster.rng("deaths")
+        client = cluster.client("c", url=ADDRESSES)
+        producer = await client.producer(str(TOPIC), name="named", send_timeout=300.0)
+
+        async def die() -> None:
+            for _ in range(5):
+                await asyncio.sleep(rng.uniform(0.0, 3.0))
+                victim = cluster.brokers[rng.choice(NAMES)]
+                await victim.kill()
+                await asyncio.sleep(rng.uniform(0.0, 15.0))
+                await victim.start()
+
+        dying = asyncio.ensure_future(die())
+        committed: list[int] = []
+        turn = 0
+        while not dying.done():
+            turn += 1
+            await asyncio.sleep(rng.uniform(0.0, 5.0))
+            await everything_new(client, turn)
+            values = list(range(10 * turn, 10 * turn + 10))
+            try:
+                async with client.transaction(timeout=600.0) as txn:
+                    for i in values:
+                        await producer.send(str(i).encode(), key=f"key-{i}", transaction=txn)
+            except UnknownOutcomeError:
+                await txn.commit()  # asks again
+            committed += values
+        await dying
+        assert await everything(cluster, "reader") == committed
+
+    run(body, seed)
 
 
 async def connected_to_one(cluster: SimCluster) -> tuple[AsyncClient, str, SimBroker]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -21,10 +22,15 @@ class Server:
     lines: list[str]
 
 
-def start_server(data: Path, *more: str) -> Server:
+PROGRAM = (sys.executable, "-m", "engine")
+
+
+def start_server(
+    data: Path, *more: str, program: Sequence[str] = PROGRAM, environment: dict[str, str] | None = None
+) -> Server:
     """Start it and wait until it says that it is ready. Raises RuntimeError with what it said instead."""
-    command = [sys.executable, "-m", "engine", "serve", "--data", str(data), "--listen", "127.0.0.1:0"]
-    process = subprocess.Popen([*command, "--admin", "127.0.0.1:0", *more], stderr=subprocess.PIPE, text=True)
+    command = [*program, "serve", "--data", str(data), "--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0", *more]
+    process = subprocess.Popen(command, env=environment, stderr=subprocess.PIPE, text=True)
     lines = []
     assert process.stderr is not None
     for line in process.stderr:

@@ -72,6 +72,19 @@ async def test_a_token_that_is_refused_everywhere_is_that_error(broker: FakeBrok
     await pool.close()
 
 
+async def test_what_a_learned_broker_refuses_is_no_reason_to_give_up(broker: FakeBroker) -> None:
+    pool = pool_of(broker, A)
+    await pool.get()
+    await pool.get(C)
+    broker.down.add(A)
+    broker.refusal = AuthenticationError("the token is invalid")
+    broker.cut()
+    await broker.settle()
+    with pytest.raises(ConnectError, match=r"no broker answers: .*the token is invalid"):
+        await pool.get()
+    await pool.close()
+
+
 async def test_a_search_ends_with_the_pool(broker: FakeBroker) -> None:
     pool = pool_of(broker, A, B)
     broker.open_door.clear()

@@ -9,10 +9,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 import engine
 from engine.broker.metrics.catalogue import metrics_text
 from engine.testing.cluster import DEFAULT_CONFIG, SimCluster, simulate
-from tests.cli.cli_server import Server, start_server, stop_server
+from tests.cli.cli_server import Server, stop_server
+from tests.firstuse.wheels import Installed
 from tests.kit.prometheus import Samples, samples_of
 
 TOPICS = {"orders": 2, "payments": 1, "never-used": 3}
@@ -88,9 +91,12 @@ def check(text: str, backlogs: Samples, sizes: Samples, server: Server) -> None:
     assert sealed == [("topic://public/default/orders", "0")]
 
 
-def test_after_a_restart_and_after_a_kill_everything_is_shown_before_anything_is_touched(tmp_path: Path) -> None:
+@pytest.mark.timeout(1800)  # the first test of each Python builds its wheel
+def test_after_a_restart_and_after_a_kill_everything_is_shown_before_anything_is_touched(
+    installed: Installed, tmp_path: Path
+) -> None:
     data = tmp_path / "data"
-    server = start_server(data)
+    server = installed.serve(data)
     try:
         with engine.Client(server.url) as client:
             fill(client)
@@ -98,7 +104,7 @@ def test_after_a_restart_and_after_a_kill_everything_is_shown_before_anything_is
         assert sum(backlogs.values()) == 4 * SENT - READ - SENT, "orders is read by two"
         stop_server(server)
 
-        server = start_server(data)
+        server = installed.serve(data)
         check(scrape(server), backlogs, sizes, server)
 
         with engine.Client(server.url) as client:
@@ -106,7 +112,7 @@ def test_after_a_restart_and_after_a_kill_everything_is_shown_before_anything_is
             backlogs, sizes = expected(client)
         server.process.kill()
         server.process.communicate(timeout=30)
-        server = start_server(data)
+        server = installed.serve(data)
         check(scrape(server), backlogs, sizes, server)
     finally:
         stop_server(server)

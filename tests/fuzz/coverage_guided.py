@@ -13,7 +13,7 @@ from pathlib import Path
 try:
     import atheris
 except ImportError:
-    sys.exit("the coverage-guided fuzzers need atheris: pip install 'engine[fuzz]' (CPython on Linux)")
+    sys.exit("the coverage-guided fuzzers need atheris: pip install atheris (CPython on Linux)")
 
 with atheris.instrument_imports(include=["engine"], exclude=["engine._native"]):
     from tests.fuzz.targets import targets

@@ -84,7 +84,7 @@ def nested(levels: int) -> str:
     [
         (nested(SCHEMA_DEPTH_MAX), f"{SCHEMA_DEPTH_MAX} types inside each other"),
         (text({"type": "int", "doc": []}).replace("[]", "[" * 300 + "]" * 300), "values inside each other"),
-        ("[" * 8_000 + "]" * 8_000, "must be an Avro schema"),
+        ("[" * 8_000 + "]" * 8_000, "must be an Avro schema|values inside each other"),  # 3.14 reads it
         (text([record(f"A{i}") for i in range(SCHEMA_NAMES_MAX + 1)]), f"{SCHEMA_BRANCHES_MAX} branches"),
         (
             text(record("v", *[(f"f{i}", {"type": "enum", "name": f"e{i}", "symbols": ["a"]}) for i in range(257)])),

@@ -104,3 +104,40 @@ async def test_a_member_that_has_forked_and_is_killed_gives_its_messages_back(tm
             assert message is not None
             assert message.value == b"1"
         os.kill(child, signal.SIGKILL)
+
+
+ASYNCHRONOUS = """
+    import asyncio, os, signal, sys
+    import engine
+
+    async def begin():
+        e = await engine.open_async(sys.argv[1])
+        p = await e.producer("t")
+        await p.send(b"1")
+        return e, p
+
+    async def of_the_child():
+        try:
+            await p.send(b"x")
+        except engine.AlreadyClosedError:
+            async with e, e.producer("t") as own:
+                await own.send(b"2")
+                assert await e.admin.list_topics() == ["topic://public/default/t"]
+
+    with asyncio.Runner() as runner:
+        e, p = runner.run(begin())
+        child = os.fork()
+        if child == 0:
+            signal.alarm(60)
+            asyncio.run(of_the_child())
+            os._exit(0)
+        assert os.waitpid(child, 0)[1] == 0
+        assert runner.run(p.send(b"3")).offset == 2
+        runner.run(e.close())
+"""
+
+
+async def test_an_asynchronous_handle_connects_anew_in_a_forked_child(tmp_path: Path):
+    program = await started(tmp_path, ASYNCHRONOUS)
+    async with asyncio.timeout(100):
+        assert await program.wait() == 0

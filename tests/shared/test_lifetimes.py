@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import gc
 import subprocess
 import sys
@@ -91,3 +92,27 @@ def test_a_program_that_ends_closes_what_it_forgot(tmp_path: Path):
     assert not done.stderr
     with engine.open(tmp_path / "data") as e, e.stream_consumer("t", "s", initial_position="earliest") as consumer:
         assert consumer.receive(timeout=30).value == b"x"
+
+
+async def test_a_lost_asynchronous_handle_closes(tmp_path: Path):
+    e = await engine.open_async(tmp_path / "data")
+    async with e.producer("t") as producer:
+        await producer.send(b"x")
+    del producer
+    thread = e._hold.portal._thread  # type: ignore[attr-defined]
+    with pytest.warns(ResourceWarning, match="AsyncEngine .* was not closed"):  # noqa: PT031 - it is in a cycle
+        del e
+        gc.collect()
+    await asyncio.to_thread(thread.join, 30)
+    assert not thread.is_alive()
+    engine.open(tmp_path / "data", shared=False).close()
+
+
+async def test_what_an_asynchronous_handle_has_made_keeps_it(tmp_path: Path):
+    async def of_a_handle_that_is_lost() -> engine.AsyncProducer[bytes]:
+        return await (await engine.open_async(tmp_path / "data")).producer("t")
+
+    producer = await of_a_handle_that_is_lost()
+    gc.collect()
+    await producer.send(b"x")
+    await producer._client.close()  # type: ignore[attr-defined]

@@ -124,7 +124,7 @@ def test_aligned_tasks_write_to_their_segments_and_keep_the_order(
     ("options", "error", "said"),
     [
         ({"partitions": 0}, ValueError, "an int of at least 1"),
-        ({"ulr": "x"}, ValueError, "the option 'ulr' is not known"),
+        ({"ulr": "x"}, ValueError, "got 'ulr'"),
     ],
 )
 def test_what_alignment_refuses(

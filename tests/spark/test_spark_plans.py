@@ -30,13 +30,13 @@ def options(streaming: bool = False, **given: str) -> ReadOptions:
 @pytest.mark.parametrize(
     ("given", "said"),
     [
-        ({"topic": ""}, "say which topics"),
-        ({"namespace": "a/b"}, "given are topic, namespace"),
-        ({"startingOfsets": "latest"}, "'startingOfsets' is not known"),
+        ({"topic": ""}, "topics must be given in one way"),
+        ({"namespace": "a/b"}, "got topic, namespace"),
+        ({"startingOfsets": "latest"}, "got 'startingOfsets'"),
         ({"minPartitions": "0"}, "minPartitions must be an int of at least 1, got '0'"),
         ({"minPartitions": "many"}, "an int of at least 1"),
         ({"failOnDataLoss": "maybe"}, "true or false"),
-        ({"maxOffsetsPerTrigger": "5"}, "streaming queries alone"),
+        ({"maxOffsetsPerTrigger": "5"}, "streaming queries only"),
     ],
 )
 def test_wrong_options_are_refused_with_the_reason(given: dict[str, str], said: str):

@@ -97,7 +97,7 @@ def test_what_was_read_is_written_elsewhere(
             "the column properties must be MAP<STRING,STRING>, got MAP<STRING,INT>",
         ),
         ("'a' AS value", {}, "a topic must be given, as the option topic or as a column topic"),
-        ("'a' AS value", {"topic": "t", "tpoic": "u"}, "the option 'tpoic' is not known"),
+        ("'a' AS value", {"topic": "t", "tpoic": "u"}, "got 'tpoic'"),
         ("'a' AS value", {"topic": "t", "transactionTimeout": "10ms"}, "must be from 1s to 24h"),
         (
             "'a' AS value",

@@ -44,7 +44,7 @@ def files(*suffixes: str, under: Path = ROOT) -> list[Path]:
         for p in under.rglob("*")
         if p.suffix in suffixes
         and not SKIPPED.intersection(p.relative_to(ROOT).parts)
-        and not any(part.endswith(".egg-info") for part in p.parts)
+        and not any(part.startswith(".venv-") or part.endswith(".egg-info") for part in p.parts)
         and not (p.suffix == ".c" and p.with_suffix(".pyx").exists())
     )
 

@@ -14,13 +14,13 @@ import click
 import pytest
 
 import engine
+from tests.kit.pages import programs
 from tests.tidy.source_tree import ROOT, files, relative
 from tests.tidy.spark_marks import SPARK_MARKS
 
 PAGES = files(".md")
 
 _LINK = re.compile(r"(?<!!)\[[^\]]*\]\((?P<target>[^)\s]+)\)")
-CODE = re.compile(r"^```python\n(?P<code>.*?)^```", re.DOTALL | re.MULTILINE)
 _FENCE = re.compile(r"^```.*?^```", re.DOTALL | re.MULTILINE)
 
 
@@ -48,9 +48,9 @@ def test_links_lead_somewhere():
 def examples() -> Iterator[pytest.ParameterSet]:
     """Every Python example of every page, named by its page and its number there."""
     for page in PAGES:
-        for number, match in enumerate(CODE.finditer(page.read_text()), 1):
-            marks = SPARK_MARKS if "pyspark" in match["code"] else ()
-            yield pytest.param(relative(page), match["code"], id=f"{relative(page)}-{number}", marks=marks)
+        for number, code in enumerate(programs(page), 1):
+            marks = SPARK_MARKS if "pyspark" in code else ()
+            yield pytest.param(relative(page), code, id=f"{relative(page)}-{number}", marks=marks)
 
 
 @pytest.mark.parametrize(("page", "code"), list(examples()))

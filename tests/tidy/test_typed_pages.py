@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.kit.pages import programs as programs_of
 from tests.tidy.source_tree import ROOT, files, relative
-from tests.tidy.test_docs import CODE
 
 SPARK = re.compile(r"\bpyspark\b")
 
@@ -22,10 +22,10 @@ def programs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with a file for each program, and with those that say which types there are."""
     folder = tmp_path_factory.mktemp("programs")
     for page in files(".md"):
-        for number, match in enumerate(CODE.finditer(page.read_text()), 1):
-            if not SPARK.search(match["code"]):  # Spark's own types are no matter of ours
+        for number, code in enumerate(programs_of(page), 1):
+            if not SPARK.search(code):  # Spark's own types are no matter of ours
                 name = re.sub(r"\W", "_", relative(page).removesuffix(".md"))
-                (folder / f"{name}_{number}.py").write_text(match["code"])
+                (folder / f"{name}_{number}.py").write_text(code)
     (folder / "typed_uses.py").write_text((ROOT / "tests" / "api" / "typed_uses.py").read_text())
     assert len(list(folder.iterdir())) > 20
     return folder

@@ -15,6 +15,10 @@ from engine.wire.commands import HEADERS, Command, Header, Part, Request, answer
 
 EXPLICIT = {commands.TopicSchema, commands.WatchTopicListUpdate}  # whose readers want to find what is null
 
+DEEP = (
+    "RecursionError|request_id must be given"  # Python 3.14 has room for the 100,000 levels, and the field is ignored
+)
+
 
 def decoded(command: Command, **fields: Any) -> Header:
     return decode(command, msgpack.packb(fields))
@@ -71,7 +75,7 @@ def test_the_error_names_the_command_the_field_and_what_came(command: Command, f
     (b"\x81\xa2id\xa1\xff", "the header is not msgpack"),
     (b"\x90", "it must be object, got array"),
     (b"\x81\x01\x02", "a name in the map must be str, got int"),
-    (b"\x82\xa2id\xa1a\xa1x" + b"\x91" * 100_000 + b"\xc0", "the header is not msgpack: RecursionError"),
+    (b"\x82\xa2id\xa1a\xa1x" + b"\x91" * 100_000 + b"\xc0", DEEP),
 ])  # fmt: skip
 def test_bytes_that_are_no_map_of_names(packed: bytes, words: str):
     with pytest.raises(ProtocolError, match=f"TXN_STATE.*{words}"):

@@ -6,6 +6,8 @@ import asyncio
 from collections.abc import Callable, Coroutine
 from typing import Any
 
+from engine.aio.shielded import shielded
+
 
 class Once:
     """Runs one piece of work for all its callers. Loop thread only."""
@@ -20,6 +22,6 @@ class Once:
         """
         if self._task is None:
             self._task = asyncio.ensure_future(work())
-            await asyncio.shield(self._task)
+            await shielded(self._task)
         elif not self._task.done():
             await asyncio.wait([self._task])

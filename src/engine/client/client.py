@@ -7,10 +7,12 @@ from __future__ import annotations
 
 import random
 import ssl
+import weakref
 from collections.abc import Callable, Coroutine, Iterable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar, Unpack
 
+from engine.aio.forked import after_fork
 from engine.aio.once import Once
 from engine.client.base.endpoint import Endpoint
 from engine.client.base.entering import Entering
@@ -64,6 +66,9 @@ if TYPE_CHECKING:
 
 C = TypeVar("C", bound=Closable)
 
+_living: weakref.WeakSet[AsyncClient] = weakref.WeakSet()
+_of_parents: list[tuple[object, ...]] = []  # kept, as what ends them would run on what the parent uses
+
 
 class AsyncClient:
     """A client of one service, `engine://host:port`. Use it from one event loop, preferably as `async with`.
@@ -103,12 +108,25 @@ class AsyncClient:
             operation_timeout=operation_timeout,
             threadsafe=threadsafe,
         )
-        self._pool = Pool(service.addresses, self._options)
+        self._addresses = service.addresses
+        self._given_backend = admin
+        self._set_up()
+        _living.add(self)
+
+    def _set_up(self) -> None:
+        """What belongs to this process."""
+        self._pool = Pool(self._addresses, self._options)
         self._children = Children()
         self._all_transactions: Transactions | None = None  # from the first transaction on
         self._end = Once()
-        self._backend = admin
+        self._backend = self._given_backend
         self._admin: AsyncAdmin | None = None  # from its first use on
+
+    def after_fork(self) -> None:
+        """In a forked child: all that it has made is the parent's; it connects anew, on any loop."""
+        if not self.closed:
+            _of_parents.append((self._pool, self._children, self._all_transactions, self._backend, self._admin))
+            self._set_up()
 
     @property
     def service_url(self) -> str:
@@ -492,7 +510,9 @@ class AsyncClient:
         return await (await self.reader(topic, **options)).to_table()
 
     async def _started(self, made: C, start: Callable[[], Coroutine[Any, Any, None]]) -> C:
-        return await self._children.start(made, start)
+        await self._children.start(made, start)
+        made._client = self  # type: ignore[attr-defined]  # what a client has made keeps it from being collected
+        return made
 
     # -- admin -----------------------------------------------------------------------------------------------
 
@@ -565,3 +585,11 @@ class AsyncClient:
 
     async def __aexit__(self, *exc: object) -> None:
         await self.close()
+
+
+def _after_fork() -> None:
+    for client in list(_living):
+        client.after_fork()
+
+
+after_fork(_after_fork)

@@ -42,6 +42,12 @@ class Alone:
         self.ended = True
         await self.broker.close()
 
+    def let_go(self) -> None:
+        """Its loop has ended, and the broker with it."""
+
+    def after_fork(self) -> None:
+        """It stays the parent's: whatever asks for it in the child fails."""
+
 
 async def open_engine(
     path: Path,

@@ -40,10 +40,10 @@ class Engine(Client):
         if self._alone:
             raise AlreadyClosedError(FORKED)
         path, doors, terms = self._given
-        held = hold(path)
+        held = hold(path, doors, terms)
         portal = held.portal
         try:
-            client = portal.run(_enter(held, doors, terms, threadsafe=True))
+            client = portal.run(_enter(held, threadsafe=True))
         except BaseException:
             portal.run(held.close())
             if held.ended:
@@ -119,9 +119,9 @@ class Opening:
         if path == MEMORY or not self._shared:
             return await open_engine(path, listen, admin, config, threadsafe=False)
         doors, terms = Doors.of(listen, admin), Terms.of(config)
-        held = hold(path)
+        held = hold(path, doors, terms)
         try:
-            return await _enter(held, doors, terms, threadsafe=False)
+            return await _enter(held, threadsafe=False)
         except BaseException:
             await held.close()
             raise
@@ -138,9 +138,9 @@ class Opening:
             await self._engine.close()
 
 
-async def _enter(held: SharedHold, doors: Doors, terms: Terms, *, threadsafe: bool) -> AsyncEngine:
+async def _enter(held: SharedHold, *, threadsafe: bool) -> AsyncEngine:
     """Open the engine for one more handle, on the running loop. What is raised leaves `held` to the caller."""
-    await held.run(held.engine.open(terms, doors))
+    await held.enter()
     engine = AsyncEngine(held, held.connector(), SharedAdmin(held), threadsafe=threadsafe)
     await engine.connect()
     return engine

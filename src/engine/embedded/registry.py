@@ -14,7 +14,9 @@ from engine.aio.locks import Lock
 from engine.aio.portal import Portal
 from engine.broker.server import Broker
 from engine.embedded.alone import Path
+from engine.embedded.doors import Doors
 from engine.embedded.shared import SharedEngine
+from engine.embedded.terms import Terms
 from engine.storage.disk.disk import OsDisk
 from engine.wire.chunks import ChunkPool
 from engine.wire.connector import SocketConnector
@@ -34,9 +36,13 @@ _engines: dict[_Identity, SharedEngine] = {}
 _handles: dict[SharedEngine, int] = {}
 
 
-def hold(path: Path) -> SharedHold:
+def hold(path: Path, doors: Doors, terms: Terms) -> SharedHold:
     """A hold on the engine of a directory, which is made where it does not exist; on any thread. Raises OSError."""
-    directory = pathlib.Path(path).absolute()
+    return SharedHold(pathlib.Path(path).absolute(), doors, terms)
+
+
+def _engine_of(directory: pathlib.Path) -> tuple[SharedEngine, _Identity]:
+    """The engine of a directory, with one more handle."""
     OsDisk().make_directories(str(directory))
     facts = directory.stat()
     identity = facts.st_dev, facts.st_ino
@@ -45,17 +51,34 @@ def hold(path: Path) -> SharedHold:
         if engine is None:
             engine = _engines[identity] = SharedEngine(directory, Portal("engine"))
         _handles[engine] = _handles.get(engine, 0) + 1
-    return SharedHold(engine, identity)
+    return engine, identity
 
 
 class SharedHold:
     """One handle's part in a shared engine."""
 
-    def __init__(self, engine: SharedEngine, identity: _Identity) -> None:
-        self.engine = engine
-        self.ended = False
-        self._identity = identity
-        self._given_up = False
+    def __init__(self, path: pathlib.Path, doors: Doors, terms: Terms) -> None:
+        """Raises OSError."""
+        self._given = path, doors, terms
+        self._acquire()
+
+    def _acquire(self) -> None:
+        self.engine, self._identity = _engine_of(self._given[0])
+        self.ended = self._given_up = self._of_parent = False
+        self._entering: asyncio.Task[None] | None = None  # on the engine's loop
+
+    async def enter(self) -> None:
+        """Open the engine for this handle, once. Raises as SharedEngine.open()."""
+        if self._of_parent:
+            self._acquire()
+        if self._entering is None or not self._entering.done():
+            await self.run(self._enter())
+
+    async def _enter(self) -> None:
+        if self._entering is None:
+            _, doors, terms = self._given
+            self._entering = asyncio.ensure_future(self.engine.open(terms, doors))
+        await asyncio.shield(self._entering)
 
     @property
     def portal(self) -> Portal:
@@ -102,17 +125,25 @@ class SharedHold:
             del _handles[self.engine], _engines[self._identity]
             return True
 
+    def let_go(self) -> None:
+        """close() on any thread, without waiting."""
+        if self.give_up():
+            self.portal.finish(self.engine.close, lambda: True)
+
+    def after_fork(self) -> None:
+        """In a forked child: the next use enters the engine of this process."""
+        self._of_parent = True
+
     async def close(self) -> None:
         """Let go; the last one closes the engine, and its thread unless this runs on it."""
         if not self.give_up():
             return
-        here = asyncio.get_running_loop() is self.portal.loop
-        try:
-            await self.run(self.engine.close())
-        finally:
-            self.ended = True
-            if not here:
-                await asyncio.to_thread(self.portal.close)
+        self.ended = True
+        if asyncio.get_running_loop() is self.portal.loop:
+            await self.engine.close()
+        elif (closing := self.portal.finish(self.engine.close, lambda: True)) is not None:
+            await asyncio.shield(asyncio.wrap_future(closing))  # it goes on when this is cancelled
+            await asyncio.to_thread(self.portal.close)
 
     def connector(self) -> NearConnector | FarConnector:
         """For a client on the running loop."""
@@ -129,6 +160,7 @@ class SharedAdmin:
         """Carry it out wherever the directory is served. Raises what the operation raises, ConnectError, TimeoutError;
         UnknownOutcomeError when that process ended before it had answered.
         """
+        await self._of.enter()
         return await self._of.run(self._of.engine.operate(operation, arguments))
 
     async def close(self) -> None:
@@ -156,6 +188,7 @@ class FarConnector:
 
     async def connect(self, url: str, handler: Accept) -> FrameStream:
         """A connected stream."""
+        await self._of.enter()
         sock = await self._of.run(self._of.engine.open_socket())
         if sock is None:
             return await self._sockets.connect(self._of.url, handler)

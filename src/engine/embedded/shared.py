@@ -27,6 +27,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from engine.aio.portal import Portal
+from engine.aio.shielded import shielded
 from engine.broker.cluster.joinable import TARGET, Joinable
 from engine.broker.cluster.peers import Peer, dial
 from engine.broker.opening import METADATA_FILE
@@ -180,7 +181,7 @@ class SharedEngine:
                     raise self._failure
                 if self._found is None:
                     self._found = asyncio.get_running_loop().create_future()
-                await asyncio.shield(self._found)
+                await shielded(self._found)
         return self.broker
 
     @contextlib.asynccontextmanager

@@ -28,6 +28,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from engine.aio.histogram import Histogram, HistogramStatistics
+from engine.aio.shielded import shielded
 from engine.aio.workers import ThreadWorkers, run
 from engine.clock import Clock
 from engine.errors import StorageError
@@ -132,7 +133,7 @@ class SqliteMetadataStore(LocalStore):
         owner = ThreadWorkers(1, "engine-metadata")
         opening = run(owner, partial(_open_image, Path(path), native is not None, lock))
         try:
-            image, table, connection = await asyncio.shield(opening)
+            image, table, connection = await shielded(opening)
         except BaseException:
             _discard(opening, owner)
             raise
@@ -141,7 +142,7 @@ class SqliteMetadataStore(LocalStore):
         try:
             await store._end_leftover_sessions(served=served)
         except BaseException:
-            await asyncio.shield(store.close())
+            await shielded(asyncio.ensure_future(store.close()))
             raise
         return store
 
@@ -256,7 +257,7 @@ class SqliteMetadataStore(LocalStore):
         if self._closing is None:
             self._closed = True
             self._closing = asyncio.get_running_loop().create_task(self._close())
-        await asyncio.shield(self._closing)
+        await shielded(self._closing)
 
     async def _close(self) -> None:
         sessions = [self.end_session(session) for session in list(self._sessions)]

@@ -18,7 +18,7 @@ import msgspec
 from engine.errors import InvalidArgumentError
 from engine.model.admin_answers import AutoScaleOverrides, NamespacePolicy, TopicPolicy
 from engine.model.autoscale import JSON_NAMES, AutoScalePolicyOverride
-from engine.model.checks import check_choice, check_number, check_properties, milliseconds
+from engine.model.checks import check_choice, check_flag, check_number, check_properties, milliseconds
 from engine.model.names import SEGMENT_SCHEME, TOPIC_SCHEME, SegmentName, TopicName, check_name, parse_namespace
 from engine.model.transactions import parse_id
 
@@ -206,6 +206,7 @@ class Flag(Kind):
     json = bool
 
     def check(self, what: str, value: Any) -> bool:
+        check_flag(what, value)
         return bool(value)
 
     def texts(self, value: Any) -> list[str]:

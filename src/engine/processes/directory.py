@@ -13,7 +13,8 @@ from engine.clock import Clock
 from engine.errors import DataDirectoryBusyError
 from engine.metadata import keys
 from engine.metadata.lockfile import LockFile, holder_of, lock_file_of
-from engine.metadata.service import SESSION_S_MAX, MetadataService
+from engine.metadata.served_sessions import SESSION_S_MAX
+from engine.metadata.service import MetadataService
 from engine.metadata.sqlite import SqliteMetadataStore
 from engine.metadata.store import MetadataStore
 from engine.storage.disk.disk import OsDisk

@@ -5,12 +5,11 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Sequence
 
-from engine.broker.admin.http import WILDCARDS
 from engine.broker.settings.config import BrokerConfig
 from engine.processes.sockets import Reserved
 from engine.proxy.config import ProxyConfig
 from engine.proxy.server import Proxy
-from engine.wire.url import format_url
+from engine.wire.url import WILDCARDS, format_url
 
 _SAME = [
     field.name

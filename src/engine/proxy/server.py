@@ -12,6 +12,7 @@ from socket import socket
 from engine.aio.bag import Bag
 from engine.aio.memory_limiter import AsyncDualMemoryLimiter, LimitType
 from engine.aio.semaphore import PoolStatistics
+from engine.aio.shielded import shielded
 from engine.aio.tasks import Supervisor
 from engine.broker.settings.doors import Doors, check_exposed
 from engine.broker.settings.tls import tls_context
@@ -210,7 +211,7 @@ class Proxy:
         if self._look is None:
             self._look = asyncio.ensure_future(self._reachable())
             self._look.add_done_callback(lambda _: setattr(self, "_look", None))
-        return await asyncio.shield(self._look)
+        return await shielded(self._look)
 
     async def _reachable(self) -> list[str]:
         reasons = []

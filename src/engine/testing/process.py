@@ -107,9 +107,10 @@ def adopting(
     coroutine: Coroutine[Any, Any, T] | Generator[Any, None, T],
     *,
     context: Context | None = None,
+    **options: Any,
 ) -> asyncio.Task[T]:
-    """A task factory: every task is known to the process that started it."""
-    task: asyncio.Task[T] = asyncio.Task(coroutine, loop=loop, context=context)
+    """A task factory: every task is known to the process that started it. `options` are those of Python 3.14."""
+    task: asyncio.Task[T] = asyncio.Task(coroutine, loop=loop, context=context, **options)
     owner = owner_of(copy_context() if context is None else context)
     if owner is not None:
         owner.adopt(task)

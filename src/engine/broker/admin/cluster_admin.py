@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
-from engine.broker.cluster.handover import ADOPT, ASK_S_MAX, EXPECT, OPEN_S_MAX, TARGET
+from engine.broker.cluster.handover import ADOPT, ASK_S_MAX, BEQUEATH, EXPECT, OPEN_S_MAX, TARGET
 from engine.broker.upkeep.balancer import HAND_OVER, HOLDINGS
 from engine.broker.upkeep.cluster_parts import ClusterParts
 from engine.broker.upkeep.draining import LEAD
@@ -27,6 +27,7 @@ class ClusterAdmin:
         self._brokers = parts.members.brokers
         self._answers: dict[str, Callable[[Mapping[str, Any]], Awaitable[Any]]] = {
             EXPECT: self._expect,
+            BEQUEATH: self._inherit,
             ADOPT: parts.handovers.adopt,
             HAND_OVER: self._hand_over,
             HOLDINGS: self._holdings,
@@ -54,20 +55,20 @@ class ClusterAdmin:
         live, counts = self._brokers.live, self._parts.members.ownership.counts()
         found = []
         for url in sorted(live):
-            said, segments = live[url], counts.get(url, 0)
+            said = live[url]
             try:
                 facts = await self._ask(url, _FACTS, {}, ASK_S_MAX)
             except EngineError:
-                facts = {"led": None}
+                facts = {"led": None, "segments": counts.get(url, 0)}
             found.append(
                 {
                     "url": url,
                     "adminUrl": said.admin_url,
                     "draining": said.draining,
                     "balancer": url == balancer,
-                    "segments": facts.get("segments", segments),
+                    "segments": facts["segments"],
                     "topicsLed": facts["led"],
-                    "load": round(OPEN * segments + traffic(said.load), 3),
+                    "load": round(OPEN * facts["segments"] + traffic(said.load), 3),
                     **said.load.to_mapping(),
                 }
             )
@@ -132,6 +133,9 @@ class ClusterAdmin:
 
     async def _expect(self, args: Mapping[str, Any]) -> None:
         self._parts.handovers.expect(args)
+
+    async def _inherit(self, args: Mapping[str, Any]) -> None:
+        self._parts.handovers.inherit(args)
 
     async def _hand_over(self, args: Mapping[str, Any]) -> None:
         await self._parts.handovers.hand_over(SegmentName.parse(args["segment"]), str(args["to"]))

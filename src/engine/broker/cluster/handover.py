@@ -2,7 +2,8 @@
 
     this broker                                     the next owner
     1  asks whether it takes the segment  ------->  yes; from now on the connection between the two is there
-    2  refuses appends, and tells consumers; writes out what it has, saves cursors, closes the file
+    2  refuses appends, and tells consumers; writes out what it has, saves cursors, closes the file; sends
+       counts of redeliveries, if there are any
     3  writes the record: no owner, the other is the heir      every broker's watch shows it: layouts name the heir
     4  asks it to open the segment  ------------->  claims it under the next term, opens it
 
@@ -22,8 +23,12 @@ from typing import Any
 from engine.aio.histogram import Histogram
 from engine.broker.cluster.peers import Peers
 from engine.broker.cluster.segment_calls import pack_spec, unpack_spec
+from engine.broker.delivery.redelivery import RedeliveryCounts
+from engine.broker.delivery.subscription import subscriptions_of
 from engine.broker.hosting.open_segments import OpenSegments
+from engine.broker.hosting.open_subscriptions import OpenSubscriptions
 from engine.broker.hosting.ownership import Ownership
+from engine.broker.segment.hosted import HostedSegment
 from engine.errors import EngineError, NotOwnerError
 from engine.metadata.store import OutcomeUnknownError
 from engine.model.names import SegmentName
@@ -34,7 +39,7 @@ ASK_S_MAX = 3.0
 OPEN_S_MAX = 10.0
 
 TARGET = "broker"  # of the calls to the next owner
-EXPECT, ADOPT = "expect_segment", "adopt_segment"
+EXPECT, BEQUEATH, ADOPT = "expect_segment", "bequeath", "adopt_segment"
 
 
 class Handovers:
@@ -42,8 +47,11 @@ class Handovers:
     segments that are not open here any more, and perhaps not there yet.
     """
 
-    def __init__(self, segments: OpenSegments, ownership: Ownership, peers: Peers) -> None:
+    def __init__(
+        self, segments: OpenSegments, subscriptions: OpenSubscriptions, ownership: Ownership, peers: Peers
+    ) -> None:
         self._segments = segments
+        self._subscriptions = subscriptions
         self._ownership = ownership
         self._peers = peers
         self.given = 0
@@ -73,13 +81,30 @@ class Handovers:
         facts = {"spec": pack_spec(replace(hosted.spec, sealed=hosted.segment.sealed))}  # it may be sealed by now
         self.under_way += 1
         try:
-            await self._segments.hand_over(hosted, to)
+            await self._segments.hand_over(hosted, to, lambda: self._bequeath(hosted, to, facts))
             self.given += 1
             await self._opened(name, to, facts)
         finally:
             self.under_way -= 1
         self.seconds.observe(loop.time() - begun)
         log.info("%s was handed over to %s in %.3f s", name, to, loop.time() - begun)
+
+    async def _bequeath(self, hosted: HostedSegment, to: str, facts: Mapping[str, Any]) -> None:
+        """Give the next owner what only memory has, while no consumer is attached: how often messages were delivered.
+        Where that fails, counts begin anew, as after a restart.
+        """
+        counts = {name: s.redeliveries.pack() for name, s in subscriptions_of(hosted).items() if s.redeliveries}
+        if not counts:
+            return
+        try:
+            await self._peers.call(to, TARGET, BEQUEATH, {**facts, "redeliveries": counts}, ASK_S_MAX)
+        except EngineError as e:
+            log.info("%s: counts of redeliveries begin anew at %s: %s", hosted.name, to, e)
+
+    def inherit(self, args: Mapping[str, Any]) -> None:
+        """See _bequeath(). Raises InvalidArgumentError."""
+        counts = {str(name): RedeliveryCounts.unpack(ranges) for name, ranges in args["redeliveries"].items()}
+        self._subscriptions.inherit(unpack_spec(args).name, counts)
 
     async def _opened(self, name: SegmentName, to: str, facts: Mapping[str, Any]) -> None:
         """Have the heir open it. Where that fails, the first client that is sent there does so."""

@@ -7,6 +7,7 @@ import logging
 from collections.abc import Mapping
 from typing import Any
 
+from engine.aio.shielded import shielded
 from engine.broker.cluster.segment_calls import pack, unpack
 from engine.errors import AlreadyClosedError, ConnectError, EngineError, TimeoutError
 from engine.limits import HANDSHAKE_S_MAX
@@ -181,7 +182,7 @@ class Peers:
             dialling = dial(self._connector, url, self.token, self._own_url)
             task = self._dialling[url] = asyncio.create_task(dialling, name=f"broker {url}")
             task.add_done_callback(lambda done: self._dialled(url, done))
-        return await asyncio.shield(task)
+        return await shielded(task)
 
     def _dialled(self, url: str, task: asyncio.Task[Peer]) -> None:
         del self._dialling[url]

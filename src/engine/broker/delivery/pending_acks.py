@@ -28,6 +28,7 @@ from pyroaring import BitMap64
 
 from engine import checks
 from engine._native.format.offsets import runs
+from engine.aio.shielded import shielded
 from engine.broker.delivery.pending_claims import Claims, PendingAck, counts, parted, union
 from engine.errors import (
     AlreadyClosedError,
@@ -150,7 +151,7 @@ class PendingAcks:
         for other, claims in list(self._claims.items()):
             hit = BitMap64() if claims is own else claims.offsets & offsets
             if hit and await self._has_ended(other, claims):
-                await asyncio.shield(claims.applied)
+                await shielded(claims.applied)
             else:
                 held |= hit
         return held
@@ -159,7 +160,7 @@ class PendingAcks:
         """Transactions that have ended by now are applied when it returns. Raises what the metadata store raises."""
         for number, claims in list(self._claims.items()):
             if await self._has_ended(number, claims):
-                await asyncio.shield(claims.applied)
+                await shielded(claims.applied)
 
     async def _has_ended(self, number: int, claims: Claims) -> bool:
         view = await self.parts.headers.read(number)

@@ -10,6 +10,8 @@ from engine._native.format.offsets import range_set, runs
 from engine.errors import InvalidArgumentError
 from engine.model.redelivery import Backoff
 
+PACKED_MAX = 10_000  # ranges of counts that another broker is given
+PACKED_OFFSETS_MAX = 100_000_000  # offsets in them
 PLANES_MAX = 32  # a count that reaches 2^32 - 1 stays there
 
 
@@ -41,6 +43,31 @@ class RedeliveryCounts:
             return
         for plane in self._planes:
             plane |= carry
+
+    def pack(self) -> list[tuple[int, int, int]]:
+        """(first, last, count) for another broker; at most PACKED_MAX of them, those of the first offsets."""
+        counted = BitMap64()
+        for plane in self._planes:
+            counted |= plane
+        return self.ranges(counted[0], counted[-1])[:PACKED_MAX] if counted else []
+
+    @classmethod
+    def unpack(cls, ranges: Any) -> RedeliveryCounts:
+        """Undo pack(). Raises InvalidArgumentError."""
+        found, room = cls(), PACKED_OFFSETS_MAX
+        try:
+            for first, last, count in ranges[:PACKED_MAX]:
+                room -= last - first
+                if not 0 <= first <= last or not 0 < count < 1 << PLANES_MAX or room < 0:
+                    raise ValueError(f"({first}, {last}, {count})")
+                found._planes += [BitMap64() for _ in range(count.bit_length() - len(found._planes))]
+                for bit, plane in enumerate(found._planes):
+                    if count >> bit & 1:
+                        plane |= range_set(first, last)
+        except (TypeError, ValueError, AttributeError, OverflowError) as e:
+            text = f"redelivery counts must be (first, last, count) of at most {PACKED_OFFSETS_MAX:,} offsets"
+            raise InvalidArgumentError(f"{text}, got {e!s:.80}") from None
+        return found
 
     def clear(self, offsets: BitMap64) -> None:
         """Reset the counts of acknowledged messages to 0."""

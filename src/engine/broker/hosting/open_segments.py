@@ -10,6 +10,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from engine.aio.semaphore import AsyncSemaphore
+from engine.aio.shielded import shielded
 from engine.aio.tasks import Supervisor
 from engine.broker.delivery.pending_acks import Participation
 from engine.broker.delivery.subscription import subscriptions_of
@@ -34,6 +35,8 @@ if TYPE_CHECKING:
 
 
 log = logging.getLogger(__name__)
+
+Bequeath = Callable[[], Coroutine[Any, Any, None]]
 
 CLOSE_S_MAX = 10.0  # for cursors to be written when the broker closes
 
@@ -121,7 +124,7 @@ class OpenSegments:
                 task = self._opening[spec.name] = asyncio.create_task(self._open(spec, create))
                 task.add_done_callback(lambda done: self._opened(spec.name, done))
             try:
-                return await asyncio.shield(task)
+                return await shielded(task)
             except NotFoundError:
                 if mine or not create:
                     raise  # otherwise the failed attempt did not create: try again, creating
@@ -277,12 +280,13 @@ class OpenSegments:
         await self._store.release(hosted.name)
         await self._ownership.release(hosted.name, hosted.term)
 
-    async def hand_over(self, hosted: HostedSegment, heir: str) -> None:
+    async def hand_over(self, hosted: HostedSegment, heir: str, bequeath: Bequeath) -> None:
         """Close a segment in order while clients use it, and leave it to the broker `heir`, whose turn it then is.
 
         What was appended is durable, and answered; later appends are refused, and clients look for the next owner.
-        Acknowledgements are saved. Runs to its end even if the caller is cancelled. Raises NotOwnerError: it is not
-        open here, or is being sealed; what the metadata store raises: then its next use opens it, here or at `heir`.
+        Acknowledgements are saved, then `bequeath` is awaited, then the heir may claim it. Runs to its end even if the
+        caller is cancelled. Raises NotOwnerError: it is not open here, or is being sealed; what the metadata store
+        raises: then its next use opens it, here or at `heir`.
         """
         if self._hosted.get(hosted.name) is not hosted or hosted.segment.sealing:
             raise NotOwnerError(f"{hosted.name} cannot be handed over now; look the topic up again")
@@ -290,9 +294,9 @@ class OpenSegments:
         del self._hosted[hosted.name]
         self.inventory.drop(hosted.name)
         self.stirred(hosted.name, True)
-        await self._leave(hosted.name, lambda: self._hand_over(hosted, heir))
+        await self._leave(hosted.name, lambda: self._hand_over(hosted, heir, bequeath))
 
-    async def _hand_over(self, hosted: HostedSegment, heir: str) -> None:
+    async def _hand_over(self, hosted: HostedSegment, heir: str, bequeath: Bequeath) -> None:
         name = hosted.name
         moved = NotOwnerError(f"{name} moves to the broker {heir}; look the topic up again")
         hosted.segment.leave_to(heir)
@@ -305,6 +309,7 @@ class OpenSegments:
             finally:
                 await self._store.release(name)
             await saved
+            await bequeath()
             await self._ownership.leave(name, hosted.term, heir)
         finally:
             await asyncio.sleep(0)  # receipts of the last appends are sent in the loop's next turn
@@ -313,7 +318,7 @@ class OpenSegments:
 
     async def _leave(self, name: SegmentName, work: Callable[[], Coroutine[Any, Any, Any]]) -> Any:
         """Run `work` to its end while the segment cannot be opened."""
-        return await asyncio.shield(self._begin_to_leave(name, work))
+        return await shielded(self._begin_to_leave(name, work))
 
     def _begin_to_leave(self, name: SegmentName, work: Callable[[], Coroutine[Any, Any, Any]]) -> asyncio.Task[Any]:
         task = self._leaving[name] = asyncio.create_task(work())

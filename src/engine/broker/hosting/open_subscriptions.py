@@ -8,7 +8,7 @@ subscription would retain messages that no consumer can acknowledge.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING
 from weakref import WeakValueDictionary
 
@@ -28,6 +28,8 @@ if TYPE_CHECKING:
     from engine.storage.cursor.cursor import Cursor
     from engine.storage.cursor.store import CursorStore
 
+_INHERITED_MAX = 1_000  # segments
+
 
 class OpenSubscriptions:
     """Opens, finds, moves and deletes the cursors of open segments."""
@@ -37,8 +39,15 @@ class OpenSubscriptions:
         self._operations = segments.operations
         self._cursors = cursors
         self._metadata = metadata
+        self._inherited: dict[SegmentName, dict[str, RedeliveryCounts]] = {}
         # One lock per subscription in a segment, held while it is opened or deleted; kept while held or awaited.
         self._turns: WeakValueDictionary[tuple[SegmentName, str], asyncio.Lock] = WeakValueDictionary()
+
+    def inherit(self, segment: SegmentName, counts: Mapping[str, RedeliveryCounts]) -> None:
+        """Counts of redeliveries at the owner that is about to hand a segment over, by subscription."""
+        self._inherited[segment] = dict(counts)
+        while len(self._inherited) > _INHERITED_MAX:  # it was never opened here
+            del self._inherited[next(iter(self._inherited))]
 
     async def open(
         self, hosted: HostedSegment, name: str, facts: SubscriptionMetadata | None = None
@@ -96,6 +105,9 @@ class OpenSubscriptions:
                 hosted, name, cursor, self._segments.participation
             )
             found.pending.restore(pending)
+            counts = self._inherited.get(hosted.name, {}).pop(name, None)
+            if counts is not None:
+                found.redeliveries = counts
         return found
 
     async def acknowledged(self, hosted: HostedSegment, subscriptions: Iterable[str]) -> int:

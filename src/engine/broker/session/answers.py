@@ -12,6 +12,7 @@ import logging
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import TYPE_CHECKING, Any, Protocol
 
+from engine.aio.shielded import shielded
 from engine.broker.pools.ports import Pause
 from engine.errors import EngineError
 from engine.limits import KIB
@@ -126,7 +127,7 @@ class Answers:
         while not self._connection.pressure.takes_answers:
             if self._room is None or self._room.done():
                 self._room = asyncio.get_running_loop().create_future()
-            await asyncio.shield(self._room)
+            await shielded(self._room)
 
     def send_update(self, session: Updating) -> None:
         """Let the session send its update now, or when the peer takes answers."""

@@ -19,6 +19,7 @@ from typing import Any
 
 from engine._native.consume.batch import MessageBatch
 from engine._native.consume.message import Message
+from engine.aio.shielded import shielded
 from engine.aio.signals import on_sigterm
 from engine.client.consume.dead_letter import WORKERS_MAX, LetterWriter
 from engine.client.consume.failure import Failure
@@ -66,7 +67,7 @@ class Run(ABC):
         tasks = [self._loop.create_task(self._receive()), self._loop.create_task(self._acknowledge())]
         try:
             with on_sigterm(lambda: self._loop.call_soon_threadsafe(self.stop)):
-                await asyncio.shield(self._stopped)
+                await shielded(self._stopped)
         except asyncio.CancelledError:
             self._cancelled = True
             raise

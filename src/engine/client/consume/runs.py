@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import asyncio
 from abc import abstractmethod
 from typing import Any
 
+from engine.aio.shielded import shielded
 from engine.client.consume.dead_letter import LetterWriter
 from engine.client.consume.receiving import BATCH_MESSAGES, Receiving, V
 from engine.client.consume.run import QueueRun, Run, StreamRun, inside
@@ -54,7 +54,7 @@ class Runs(Receiving[V]):
             self._run.stop()
             if inside.get() is self._run:
                 return
-            await asyncio.shield(self._run.ended)
+            await shielded(self._run.ended)
         await super().close()  # type: ignore[safe-super]  # a Receiver is behind this class
 
 

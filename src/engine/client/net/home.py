@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Container, Iterable, Sequence
 
 from engine.client.net.connection import Connection, ignore_outcome
 from engine.errors import ConnectError, EngineError
@@ -54,16 +54,16 @@ class Home:
 
 
 async def first_connected(
-    urls: Iterable[str], begin: Callable[[str], asyncio.Future[Connection]]
+    urls: Iterable[str], begin: Callable[[str], asyncio.Future[Connection]], given: Container[str]
 ) -> tuple[str, Connection]:
     """The first connection that is there, and its URL. `begin` starts an attempt, which goes on when it is not needed.
 
     The next attempt begins when one has failed, at once, or after STAGGER_S, when one may wait for a machine that is
     gone. Raises the error of the only one; ConnectError with the reason of each; the first of another kind, which a
-    repetition does not help.
+    repetition does not help, of the addresses that are `given`.
     """
     running: dict[asyncio.Future[Connection], str] = {}
-    errors: list[EngineError] = []
+    errors: dict[str, EngineError] = {}
     for url in urls:
         attempt = begin(url)
         attempt.add_done_callback(ignore_outcome)  # a later one may come first
@@ -73,14 +73,14 @@ async def first_connected(
     while running:
         if (found := await _first_of(running, errors, None)) is not None:
             return found
-    final = [error for error in errors if not isinstance(error, ConnectError)]
+    final = [error for url, error in errors.items() if url in given and not isinstance(error, ConnectError)]
     if final or len(errors) == 1:
-        raise (final or errors)[0]
-    raise ConnectError(f"no broker answers: {'; '.join(map(str, errors))}")
+        raise (final or list(errors.values()))[0]
+    raise ConnectError(f"no broker answers: {'; '.join(map(str, errors.values()))}")
 
 
 async def _first_of(
-    running: dict[asyncio.Future[Connection], str], errors: list[EngineError], timeout: float | None
+    running: dict[asyncio.Future[Connection], str], errors: dict[str, EngineError], timeout: float | None
 ) -> tuple[str, Connection] | None:
     """Wait until one of them has ended. Failed ones are moved to `errors`."""
     done, _ = await asyncio.wait(running, timeout=timeout, return_when=asyncio.FIRST_COMPLETED)
@@ -91,5 +91,5 @@ async def _first_of(
             return url, attempt.result()
         if not isinstance(error, EngineError):
             raise error
-        errors.append(error)
+        errors[url] = error
     return None

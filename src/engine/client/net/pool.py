@@ -13,6 +13,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import TypeVar
 
 from engine.aio.backoff import RetryDelay
+from engine.aio.shielded import shielded
 from engine.aio.tasks import Supervisor
 from engine.client.base.memory import ClientMemory
 from engine.client.base.options import ClientOptions
@@ -81,7 +82,7 @@ class Pool:
         if connection is not None and connection.lost is None:
             return connection
         self.check_open()
-        return await asyncio.shield(self._begin(url or self._anywhere()))
+        return await shielded(self._begin(url or self._anywhere()))
 
     def _anywhere(self) -> str:
         """The only URL where a broker may be; _ANY where there are several."""
@@ -152,6 +153,11 @@ class Pool:
             raise AlreadyClosedError("the client was used in another event loop; make one client for each event loop")
 
     @property
+    def loop(self) -> asyncio.AbstractEventLoop | None:
+        """In which it was first used."""
+        return self._loop
+
+    @property
     def loop_ended(self) -> bool:
         """Whether the event loop in which it was used has been closed."""
         return self._loop is not None and self._loop.is_closed()
@@ -178,7 +184,7 @@ class Pool:
     async def _connect_anywhere(self) -> Connection:
         urls = self.home.in_order(self._learned())
         connected = [url for url in urls if self.is_connected(url) and self.home.is_well(url)]
-        url, connection = await first_connected(connected or urls, self._begin)
+        url, connection = await first_connected(connected or urls, self._begin, self.home.addresses)
         if url != self.home.url:
             log.info("what any broker answers is asked at %s", url)
             self.home.url = url

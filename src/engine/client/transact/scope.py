@@ -12,6 +12,7 @@ from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, Protocol, TypeVar
 
 from engine._native.produce.sealed import TransactionScope
+from engine.aio.shielded import shielded
 from engine.client.net.connection import Connection, ignore_outcome
 from engine.client.net.pool import Pool
 from engine.client.transact.coordination import Answer, is_committed_by
@@ -149,7 +150,7 @@ class Scope(TransactionScope):
         self._acknowledging += 1
         task = asyncio.ensure_future(self._run(acknowledging))
         task.add_done_callback(ignore_outcome)
-        return asyncio.shield(task)
+        return shielded(task)
 
     async def _run(self, acknowledging: Coroutine[Any, Any, T]) -> T:
         try:

@@ -27,6 +27,7 @@ from typing import Any, Literal, Self
 
 from engine.aio.backoff import RetryDelay
 from engine.aio.bag import Bag
+from engine.aio.shielded import shielded
 from engine.aio.turns import Turns
 from engine.client.base.entering import Entering
 from engine.client.net.deadlines import Deadlines
@@ -181,7 +182,7 @@ class AsyncTransaction(InTransaction):
             raise
 
     async def _hear_behind(self, answer: Answer, numbers: tuple[int, ...] | None) -> bool:
-        said = committed_behind(asyncio.shield(answer))
+        said = committed_behind(shielded(answer))
         found = await self._hear(TransactionState.COMMITTED, numbers, said)
         if found is TransactionState.OPEN:
             self.scope.mark = None  # it was refused

@@ -129,12 +129,12 @@ class ScalableTopicResources:
         """Every "tenant/namespace" with a topic or a record that says something, sorted. One look-up for each."""
         found: set[tuple[str, str]] = set()
         start = ""
-        while first := await self.metadata.list_index(INDEX_TOPICS, start, keys.LAST, 1):
+        while first := await self.metadata.newest.list_index(INDEX_TOPICS, start, keys.LAST, 1):
             topic = topic_of_key(first[0][1].key)
             found.add((topic.tenant, topic.namespace))
             start = keys.prefix_end(f"{keys.encode(topic.tenant)}/{keys.encode(topic.namespace)}/")
             await asyncio.sleep(0)  # let the loop serve other work
-        for record in await self.metadata.list(keys.NAMESPACES, keys.prefix_end(keys.NAMESPACES)):
+        for record in await self.metadata.newest.list(keys.NAMESPACES, keys.prefix_end(keys.NAMESPACES)):
             if _namespace(record).values:
                 found.add(keys.namespace_of(record.key))
         return sorted("/".join(name) for name in found)

@@ -14,6 +14,7 @@ import logging
 from collections import Counter, defaultdict
 from collections.abc import Collection
 
+from engine.aio.shielded import shielded
 from engine.aio.tasks import Supervisor
 from engine.clock import Clock
 from engine.control.base.brokers import Brokers
@@ -98,7 +99,7 @@ class Controllers:
         key = keys.topic(topic)
         while True:
             while (leaving := self._leaving.get(key)) is not None:
-                await asyncio.shield(leaving)
+                await shielded(leaving)
             controller = self._get_or_make(key, topic)
             try:
                 await self._lead(controller)

@@ -29,6 +29,7 @@ from typing import Protocol
 from engine.aio.bag import Bag
 from engine.aio.memory_limiter import AsyncDualMemoryLimiter
 from engine.aio.pace import Pace
+from engine.aio.shielded import shielded
 from engine.aio.tasks import Supervisor
 from engine.control.base.topic_records import INDEX_TOPICS, ScalableTopicResources, topic_of_key
 from engine.control.topic.list_memory import LIST_SIZE, LISTED_NAME_SIZE, READ_TOPIC_SIZE, Growing, permit_of
@@ -266,7 +267,7 @@ class _Namespace:
         self._asked[topics] += 1
         try:
             while (found := self._lists.get(topics)) is None:
-                await asyncio.shield(self._make_once(topics))
+                await shielded(self._make_once(topics))
                 await self._pace.turn()  # many requests may have waited
             return found
         finally:

@@ -1,0 +1,43 @@
+"""One wheel and one clean environment for each Python of this machine; for this one, an application's packages, too."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.cli.cli_server import Server, stop_server
+from tests.firstuse import wheels
+from tests.firstuse.pythons import interpreter, minors
+from tests.firstuse.wheels import MAIN, Installed
+
+APPLICATIONS = ["duckdb", "fastapi", "polars", "uvicorn"]  # besides the demo's: pandas and pyarrow
+
+
+def environment(minor: int) -> Installed:
+    """Skips the test where the machine has no such Python."""
+    found = interpreter(minor)
+    if not isinstance(found, Path):
+        pytest.skip(found)
+    return wheels.installed(minor, found, "demo", APPLICATIONS if minor == MAIN else [])
+
+
+@pytest.fixture(scope="session", params=minors(), ids="3.{}".format)
+def everywhere(request: pytest.FixtureRequest) -> Installed:
+    """The environment of each Python in turn."""
+    return environment(request.param)
+
+
+@pytest.fixture(scope="session")
+def installed() -> Installed:
+    """The environment of this process's Python."""
+    return environment(MAIN)
+
+
+@pytest.fixture
+def broker(installed: Installed, tmp_path: Path) -> Iterator[Server]:
+    """`engine serve` of that environment."""
+    made = installed.serve(tmp_path / "data")
+    yield made
+    stop_server(made)
