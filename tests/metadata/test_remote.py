@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import random
 from collections.abc import AsyncIterator, Awaitable
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ from engine.errors import (
     AlreadyClosedError,
     ConnectError,
     InvalidArgumentError,
+    ProtocolError,
     StorageError,
     TimeoutError,
     UnsupportedError,
@@ -23,13 +25,14 @@ from engine.metadata import protocol
 from engine.metadata.memory import MemoryMetadataStore
 from engine.metadata.remote import RemoteMetadataStore
 from engine.metadata.sqlite import SqliteMetadataStore
-from engine.metadata.store import ABSENT, Append, ConflictError, EventKind, OutcomeUnknownError, Put
+from engine.metadata.store import ABSENT, Append, ConflictError, EventKind, OutcomeUnknownError, Put, Stat
 from engine.wire.commands import Metadata, Ping
 from tests.kit.peer import until
 from tests.metadata.served import TRANSPORTS, Served
 
 PUT, DELETE, END = EventKind.PUT, EventKind.DELETE, EventKind.SNAPSHOT_END
 BOUND_S = 20
+PUT_REQUEST = protocol.PutOne(1, "/a", b"v", False, 3, None, {"i": ("x", "y")})
 
 
 class Gated(MemoryMetadataStore):
@@ -103,11 +106,15 @@ async def test_the_writes_of_a_connection_before_the_last_one_are_waited_for_too
     writing = asyncio.ensure_future(client.put("/a", b"v"))
     await until(lambda: store.waiting == 1)
     for _ in range(3):
+        (last,) = served.service._clients.values()
         served.cut()
-        await until(lambda: len(served.streams) > 0)  # it has connected again, and waits for its welcome
+        await until(lambda last=last: last not in served.service._clients.values())  # type: ignore[misc]
+        await until(lambda: served.service._clients)  # it has connected again, and waits for its welcome
     with pytest.raises(OutcomeUnknownError):
         await writing
     reading = asyncio.ensure_future(client.get("/a"))
+    await asyncio.wait([reading], timeout=0.1)
+    assert not reading.done(), "it would not show the write"
     store.gate.set()
     record = await reading
     assert record is not None
@@ -303,6 +310,31 @@ class Stranger:
     def resume_writing(self) -> None: ...
 
     def connection_lost(self, error: Exception | None) -> None: ...
+
+
+def test_random_bytes_are_messages_or_a_protocol_error() -> None:
+    rng = random.Random(5)
+    requests = protocol.joined([protocol.encode(protocol.Hello(1, 2, "b")), protocol.encode(PUT_REQUEST)])
+    answers = protocol.encode((7, [protocol.Done(1, Stat(1, 2, 3)), protocol.Refused(1, 2, "no")]))
+    refused = 0
+    for good, decode in ((requests, protocol.decode_requests), (answers, protocol.decode_answers)):
+        assert decode(good)
+        for _ in range(2_000):
+            bad = bytearray(good)
+            for _ in range(rng.randint(1, 4)):
+                bad[rng.randrange(len(bad))] = rng.randrange(256)
+            try:
+                decode(bytes(bad[: rng.randint(1, len(bad))]))
+            except ProtocolError:
+                refused += 1
+    assert refused > 1_000
+
+
+async def test_a_watch_of_a_store_that_is_closed_fails_at_its_reader(unix: Served) -> None:
+    client = await unix.client()
+    await unix.store.close()
+    with pytest.raises(AlreadyClosedError):
+        await take(client.watch("/"), 1)
 
 
 async def test_a_build_of_another_protocol_is_refused_by_name(unix: Served, monkeypatch: pytest.MonkeyPatch) -> None:

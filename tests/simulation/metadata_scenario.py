@@ -4,13 +4,13 @@ Connections break, hosts are cut off, clients are suspended. What each is told i
 
 The judge knows every change of the records, in order, with the time at which it became visible:
 
-    M1   a confirmed write has its version in the history, with its value; a condition on a version met that version
-    M2   a `newest` read returns a state of the key that it had at some time after the read began
-    M3   a `mirror` read is no older than the newest own confirmed write of the key, nor than any event that a watch of
-         the client has reported before
-    M4   a watch ends at the records as they are
-    M5   an ephemeral record ends when its holder no longer relies on its session, or ends it
-    M6   a write that ended with TimeoutError did not take place
+    confirmed  a confirmed write has its version in the history, with its value; its condition held (M1)
+    newest     a `newest` read returns a state that the key had at some time after the read began
+    mirror     a `mirror` read is no older than the newest own confirmed write of the key, nor than what there was at
+               any event that a watch of the client has reported before
+    watch      a watch ends at the records as they are (M2)
+    session    an ephemeral record does not end while its holder relies on its session (M3)
+    not done   a write that ended with TimeoutError did not take place
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 from engine.errors import AlreadyClosedError, TimeoutError
@@ -123,7 +124,7 @@ class Client:
         states = self.truth.states[key]
         before = states[[state.version for state in states].index(version) - 1]
         if (before.record is None) != (record is None) or (record is not None and before.version != expected):
-            raise TruthError(f"M1: {self.name} wrote {key} over version {before.version}, not over {expected}")
+            raise TruthError(f"confirmed: {self.name} wrote {key} over version {before.version}, not over {expected}")
 
     async def written(self, key: str, value: bytes, call: Coroutine[Any, Any, Any]) -> int | None:
         """The version of a confirmed write."""
@@ -134,11 +135,11 @@ class Client:
         except TimeoutError:
             await asyncio.sleep(2 * CALL_S_MAX)
             if any(state.record is not None and state.record.value == value for state in self.truth.states[key]):
-                raise TruthError(f"M6: {self.name} was told that {value!r} was not written") from None
+                raise TruthError(f"not done: {self.name} was told that {value!r} was not written") from None
             return None
         state = self.truth.state(key, stat.version)
         if state is None or state.record is None or state.record.value != value:
-            raise TruthError(f"M1: {self.name} was told that {key} has {value!r} at version {stat.version}")
+            raise TruthError(f"confirmed: {self.name} was told that {key} has {value!r} at version {stat.version}")
         self.own[key] = max(self.own.get(key, 0), stat.version)
         return int(stat.version)
 
@@ -164,7 +165,7 @@ class Client:
         since = self.truth.at(key, began).version
         possible = [state.record for state in self.truth.states[key] if state.version >= since]
         if record not in possible:
-            raise TruthError(f"M2: {self.name} read {record} of {key}, which had version {since} before")
+            raise TruthError(f"newest: {self.name} read {record} of {key}, which had version {since} before")
         return record
 
     async def mirror(self) -> None:
@@ -178,7 +179,7 @@ class Client:
         least = max(behind, own)
         possible = [state.record for state in self.truth.states[key] if state.version >= least]
         if record not in possible:
-            raise TruthError(f"M3: {self.name} read {record} of {key} behind version {least}")
+            raise TruthError(f"mirror: {self.name} read {record} of {key} behind version {least}")
 
     async def ephemeral(self) -> None:
         session, key, value = self.session, f"{WATCHED}of {self.name}", f"{self.name} lives {self.told}".encode()
@@ -219,7 +220,7 @@ class Client:
         session = self.session
         if session is not None and session.id == gone.stat.session and at < session.deadline:
             raise TruthError(
-                f"M5: {gone.key} of {self.name} went at {at:.3f}; it relied on it until {session.deadline}"
+                f"session: {gone.key} of {self.name} went at {at:.3f}; it relied on it until {session.deadline}"
             )
 
 
@@ -234,7 +235,7 @@ async def live(seed: int, loop: VirtualLoop, length_s: float = 20.0) -> None:
     clients = []
     for i in range(3):
         process, draws = Process(f"c{i}"), random.Random(f"{seed}/client {i}")
-        store = await process.do(lambda i=i, draws=draws: server.client(f"c{i}", draws, timeout=CALL_S_MAX))  # type: ignore[misc]
+        store = await process.do(partial(server.client, f"c{i}", draws, timeout=CALL_S_MAX))
         clients.append(Client(f"c{i}", store, process, draws, truth, loop.time))
     failures: list[BaseException] = []
     tasks = []
@@ -264,7 +265,7 @@ async def live(seed: int, loop: VirtualLoop, length_s: float = 20.0) -> None:
     present = {record.key: record.value for record in await records.list(WATCHED, prefix_end(WATCHED))}
     for client in clients:
         if client.copy != present:
-            failures.append(TruthError(f"M4: the watch of {client.name} ends at {client.copy}, not at {present}"))
+            failures.append(TruthError(f"watch: the watch of {client.name} ends at {client.copy}, not at {present}"))
     watchdog.cancel()
     for client in clients:
         await client.process.do(client.store.close)

@@ -11,7 +11,7 @@ the one with the larger version holds. What is not certain is not kept, and goes
                                       was there at the event, nothing is believed until the reports have reached it
     the connection is lost            nothing is kept
 
-Invariant: a kept record is the key's state at some time after the last own write of it, and after every event that a
+So a kept record is the key's state at some time after the last own write of it, and after every event that a
 watch of this process has reported.
 """
 

@@ -168,11 +168,11 @@ class ServedConnection:
         for task in (*self._reads, *self._reports):
             task.cancel()
         self._out.clear()
-        if not self._writes:
-            self._forgotten()
+        self._forgotten()
 
     def _forgotten(self) -> None:
-        if self._client is not None:
+        """Leave the service once nothing of this connection, or of one before it, can take place any more."""
+        if self._client is not None and not self._writes and self.before is None:
             self._service.forget(self._client, self)
 
     async def retire(self) -> None:
@@ -247,8 +247,7 @@ class ServedConnection:
         for tasks in (self._writes, self._reads, self._reports):
             tasks.discard(task)
         if self._ended:
-            if not self._writes:
-                self._forgotten()
+            self._forgotten()
         elif len(self._writes) + len(self._reads) == _PENDING_MAX - 1:
             self._resume()
 
@@ -381,10 +380,14 @@ class ServedConnection:
         ident = request.watch
         if ident in self._watches:
             raise ProtocolError(f"the watch {ident} is running")
-        if isinstance(request, Watch):
-            watch = self._store.watch(request.prefix, request.from_version)
-        else:
-            watch = self._store.watch_index(request.index, request.start, request.end)
+        try:
+            if isinstance(request, Watch):
+                watch = self._store.watch(request.prefix, request.from_version)
+            else:
+                watch = self._store.watch_index(request.index, request.start, request.end)
+        except EngineError as e:
+            self._answer(WatchFailed(ident, *protocol.refusal_of(e)))
+            return
         self._watches[ident] = watch
         self._answer(Watching(ident, isinstance(watch, TableWatch) and watch.resumed))
         self._spawn(self._reports, self._report(ident, watch))
