@@ -147,7 +147,7 @@ class Parent:
     async def _watch_store(self) -> None:
         """End the server when its metadata store has stopped: only opening the file again can help."""
         assert self._directory is not None
-        while (failure := self._directory.store.failure) is None:
+        while (failure := self._directory.store.failure) is None:  # noqa: ASYNC110 - nothing tells
             await asyncio.sleep(_STORE_S)
         if not self.over.done():
             self.over.set_exception(StorageError(failure))
