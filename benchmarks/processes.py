@@ -116,11 +116,12 @@ class Server(Child):
     `url` is its address, `admin` that of its HTTP door.
     """
 
-    def __init__(self, data: str | None = None, *, cpu: int | None = None) -> None:
+    def __init__(self, data: str | None = None, *, cpu: int | None = None, processes: int = 1) -> None:
         with contextlib.ExitStack() as undo:
             path = data or undo.enter_context(directory())
             command = [sys.executable, "-m", "engine", "serve", "--data", path, "--log-level", "warning"]
-            super().__init__([*command, "--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0"], SERVING, cpu=cpu)
+            command += ["--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0", "--processes", str(processes)]
+            super().__init__(command, SERVING, cpu=cpu)
             self.url = self.said
             self.admin = SERVING.search(self.log.read_text())[2]  # type: ignore[index]
             self._ended.push(undo.pop_all())
@@ -130,11 +131,12 @@ class Server(Child):
         return resident_bytes(self.pid)
 
     def processor_s(self) -> float:
-        """Seconds of processor time that the process has taken."""
+        """Seconds of processor time that the server has taken, in all of its processes."""
         import psutil
 
-        taken = psutil.Process(self.pid).cpu_times()
-        return float(taken.user + taken.system)
+        own = psutil.Process(self.pid)
+        taken = [process.cpu_times() for process in (own, *own.children())]
+        return float(sum(times.user + times.system for times in taken))
 
 
 class FarEnd(Child):

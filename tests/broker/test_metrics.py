@@ -57,7 +57,7 @@ def rows() -> dict[str, str]:
 
 def documented() -> dict[str, str]:
     """Those of a broker."""
-    return {name: kind for name, kind in rows().items() if not name.startswith("engine_proxy_")}
+    return {name: kind for name, kind in rows().items() if not name.startswith(("engine_proxy_", "engine_process_"))}
 
 
 def served(text: str) -> dict[str, str]:

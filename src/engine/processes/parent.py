@@ -27,7 +27,7 @@ from engine.aio.tasks import Supervisor
 from engine.broker.settings.config import BrokerConfig
 from engine.broker.settings.doors import check_exposed
 from engine.clock import SystemClock
-from engine.errors import ConnectError, EngineError
+from engine.errors import ConnectError, EngineError, StorageError
 from engine.processes.channel import Channel
 from engine.processes.child import Duty
 from engine.processes.directory import Directory
@@ -41,6 +41,7 @@ from engine.wire.url import format_unix_url
 log = logging.getLogger(__name__)
 
 LOCAL_SOCKET = "engine.sock"
+_STORE_S = 1.0  # between two looks whether the metadata store has stopped
 _METRICS_S_MAX = 5.0  # a child that does not answer in time is left out of the metrics
 
 
@@ -127,6 +128,7 @@ class Parent:
             self._sockets = sockets
             self._act(self.supervision.begin(self._clock.monotonic()))
             await self._complete()
+            self._tasks.spawn(self._watch_store(), "watch of the metadata store")
             if plan.one_port:
                 self._front = OnePort(self._urls, self.config, sockets.admin)
                 await self._front.serve(sockets.clients)
@@ -142,6 +144,15 @@ class Parent:
             await self._changed.wait()
             if self.over.done():
                 self.over.result()
+
+    async def _watch_store(self) -> None:
+        """End the server when its metadata store has stopped: only opening the file again can help."""
+        assert self._directory is not None
+        while (failure := self._directory.store.failure) is None:  # noqa: ASYNC110 - nothing tells
+            await asyncio.sleep(_STORE_S)
+        if not self.over.done():
+            self.over.set_exception(StorageError(failure))
+            self.over.exception()  # retrieved: the server may be closing
 
     async def close(self) -> None:
         """End all children in order, then the store. Idempotent."""
