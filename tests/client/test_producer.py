@@ -190,7 +190,7 @@ async def test_a_claim_to_exclusive_access_is_renewed_after_a_loss(broker: FakeB
 
 
 async def test_send_timeout(broker: FakeBroker, client: AsyncClient):
-    producer = await client.producer("t", send_timeout=0.05)
+    producer = await client.producer("t", send_timeout=1.0)  # long enough for the broker to have it
     broker.holding = True
     with pytest.raises(TimeoutError, match="outcome is unknown"):
         await producer.send(b"1")
