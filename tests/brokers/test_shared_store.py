@@ -25,7 +25,7 @@ def store(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setitem(OPTIONS, request.param, True)
 
 
-OPTIONS: dict[str, bool] = {}
+OPTIONS = {"shared": True}
 
 
 def run(body: Body, seed: int = 1) -> None:

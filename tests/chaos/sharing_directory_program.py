@@ -1,7 +1,8 @@
 """A process that shares a data directory, and may be killed at any moment: it sends, reads, acknowledges, and writes
 down what it did and saw.
 
-Arguments: the directory, its own name, the file of its history, a seed. It ends in order when its input ends.
+Arguments: the directory, its own name, the file of its history, a seed, how many seconds a consumer lives at most. It
+ends in order when its input ends.
 """
 
 from __future__ import annotations
@@ -18,12 +19,11 @@ from engine.testing.history import History
 from engine.testing.workload import QueueReader, Reader, Sender, StreamReader
 
 TOPIC = "orders"
-LIFE_S_MAX = 2.0
 IDLE_S = 1.0
 
 
 def reader_of(
-    kind: type[Reader], history: History, opened: engine.AsyncEngine, name: str, rng: random.Random
+    kind: type[Reader], history: History, opened: engine.AsyncEngine, name: str, rng: random.Random, life_s: float
 ) -> Reader:
     """A reader whose clients are the engine's handle, each with connections of its own."""
 
@@ -31,11 +31,11 @@ def reader_of(
         return engine.AsyncClient(opened.service_url, connector=opened._hold.connector())  # type: ignore[attr-defined]
 
     reader = kind(history, client, f"{kind.kind}-{name}", TOPIC, f"sub-{kind.kind}", random.Random(rng.random()))
-    reader.life_s_max, reader.idle_s = LIFE_S_MAX, IDLE_S
+    reader.life_s_max, reader.idle_s = life_s, IDLE_S
     return reader
 
 
-async def main(directory: str, name: str, file: str, seed: str) -> None:
+async def main(directory: str, name: str, file: str, seed: str, life_s: str) -> None:
     """Until the input ends."""
     rng = random.Random(f"{seed} {name}")
     with Path(file).open("w", buffering=1) as out:  # noqa: ASYNC230 - a line at a time
@@ -44,7 +44,8 @@ async def main(directory: str, name: str, file: str, seed: str) -> None:
             print("open", flush=True)
             sender = Sender(history, opened, f"producer-{name}", TOPIC, random.Random(rng.random()))
             sender.pause_s_max = 0.05
-            readers = [reader_of(kind, history, opened, name, rng) for kind in (StreamReader, QueueReader)]
+            kinds = (StreamReader, QueueReader)
+            readers = [reader_of(kind, history, opened, name, rng, float(life_s)) for kind in kinds]
             working = [asyncio.create_task(sender.run(100_000))]
             working += [asyncio.create_task(reader.run()) for reader in readers]
             await asyncio.to_thread(sys.stdin.read)

@@ -44,11 +44,12 @@ class Sharer:
 class Sharing:
     """All processes that have shared the directory."""
 
-    def __init__(self, folder: Path, seed: int) -> None:
+    def __init__(self, folder: Path, seed: int, life_s: float) -> None:
         self.data = folder / "data"
         self.rng = random.Random(seed)
         self._folder = folder
         self._seed = seed
+        self._life_s = life_s
         self._all: list[Sharer] = []
         self._numbers = itertools.count()
 
@@ -61,7 +62,7 @@ class Sharing:
         name = f"m{next(self._numbers)}"
         history = self._folder / f"{name}.jsonl"
         process = await asyncio.create_subprocess_exec(
-            *program("tests.chaos.sharing_directory_program", self.data, name, history, self._seed),
+            *program("tests.chaos.sharing_directory_program", self.data, name, history, self._seed, self._life_s),
             env=environment(),
             stdin=asyncio.subprocess.PIPE,
             stdout=asyncio.subprocess.PIPE,
@@ -134,9 +135,9 @@ def _detached(time: float, call: int) -> dict[str, Any]:
     return {"n": 0, "time": time, **facts}
 
 
-async def killed(folder: Path, seed: int, kills: int) -> list[dict[str, Any]]:
-    """The history of so many kills, with everything read in the end."""
-    sharing = Sharing(folder, seed)
+async def killed(folder: Path, seed: int, kills: int, life_s: float) -> list[dict[str, Any]]:
+    """The history of so many kills, with everything read in the end. `life_s`: of a consumer, at most."""
+    sharing = Sharing(folder, seed, life_s)
     try:
         await asyncio.gather(*(sharing.start() for _ in range(PROCESSES)))
         for _ in range(kills):
@@ -152,7 +153,7 @@ async def killed(folder: Path, seed: int, kills: int) -> list[dict[str, Any]]:
     async with engine.open_async(sharing.data) as opened:
         await read_all(history, opened, TOPIC, 1, IDLE_S)
         for kind in (StreamReader, QueueReader):
-            await reader_of(kind, history, opened, "end", sharing.rng).drain()
+            await reader_of(kind, history, opened, "end", sharing.rng, life_s).drain()
         await read_all(history, opened, TOPIC, 2, IDLE_S)
     (folder / "history.jsonl").write_text("".join(json.dumps(event) + "\n" for event in history.events))
     return history.events
@@ -167,11 +168,11 @@ def judge(events: list[dict[str, Any]], folder: Path, seed: int) -> None:
 
 @pytest.mark.timeout(600)
 async def test_kills_of_the_process_that_serves(tmp_path: Path) -> None:
-    judge(await killed(tmp_path, 1, 3), tmp_path, 1)
+    judge(await killed(tmp_path, 1, 3, 10.0), tmp_path, 1)
 
 
 @pytest.mark.fuzz
 @pytest.mark.timeout(0)
 @pytest.mark.parametrize("seed", range(100, 103))
 async def test_fuzz_kills_of_the_process_that_serves(tmp_path: Path, seed: int) -> None:
-    judge(await killed(tmp_path, seed, 100), tmp_path, seed)
+    judge(await killed(tmp_path, seed, 100, 2.0), tmp_path, seed)

@@ -25,7 +25,7 @@ GREETING = {"protocol": 1, "features": [], "broker": "", "keep_alive": 1, "frame
 OPERATION_S = 0.2
 OF_CLIENTS = {
     commands.Connect, commands.Ping, commands.Pong, commands.Send, commands.Flow, commands.Redeliver,
-    commands.ScalableTopicClose, commands.WatchTopicListClose,
+    commands.ScalableTopicClose, commands.WatchTopicListClose, commands.Metadata,
 }  # fmt: skip
 FRAMES = {c: kind for c, kind in HEADERS.items() if kind not in OF_CLIENTS and not issubclass(kind, Request)}
 REQUESTS = {c: kind for c, kind in HEADERS.items() if issubclass(kind, Answerable)}

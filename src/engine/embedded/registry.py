@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from engine.aio.forked import after_fork
 from engine.aio.locks import Lock
 from engine.aio.portal import Portal
+from engine.aio.shielded import shielded
 from engine.broker.server import Broker
 from engine.embedded.alone import Path
 from engine.embedded.doors import Doors
@@ -78,7 +79,7 @@ class SharedHold:
         if self._entering is None:
             _, doors, terms = self._given
             self._entering = asyncio.ensure_future(self.engine.open(terms, doors))
-        await asyncio.shield(self._entering)
+        await shielded(self._entering)
 
     @property
     def portal(self) -> Portal:
@@ -142,7 +143,7 @@ class SharedHold:
         if asyncio.get_running_loop() is self.portal.loop:
             await self.engine.close()
         elif (closing := self.portal.finish(self.engine.close, lambda: True)) is not None:
-            await asyncio.shield(asyncio.wrap_future(closing))  # it goes on when this is cancelled
+            await shielded(asyncio.wrap_future(closing))  # it goes on when this is cancelled
             await asyncio.to_thread(self.portal.close)
 
     def connector(self) -> NearConnector | FarConnector:

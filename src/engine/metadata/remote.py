@@ -19,6 +19,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from engine.aio.backoff import RetryDelay
+from engine.aio.shielded import shielded
 from engine.clock import Clock
 from engine.errors import AlreadyClosedError, EngineError, InvalidArgumentError, ProtocolError, TimeoutError
 from engine.metadata import protocol
@@ -537,7 +538,7 @@ class RemoteMetadataStore:
         if self._closing is None:
             self._closed = True
             self._closing = asyncio.get_running_loop().create_task(self._close())
-        await asyncio.shield(self._closing)
+        await shielded(self._closing)
 
     async def _close(self) -> None:
         if self._link is not None and not self._link.ended.is_set():

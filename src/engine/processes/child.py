@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from engine.aio.shielded import shielded
 from engine.broker.metrics.catalogue import own_page
 from engine.broker.server import Broker
 from engine.broker.settings.config import BrokerConfig
@@ -76,7 +77,7 @@ class Child:
         """Close the broker, which hands its segments over to the other processes in order. Idempotent."""
         if self._closing is None:
             self._closing = asyncio.get_running_loop().create_task(self._close())
-        await asyncio.shield(self._closing)
+        await shielded(self._closing)
 
     async def _close(self) -> None:
         if self._broker is not None:

@@ -22,6 +22,7 @@ from typing import Any
 
 import msgspec
 
+from engine.aio.shielded import shielded
 from engine.aio.tasks import Supervisor
 from engine.broker.settings.config import BrokerConfig
 from engine.broker.settings.doors import check_exposed
@@ -157,7 +158,7 @@ class Parent:
         """End all children in order, then the store. Idempotent."""
         if self._closing is None:
             self._closing = asyncio.get_running_loop().create_task(self._close())
-        await asyncio.shield(self._closing)
+        await shielded(self._closing)
 
     async def _close(self) -> None:
         if self._front is not None:

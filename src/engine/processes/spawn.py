@@ -6,6 +6,8 @@ import asyncio
 import subprocess
 from collections.abc import Callable, Sequence
 
+from engine.aio.shielded import shielded
+
 LINGER_S_MAX = 2.0  # a process whose channel has ended is killed after this time
 
 
@@ -26,7 +28,7 @@ class Launched:
         """Its exit code, once it has ended. To be called when its channel has ended; it is killed when it lives on."""
         ending = asyncio.get_running_loop().run_in_executor(None, self._process.wait)
         try:
-            return await asyncio.wait_for(asyncio.shield(ending), LINGER_S_MAX)
+            return await asyncio.wait_for(shielded(ending), LINGER_S_MAX)
         except TimeoutError:
             self._process.kill()
             return await ending

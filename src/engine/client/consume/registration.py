@@ -85,7 +85,9 @@ class Registration:
         Raises ConsumerBusyError, NotFoundError, ConnectError, TimeoutError.
         """
         timeout = self._pool.options.operation_timeout
-        await persist(self._pool, self._register, timeout, f"registering with the controller of {self._session.topic}")
+        what = f"registering with the controller of {self._session.topic}"
+        # The controller says TimeoutError while a segment's owner is dead, and none other may begin.
+        await persist(self._pool, self._register, timeout, what, (ConnectError, TimeoutError))
         self._registered = True
         if self._link is None:
             self.link_ended(ConnectError("the connection was lost right behind the answer"))

@@ -343,7 +343,13 @@ class Pool:
         await asyncio.sleep(0)
 
 
-async def persist(pool: Pool, attempt: Callable[[], Awaitable[T]], timeout: float, what: str) -> T:
+async def persist(
+    pool: Pool,
+    attempt: Callable[[], Awaitable[T]],
+    timeout: float,
+    what: str,
+    passing: tuple[type[EngineError], ...] = (ConnectError,),
+) -> T:
     """Repeat `attempt()` after errors that pass (lost connection, stale layout), for `timeout` seconds in total.
 
     A client that has never reached a broker does not repeat it: the first ConnectError is raised at once.
@@ -355,10 +361,10 @@ async def persist(pool: Pool, attempt: Callable[[], Awaitable[T]], timeout: floa
         try:
             return await attempt()
         except EngineError as e:
-            passing = e.layout_stale or (isinstance(e, ConnectError) and pool.ever_connected)
-            if pool.closed and (passing or isinstance(e, ConnectError)):
+            passes = e.layout_stale or (isinstance(e, passing) and pool.ever_connected)
+            if pool.closed and (passes or isinstance(e, passing)):
                 raise AlreadyClosedError(CLOSED) from e
-            if not passing:
+            if not passes:
                 raise
             delay = backoff.next()
             if loop.time() + delay >= deadline:
