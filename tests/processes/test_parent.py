@@ -23,7 +23,8 @@ class Stopped:
 
 
 async def test_a_metadata_store_that_has_stopped_ends_the_server(tmp_path: Path):
-    parent = Parent(Plan(tmp_path, 2, ("127.0.0.1", 0), None), BrokerConfig(), lambda index, inherited: None)  # type: ignore[arg-type,return-value]
+    launch: Any = None  # nothing is started
+    parent = Parent(Plan(tmp_path, 2, ("127.0.0.1", 0), None), BrokerConfig(), launch)
     directory: Any = Stopped()
     parent._directory = directory
     await parent._watch_store()
