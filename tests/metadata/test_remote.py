@@ -14,6 +14,7 @@ from engine.clock import SystemClock
 from engine.errors import (
     AlreadyClosedError,
     ConnectError,
+    DiskFullError,
     InvalidArgumentError,
     ProtocolError,
     StorageError,
@@ -523,6 +524,39 @@ async def test_a_session_ends_with_its_store_that_is_closed(served: Served) -> N
     assert await other.get("/a") is None
     with pytest.raises(InvalidArgumentError, match="timeout"):
         await other.session(1e6)
+
+
+async def test_a_session_that_could_not_be_deleted_has_ended_and_is_deleted_later(unix: Served) -> None:
+    client, store = await unix.client(), gated(unix)
+    session = await client.session(30.0)
+    await client.put("/a", b"", session=session)
+    store.failure = DiskFullError("the disk must have space, got none")
+    with pytest.raises(DiskFullError):
+        await unix.service.sessions.end(session.id)
+    with pytest.raises(AlreadyClosedError):
+        await session.refresh()
+    with pytest.raises(AlreadyClosedError):
+        await client.put("/b", b"", session=session)
+    failed = store.calls
+    await until(lambda: store.calls > failed)  # it is tried again, and fails again
+    assert await store.list_keys("/", "0") == ["/a"]
+    store.failure = None
+    await until(lambda: session.id not in store._table.sessions)
+    assert await store.list_keys("/", "0") == []
+    assert not unix.service.sessions._ending
+    assert not unix.service.sessions._timers
+
+
+async def test_an_expired_session_that_could_not_be_deleted_is_deleted_later(unix: Served) -> None:
+    client, store = await unix.client(), gated(unix)
+    session = await client.session(0.1)
+    await client.put("/a", b"", session=session)
+    store.failure = DiskFullError("the disk must have space, got none")
+    before = store.calls
+    await until(lambda: store.calls > before)
+    store.failure = None
+    await until(lambda: session.id not in store._table.sessions)
+    assert await store.list_keys("/", "0") == []
 
 
 async def test_d1_a_service_that_dies_comes_back_on_its_file(tmp_path: Path) -> None:

@@ -15,6 +15,7 @@ import pytest
 
 from engine.aio.workers import Done, run
 from engine.errors import (
+    AlreadyClosedError,
     DataDirectoryBusyError,
     DataDirectoryError,
     DiskFullError,
@@ -165,6 +166,24 @@ async def test_a_full_disk_fails_the_write_and_nothing_else(opened, path, clock)
     assert (await store.get("/a")).value == b"1"
     store._commits_to = commits
     await store.put("/a", b"3")
+    await store.close()
+
+
+async def test_a_session_whose_deletion_failed_refuses_puts_and_is_ended_again(path, clock):
+    store = await SqliteMetadataStore.open(path, clock=clock)
+    session = await store.session()
+    await store.put("/e", b"", session=session)
+    commits, store._commits_to = store._commits_to, Failing(DiskFullError("full"))
+    with pytest.raises(DiskFullError):
+        await session.close()
+    store._commits_to = commits
+    with pytest.raises(AlreadyClosedError):
+        await session.refresh()
+    with pytest.raises(AlreadyClosedError):
+        await store.put("/f", b"", session=session)
+    assert await store.list_keys("", "z") == ["/e"]
+    await session.close()
+    assert await store.list_keys("", "z") == []
     await store.close()
 
 

@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+import os
+import signal
+import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from engine.broker.settings.config import BrokerConfig
-from engine.errors import StorageError
+from engine.errors import DiskFullError, StorageError
+from engine.metadata import keys
 from engine.processes.parent import Parent, Plan
+from engine.processes.spawn import launcher
+from engine.processes.supervision import State
+from tests.kit.peer import until
 
 
 class Stopped:
@@ -45,3 +52,33 @@ async def test_a_metadata_store_that_has_stopped_ends_the_server(tmp_path: Path)
 def test_ports_of_the_processes(listen: int, first: int | None, one_port: bool, ports: list[int]):
     plan = Plan(Path("data"), 3, ("0.0.0.0", listen), None, first, one_port)
     assert plan.ports == ports
+
+
+@pytest.mark.timeout(300)
+async def test_a_process_that_dies_while_the_metadata_store_cannot_write_is_started_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    program = [sys.executable, "-m", "engine.cli.serve_processes", str(os.getpid()), "warning", "text"]
+    parent = Parent(Plan(tmp_path, 2, ("127.0.0.1", 0), None), BrokerConfig(), launcher(program))
+    try:
+        await parent.start()
+        assert parent._directory is not None
+        store = parent._directory.store
+        registered = await store.get(keys.broker(parent._urls[0]))
+        assert registered is not None
+
+        async def no_space(*_: Any) -> None:
+            raise DiskFullError("the disk must have space for a commit, got none")
+
+        with monkeypatch.context() as full:
+            full.setattr(store, "_write", no_space)
+            os.kill(parent.pids()[0], signal.SIGKILL)
+            dead = parent.supervision.processes[0]
+            await until(lambda: dead.restarts > 0)
+        assert not parent.over.done()
+        old = registered.stat.session
+        await until(lambda: old not in store._table.sessions)  # its records are deleted after all
+        await until(lambda: parent.supervision.complete)
+    finally:
+        await parent.close()
+    assert all(process.state is State.ENDED for process in parent.supervision.processes)

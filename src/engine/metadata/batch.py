@@ -101,6 +101,7 @@ class Batch:
     def end_session(self, session: int) -> None:
         """Delete the records of a session; later puts under it are refused."""
         self.ended.add(session)
+        self._table.ending.add(session)  # also when the commit fails: the deletion is tried again
         keys = self._table.sessions.get(session, set()) | self._staged.keys()
         for key in sorted(keys):
             row = self._row(key)
@@ -112,9 +113,10 @@ class Batch:
         self._table.apply(self.changes)
         for session in self.ended:
             self._table.sessions.pop(session, None)
+            self._table.ending.discard(session)
 
     def _check_session(self, session: int | None, key: str) -> None:
-        if session is not None and (session not in self._table.sessions or session in self.ended):
+        if session is not None and (session not in self._table.sessions or session in self._table.ending):
             raise AlreadyClosedError(f"the metadata session {session} has ended; {key!r} was not written")
 
     def _row(self, key: str) -> Row | None:

@@ -73,6 +73,7 @@ class LocalSession:
         self.id = session_id
         self.timeout = timeout
         self.lease: SessionLease | None = None
+        self.ended = False  # to its holder; the store has it until its records are deleted
         self._store = store
 
     @property
@@ -231,16 +232,20 @@ class LocalStore(ABC):
 
     def check_session(self, session: LocalSession) -> None:
         """Raise AlreadyClosedError when the session has ended."""
-        if session not in self._sessions or self._closed:
+        if session.ended or session not in self._sessions or self._closed:
             raise AlreadyClosedError(f"the metadata session {session.id} has ended")
 
     async def end_session(self, session: LocalSession) -> None:
-        """Delete the session's records; nothing when it has ended before."""
+        """Delete the session's records; nothing when that was done before.
+
+        Where the deletion fails, the session remains, refuses what is done under it, and may be ended again.
+        """
+        session.ended = True
         if session.lease is not None:
             session.lease.cancel()
         if session in self._sessions:
-            del self._sessions[session]
             await self._write(lambda batch: batch.end_session(session.id))
+            self._sessions.pop(session, None)
 
     @property
     def version(self) -> int:

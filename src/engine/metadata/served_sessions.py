@@ -13,6 +13,7 @@ log = logging.getLogger(__name__)
 
 SESSION_S_MAX = 60.0
 SESSION_S_MIN = 0.1
+_AGAIN_S_MIN, _AGAIN_S_MAX = 0.1, 5.0  # until a deletion that failed is tried again
 
 
 class ServedSessions:
@@ -22,8 +23,10 @@ class ServedSessions:
         self._store = store
         self._timeout_max = timeout_max
         self._sessions: dict[int, Session] = {}
-        self._timers: dict[int, asyncio.TimerHandle] = {}
-        self._ending: set[asyncio.Task[None]] = set()
+        self._ending: dict[int, Session] = {}  # until their records are deleted
+        self._pauses: dict[int, float] = {}  # of ending sessions: seconds before the last attempt
+        self._timers: dict[int, asyncio.TimerHandle] = {}  # until a session expires, or its deletion is tried again
+        self._tasks: set[asyncio.Task[None]] = set()
 
     def __len__(self) -> int:
         return len(self._sessions)
@@ -73,9 +76,12 @@ class ServedSessions:
 
     def _expire(self, ident: int) -> None:
         log.info("the metadata session %s has expired", ident)
+        self._try_to_end(ident)
+
+    def _try_to_end(self, ident: int) -> None:
         task = asyncio.get_running_loop().create_task(self._end(ident))
-        self._ending.add(task)
-        task.add_done_callback(self._ending.discard)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
 
     async def _end(self, ident: int) -> None:
         try:
@@ -84,17 +90,43 @@ class ServedSessions:
             log.warning("the records of the metadata session %s were not deleted: %s", ident, e)
 
     async def end(self, ident: int) -> None:
-        """End a session and delete its records. Idempotent. Raises the store's errors."""
+        """End a session and delete its records. Idempotent.
+
+        Raises the store's errors; the session has ended for its holder then, and the deletion is tried again until it
+        is done.
+        """
         self._cancel(ident)
-        session = self._sessions.pop(ident, None)
-        if session is not None:
+        if ident in self._sessions:
+            self._ending[ident] = self._sessions.pop(ident)
+        session = self._ending.get(ident)
+        if session is None:
+            return
+        try:
             await session.close()
+        except BaseException:
+            self._end_later(ident)
+            raise
+        self._cancel(ident)
+        self._ending.pop(ident, None)
+        self._pauses.pop(ident, None)
+
+    def _end_later(self, ident: int) -> None:
+        if ident not in self._ending:
+            return  # another attempt has succeeded, or it is left
+        self._cancel(ident)
+        pause = self._pauses[ident] = min(2 * self._pauses.get(ident, _AGAIN_S_MIN / 2), _AGAIN_S_MAX)
+        self._timers[ident] = asyncio.get_running_loop().call_later(pause, self._try_to_end, ident)
 
     def leave(self) -> None:
-        """Count no more; the next service goes on. A store that is not local has them itself."""
+        """Count no more; the next service goes on. A store that is not local has them itself.
+
+        Sessions that are ending remain with a local store, which tries to delete their records when it is closed.
+        """
         for ident in list(self._timers):
             self._cancel(ident)
         for session in self._sessions.values():
             if isinstance(self._store, LocalStore):
                 self._store.leave_session(session)
         self._sessions.clear()
+        self._ending.clear()
+        self._pauses.clear()

@@ -55,6 +55,7 @@ class Table:
         self.rows: dict[str, Row] = {row.record.key: row for row in rows}
         self.version = version
         self.sessions: dict[int, set[str]] = {}
+        self.ending: set[int] = set()  # sessions whose records are being deleted, or could not be deleted yet
         self._keys: OrderedSet[str] = OrderedSet(self.rows)
         self._indexes: defaultdict[str, OrderedSet[tuple[str, str]]] = defaultdict(OrderedSet)
         # A process that wrote under a session left a larger version to the next one.

@@ -274,7 +274,10 @@ class Parent:
         assert self._directory is not None
         if self.supervision.processes[index].state is not State.STOPPING:
             log.warning("process %d has ended: %s", index, why, extra={"process_index": index})
-        await self._directory.end_broker(self._urls[index])
+        try:
+            await self._directory.end_broker(self._urls[index])
+        except Exception as e:  # the store cannot write: it tries again, and the process is started again all the same
+            log.error("the metadata session of process %d was not ended: %s", index, e)
         actions = self.supervision.died(index, self._clock.monotonic(), refused=refusal is not None)
         if any(action.verb is Verb.FAIL for action in actions) and not self.over.done():
             self.over.set_exception(refusal or ConnectError(f"process {index} has ended: {why}"))
