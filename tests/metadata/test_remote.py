@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import errno
+import os
 import random
 from collections.abc import AsyncIterator, Awaitable
 from pathlib import Path
@@ -99,6 +101,23 @@ async def test_a_write_in_flight_over_a_loss_is_unknown_and_reading_back_shows_w
     assert await reading == ["/0", "/1", "/2"]
     with pytest.raises(ConflictError):
         await client.put("/0", b"w", ABSENT)
+
+
+async def test_a_redial_that_the_system_refuses_is_repeated(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    client = await served.client()
+    connect, refused = served.connector.connect, 0
+
+    async def refuse_twice(*arguments: Any) -> Any:
+        nonlocal refused
+        if refused < 2:
+            refused += 1
+            raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+        return await connect(*arguments)
+
+    monkeypatch.setattr(served.connector, "connect", refuse_twice)
+    served.cut()
+    await until(lambda: refused == 2)
+    assert await client.get("/a") is None
 
 
 async def test_the_writes_of_a_connection_before_the_last_one_are_waited_for_too(served: Served) -> None:

@@ -25,6 +25,7 @@ from engine.metadata import sqlite
 from engine.metadata.commits import ImageCommits
 from engine.metadata.image import ImageStep
 from engine.metadata.library import find_library
+from engine.metadata.lockfile import LockFile, lock_file_of
 from engine.metadata.sqlite import SqliteMetadataStore
 from engine.metadata.store import OutcomeUnknownError
 from engine.metadata.table import Row, Table
@@ -119,19 +120,29 @@ async def test_a_second_process_is_told_at_once(opened, path, clock):
     await store.close()
 
 
-async def test_a_cancelled_open_lets_go(opened, path, clock):
-    opening = asyncio.ensure_future(opened(path, clock))
-    await asyncio.sleep(0)
-    opening.cancel()
+async def test_a_cancelled_open_ends_with_its_thread_and_lets_go(opened, path, clock, monkeypatch):
+    begun, go = threading.Event(), threading.Event()
+    open_image = sqlite._open_image
+
+    def slowly(*arguments: object) -> object:
+        begun.set()
+        assert go.wait(60)
+        return open_image(*arguments)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(sqlite, "_open_image", slowly)
+    lock = LockFile(lock_file_of(path))
+    opening = asyncio.ensure_future(SqliteMetadataStore.open(path, clock=clock, lock=lock))
+    assert await asyncio.to_thread(begun.wait, 60)
+    for _ in range(3):
+        opening.cancel()
+        await asyncio.wait([opening], timeout=0)
+    assert not opening.done()
+    with pytest.raises(DataDirectoryBusyError):
+        LockFile(lock_file_of(path))
+    go.set()
     with pytest.raises(asyncio.CancelledError):
         await opening
-    for _ in range(200):
-        try:
-            store = await opened(path, clock)
-        except DataDirectoryBusyError:
-            await asyncio.sleep(0.005)
-        else:
-            break
+    store = await opened(path, clock)
     await store.put("/a", b"")
     await store.close()
 

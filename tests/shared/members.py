@@ -6,11 +6,20 @@ import asyncio
 import json
 import signal
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, cast
 
+from engine.embedded.shared import SharedEngine
 from tests.kit.programs import environment, program
 
+if TYPE_CHECKING:
+    from engine.aio.portal import Portal
+
 ANSWER_S_MAX = 60.0
+
+
+def shared_engine(path: Path) -> SharedEngine:
+    """One that lives on the running loop, so that a test sees its steps."""
+    return SharedEngine(path, cast("Portal", None))  # its handles alone use that
 
 
 class Told(Exception):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import os
 import socket
 import stat
@@ -175,3 +176,14 @@ def test_urls_of_unix_sockets(path):
 def test_malformed_urls_of_unix_sockets_are_refused(url):
     with pytest.raises(InvalidArgumentError, match="service URL"):
         check_url(url)
+
+
+async def test_a_socket_that_the_system_refuses_is_a_connect_error(tmp_path, monkeypatch):
+    def refuse(*arguments):
+        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+    monkeypatch.setattr(unix.socket, "socket", refuse)
+    with pytest.raises(ConnectError, match=r"cannot connect to .*: Too many open files"):
+        await unix.connect(str(tmp_path / "s"), asyncio.Protocol, 10)
+    with pytest.raises(ConnectError, match=r"cannot listen on .*: Too many open files"):
+        unix.bind(str(tmp_path / "s"))

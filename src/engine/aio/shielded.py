@@ -1,4 +1,7 @@
-"""`shielded`: waits for work that several callers may await, and that continues when one of them is cancelled."""
+"""`shielded`: waits for work that several callers may await, and that continues when one of them is cancelled.
+
+`finished`: the same for work that must have ended when its caller goes on, cancelled or not.
+"""
 
 from __future__ import annotations
 
@@ -31,3 +34,19 @@ def shielded(work: asyncio.Future[T]) -> asyncio.Future[T]:
     work.add_done_callback(ended)
     waiter.add_done_callback(lambda _: work.remove_done_callback(ended))
     return waiter
+
+
+async def finished(work: asyncio.Future[T]) -> T:
+    """The outcome of `work`, which is waited for however often this is cancelled; CancelledError then, and its error
+    counts as seen.
+    """
+    cancelled = False
+    while not work.done():
+        try:
+            await asyncio.wait([work])
+        except asyncio.CancelledError:
+            cancelled = True
+    if cancelled:
+        work.cancelled() or work.exception()
+        raise asyncio.CancelledError
+    return work.result()

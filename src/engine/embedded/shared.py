@@ -41,10 +41,12 @@ from engine.errors import (
     DataDirectoryBusyError,
     EngineError,
     InvalidArgumentError,
+    StorageError,
     TimeoutError,
 )
 from engine.limits import OPERATION_TIMEOUT_S
 from engine.metadata.lockfile import LockFile, holder_of, lock_file_of
+from engine.metadata.store import OutcomeUnknownError
 from engine.wire.connector import SocketConnector
 from engine.wire.memory import connect_pair
 from engine.wire.sockets import Accept
@@ -132,8 +134,10 @@ class SharedEngine:
                 self._terms, self._doors = terms, [doors]
                 try:
                     await self._look(PATIENCE_S)
-                except BaseException:
+                except BaseException as e:
                     await self._leave()
+                    if isinstance(e, OSError | OutcomeUnknownError) and not isinstance(e, EngineError):
+                        raise self._typed(e) from e
                     raise
                 self._following = asyncio.create_task(self._follow(), name=f"following {self.path}")
                 return
@@ -217,12 +221,20 @@ class SharedEngine:
             try:
                 await self._look()
                 self._failure = None
-            except EngineError as e:
-                log.error("%s cannot be opened: %s", self.path, e)
-                self._failure = e
+            except Exception as e:  # this task is the only one that looks: whatever it was, it goes on
+                self._failure = self._typed(e)
+                log.error("%s cannot be opened: %s", self.path, e, exc_info=self._failure is not e)
             self._wake()
             if self._failure is not None:
                 await asyncio.sleep(AGAIN_S)
+
+    def _typed(self, error: Exception) -> EngineError:
+        """What the handles are told of an error of opening the directory."""
+        if isinstance(error, EngineError):
+            return error
+        typed = StorageError(f"{self.path} cannot be opened: {type(error).__name__}: {error}")
+        typed.__cause__ = error
+        return typed
 
     async def _look(self, wait_s: float = math.inf) -> None:
         """Serve, or join the process that does; one that does not answer is waited for so long. Raises as open()."""

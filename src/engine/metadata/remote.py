@@ -229,7 +229,7 @@ class RemoteMetadataStore:
         while True:
             try:
                 return await self._dial()
-            except EngineError as e:
+            except (EngineError, OSError) as e:  # the system refuses a socket, or a file of a certificate
                 self._why = str(e)
             await asyncio.sleep(self._retry.next())
 

@@ -28,7 +28,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from engine.aio.histogram import Histogram, HistogramStatistics
-from engine.aio.shielded import shielded
+from engine.aio.shielded import finished, shielded
 from engine.aio.workers import ThreadWorkers, run
 from engine.clock import Clock
 from engine.errors import StorageError
@@ -128,21 +128,24 @@ class SqliteMetadataStore(LocalStore):
         `served`: leave the sessions of an earlier service's clients to this one's service, which ends them in time;
         otherwise they end now.
 
+        A cancelled open() ends when the file is closed and the lock released: until then the thread changes files that
+        another process would open with that lock.
+
         Raises DataDirectoryBusyError, UnsupportedError (a newer format), CorruptionError, DiskFullError, StorageError.
         """
         owner = ThreadWorkers(1, "engine-metadata")
         opening = run(owner, partial(_open_image, Path(path), native is not None, lock))
         try:
-            image, table, connection = await shielded(opening)
+            image, table, connection = await finished(opening)
         except BaseException:
-            _discard(opening, owner)
+            await _discard(opening, owner)
             raise
         commits = ImageCommits(image, owner) if native is None or connection is None else native(connection, image.mark)
         store = cls(image, table, clock, owner, commits)
         try:
             await store._end_leftover_sessions(served=served)
         except BaseException:
-            await shielded(asyncio.ensure_future(store.close()))
+            await finished(asyncio.ensure_future(store.close()))
             raise
         return store
 
@@ -281,15 +284,10 @@ def _open_image(path: Path, native: bool, lock: LockFile | None) -> _Opened:
     return image, table, None if library is None else image.connect(library)
 
 
-def _discard(opening: asyncio.Future[_Opened], owner: ThreadWorkers) -> None:
-    """Release the resources of a failed or cancelled open() as soon as possible."""
-
-    def release(done: asyncio.Future[_Opened]) -> None:
-        if not done.cancelled() and done.exception() is None:
-            owner.post(done.result()[0].close, lambda _, error: None)
+async def _discard(opening: asyncio.Future[_Opened], owner: ThreadWorkers) -> None:
+    """Release what an open() that failed or was cancelled holds; the thread that opened it has ended to do so."""
+    try:
+        if opening.exception() is None:
+            await finished(run(owner, opening.result()[0].close))
+    finally:
         owner.close()
-
-    if opening.done():
-        release(opening)
-    else:
-        opening.add_done_callback(release)

@@ -55,8 +55,10 @@ async def connect(path: str, protocol: Callable[[], P], timeout: float) -> P:
     """A protocol connected to the socket at `path`. Raises ConnectError."""
     url = format_unix_url(path)
     loop = asyncio.get_running_loop()
-    sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    sock.setblocking(False)
+    try:
+        sock = _new_socket()
+    except OSError as e:
+        raise ConnectError(f"cannot connect to {url}: {_reason(e)}") from e
     try:
         async with asyncio.timeout(timeout):
             with _address(path) as address:
@@ -123,9 +125,11 @@ async def listen(path: str, accept: Accept, *, pool: ChunkPool, frame_size_max: 
 
 def bind(path: str, *, listening: bool = True) -> socket.socket:
     """A socket at `path`. If `listening`, it takes connections, which wait for serve(). Raises as listen()."""
-    sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    sock.setblocking(False)
     new = f"{path}.{os.getpid()}"
+    try:
+        sock = _new_socket()
+    except OSError as e:
+        raise ConnectError(f"cannot listen on {format_unix_url(path)}: {e.strerror or e}") from e
     try:
         _bind(sock, path, new)
         if listening:
@@ -187,6 +191,12 @@ class _Refused:
     def resume_writing(self) -> None: ...
 
     def connection_lost(self, error: Exception | None) -> None: ...
+
+
+def _new_socket() -> socket.socket:
+    sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    sock.setblocking(False)
+    return sock
 
 
 def _bind(sock: socket.socket, path: str, new: str) -> None:

@@ -1,0 +1,92 @@
+"""What follows the process that serves: it outlives whatever fails, and those that wait are told what that was."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import os
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+
+import pytest
+
+from engine.broker.server import Broker
+from engine.embedded import shared
+from engine.embedded.doors import Doors
+from engine.embedded.shared import SharedEngine
+from engine.embedded.terms import Terms
+from engine.errors import StorageError
+from engine.metadata.store import OutcomeUnknownError
+from tests.kit.peer import until
+from tests.shared.members import shared_engine
+
+BOUND_S = 60
+ERRORS = [OutcomeUnknownError("a sync failed"), OSError(errno.EMFILE, os.strerror(errno.EMFILE)), KeyError("k")]
+
+Make = Callable[[], SharedEngine]
+
+
+@pytest.fixture
+async def made(tmp_path: Path) -> AsyncIterator[Make]:
+    """Makes engines of one directory, which know nothing of each other, as those of two processes."""
+    engines: list[SharedEngine] = []
+
+    def make() -> SharedEngine:
+        engines.append(shared_engine(tmp_path))
+        return engines[-1]
+
+    yield make
+    for engine in engines:
+        await engine.close()
+
+
+async def opened(engine: SharedEngine) -> SharedEngine:
+    await asyncio.wait_for(engine.open(Terms({}), Doors()), BOUND_S)
+    return engine
+
+
+class Start:
+    """Broker.start(), which raises `error`, if there is one."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.error: Exception | None = None
+        start = Broker.start
+
+        async def fail_or_start(broker: Broker) -> None:
+            if self.error is not None:
+                raise self.error
+            await start(broker)
+
+        monkeypatch.setattr(Broker, "start", fail_or_start)
+
+
+@pytest.mark.parametrize("error", ERRORS, ids=lambda error: type(error).__name__)
+async def test_a_takeover_that_fails_is_told_and_repeated(
+    made: Make, monkeypatch: pytest.MonkeyPatch, error: Exception
+):
+    monkeypatch.setattr(shared, "AGAIN_S", 0.01)
+    first, second = await opened(made()), await opened(made())
+    assert await second.reached() is None
+    start = Start(monkeypatch)
+    start.error = error
+    await first.close()
+    with pytest.raises(StorageError, match=f"cannot be opened: {type(error).__name__}") as told:
+        await asyncio.wait_for(second.reached(), BOUND_S)
+    assert told.value.__cause__ is error
+    start.error = None
+    await until(lambda: second.broker is not None)
+    assert await second.reached() is second.broker
+
+
+@pytest.mark.parametrize("error", ERRORS[:2], ids=lambda error: type(error).__name__)
+async def test_a_first_opening_that_fails_is_a_typed_error(
+    made: Make, monkeypatch: pytest.MonkeyPatch, error: Exception
+):
+    start = Start(monkeypatch)
+    start.error = error
+    engine = made()
+    with pytest.raises(StorageError, match=f"cannot be opened: {type(error).__name__}"):
+        await opened(engine)
+    start.error = None
+    await opened(engine)
+    assert engine.broker is not None
