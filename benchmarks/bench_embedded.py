@@ -17,12 +17,12 @@ PUBLISH_S = 0.05 if TINY else 1.5
 PUBLISHED, CONSUMED = 0, 1
 
 
-def with_engine(use: Callable[[Any], Coroutine[Any, Any, float]]) -> float:
+def with_engine(use: Callable[[Any], Coroutine[Any, Any, float]], *, shared: bool = False) -> float:
     """What `use` returns for an engine over a directory of its own, warmed up."""
 
     async def main() -> float:
         with directory() as path:
-            async with engine.open_async(path) as opened:
+            async with engine.open_async(path, shared=shared) as opened:
                 if not TINY:
                     await warm(opened)
                 return await use(opened)
@@ -77,6 +77,31 @@ class Publishers:
 
     def track_rate(self) -> float:
         return median(lambda: with_engine(lambda opened: publishers_rate(opened, self.sample, PUBLISH_S)))
+
+
+class Shared:
+    """What it costs an asynchronous program that a shared engine runs on a thread of its own: over one on its loop."""
+
+    timeout = 600
+    unit = "ratio"
+
+    def setup(self) -> None:
+        self.sample = rows(COUNT, 100)
+
+    def _ratio(self, use: Callable[[Any], Coroutine[Any, Any, float]]) -> float:
+        return median_ratio(lambda: with_engine(use, shared=True), lambda: with_engine(use))
+
+    def track_publish(self) -> float:
+        return self._ratio(lambda opened: publish_rate(opened, "send_nowait", self.sample))
+
+    def track_consume(self) -> float:
+        return self._ratio(lambda opened: consume_rate(opened, "messages", self.sample))
+
+    def track_columns(self) -> float:
+        return self._ratio(lambda opened: consume_rate(opened, "columns", self.sample))
+
+    def track_publishers(self) -> float:
+        return self._ratio(lambda opened: publishers_rate(opened, self.sample, PUBLISH_S))
 
 
 class Beside:

@@ -140,7 +140,7 @@ def embedded(pinned: bool) -> Figures:
     sample = rows(COUNT[SMALL], SMALL)
 
     async def ours(path: str) -> Figures:
-        async with engine.open_async(path) as opened:
+        async with engine.open_async(path, shared=False) as opened:
             await crowds.warm_up(opened)
             return {
                 "embedded publish": await workloads.publish_rate(opened, "send_nowait", sample),

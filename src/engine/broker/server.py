@@ -42,14 +42,13 @@ from engine.broker.upkeep.transaction_sweep import TransactionSweep
 from engine.broker.upkeep.unexplained import check_explained
 from engine.clock import Clock, SystemClock
 from engine.control.service import ScalableTopicService
-from engine.errors import AlreadyClosedError, ConnectError, EngineError, InvalidArgumentError
+from engine.errors import AlreadyClosedError, ConnectError, EngineError
 from engine.metadata.identity import raise_generation
 from engine.metadata.memory import MemoryMetadataStore
 from engine.metadata.sqlite import MetadataStatistics, SqliteMetadataStore
 from engine.metadata.store import MetadataStore
 from engine.model.identity import Identity
-from engine.storage.disk.config import storage_error
-from engine.storage.disk.disk import Disk, OsDisk
+from engine.storage.disk.disk import Disk, OsDisk, make_data_directory
 from engine.storage.disk.memory import MemoryDisk
 from engine.storage.disk.workers import NativeWorkers
 from engine.storage.store import SegmentStore
@@ -244,7 +243,7 @@ class Broker:
         log.info("broker on %s started", self._data, extra={"data": str(self._data)})
 
     async def _open(self) -> None:
-        self._make_directory()
+        make_data_directory(self._disk, str(self._data))
         executor = self._executor
         if executor is None:
             executor = self._own_workers = NativeWorkers()
@@ -297,15 +296,6 @@ class Broker:
     async def _open_metadata(self, executor: Workers | Submits) -> SqliteMetadataStore:
         lock = None if self.joinable is None else self.joinable.lock
         return await open_metadata(self._data, lambda store: self._segment_store(store, executor), self.clock, lock)
-
-    def _make_directory(self) -> None:
-        try:
-            self._disk.make_directories(str(self._data))
-        except (FileNotFoundError, NotADirectoryError, PermissionError) as e:
-            why = e.strerror or e
-            raise InvalidArgumentError(f"the data directory must be a writable path, got {self._data}: {why}") from e
-        except OSError as e:
-            raise storage_error(e, str(self._data)) from e
 
     @property
     def shared(self) -> bool:

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Generator
+from contextlib import closing
 from functools import partial
 from typing import Any
 
-from engine.aio.portal import FORKED
+from engine.aio.portal import FORKED, Portal
 from engine.client import AsyncClient
 from engine.embedded.alone import MEMORY, Path, check_path, open_engine
 from engine.embedded.doors import Doors, GivenAddress
 from engine.embedded.engine import AsyncEngine
-from engine.embedded.registry import SharedAdmin, SharedHold, hold
+from engine.embedded.registry import SharedAdmin, SharedHold, hold, is_new
 from engine.embedded.terms import Config, Terms
 from engine.errors import AlreadyClosedError
 from engine.sync import Client
@@ -40,6 +41,9 @@ class Engine(Client):
         if self._alone:
             raise AlreadyClosedError(FORKED)
         path, doors, terms = self._given
+        if doors != Doors() and is_new(path):
+            with closing(Portal("engine addresses")) as checking:
+                checking.run(doors.check(terms.config()))  # before a directory is made
         held = hold(path, doors, terms)
         portal = held.portal
         try:
@@ -119,6 +123,8 @@ class Opening:
         if path == MEMORY or not self._shared:
             return await open_engine(path, listen, admin, config, threadsafe=False)
         doors, terms = Doors.of(listen, admin), Terms.of(config)
+        if is_new(path):
+            await doors.check(terms.config())  # before a directory is made
         held = hold(path, doors, terms)
         try:
             return await _enter(held, threadsafe=False)

@@ -18,7 +18,7 @@ from engine.embedded.alone import Path
 from engine.embedded.doors import Doors
 from engine.embedded.shared import SharedEngine
 from engine.embedded.terms import Terms
-from engine.storage.disk.disk import OsDisk
+from engine.storage.disk.disk import OsDisk, make_data_directory
 from engine.wire.chunks import ChunkPool
 from engine.wire.connector import SocketConnector
 from engine.wire.sockets import Accept
@@ -38,13 +38,21 @@ _handles: dict[SharedEngine, int] = {}
 
 
 def hold(path: Path, doors: Doors, terms: Terms) -> SharedHold:
-    """A hold on the engine of a directory, which is made where it does not exist; on any thread. Raises OSError."""
+    """A hold on the engine of a directory, which is made where it does not exist; on any thread.
+
+    Raises InvalidArgumentError, DiskFullError, StorageError.
+    """
     return SharedHold(pathlib.Path(path).absolute(), doors, terms)
+
+
+def is_new(path: Path) -> bool:
+    """Whether there is no such directory, and so no engine of it."""
+    return not pathlib.Path(path).is_dir()
 
 
 def _engine_of(directory: pathlib.Path) -> tuple[SharedEngine, _Identity]:
     """The engine of a directory, with one more handle."""
-    OsDisk().make_directories(str(directory))
+    make_data_directory(OsDisk(), str(directory))
     facts = directory.stat()
     identity = facts.st_dev, facts.st_ino
     with _lock:
@@ -59,7 +67,7 @@ class SharedHold:
     """One handle's part in a shared engine."""
 
     def __init__(self, path: pathlib.Path, doors: Doors, terms: Terms) -> None:
-        """Raises OSError."""
+        """Raises as hold()."""
         self._given = path, doors, terms
         self._acquire()
 

@@ -61,6 +61,7 @@ class SimBroker:
         self.disk = cluster.disk or SimDisk(cluster.rng(f"disk {name}"))
         self._cluster = cluster
         self._lives = 0
+        self.last: Broker | None = None  # that runs, or ran last
         # While it runs.
         self.process: Process | None = None
         self.broker: Broker | None = None
@@ -87,7 +88,7 @@ class SimBroker:
         except BaseException:
             await self.kill()
             raise
-        self.broker = broker
+        self.broker = self.last = broker
         self.process.run(cluster.network.listen, self.name, self.url, broker.accept)
 
     async def _open_metadata(self, life: str) -> MemoryMetadataStore | RemoteMetadataStore:

@@ -14,7 +14,8 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Protocol
 
 from engine.aio.files import read_cached
-from engine.errors import DataDirectoryBusyError
+from engine.errors import DataDirectoryBusyError, InvalidArgumentError
+from engine.storage.disk.config import storage_error
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
@@ -246,3 +247,14 @@ class OsDisk:
 
     def shared_path(self, path: str) -> str:
         return os.path.abspath(path)
+
+
+def make_data_directory(disk: Disk, path: str) -> None:
+    """Make it, where it is not there. Raises InvalidArgumentError, DiskFullError, StorageError."""
+    try:
+        disk.make_directories(path)
+    except (FileNotFoundError, NotADirectoryError, FileExistsError, PermissionError) as e:
+        why = e.strerror or e
+        raise InvalidArgumentError(f"the data directory must be a writable path, got {path}: {why}") from e
+    except OSError as e:
+        raise storage_error(e, path) from e
