@@ -19,7 +19,7 @@ def main(directory: str, durability: str) -> None:
     """Prints nothing; the checkpoint is left in DIR/checkpoint."""
     e = engine.open(directory, shared=False)
     e.admin.create_topic("orders", durability=durability)
-    stream = e.stream_consumer("orders", "stream", initial_position="earliest")
+    stream = e.stream_consumer("orders", "stream", name="killed", initial_position="earliest")
     queue = e.queue_consumer("orders", "queue", initial_position="earliest")
     e.admin.create_subscription("orders", "behind", initial_position="earliest")
     reader = e.checkpoint_consumer("orders", start=engine.Checkpoint.earliest())

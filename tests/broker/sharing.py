@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -108,3 +109,41 @@ async def taken_until(peer: Peer, consumer: int, count: int) -> list[tuple[int, 
         await peer.until(lambda: any(f[0] is Command.MESSAGE and f[1]["consumer_id"] == consumer for f in peer.frames))
         found += taken(peer, consumer)
     return found
+
+
+class HeldReads:
+    """Reads of a segment, an entry each, that come when a test says so. A context manager."""
+
+    def __init__(self, segment: Any) -> None:
+        self._segment, self._read = segment, segment.read
+        self._under_way: list[asyncio.Future[None]] = []
+
+    def __enter__(self) -> HeldReads:
+        self._segment.read = self._begin
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        del self._segment.read
+        while self.finish():
+            pass
+
+    def _begin(self, offset: int, bytes_max: int, *, at_once: bool = False) -> Any:
+        block = self._read(offset, 1)
+        if block is None:
+            return None
+        held: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._under_way.append(held)
+        return self._finished(held, block)
+
+    async def _finished(self, held: asyncio.Future[None], block: Any) -> Any:
+        await held
+        return block
+
+    def finish(self) -> bool:
+        """The earliest read ends; False when there is none."""
+        if not self._under_way:
+            return False
+        held = self._under_way.pop(0)
+        if not held.done():
+            held.set_result(None)
+        return True

@@ -169,3 +169,23 @@ def test_nothing_is_read_ahead_that_comes_at_once_anyway():
         assert [block.first_offset for block in blocks if block is not None] == [1, 2]
 
     run_virtual(play())
+
+
+def test_what_is_stopped_as_it_ends_is_not_the_end_of_what_is_read_next():
+    async def play() -> None:
+        segment: Any = ColdSegment()
+        steps: list[Block | None] = []
+        reader = SegmentReader(segment, steps.append, lambda error: None)
+        waits: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        segment.when_durable = lambda offset: waits
+        reader.wait(5)
+        waits.set_result(None)  # the loop calls the reader in its next turn
+        reader.stop()
+        assert reader.read(1, 1) is None
+        for _ in range(2):
+            await asyncio.sleep(0)
+            assert (reader.busy, steps) == (True, []), "only the read is under way"
+        await settle()
+        assert [block and block.first_offset for block in steps] == [1]
+
+    run_virtual(play())

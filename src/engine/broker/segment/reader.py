@@ -29,7 +29,8 @@ class SegmentReader:
       a worker, and so are the next COLD_BLOCKS, before this is tried again.
     * on disk: a worker reads it, after a turn where many readers wait (`FileReads`).
 
-    Invariant: at most one read or one wait is under way. Checked by _watch().
+    Invariant: at most one read or one wait is under way. Checked by _watch(). After stop() the next one may begin at
+    once; _done() may still be called for the stopped one, if that had ended just before, and ignores it.
     """
 
     __slots__ = ("_cold", "_has_turn", "_pending", "_waits_turn", "hosted", "owner_close", "step", "waiting")
@@ -108,6 +109,8 @@ class SegmentReader:
         future.add_done_callback(self._done)
 
     def _done(self, future: asyncio.Future[Any]) -> None:
+        if future is not self._pending:
+            return  # stopped when this call was scheduled already
         self._pending = None
         self._has_turn, self.waiting, self._waits_turn = self._waits_turn, False, False
         if future.cancelled():
