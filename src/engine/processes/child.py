@@ -16,6 +16,7 @@ from engine.broker.server import Broker
 from engine.broker.settings.config import BrokerConfig
 from engine.broker.settings.shares import ProcessSet
 from engine.clock import SystemClock
+from engine.errors import EngineError
 from engine.metadata.remote import RemoteMetadataStore
 from engine.processes.channel import Answers, Channel
 from engine.processes.life import end_orphaned
@@ -55,6 +56,7 @@ class Child:
         self._reload = reload
         self._started = started
         self._broker: Broker | None = None
+        self._latest: BrokerConfig | None = None  # of the configurations that came since this process was started
         self._metadata: RemoteMetadataStore | None = None
         self._closing: asyncio.Task[None] | None = None
         self._parent: Channel | None = None
@@ -103,6 +105,7 @@ class Child:
         for number in given.admin:
             await broker.serve_admin(*_inherited(number))
         await broker.start()
+        self._catch_up(broker)  # before any client can connect
         for own in bind_reserved(given.own):
             host, port = own.getsockname()[:2]
             await broker.serve(host, port, own)
@@ -112,6 +115,15 @@ class Child:
         await broker.serve_unix(given.local_path, socket.socket(fileno=given.local))
         self._started()
 
+    def _catch_up(self, broker: Broker) -> None:
+        """Put into effect what came while the broker was starting; it starts also where that is unusable."""
+        if self._latest is None:
+            return
+        try:
+            self._reload(broker, self._latest)
+        except EngineError as e:
+            log.error("a configuration that came during the start was not applied: %s", e)
+
     async def _stop(self) -> None:
         """Close the broker with all others of the server: none of them takes segments."""
         if self._broker is not None and self._broker.started:
@@ -119,8 +131,9 @@ class Child:
         await self.stop()
 
     async def _configure(self, config: Mapping[str, Any]) -> None:
-        if self._broker is not None:
-            self._reload(self._broker, config_of(config))
+        latest = self._latest = config_of(config)
+        if self._broker is not None and self._broker.started:
+            self._reload(self._broker, latest)
 
     async def _metrics(self) -> str:
         return "" if self._broker is None else await own_page(self._broker)

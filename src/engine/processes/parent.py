@@ -42,6 +42,7 @@ log = logging.getLogger(__name__)
 
 LOCAL_SOCKET = "engine.sock"
 _STORE_S = 1.0  # between two looks whether the metadata store has stopped
+_CONFIGURE_S_MAX = 10.0  # a child that does not answer in time is reported
 _METRICS_S_MAX = 5.0  # a child that does not answer in time is left out of the metrics
 
 
@@ -176,15 +177,23 @@ class Parent:
             await self._directory.close()
 
     async def configure(self, config: BrokerConfig) -> None:
-        """Have all children put a configuration into effect, also those that are started later."""
-        self.config = config
+        """Have all children put a configuration into effect, also those that are starting, or are started later.
+
+        Raises InvalidConfigurationError; nothing is changed then.
+        """
         if self._front is not None:
             self._front.configure(config)
-        for index, child in list(self._children.items()):
-            try:
-                await child.channel.call("configure", config=dataclasses.asdict(config))
-            except EngineError as e:
-                log.error("process %d did not apply the configuration: %s", index, e)
+        self.config = config
+        await asyncio.gather(*(self._configure(index, child) for index, child in self._children.items()))
+
+    async def _configure(self, index: int, child: _Child) -> None:
+        try:
+            async with asyncio.timeout(_CONFIGURE_S_MAX):
+                await child.channel.call("configure", config=dataclasses.asdict(self.config))
+        except TimeoutError:
+            log.error("process %d did not apply the configuration within %g s", index, _CONFIGURE_S_MAX)
+        except EngineError as e:
+            log.error("process %d did not apply the configuration: %s", index, e)
 
     # -- what supervision decides ------------------------------------------------------------------------------------
 
