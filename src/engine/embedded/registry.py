@@ -50,17 +50,11 @@ def is_new(path: Path) -> bool:
     return not pathlib.Path(path).is_dir()
 
 
-def _engine_of(directory: pathlib.Path) -> tuple[SharedEngine, _Identity]:
-    """The engine of a directory, with one more handle."""
+def _identity_of(directory: pathlib.Path) -> _Identity:
+    """Of a directory, which is made where it does not exist."""
     make_data_directory(OsDisk(), str(directory))
     facts = directory.stat()
-    identity = facts.st_dev, facts.st_ino
-    with _lock:
-        engine = _engines.get(identity)
-        if engine is None:
-            engine = _engines[identity] = SharedEngine(directory, Portal("engine"))
-        _handles[engine] = _handles.get(engine, 0) + 1
-    return engine, identity
+    return facts.st_dev, facts.st_ino
 
 
 class SharedHold:
@@ -69,22 +63,37 @@ class SharedHold:
     def __init__(self, path: pathlib.Path, doors: Doors, terms: Terms) -> None:
         """Raises as hold()."""
         self._given = path, doors, terms
+        self._holds = False  # an engine of this process
         self._acquire()
 
     def _acquire(self) -> None:
-        self.engine, self._identity = _engine_of(self._given[0])
-        self.ended = self._given_up = self._of_parent = False
-        self._entering: asyncio.Task[None] | None = None  # on the engine's loop
+        """Add this handle to the engine of its directory, unless another thread has done that meanwhile."""
+        directory = self._given[0]
+        identity = _identity_of(directory)
+        with _lock:
+            if self._holds:
+                return
+            engine = _engines.get(identity)
+            if engine is None:
+                engine = _engines[identity] = SharedEngine(directory, Portal("engine"))
+            _handles[engine] = _handles.get(engine, 0) + 1
+            self.engine, self._identity = engine, identity
+            self.ended = self._given_up = False
+            self._entering: asyncio.Task[None] | None = None  # on the engine's loop
+            self._holds = True
 
     async def enter(self) -> None:
-        """Open the engine for this handle, once. Raises as SharedEngine.open()."""
-        if self._of_parent:
+        """Open the engine for this handle, once; again where that has failed. Raises as SharedEngine.open()."""
+        if not self._holds:
             self._acquire()
-        if self._entering is None or not self._entering.done():
+        if not self._entered():
             await self.run(self._enter())
 
+    def _entered(self) -> bool:
+        return self._entering is not None and self._entering.done() and not _has_failed(self._entering)
+
     async def _enter(self) -> None:
-        if self._entering is None:
+        if self._entering is None or _has_failed(self._entering):
             _, doors, terms = self._given
             self._entering = asyncio.ensure_future(self.engine.open(terms, doors))
         await shielded(self._entering)
@@ -141,7 +150,7 @@ class SharedHold:
 
     def after_fork(self) -> None:
         """In a forked child: the next use enters the engine of this process."""
-        self._of_parent = True
+        self._holds = False
 
     async def close(self) -> None:
         """Let go; the last one closes the engine, and its thread unless this runs on it."""
@@ -157,6 +166,10 @@ class SharedHold:
     def connector(self) -> NearConnector | FarConnector:
         """For a client on the running loop."""
         return NearConnector(self) if asyncio.get_running_loop() is self.portal.loop else FarConnector(self)
+
+
+def _has_failed(work: asyncio.Task[None]) -> bool:
+    return work.done() and (work.cancelled() or work.exception() is not None)
 
 
 class SharedAdmin:
