@@ -14,7 +14,6 @@ from engine.clock import SystemClock
 from engine.errors import (
     AlreadyClosedError,
     ConnectError,
-    DiskFullError,
     InvalidArgumentError,
     ProtocolError,
     StorageError,
@@ -23,38 +22,16 @@ from engine.errors import (
 )
 from engine.limits import METADATA_CHANGES_MAX
 from engine.metadata import protocol
-from engine.metadata.memory import MemoryMetadataStore
 from engine.metadata.remote import RemoteMetadataStore
 from engine.metadata.sqlite import SqliteMetadataStore
 from engine.metadata.store import ABSENT, Append, ConflictError, EventKind, OutcomeUnknownError, Put, Stat
 from engine.wire.commands import Metadata, Ping
 from tests.kit.peer import until
-from tests.metadata.served import TRANSPORTS, Served
+from tests.metadata.served import TRANSPORTS, Gated, Served, gated
 
 PUT, DELETE, END = EventKind.PUT, EventKind.DELETE, EventKind.SNAPSHOT_END
 BOUND_S = 20
 PUT_REQUEST = protocol.PutOne(1, "/a", b"v", False, 3, None, {"i": ("x", "y")})
-
-
-class Gated(MemoryMetadataStore):
-    """Writes wait at the gate; `failure`: what the next ones raise instead."""
-
-    def __init__(self) -> None:
-        super().__init__(SystemClock())
-        self.gate = asyncio.Event()
-        self.gate.set()
-        self.waiting = 0
-        self.calls = 0
-        self.failure: Exception | None = None
-
-    async def _write(self, operation: Any, count: int = 1) -> Any:
-        self.calls += 1
-        self.waiting += 1
-        await self.gate.wait()
-        self.waiting -= 1
-        if self.failure is not None:
-            raise self.failure
-        return await super()._write(operation, count)
 
 
 @pytest.fixture(params=TRANSPORTS)
@@ -67,11 +44,6 @@ async def served(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterato
 async def unix(tmp_path: Path) -> AsyncIterator[Served]:
     async with Served(Gated(), "unix", tmp_path) as made:
         yield made
-
-
-def gated(served: Served) -> Gated:
-    assert isinstance(served.store, Gated)
-    return served.store
 
 
 async def take(watch: Any, count: int) -> list[tuple[EventKind, str]]:
@@ -524,39 +496,6 @@ async def test_a_session_ends_with_its_store_that_is_closed(served: Served) -> N
     assert await other.get("/a") is None
     with pytest.raises(InvalidArgumentError, match="timeout"):
         await other.session(1e6)
-
-
-async def test_a_session_that_could_not_be_deleted_has_ended_and_is_deleted_later(unix: Served) -> None:
-    client, store = await unix.client(), gated(unix)
-    session = await client.session(30.0)
-    await client.put("/a", b"", session=session)
-    store.failure = DiskFullError("the disk must have space, got none")
-    with pytest.raises(DiskFullError):
-        await unix.service.sessions.end(session.id)
-    with pytest.raises(AlreadyClosedError):
-        await session.refresh()
-    with pytest.raises(AlreadyClosedError):
-        await client.put("/b", b"", session=session)
-    failed = store.calls
-    await until(lambda: store.calls > failed)  # it is tried again, and fails again
-    assert await store.list_keys("/", "0") == ["/a"]
-    store.failure = None
-    await until(lambda: session.id not in store._table.sessions)
-    assert await store.list_keys("/", "0") == []
-    assert not unix.service.sessions._ending
-    assert not unix.service.sessions._timers
-
-
-async def test_an_expired_session_that_could_not_be_deleted_is_deleted_later(unix: Served) -> None:
-    client, store = await unix.client(), gated(unix)
-    session = await client.session(0.1)
-    await client.put("/a", b"", session=session)
-    store.failure = DiskFullError("the disk must have space, got none")
-    before = store.calls
-    await until(lambda: store.calls > before)
-    store.failure = None
-    await until(lambda: session.id not in store._table.sessions)
-    assert await store.list_keys("/", "0") == []
 
 
 async def test_d1_a_service_that_dies_comes_back_on_its_file(tmp_path: Path) -> None:
