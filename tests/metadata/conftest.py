@@ -11,8 +11,7 @@ from engine.metadata.memory import MemoryMetadataStore
 from engine.metadata.sqlite import SqliteMetadataStore
 from engine.metadata.store import MetadataStore
 from engine.storage.disk.metadata_commits import NativeCommits
-from tests.metadata.gated import Gated
-from tests.metadata.served import TRANSPORTS, Served
+from tests.metadata.served import Served
 
 
 class HandClock:
@@ -63,15 +62,3 @@ async def _open(kind: str, directory: Path, clock: HandClock) -> MetadataStore:
         return MemoryMetadataStore(clock)
     native = NativeCommits if kind == "native" else None
     return await SqliteMetadataStore.open(directory / "metadata.db", clock=clock, native=native)
-
-
-@pytest.fixture(params=TRANSPORTS)
-async def served(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Served]:
-    async with Served(Gated(), request.param, tmp_path) as made:
-        yield made
-
-
-@pytest.fixture
-async def unix(tmp_path: Path) -> AsyncIterator[Served]:
-    async with Served(Gated(), "unix", tmp_path) as made:
-        yield made

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 import random
 from collections.abc import Callable
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
 
 from engine.clock import Clock, SystemClock
+from engine.metadata.memory import MemoryMetadataStore
 from engine.metadata.remote import RemoteMetadataStore
 from engine.metadata.service import MetadataService
 from engine.metadata.store import MetadataStore
@@ -95,3 +97,29 @@ class Served:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         await self.close()
+
+
+class Gated(MemoryMetadataStore):
+    """Writes wait at the gate; `failure`: what the next ones raise instead."""
+
+    def __init__(self) -> None:
+        super().__init__(SystemClock())
+        self.gate = asyncio.Event()
+        self.gate.set()
+        self.waiting = 0
+        self.calls = 0
+        self.failure: Exception | None = None
+
+    async def _write(self, operation: Any, count: int = 1) -> Any:
+        self.calls += 1
+        self.waiting += 1
+        await self.gate.wait()
+        self.waiting -= 1
+        if self.failure is not None:
+            raise self.failure
+        return await super()._write(operation, count)
+
+
+def gated(served: Served) -> Gated:
+    assert isinstance(served.store, Gated)
+    return served.store

@@ -7,8 +7,9 @@
 A connection that is lost is made anew. Reads, sessions and watches go on over the next one; a write that was sent and
 not answered ends with OutcomeUnknownError. The service welcomes a client when nothing of its earlier connection can
 take place any more, so a read behind that error shows the outcome. A call waits for `timeout` at most; one that was
-never sent ends with TimeoutError, which says that nothing was done. A service that does not answer in that time counts
-as lost.
+never sent ends with TimeoutError, which says that nothing was done; so does one that may be repeated, such as a read or
+the begin or end of a session, which says whether it was sent. A service that does not answer in that time counts as
+lost.
 """
 
 from __future__ import annotations
@@ -286,7 +287,8 @@ class RemoteMetadataStore:
             if call.writes and call.begun:
                 self._fail(call, OutcomeUnknownError(self._silence("the outcome is unknown")))
             else:
-                self._fail(call, TimeoutError(self._silence("nothing was done")))
+                outcome = "it was sent, and may have been done" if call.begun else "nothing was done"
+                self._fail(call, TimeoutError(self._silence(outcome)))
         if silent and self._link is not None:
             self._link.abort(f"it did not answer within {self._timeout:g} s")
 

@@ -174,7 +174,8 @@ class MetadataStore(Protocol):
     """A small, asynchronous, linearisable (per key) key-value store with watches and secondary indexes.
 
     A confirmed write survives a crash (where a store is durable at all). All methods raise AlreadyClosedError after
-    close(). A store in another process also raises TimeoutError when it cannot be reached in time: nothing was done.
+    close(). A store in another process also raises TimeoutError when it cannot be reached in time: nothing was written,
+    except that a begin or end of a session that was sent may have been done, which its text says then.
     """
 
     @property
