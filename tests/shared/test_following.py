@@ -90,3 +90,24 @@ async def test_a_first_opening_that_fails_is_a_typed_error(
     start.error = None
     await opened(engine)
     assert engine.broker is not None
+
+
+@pytest.mark.parametrize("other", [False, True])
+async def test_an_engine_whose_metadata_store_has_stopped_gives_the_directory_up(
+    made: Make, monkeypatch: pytest.MonkeyPatch, *, other: bool
+):
+    monkeypatch.setattr(shared, "TROUBLE_S", 0.01)
+    first = await opened(made())
+    second = await opened(made()) if other else first
+    broker = first.broker
+    assert broker is not None
+    store = broker._own_metadata
+    assert store is not None
+    store._failure = "a sync failed"
+    await until(lambda: first.broker is not broker)
+    await until(lambda: first.broker is not None or second.broker is not None)
+    async with asyncio.timeout(BOUND_S):
+        served = [await engine.reached() for engine in (first, second)]
+    assert any(served)
+    assert broker not in served
+    assert broker.closing

@@ -27,7 +27,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from engine.aio.portal import Portal
-from engine.aio.shielded import shielded
+from engine.aio.shielded import finished, shielded
 from engine.broker.cluster.joinable import TARGET, Joinable
 from engine.broker.cluster.peers import Peer, dial
 from engine.broker.opening import METADATA_FILE
@@ -61,6 +61,7 @@ log = logging.getLogger(__name__)
 SOCKET_FILE = "engine.sock"
 LOOK_S = 0.02  # between two looks at a lock that is held while nothing is served
 UNNAMED_S_MAX = 1.0  # a holder that does not say that it may be joined, and serves nothing, is waited for no longer
+TROUBLE_S = 1.0  # between two looks at whether the broker of this process can go on
 AGAIN_S = 1.0  # after the directory could not be opened
 PATIENCE_S = OPERATION_TIMEOUT_S  # with a process that has the lock and does not answer
 
@@ -212,9 +213,11 @@ class SharedEngine:
             found.set_result(None)
 
     async def _follow(self) -> None:
-        """Whenever the process that serves has ended, join the next one, or serve."""
-        while self._serving is None:
-            if (peer := self._peer) is not None:
+        """Whenever the process that serves has ended, or this one cannot any more, join the next one, or serve."""
+        while True:
+            if (serving := self._serving) is not None:
+                await self._until_trouble(serving.broker)
+            elif (peer := self._peer) is not None:
                 await asyncio.wait([peer.ended])
                 self._peer = None
                 log.info("%s: the process that served it has ended: %s", self.path, peer.lost)
@@ -227,6 +230,19 @@ class SharedEngine:
             self._wake()
             if self._failure is not None:
                 await asyncio.sleep(AGAIN_S)
+
+    async def _until_trouble(self, broker: Broker) -> None:
+        """Wait until the broker has a failure that only opening the directory again resolves; close it then, which
+        releases the lock: another process may take over.
+        """
+        while (trouble := broker.trouble) is None:  # noqa: ASYNC110 - nothing tells
+            await asyncio.sleep(TROUBLE_S)
+        log.error("%s: this process ends serving it: %s", self.path, trouble)
+        self._serving, self._succeeds = None, True
+        try:
+            await finished(asyncio.ensure_future(broker.close()))
+        except Exception:  # what follows goes on in any case
+            log.exception("%s: the broker did not close in order", self.path)
 
     def _typed(self, error: Exception) -> EngineError:
         """What the handles are told of an error of opening the directory."""
