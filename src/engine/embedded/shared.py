@@ -142,13 +142,26 @@ class SharedEngine:
                     raise
                 self._following = asyncio.create_task(self._follow(), name=f"following {self.path}")
                 return
-            await self.reached()
-            peer = self._peer
-            answer = await (self._join(terms, doors) if peer is None else self._ask_to_join(peer, terms, doors))
+            answer = await self._joined_by(terms, doors)
             self._take(answer)
             self._terms = terms.over(self._terms)
             if (opened := Doors.unpack(answer)) not in self._doors:
                 self._doors.append(opened)
+
+    async def _joined_by(self, terms: Terms, doors: Doors) -> dict[str, Any]:
+        """What the process that serves answers to one more handle; the next one that serves, where it ends meanwhile."""
+        while True:
+            await self.reached()
+            serving, peer = self._serving, self._peer
+            try:
+                return await (self._join(terms, doors) if peer is None else self._ask_to_join(peer, terms, doors))
+            except (ConnectError, AlreadyClosedError) as e:
+                self._check_open()
+                if peer is not None and isinstance(e, AlreadyClosedError):  # its connection follows
+                    async with self._patience():
+                        await asyncio.wait([peer.ended])
+                elif self._serving is serving and (peer is None or peer.lost is None):
+                    raise
 
     async def close(self) -> None:
         """End what this process has of it; another process may take over. Idempotent."""
@@ -317,7 +330,7 @@ class SharedEngine:
     async def _join(self, terms: Terms, doors: Doors) -> dict[str, Any]:
         """Another handle, of this process or another: check its configuration, serve at its addresses."""
         if (serving := self._serving) is None:
-            raise ConnectError("the process does not serve any more")
+            raise AlreadyClosedError("the process does not serve any more")
         terms.check(serving.config, str(self.path))
         opened = await serving.doors.open(doors)
         self._urls = serving.doors.urls
@@ -349,10 +362,10 @@ class SharedEngine:
         try:
             for i, doors in enumerate(self._doors):
                 self._doors[i] = await self._joins_with(peer, doors)
-        except EngineError:
+        except EngineError as e:
             peer.stream.abort()
-            if peer.lost is not None:
-                return False
+            if peer.lost is not None or isinstance(e, AlreadyClosedError):
+                return False  # it has ended, or is about to
             raise
         except BaseException:
             peer.stream.abort()
