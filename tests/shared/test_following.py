@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 import errno
 import os
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -90,3 +91,84 @@ async def test_a_first_opening_that_fails_is_a_typed_error(
     start.error = None
     await opened(engine)
     assert engine.broker is not None
+
+
+@pytest.mark.parametrize("other", [False, True])
+async def test_an_engine_whose_metadata_store_has_stopped_gives_the_directory_up(
+    made: Make, monkeypatch: pytest.MonkeyPatch, *, other: bool
+):
+    monkeypatch.setattr(shared, "TROUBLE_S", 0.01)
+    first = await opened(made())
+    second = await opened(made()) if other else first
+    broker = first.broker
+    assert broker is not None
+    store = broker._own_metadata
+    assert store is not None
+    store._failure = "a sync failed"
+    await until(lambda: first.broker is not broker)
+    await until(lambda: first.broker is not None or second.broker is not None)
+    async with asyncio.timeout(BOUND_S):
+        served = [await engine.reached() for engine in (first, second)]
+    assert any(served)
+    assert broker not in served
+    assert broker.closing
+
+
+class Closing:
+    """Broker.close(), which waits for `go` before it breaks connections."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.begun, self.go = asyncio.Event(), asyncio.Event()
+        close = Broker.close
+
+        async def wait_and_close(broker: Broker) -> None:
+            self.begun.set()
+            await self.go.wait()
+            await close(broker)
+
+        monkeypatch.setattr(Broker, "close", wait_and_close)
+
+
+@pytest.mark.parametrize("further", [True, False], ids=["further handle", "first handle"])
+async def test_a_handle_that_is_opened_while_the_serving_process_ends(
+    made: Make, monkeypatch: pytest.MonkeyPatch, *, further: bool
+):
+    first, second = await opened(made()), made()
+    if further:
+        await opened(second)
+    asked = asyncio.Event()
+    answer = first._answer
+
+    async def answered(method: str, args: Mapping[str, Any]) -> Any:
+        asked.set()
+        return await answer(method, args)
+
+    assert first.broker is not None
+    object.__setattr__(first.broker.joinable, "answer", answered)
+    closing = Closing(monkeypatch)
+    ending = asyncio.ensure_future(first.close())
+    await closing.begun.wait()  # it does not serve any more, and its socket answers
+    opening = asyncio.ensure_future(opened(second))
+    await asyncio.wait_for(asked.wait(), BOUND_S)
+    closing.go.set()
+    await opening
+    await ending
+    assert second.broker is not None
+
+
+async def test_a_further_handle_whose_connection_is_lost_while_it_joins(made: Make, monkeypatch: pytest.MonkeyPatch):
+    first, second = await opened(made()), await opened(made())
+    closing = asyncio.Event()
+    never = asyncio.Event()
+
+    async def silent(method: str, args: Mapping[str, Any]) -> None:
+        closing.set()
+        await never.wait()
+
+    assert first.broker is not None
+    object.__setattr__(first.broker.joinable, "answer", silent)
+    opening = asyncio.ensure_future(opened(second))
+    await asyncio.wait_for(closing.wait(), BOUND_S)
+    await first.close()
+    await opening
+    assert second.broker is not None

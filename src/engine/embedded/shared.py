@@ -27,7 +27,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from engine.aio.portal import Portal
-from engine.aio.shielded import shielded
+from engine.aio.shielded import finished, shielded
 from engine.broker.cluster.joinable import TARGET, Joinable
 from engine.broker.cluster.peers import Peer, dial
 from engine.broker.opening import METADATA_FILE
@@ -61,6 +61,7 @@ log = logging.getLogger(__name__)
 SOCKET_FILE = "engine.sock"
 LOOK_S = 0.02  # between two looks at a lock that is held while nothing is served
 UNNAMED_S_MAX = 1.0  # a holder that does not say that it may be joined, and serves nothing, is waited for no longer
+TROUBLE_S = 1.0  # between two looks at whether the broker of this process can go on
 AGAIN_S = 1.0  # after the directory could not be opened
 PATIENCE_S = OPERATION_TIMEOUT_S  # with a process that has the lock and does not answer
 
@@ -141,13 +142,26 @@ class SharedEngine:
                     raise
                 self._following = asyncio.create_task(self._follow(), name=f"following {self.path}")
                 return
-            await self.reached()
-            peer = self._peer
-            answer = await (self._join(terms, doors) if peer is None else self._ask_to_join(peer, terms, doors))
+            answer = await self._joined_by(terms, doors)
             self._take(answer)
             self._terms = terms.over(self._terms)
             if (opened := Doors.unpack(answer)) not in self._doors:
                 self._doors.append(opened)
+
+    async def _joined_by(self, terms: Terms, doors: Doors) -> dict[str, Any]:
+        """What the process that serves answers to one more handle; the next one that serves, where it ends meanwhile."""
+        while True:
+            await self.reached()
+            serving, peer = self._serving, self._peer
+            try:
+                return await (self._join(terms, doors) if peer is None else self._ask_to_join(peer, terms, doors))
+            except (ConnectError, AlreadyClosedError) as e:
+                self._check_open()
+                if peer is not None and isinstance(e, AlreadyClosedError):  # its connection follows
+                    async with self._patience():
+                        await asyncio.wait([peer.ended])
+                elif self._serving is serving and (peer is None or peer.lost is None):
+                    raise
 
     async def close(self) -> None:
         """End what this process has of it; another process may take over. Idempotent."""
@@ -212,9 +226,11 @@ class SharedEngine:
             found.set_result(None)
 
     async def _follow(self) -> None:
-        """Whenever the process that serves has ended, join the next one, or serve."""
-        while self._serving is None:
-            if (peer := self._peer) is not None:
+        """Whenever the process that serves has ended, or this one cannot any more, join the next one, or serve."""
+        while True:
+            if (serving := self._serving) is not None:
+                await self._until_trouble(serving.broker)
+            elif (peer := self._peer) is not None:
                 await asyncio.wait([peer.ended])
                 self._peer = None
                 log.info("%s: the process that served it has ended: %s", self.path, peer.lost)
@@ -227,6 +243,19 @@ class SharedEngine:
             self._wake()
             if self._failure is not None:
                 await asyncio.sleep(AGAIN_S)
+
+    async def _until_trouble(self, broker: Broker) -> None:
+        """Wait until the broker has a failure that only opening the directory again resolves; close it then, which
+        releases the lock: another process may take over.
+        """
+        while (trouble := broker.trouble) is None:  # noqa: ASYNC110 - nothing tells
+            await asyncio.sleep(TROUBLE_S)
+        log.error("%s: this process ends serving it: %s", self.path, trouble)
+        self._serving, self._succeeds = None, True
+        try:
+            await finished(asyncio.ensure_future(broker.close()))
+        except Exception:  # what follows goes on in any case
+            log.exception("%s: the broker did not close in order", self.path)
 
     def _typed(self, error: Exception) -> EngineError:
         """What the handles are told of an error of opening the directory."""
@@ -301,7 +330,7 @@ class SharedEngine:
     async def _join(self, terms: Terms, doors: Doors) -> dict[str, Any]:
         """Another handle, of this process or another: check its configuration, serve at its addresses."""
         if (serving := self._serving) is None:
-            raise ConnectError("the process does not serve any more")
+            raise AlreadyClosedError("the process does not serve any more")
         terms.check(serving.config, str(self.path))
         opened = await serving.doors.open(doors)
         self._urls = serving.doors.urls
@@ -333,10 +362,10 @@ class SharedEngine:
         try:
             for i, doors in enumerate(self._doors):
                 self._doors[i] = await self._joins_with(peer, doors)
-        except EngineError:
+        except EngineError as e:
             peer.stream.abort()
-            if peer.lost is not None:
-                return False
+            if peer.lost is not None or isinstance(e, AlreadyClosedError):
+                return False  # it has ended, or is about to
             raise
         except BaseException:
             peer.stream.abort()
