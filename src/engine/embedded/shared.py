@@ -149,7 +149,7 @@ class SharedEngine:
                 self._doors.append(opened)
 
     async def _joined_by(self, terms: Terms, doors: Doors) -> dict[str, Any]:
-        """What the process that serves answers to one more handle; the next one that serves, where it ends meanwhile."""
+        """What the process that serves answers to one more handle; or, where it ends meanwhile, the next one."""
         while True:
             await self.reached()
             serving, peer = self._serving, self._peer
