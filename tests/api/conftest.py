@@ -19,13 +19,13 @@ KINDS = ["embedded", "tcp"]
 
 @pytest.fixture(params=KINDS)
 async def client(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[engine.AsyncClient]:
-    """An asynchronous client."""
+    """An asynchronous client of an engine on the test's own loop; tests/shared has those on a thread of their own."""
     async with AsyncExitStack() as stack:
         if request.param == "embedded":
-            yield await stack.enter_async_context(engine.open_async(tmp_path / "data"))
+            yield await stack.enter_async_context(engine.open_async(tmp_path / "data", shared=False))
         else:
             served = await stack.enter_async_context(
-                engine.open_async(tmp_path / "data", listen="127.0.0.1:0", admin="127.0.0.1:0")
+                engine.open_async(tmp_path / "data", listen="127.0.0.1:0", admin="127.0.0.1:0", shared=False)
             )
             yield await stack.enter_async_context(engine.AsyncClient(served.service_url))
 
