@@ -296,7 +296,7 @@ def test_the_last_broker_that_takes_segments_is_not_drained() -> None:
 
 
 def test_a_broker_that_is_closed_hands_over_first() -> None:
-    """Also while all of them are stopped: the last one has nobody to hand over to."""
+    """Also while all of them are stopped: the last one has no other to hand over to."""
 
     async def body(cluster: SimCluster) -> None:
         traffic = Traffic(cluster)

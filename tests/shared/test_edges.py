@@ -58,7 +58,7 @@ def test_a_file_system_without_locks(tmp_path: Path, monkeypatch: pytest.MonkeyP
 
 
 def test_a_directory_that_cannot_be_written(tmp_path: Path):
-    """It is one whose lock file cannot be made, whoever runs this."""
+    """Its lock file cannot be made, by any user that runs this."""
     (tmp_path / "data" / "metadata.db.lock").mkdir(parents=True)
     for shared in (True, False):
         with pytest.raises(DataDirectoryError, match="must be writable by this process"):
