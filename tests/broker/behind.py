@@ -85,6 +85,11 @@ class Sender:
             image = entry(self._sequence, [value], self.transaction, producer=name)
             send(self.peer, self.producers[at % 2], [image], self.transaction)
 
+    def send_again(self, value: bytes, name: str = "p") -> None:
+        """The only frame that was sent, from the start."""
+        self._sequence -= 1
+        self.send(value, name=name)
+
     def end(self, sent: int | None, **more: Any) -> asyncio.Task[Any]:
         """Goes out at once, behind the frames; the state in its answer."""
         header = {"request_id": self.peer.next_id(), "id": self.transaction, "action": "commit", "sent": sent, **more}

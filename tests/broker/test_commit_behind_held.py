@@ -59,3 +59,24 @@ async def test_what_waits_and_is_never_let_in_leaves_it_open(
     hosted(broker, sender.segments[0]).close_producers(SegmentSealedError("it is sealed"))
     assert await asyncio.wait_for(ending, FOREVER_S) == TransactionState.OPEN
     assert await state(broker, sender.transaction) is TransactionState.OPEN
+
+
+async def test_what_is_sent_again_behind_the_commit_leaves_it_open(
+    broker: Broker, sender: Sender, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A frame before it was refused, so the client sends it again, not knowing that it is in the log."""
+    begun, goes_on, begin_transactions = asyncio.Event(), asyncio.Event(), HostedSegment.begin_transactions
+
+    async def begin(hosted: HostedSegment) -> TransactionBuffer:
+        begun.set()
+        await goes_on.wait()
+        return await begin_transactions(hosted)
+
+    monkeypatch.setattr(HostedSegment, "begin_transactions", begin)
+    sender.send(b"a")
+    ending = sender.end(1)
+    await begun.wait()
+    sender.send_again(b"a")
+    goes_on.set()
+    assert await asyncio.wait_for(ending, FOREVER_S) == TransactionState.OPEN
+    assert await asyncio.wait_for(sender.end(None), FOREVER_S) == TransactionState.COMMITTED

@@ -60,12 +60,12 @@ async def test_a_frame_that_is_refused_wakes_it_at_once(
     assert not await asyncio.wait_for(task, 20)
 
 
-async def test_what_is_recorded_besides_is_waited_for(
-    waiting: tuple[TransactionSends, Held, asyncio.Task[bool]],
-) -> None:
+async def test_what_is_recorded_besides_is_waited_for() -> None:
     """One frame more than is held: its own record is on its way."""
-    sends, _, task = waiting
-    sends.begin()
+    sends, held = TransactionSends(), Held()
+    for _ in range(FRAMES + 1):
+        sends.begin()
+    task = asyncio.ensure_future(sends.complete(FRAMES + 1, held))  # type: ignore[arg-type]
     for _ in range(FRAMES + 1):
         sends.logged()
     await turns()
@@ -74,3 +74,14 @@ async def test_what_is_recorded_besides_is_waited_for(
     answered.set_result(None)
     sends.answered(answered)
     assert await asyncio.wait_for(task, 20)
+
+
+async def test_a_frame_that_comes_once_more_ends_the_wait(
+    waiting: tuple[TransactionSends, Held, asyncio.Task[bool]],
+) -> None:
+    """It is answered with the record of its original, which is not written as long as somebody waits here."""
+    sends, _, task = waiting
+    for _ in range(FRAMES - 1):
+        sends.logged()
+    sends.begin()
+    assert not await asyncio.wait_for(task, 20)

@@ -35,6 +35,8 @@ class TransactionSends:
         self.frames += 1
         self.unlogged += 1
         self.open += 1
+        if self._waiting is not None:
+            self._go_on()
 
     def logged(self) -> None:
         """A frame is durable in the log."""
@@ -54,14 +56,20 @@ class TransactionSends:
 
     def _wake(self) -> None:
         # Only when the outcome is known: each wake-up of the commit delays the remaining frames.
-        if self._waiting is not None and (self.failed or not self.unlogged) and not self._waiting.done():
+        if self._waiting is not None and (self.failed or not self.unlogged):
+            self._go_on()
+
+    def _go_on(self) -> None:
+        if self._waiting is not None and not self._waiting.done():
             self._waiting.set_result(None)
 
     async def complete(self, frames: int, held: Held) -> bool:
-        """Wait until all frames are in the log, and recorded or held. False: not so many came, or one failed."""
-        if self.frames != frames:
-            return False
-        while not self.failed and (count := held.count(self)) <= PARTS_MAX:
+        """Wait until all frames are in the log, and recorded or held. False: not so many came, or one failed.
+
+        Nor may more come meanwhile: they are sent again, by a producer that was refused something before them, and
+        such a frame is answered with the record of its original, which is held.
+        """
+        while self.frames == frames and not self.failed and (count := held.count(self)) <= PARTS_MAX:
             if not self.unlogged and self.open <= count:
                 return True
             self._waiting = asyncio.get_running_loop().create_future()
