@@ -19,13 +19,13 @@ KINDS = ["embedded", "tcp"]
 
 @pytest.fixture(params=KINDS)
 async def client(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[engine.AsyncClient]:
-    """An asynchronous client of an engine on the test's own loop; tests/shared has those on a thread of their own."""
+    """An asynchronous client."""
     async with AsyncExitStack() as stack:
         if request.param == "embedded":
-            yield await stack.enter_async_context(engine.open_async(tmp_path / "data", shared=False))
+            yield await stack.enter_async_context(engine.open_async(tmp_path / "data"))
         else:
             served = await stack.enter_async_context(
-                engine.open_async(tmp_path / "data", listen="127.0.0.1:0", admin="127.0.0.1:0", shared=False)
+                engine.open_async(tmp_path / "data", listen="127.0.0.1:0", admin="127.0.0.1:0")
             )
             yield await stack.enter_async_context(engine.AsyncClient(served.service_url))
 
@@ -51,7 +51,7 @@ def blocking(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[engine.
 @pytest.fixture
 async def served(tmp_path: Path) -> AsyncIterator[engine.AsyncEngine]:
     """An engine that other clients may connect to."""
-    async with engine.open_async(tmp_path / "data", listen="127.0.0.1:0", admin="127.0.0.1:0", shared=False) as served:
+    async with engine.open_async(tmp_path / "data", listen="127.0.0.1:0", admin="127.0.0.1:0") as served:
         yield served
 
 
