@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from engine.errors import AlreadyClosedError, StorageError, UnknownOutcomeError
 from engine.storage.objects.ports import ObjectExistsError, ObjectInfo, ObjectMissingError, ObjectStatistics, Tail
+from engine.storage.objects.requests import KINDS
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
@@ -135,7 +136,8 @@ class FaultyObjectStore:
         return self._rng.uniform(0, self.delay_s_max) if self.delay_s_max else 0.0
 
     def statistics(self) -> ObjectStatistics:
-        return ObjectStatistics(requests=dict(self._sent), failures={}, slow_downs=0, per_s=0.0, in_flight=0)
+        requests: dict[str, int] = {kind: self._sent[kind] for kind in KINDS}
+        return ObjectStatistics(requests=requests, failures={}, slow_downs=0, per_s=0.0, in_flight=0)
 
     async def close(self) -> None:
         self._closed = True
