@@ -133,7 +133,6 @@ class SharedEngine:
         async with self._turn:
             self._check_open()
             if self._following is None:
-                await doors.check(terms.config())
                 self._terms, self._doors[:] = terms, [doors]
                 try:
                     await self._look(PATIENCE_S)

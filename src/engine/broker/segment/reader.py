@@ -69,7 +69,7 @@ class SegmentReader:
         if found is None:
             return None
         if isinstance(found, Block):
-            if (error := self._misplaced(found, offset)) is not None:
+            if not found.first_offset <= offset < found.next_offset and (error := self._misplaced(found, offset)):
                 raise error
             return found if gate is None else gate.cut(found)
         self._offset = offset
@@ -89,8 +89,6 @@ class SegmentReader:
         """An error unless the block's first entry holds the offset that was read at, or the first one behind it that
         retention has left and that lies in no gap. Messages would be passed over otherwise, and nothing would tell.
         """
-        if block.first_offset <= offset < block.next_offset:
-            return None
         segment = self.hosted.segment
         if block.first_offset <= segment.gaps.skip(max(offset, segment.first_offset)) and offset < block.next_offset:
             return None
@@ -143,7 +141,9 @@ class SegmentReader:
         if not isinstance(result, Block):
             self.step(None)
             self._has_turn = False
-        elif (error := self._misplaced(result, self._offset)) is not None:
+        elif not result.first_offset <= self._offset < result.next_offset and (
+            error := self._misplaced(result, self._offset)
+        ):
             self.hosted.reading_failed(self, error)
         else:
             gate: Gate | None = self.hosted.transactions
