@@ -7,6 +7,7 @@ import gc
 import os
 import threading
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -192,12 +193,14 @@ async def test_an_address_that_is_refused_makes_no_directory_and_reads_the_confi
 
     monkeypatch.setattr(Terms, "config", counted)
 
+    async def opened(**options: Any) -> engine.Engine | engine.AsyncEngine:
+        if blocking:
+            return await asyncio.to_thread(engine.open, tmp_path / "data", **options)
+        return await engine.open_async(tmp_path / "data", **options)
+
     async def refused() -> None:
         with pytest.raises(engine.InvalidConfigurationError, match="auth_token"):
-            if blocking:
-                await asyncio.to_thread(engine.open, tmp_path / "data", listen="0.0.0.0:0")
-            else:
-                await engine.open_async(tmp_path / "data", listen="0.0.0.0:0")
+            await opened(listen="0.0.0.0:0")
 
     await refused()
     assert len(made) == 1
@@ -206,8 +209,6 @@ async def test_an_address_that_is_refused_makes_no_directory_and_reads_the_confi
     await refused()
     assert len(made) == 2
     made.clear()
-    if blocking:
-        await asyncio.to_thread(lambda: engine.open(tmp_path / "data").close())
-    else:
-        await (await engine.open_async(tmp_path / "data")).close()
+    e = await opened()
     assert len(made) == 1
+    await (asyncio.to_thread(e.close) if isinstance(e, engine.Engine) else e.close())
