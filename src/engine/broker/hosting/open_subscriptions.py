@@ -182,3 +182,24 @@ class OpenSubscriptions:
             raise TransactionConflictError(text)
         hosted.skipped_messages += found.unacked_count(first, last + 1)
         await found.skip(first, last)
+
+    async def has_backlog(self, hosted: HostedSegment, facts: SubscriptionMetadata) -> bool:
+        """Whether it has messages to acknowledge here; creates no cursor. Raises as find()."""
+        found = await self.find(hosted, facts.name)
+        return hosted.messages > 0 if found is None else found.backlog > 0
+
+    async def expire(self, hosted: HostedSegment, facts: SubscriptionMetadata, end: int) -> int:
+        """Acknowledge everything below `end` for it; how many messages. Raises as open().
+
+        What an open transaction acknowledges, and all behind it, waits for the end of the transaction.
+        """
+        if end <= hosted.segment.first_offset:
+            return 0
+        found = await self.open(hosted, facts.name, facts)
+        if found.pending and (held := found.pending.offsets & range_set(0, end - 1)):
+            end = held.min()
+        expired = found.backlog_below(end)
+        if expired:
+            hosted.expired_messages += expired
+            await found.skip(0, end - 1)
+        return expired
