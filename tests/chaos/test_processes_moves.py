@@ -37,9 +37,7 @@ class Moves:
         self.rng = random.Random(seed)
         self.sent = Progress(acknowledged)
         self.history = History(asyncio.get_running_loop().time, self.sent.heard)
-        self.server = Server(
-            folder / "data", "--processes", str(COUNT), "--process-port", "0", "--config", str(config)
-        )
+        self.server = Server(folder / "data", "--processes", str(COUNT), "--process-port", "0", "--config", str(config))
 
     async def run(self, disturb: Callable[[AsyncClient], Awaitable[None]]) -> None:
         """Load, while the processes are disturbed; then everything is read and judged."""
