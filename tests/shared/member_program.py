@@ -36,6 +36,14 @@ def until(consumer: Any, wanted: int, timeout: float = 30.0) -> list[tuple[str, 
     return list(found)
 
 
+def found(e: engine.Engine) -> None:
+    """Ask until the directory, which was moved, is back."""
+    while True:
+        with contextlib.suppress(engine.DataDirectoryError):
+            e.admin.list_topics()
+            return
+
+
 def forked() -> int:
     """A child that stays, with what it has inherited, until it is killed."""
     child = os.fork()
@@ -66,7 +74,15 @@ def main(path: str, options: dict[str, Any]) -> None:
     if (user := options.pop("user", None)) is not None:
         become(user)
     answer: list[Any]
-    known: dict[str, Any] = {"engine": engine, "keep": {}, "values": values, "until": until, "forked": forked, "os": os}
+    known: dict[str, Any] = {
+        "engine": engine,
+        "keep": {},
+        "values": values,
+        "until": until,
+        "forked": forked,
+        "found": found,
+        "os": os,
+    }
     for line in sys.stdin:
         try:
             if line.strip() == "open":

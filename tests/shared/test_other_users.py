@@ -1,4 +1,4 @@
-"""Directories of other users, and file systems that cannot be written: the real ones, as far as this machine has them."""
+"""Directories of other users, and file systems that cannot be written: real ones, as far as this machine has them."""
 
 from __future__ import annotations
 
@@ -49,10 +49,10 @@ async def test_a_directory_of_another_user_is_refused_by_a_clear_error(public: P
 async def test_who_may_write_the_directory_and_is_another_user_is_refused_too(public: Path, member: Start):
     await member(public / "data", user=ONE)
     (public / "data").chmod(0o777)
-    with pytest.raises(Told, match="DataDirectoryError: .* must be writable by this process"):
+    with pytest.raises(Told, match=r"DataDirectoryError: .* must be writable by this process"):
         await member(public / "data", user=OTHER)
     (public / "data" / "metadata.db.lock").chmod(0o666)
-    with pytest.raises(Told, match="AuthenticationError: .* must be served by this user or root, got Permis"):
+    with pytest.raises(Told, match=r"AuthenticationError: .* must be served by this user or root, got Permis"):
         await member(public / "data", user=OTHER)
 
 
@@ -68,7 +68,7 @@ async def test_a_socket_that_another_user_can_reach_serves_it_nothing(public: Pa
             engine.open(public / "data").close()
             root = engine.open(public / "data")
             (public / "data" / SOCKET_FILE).chmod(0o666)
-        with pytest.raises(Told, match="AuthenticationError|ConnectError"):
+        with pytest.raises(Told, match=r"AuthenticationError|ConnectError"):
             await other.do(f"engine.Client('engine+unix://{public}/data/{SOCKET_FILE}').connect()")
     root.close()
 
