@@ -49,12 +49,12 @@ from engine.broker.segment.reader import SegmentReader
 from engine.errors import EngineError, InvalidArgumentError
 from engine.model.redelivery import Backoff
 from engine.model.subscriptions import DeliveryMode
-from engine.storage.file.logfile import Block
 from engine.wire import commands
 
 if TYPE_CHECKING:
     from engine.broker.delivery.subscription import HostedSubscription
     from engine.broker.segment.ports import Peer
+    from engine.storage.file.logfile import Block
 
 log = logging.getLogger(__name__)
 

@@ -40,13 +40,13 @@ from engine.broker.segment.reader import SegmentReader
 from engine.errors import EngineError, FencedError
 from engine.limits import CONNECTION_WRITE_HIGH, READ_BLOCK_SIZE
 from engine.model.subscriptions import DeliveryMode
-from engine.storage.file.logfile import Block
 from engine.wire import commands
 from engine.wire.stream import Payload
 
 if TYPE_CHECKING:
     from engine.broker.delivery.subscription import HostedSubscription
     from engine.broker.segment.ports import Peer
+    from engine.storage.file.logfile import Block
 
 log = logging.getLogger(__name__)
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from engine.broker.delivery.subscription import HostedSubscription, subscriptions_of
+from engine.broker.delivery.opened import subscriptions_of
+from engine.broker.delivery.subscription import HostedSubscription
 from engine.broker.metrics.exposition import Family, Sample, counter, gauge
 from engine.broker.metrics.labels import segment_labels, subscription_labels
 from engine.broker.metrics.stored import Stored

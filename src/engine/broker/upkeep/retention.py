@@ -5,10 +5,10 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING
 
 from engine.broker.hosting.open_segments import OpenSegments
 from engine.broker.hosting.open_subscriptions import OpenSubscriptions
-from engine.broker.segment.hosted import HostedSegment
 from engine.broker.settings.config import BrokerConfig
 from engine.broker.upkeep.closed_segments import ClosedSegments
 from engine.broker.upkeep.expiry import Expiry
@@ -20,6 +20,9 @@ from engine.errors import AlreadyClosedError, EngineError, NotFoundError, NotOwn
 from engine.model.names import SegmentName, TopicName
 from engine.model.policies import NamespacePolicies, resolved
 from engine.storage.file.retention import Limits
+
+if TYPE_CHECKING:
+    from engine.broker.segment.hosted import HostedSegment
 
 log = logging.getLogger(__name__)
 
