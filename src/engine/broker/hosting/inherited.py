@@ -10,10 +10,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from engine.broker.delivery.redelivery import RedeliveryCounts
-from engine.broker.segment.hosted import HostedSegment
 from engine.model.names import SegmentName
+
+if TYPE_CHECKING:
+    from engine.broker.delivery.redelivery import RedeliveryCounts
+    from engine.broker.segment.hosted import HostedSegment
 
 _SEGMENTS_MAX = 1_000
 
