@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from engine.client.client import AsyncClient
+from engine.errors import EngineError
 from engine.testing.checker import check, describe
 from engine.testing.history import History
 from engine.testing.workload import QueueReader, Reader, Sender, StreamReader, read_all
@@ -72,6 +73,28 @@ class Moves:
         made = kind(self.history, lambda: AsyncClient(server.url), kind.kind, TOPIC, f"s-{kind.kind}", self._own())
         made.life_s_max, made.idle_s = 2.0, IDLE_S
         return made
+
+    async def move(self) -> None:
+        """Anything that takes segments from one process to another."""
+        children = self.server.children()
+        async with AsyncClient(self.server.url) as client:
+            name = self.rng.choice(sorted(await segments(client)))
+            match self.rng.randrange(5):
+                case 0:
+                    await client.admin.drain_broker(name)
+                    await self.sent.more(self.rng.randint(1, 20))
+                    await client.admin.undrain_broker(name)
+                case 1:
+                    await client.admin.unload_topic(TOPIC, to=name)
+                case 2:
+                    await client.admin.balance_brokers()
+                case 3:
+                    os.kill(self.rng.choice(sorted(children.values())), signal.SIGKILL)
+                case 4:
+                    pid = self.rng.choice(sorted(children.values()))
+                    os.kill(pid, signal.SIGSTOP)
+                    await asyncio.sleep(self.rng.uniform(0.5, 2.0) * SESSION_S)
+                    os.kill(pid, signal.SIGCONT)
 
     async def command(self, *words: str) -> str:
         """What `engine brokers …` prints."""
@@ -143,5 +166,23 @@ async def test_a_process_that_stands_still_past_its_lease_is_fenced_and_joins_ag
         await moves.sent.more(20)
         await moves.command("unload", TOPIC, "--to", name)
         await until(moves.server.url, lambda found: found[name] == SEGMENTS)
+
+    await moves.run(disturb)
+
+
+@pytest.mark.fuzz
+@pytest.mark.timeout(0)
+@pytest.mark.parametrize("seed", range(100, 120))
+async def test_fuzz_moves_between_processes(tmp_path: Path, seed: int):
+    """D1, O1, L1."""
+    moves = Moves(tmp_path, seed)
+
+    async def disturb(client: AsyncClient) -> None:
+        for _ in range(30):
+            try:
+                await moves.move()
+            except EngineError as e:  # the process that was asked, or that was to get a segment, has died
+                moves.history.record("nemesis", "fault", text=f"refused: {e!r}")
+            await moves.sent.more(moves.rng.randint(5, 30))
 
     await moves.run(disturb)
