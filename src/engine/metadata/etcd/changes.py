@@ -14,7 +14,7 @@ from typing import Any
 
 from engine.errors import AlreadyClosedError
 from engine.metadata.etcd.known import ABSENT_KEY, KeyState, Known
-from engine.metadata.etcd.layout import Layout, Stored, version_of
+from engine.metadata.etcd.layout import CARRIED_SIZE_MAX, Layout, Stored, version_of
 from engine.metadata.store import (
     ABSENT,
     ANY,
@@ -53,6 +53,10 @@ class Change:
 
     def stored(self) -> Stored:
         return Stored(self.position, self.created_ms, self.modified_ms, dict(self.indexes), self.value)
+
+    def row(self, *, carries: bool) -> Stored:
+        """For its rows in indexes, with its value or without."""
+        return Stored(self.position, self.created_ms, self.modified_ms, {}, self.value if carries else None)
 
     def state(self, revision: int) -> KeyState:
         """What is known of its key behind it."""
@@ -101,9 +105,10 @@ def _size(write: Write) -> int:
     if isinstance(write, Delete):
         return 2 * ROW_COST + len(write.key)
     name = write.key if isinstance(write, Put) else write.prefix
-    rows = sum(len(each_key(those)) for those in (write.indexes or NO_INDEXES).values())
-    carried = len(write.value) * rows if len(write.value) * rows <= 65_536 else 0
-    return 2 * ROW_COST + len(write.value) + carried + (1 + rows) * (ROW_COST + 2 * len(name))
+    rows = [(index, one) for index, those in (write.indexes or NO_INDEXES).items() for one in each_key(those)]
+    value, carried = len(write.value), len(write.value) * len(rows)
+    keys = sum(2 * ROW_COST + len(index) + 2 * len(one) + len(name) for index, one in rows)
+    return 2 * ROW_COST + len(name) + value + keys + (carried if carried <= CARRIED_SIZE_MAX else 0)
 
 
 @dataclass(eq=False, slots=True)

@@ -1,9 +1,9 @@
 """`Cluster`: the members of etcd, one of which is asked at a time, and what their errors mean.
 
 Every call that is made here may be repeated: reads by nature, transactions because each demands the state that the one
-before it left (writer.py), leases because this side chooses their ids. So a call goes from member to member until one
-answers or its time is over. A member without a leader refuses calls at once (`hasleader`), so that one that was cut off
-is left.
+before it left (numbered.py), leases because one that is granted twice expires unused. So a call goes from member to
+member until one answers or its time is over. A member without a leader refuses calls at once (`hasleader`), so that one
+that was cut off is left.
 """
 
 from __future__ import annotations
@@ -53,10 +53,6 @@ _NOT_CONNECTED = ("failed to connect", "connections to all backends failing", "D
 
 class LeaseNotFoundError(Exception):
     """A lease has ended, or was never granted."""
-
-
-class LeaseExistsError(Exception):
-    """A lease of this id was granted before."""
 
 
 class CompactedError(Exception):
@@ -187,15 +183,13 @@ class Cluster:
             raise DiskFullError(f"{where} must have space, got NOSPACE: compact it, defragment it, disarm its alarm")
         if "requested lease not found" in details:
             raise LeaseNotFoundError
-        if "lease already exists" in details:
-            raise LeaseExistsError
         if "revision has been compacted" in details:
             raise CompactedError
         if "authentication failed" in details or "user name is empty" in details:
             raise AuthenticationError(f"{where} must know user and password of its URL: {details}")
         if code is grpc.StatusCode.PERMISSION_DENIED:
             raise AuthorizationError(f"{where} must allow its user to read and write {self.url.prefix}: {details}")
-        if code is grpc.StatusCode.INVALID_ARGUMENT:
+        if code is grpc.StatusCode.INVALID_ARGUMENT or "message larger than max" in details:
             raise InvalidArgumentError(f"{where} refused a request: {details}")
         if code not in _RETRIED:
             raise StorageError(f"{where} failed: {code.name}: {details}")

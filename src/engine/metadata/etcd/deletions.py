@@ -1,7 +1,7 @@
 """`RangeDeletion`: deletes all records of a range, with their index rows, in one transaction.
 
-It demands that none of them has changed since they were read. Records that were deleted meanwhile are missed by nobody:
-etcd counts what it deletes.
+It demands that none of them has changed since they were read. Records that were deleted meanwhile do no harm: etcd
+counts what it deletes.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
     {prefix}format                                  b"1"
     {prefix}records/{key}                           Stored, as msgpack
-    {prefix}indexes/{index}\\0{index key}\\0{key}      the same Stored, or one without value where that is large
+    {prefix}indexes/{index}\\0{index key}\\0{key}      Stored without indexes; and without value, where that is large
     {prefix}sequences/{hh}                          the last sequence of all prefixes with this hash
     {prefix}writers/{id}                            the number of a client's last transaction; on a lease
 
@@ -115,8 +115,8 @@ class Layout:
         """The counter of the sequences below a prefix."""
         return self._sequences + b"%02x" % (zlib.crc32(prefix.encode()) % SEQUENCE_COUNTERS)
 
-    def writer(self, ident: int) -> bytes:
-        return self._writers + b"%016x" % ident
+    def writer(self, lease: int) -> bytes:
+        return self._writers + b"%016x" % lease
 
 
 def after(prefix: bytes) -> bytes:

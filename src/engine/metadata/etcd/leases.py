@@ -5,26 +5,20 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable
 from math import ceil
-from typing import TYPE_CHECKING
 
 from engine.clock import Clock
 from engine.errors import AlreadyClosedError, EngineError
 from engine.metadata.etcd import messages as m
-from engine.metadata.etcd.cluster import Cluster, LeaseExistsError, LeaseNotFoundError
-
-if TYPE_CHECKING:
-    import random
+from engine.metadata.etcd.cluster import Cluster, LeaseNotFoundError
 
 
-async def grant(cluster: Cluster, rng: random.Random, seconds: float) -> tuple[int, int]:
-    """A new lease: its id, and the seconds that it was granted for, which etcd may have raised."""
-    lease = rng.getrandbits(62) + 1
-    try:
-        answer = await cluster.call("LeaseGrant", m.LeaseGrantRequest(ID=lease, TTL=max(1, ceil(seconds))))
-    except LeaseExistsError:  # an attempt whose answer was lost has made it
-        answer = await cluster.call("LeaseTimeToLive", m.LeaseTimeToLiveRequest(ID=lease))
-        return lease, answer.grantedTTL
-    return lease, answer.TTL
+async def grant(cluster: Cluster, seconds: float) -> tuple[int, int]:
+    """A new lease: its id, which etcd chooses, and the seconds that it was granted for, which etcd may have raised.
+
+    One whose answer was lost expires unused.
+    """
+    answer = await cluster.call("LeaseGrant", m.LeaseGrantRequest(TTL=max(1, ceil(seconds))))
+    return answer.ID, answer.TTL
 
 
 class EtcdSession:

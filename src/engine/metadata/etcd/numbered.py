@@ -11,7 +11,7 @@ whose revision is that of the transaction; what its parts had found is then read
 before. One that is given up may still be under way: until another one of this client has been answered (`fence()`),
 what is in etcd must not be taken for the outcome.
 
-The key is on a lease of a minute, and vanishes when the client is gone.
+The key is on a lease of a minute, whose id is the client's, and vanishes when the client is gone.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from engine.clock import Clock
 from engine.errors import DiskFullError, EngineError, TimeoutError
@@ -31,9 +31,6 @@ from engine.metadata.etcd.leases import grant
 from engine.metadata.etcd.requests import READS_MAX, in_buckets, in_order, is_revision, put_op, read_op
 from engine.metadata.store import OutcomeUnknownError
 
-if TYPE_CHECKING:
-    import random
-
 log = logging.getLogger(__name__)
 
 LEASE_S = 60
@@ -43,12 +40,11 @@ _KEPT_ALIVE_S = 15.0
 class Numbered:
     """Loop thread only; one caller at a time."""
 
-    def __init__(self, cluster: Cluster, layout: Layout, clock: Clock, rng: random.Random) -> None:
+    def __init__(self, cluster: Cluster, layout: Layout, clock: Clock) -> None:
         self.unsure = False  # one that was given up may still be under way
         self._cluster = cluster
         self._layout = layout
         self._clock = clock
-        self._rng = rng
         self._lease = 0
         self._key = b""
         self._revision = 0  # of the last transaction
@@ -57,8 +53,8 @@ class Numbered:
 
     async def begin(self) -> None:
         """Get a lease, and a key that no other client has. Raises TimeoutError, and as Cluster.call()."""
-        self._lease, _ = await grant(self._cluster, self._rng, LEASE_S)
-        self._key, self._revision = self._layout.writer(self._rng.getrandbits(63)), 0
+        self._lease, _ = await grant(self._cluster, LEASE_S)
+        self._key, self._revision = self._layout.writer(self._lease), 0
         if self._keeping is None:
             self._keeping = asyncio.get_running_loop().create_task(self._keep_alive(), name="etcd writer's lease")
 

@@ -19,8 +19,7 @@ from engine.errors import InvalidArgumentError
 from engine.metadata.etcd import messages as m
 from engine.metadata.etcd.changes import Change, Group
 from engine.metadata.etcd.known import KeyState, Known, counter_state, record_state
-from engine.metadata.etcd.layout import CARRIED_SIZE_MAX, Layout, Stored, encoded
-from engine.metadata.table import NO_INDEXES
+from engine.metadata.etcd.layout import CARRIED_SIZE_MAX, Layout, encoded
 
 TOP_MAX, BUCKET_MAX, GROUP_KEYS_MAX, RUN_MAX = 20, 20, 48, 40
 GROUPS_MAX = (TOP_MAX - 1) * BUCKET_MAX
@@ -90,11 +89,11 @@ class GroupRequest:
             if before.revision:
                 self.ops.append(delete_op(key))
         else:
-            stored = last.stored()
-            value, lease = encoded(stored), last.session or 0
-            self.ops.append(put_op(key, value, lease))
-            row = value if len(last.value) * len(new) <= CARRIED_SIZE_MAX else encoded(_without_value(stored))
-            self.ops += [put_op(key, row, lease) for key in new]
+            lease = last.session or 0
+            self.ops.append(put_op(key, encoded(last.stored()), lease))
+            if new:
+                row = encoded(last.row(carries=len(last.value) * len(new) <= CARRIED_SIZE_MAX))
+                self.ops += [put_op(key, row, lease) for key in new]
         self.ops += [delete_op(row) for row in dict.fromkeys(old) if row not in new]
 
     def op(self) -> Any:
@@ -116,10 +115,6 @@ class GroupRequest:
 
 def _order(last: Change | int) -> int:
     return last.position if isinstance(last, Change) else -1
-
-
-def _without_value(stored: Stored) -> Stored:
-    return Stored(stored.position, stored.created_ms, stored.modified_ms, dict(NO_INDEXES), None)
 
 
 def learn(key: bytes, answer: Any, layout: Layout, known: Known) -> KeyState:

@@ -86,14 +86,13 @@ class EtcdMetadataStore:
         """Use open()."""
         self.url = url.text
         self._clock = clock
-        self._rng = rng
         self._timeout = timeout
         self._layout = Layout(url.prefix)
         self._cluster = Cluster(url, clock=clock, rng=rng, timeout=timeout)
         self._known = Known()
         self._version = 0
         self._hub = WatchHub(self._cluster, self._layout, rng, self._seen, self._read_at)
-        self._numbered = Numbered(self._cluster, self._layout, clock, rng)
+        self._numbered = Numbered(self._cluster, self._layout, clock)
         self._writer: Writer
         self._watches = 0
         self._sessions: dict[EtcdSession, None] = {}
@@ -314,7 +313,7 @@ class EtcdMetadataStore:
         """A lease of `timeout`, in whole seconds; etcd grants no less than about two."""
         self.check_open()
         sent = self._clock.monotonic()
-        lease, seconds = await grant(self._cluster, self._rng, timeout)
+        lease, seconds = await grant(self._cluster, timeout)
         session = EtcdSession(self._cluster, self._clock, lease, sent + seconds)
         session.closed = lambda ended: self._sessions.pop(ended, None)
         self._sessions[session] = None
