@@ -18,20 +18,21 @@ import asyncio
 import logging
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from engine.aio.histogram import Histogram
 from engine.broker.cluster.peers import Peers
 from engine.broker.cluster.segment_calls import pack_spec, unpack_spec
-from engine.broker.delivery.redelivery import RedeliveryCounts
-from engine.broker.delivery.subscription import subscriptions_of
+from engine.broker.delivery.opened import subscriptions_of
 from engine.broker.hosting.open_segments import OpenSegments
 from engine.broker.hosting.open_subscriptions import OpenSubscriptions
 from engine.broker.hosting.ownership import Ownership
-from engine.broker.segment.hosted import HostedSegment
 from engine.errors import EngineError, NotOwnerError
 from engine.metadata.store import OutcomeUnknownError
 from engine.model.names import SegmentName
+
+if TYPE_CHECKING:
+    from engine.broker.segment.hosted import HostedSegment
 
 log = logging.getLogger(__name__)
 
@@ -103,6 +104,8 @@ class Handovers:
 
     def inherit(self, args: Mapping[str, Any]) -> None:
         """See _bequeath(). Raises InvalidArgumentError."""
+        from engine.broker.delivery.redelivery import RedeliveryCounts
+
         counts = {str(name): RedeliveryCounts.unpack(ranges) for name, ranges in args["redeliveries"].items()}
         self._subscriptions.inherit(unpack_spec(args).name, counts)
 
