@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import itertools
 import random
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 
 import pytest
@@ -17,7 +16,7 @@ from engine.metadata.memory import MemoryMetadataStore
 from engine.metadata.sqlite import SqliteMetadataStore
 from engine.metadata.store import MetadataStore
 from engine.storage.disk.metadata_commits import NativeCommits
-from tests.kit.etcd import Etcd
+from tests.kit.etcd import Etcd, new_prefix
 from tests.metadata.served import Served
 
 
@@ -60,25 +59,6 @@ def opened(request: pytest.FixtureRequest) -> Opened:
 
 
 REMOTE = ("unix over memory", "tcp over memory", "memory over sqlite")
-
-
-@pytest.fixture(scope="session")
-def etcd(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Etcd]:
-    """One member, for the whole session; each test has a prefix of its own there."""
-    server = Etcd(tmp_path_factory.mktemp("etcd"))
-    try:
-        server.start()
-        yield server
-    finally:
-        server.stop()
-
-
-_prefixes = itertools.count()
-
-
-def new_prefix() -> str:
-    """A prefix that no other test of this process has."""
-    return f"tests/{next(_prefixes)}"
 
 
 @pytest.fixture(params=["memory", "sqlite", "native", "etcd", *REMOTE])

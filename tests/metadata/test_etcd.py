@@ -38,11 +38,10 @@ from engine.metadata.store import (
     Stat,
 )
 from tests.kit.certificates import Authority
-from tests.kit.etcd import Etcd
+from tests.kit.etcd import Etcd, new_prefix
 from tests.kit.line import Line
 from tests.kit.peer import until
 from tests.kit.programs import environment
-from tests.metadata.conftest import new_prefix
 
 PUT, DELETE, SNAPSHOT_END = EventKind.PUT, EventKind.DELETE, EventKind.SNAPSHOT_END
 

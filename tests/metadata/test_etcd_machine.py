@@ -13,9 +13,8 @@ from hypothesis import HealthCheck, Phase, example, given, settings
 from engine.clock import SystemClock
 from engine.metadata.etcd.store import EtcdMetadataStore
 from engine.metadata.store import EventKind
-from tests.kit.etcd import Etcd
+from tests.kit.etcd import Etcd, new_prefix
 from tests.kit.line import Line
-from tests.metadata.conftest import new_prefix
 from tests.metadata.test_state_machine import STEPS, Lenient, Model
 
 BARRIER = "\U0010ffff"  # behind all keys that the model looks at

@@ -18,8 +18,7 @@ from engine.clock import SystemClock
 from engine.errors import TimeoutError
 from engine.metadata.etcd.store import EtcdMetadataStore
 from engine.metadata.store import ABSENT, Append, ConflictError, Delete, EventKind, OutcomeUnknownError, Put, Stat
-from tests.kit.etcd import Etcd
-from tests.metadata.conftest import new_prefix
+from tests.kit.etcd import Etcd, new_prefix
 
 WRITERS = 3
 

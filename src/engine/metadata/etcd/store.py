@@ -14,10 +14,8 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from engine.aio.histogram import HistogramStatistics
 from engine.aio.shielded import shielded
 from engine.clock import Clock
 from engine.errors import AlreadyClosedError, InvalidArgumentError, UnsupportedError
@@ -33,6 +31,7 @@ from engine.metadata.etcd.leases import EtcdSession, end_all, grant
 from engine.metadata.etcd.numbered import Numbered
 from engine.metadata.etcd.ranges import read
 from engine.metadata.etcd.requests import GROUP_KEYS_MAX, REQUEST_SIZE_MAX, is_revision, put_op, read_op
+from engine.metadata.etcd.statistics import EtcdStatistics
 from engine.metadata.etcd.url import EtcdUrl
 from engine.metadata.etcd.watching import WatchHub, read_record, version_at
 from engine.metadata.etcd.writer import BATCH_SIZE_MAX, Writer
@@ -60,23 +59,6 @@ TIMEOUT_S = 10.0
 _CLOSE_S_MAX = 2.0
 
 _list = list  # inside the class, `list` is a method
-
-
-@dataclass(frozen=True, slots=True)
-class EtcdStatistics:
-    """Counters since the store was opened. `full`: calls that were refused for want of space in etcd."""
-
-    writes: int
-    transactions: int
-    refused: int
-    conflicts: int
-    unknown: int
-    full: int
-    watches: int
-    watch_streams: int
-    watch_restarts: int
-    version: int
-    transaction_s: HistogramStatistics
 
 
 class EtcdMetadataStore:
