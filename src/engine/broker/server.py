@@ -28,6 +28,7 @@ from engine.broker.pools.latency import BrokerMetrics
 from engine.broker.pools.partial_frames import HalfFrames
 from engine.broker.pools.pools import BrokerMemory
 from engine.broker.pools.ports import Pause
+from engine.broker.rights.identities import Identities
 from engine.broker.segment.environment import Environment
 from engine.broker.session.connection import Connection
 from engine.broker.session.handlers import accept
@@ -110,6 +111,7 @@ class Broker:
         self.tasks = Supervisor("broker")
         self.connections: Bag[Connection] = Bag()
         self.doors = Doors(self.clock)
+        self.identities = Identities(self.doors.attempts, lambda: self.config)
         self._data = Path(data)
         self._disk: Disk = disk or OsDisk()
         self.joinable = joinable

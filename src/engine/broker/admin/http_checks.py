@@ -11,11 +11,15 @@ from __future__ import annotations
 import asyncio
 import ipaddress
 from collections.abc import Callable, Collection
+from contextvars import ContextVar
 from urllib.parse import urlsplit
 
 from aiohttp import web
 from aiohttp.typedefs import Handler, Middleware
 
+from engine.broker.rights.identities import Credentials, Identities
+from engine.broker.rights.principal import ANONYMOUS, Principal
+from engine.broker.settings.attempts import Refusal
 from engine.broker.settings.doors import Doors
 from engine.broker.settings.tokens import Guarded, bearer_token
 from engine.errors import AuthorizationError, InvalidArgumentError
@@ -94,6 +98,25 @@ def _is_address(host: str) -> bool:
     except ValueError:
         return False
     return True
+
+
+PRINCIPAL: ContextVar[Principal] = ContextVar("principal", default=ANONYMOUS)  # of the request in this task
+
+
+def authenticated(identities: Identities, open_paths: Collection[str]) -> Middleware:
+    """Give a request its principal, or refuse it, unless it is for one of `open_paths`."""
+
+    @web.middleware
+    async def check(request: web.Request, handler: Handler) -> web.StreamResponse:
+        if request.path not in open_paths:
+            found = identities.identify(Credentials(bearer_token(request.headers.get("Authorization"))), request.remote)
+            if isinstance(found, Refusal):
+                await asyncio.sleep(found.delay)
+                raise found.error
+            PRINCIPAL.set(found)  # requests of one connection run in one task, one after the other
+        return await handler(request)
+
+    return check
 
 
 def only_with_token(doors: Doors, config: Callable[[], Guarded], open_paths: Collection[str]) -> Middleware:

@@ -12,7 +12,7 @@ from aiohttp import web
 from aiohttp.typedefs import Handler
 
 from engine.broker.admin.http import HttpDoor
-from engine.broker.admin.http_checks import hosts_of, only_with_token
+from engine.broker.admin.http_checks import authenticated, hosts_of
 from engine.broker.admin.ports import Served
 from engine.broker.admin.rest_lists import TopicListPages
 from engine.broker.admin.rest_pages import page_handlers
@@ -34,7 +34,7 @@ class AdminServer(HttpDoor):
         self._under_way = 0
         self._quiet = asyncio.Event()
         self._receiving: set[asyncio.Timeout] = set()  # time limits of the bodies being received
-        guard = only_with_token(broker.doors, lambda: broker.config, WITHOUT_TOKEN)
+        guard = authenticated(broker.identities, WITHOUT_TOKEN)
         middlewares: list[Any] = [guard, self._only_while_running, self._whole]
         application = web.Application(middlewares=middlewares, client_max_size=BODY_SIZE_MAX)
         application.add_routes(_routes(broker))

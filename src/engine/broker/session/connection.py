@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from engine.broker.pools.attachments import Attached
 from engine.broker.pools.ports import Pause
+from engine.broker.rights.principal import ANONYMOUS
 from engine.broker.session.answers import Answers
 from engine.broker.session.backpressure import Backpressure
 from engine.broker.session.handshake import shake_hands
@@ -50,7 +51,7 @@ class Connection:
     """
 
     __slots__ = ("_handlers", "_list_turn", "_lists", "_sends", "answers", "broker", "caller", "closed", "consumers",
-                 "features", "host", "openings", "pressure", "producers", "pulse", "ready", "receipts",
+                 "features", "host", "openings", "pressure", "principal", "producers", "pulse", "ready", "receipts",
                  "registrations", "stream", "topic_lists", "trusted", "watches")  # fmt: skip
 
     def __init__(self, host: Host, stream: FrameStream, handlers: Handlers, *, trusted: bool = False) -> None:
@@ -59,6 +60,7 @@ class Connection:
         self.caller = stream.peer  # a proxy names another peer later
         self.trusted = trusted  # it comes from within this process
         self.ready = False  # the handshake is done
+        self.principal = ANONYMOUS  # from the handshake on
         self.broker: str | None = None  # the URL of the broker that the peer has proved to be, see identity.py
         self.features: frozenset[str] = frozenset()  # of both ends
         self.closed = False

@@ -7,8 +7,9 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from engine.broker.pools.ports import Pause
+from engine.broker.rights.identities import Credentials
 from engine.broker.session.identity import broker_of
-from engine.broker.settings.tokens import peer_refusal
+from engine.broker.settings.attempts import Refusal
 from engine.errors import EngineError, ProtocolError, UnsupportedError
 from engine.wire.commands import FEATURES, MAGIC, PROTOCOL_VERSION, SHORT_CIRCUIT_READS, Connect, Connected, Header
 
@@ -26,13 +27,15 @@ def shake_hands(connection: Connection, header: Header) -> None:
     if (error := host.refusal(connection) or _refusal(header)) is not None:
         connection.fail(error)
         return
-    config, attempts = host.config, host.doors.attempts
-    refusal = None if connection.trusted else attempts.refusal(config, header.token, connection.caller, peer_refusal)
-    if refusal is not None:
+    config = host.config
+    given = Credentials(header.token, local=connection.trusted, among_brokers=True)
+    found = host.identities.identify(given, connection.caller)
+    if isinstance(found, Refusal):
         connection.hold(Pause.REFUSED)
-        delay = min(refusal.delay, config.handshake_timeout / 2)
-        asyncio.get_running_loop().call_later(delay, connection.fail, refusal.error)
+        delay = min(found.delay, config.handshake_timeout / 2)
+        asyncio.get_running_loop().call_later(delay, connection.fail, found.error)
         return
+    connection.principal = found
     connection.ready = True
     connection.broker = broker_of(connection, header)
     connection.features = frozenset(header.features) & frozenset(_features(connection, header))

@@ -15,9 +15,9 @@ if TYPE_CHECKING:
     from engine.broker.hosting.open_subscriptions import OpenSubscriptions
     from engine.broker.hosting.segment_host import SegmentHosting
     from engine.broker.pools.pools import BrokerMemory
+    from engine.broker.rights.identities import Identities
     from engine.broker.session.connection import Connection
     from engine.broker.settings.config import BrokerConfig
-    from engine.broker.settings.doors import Doors
     from engine.broker.upkeep.transaction_sweep import TransactionSweep
     from engine.control.service import ScalableTopicService
     from engine.errors import EngineError
@@ -58,8 +58,8 @@ class Host(Protocol):
         """The pools."""
 
     @property
-    def doors(self) -> Doors:
-        """Counts attempts to authenticate."""
+    def identities(self) -> Identities:
+        """Makes the principals of connections."""
 
     @property
     def tasks(self) -> Supervisor:
