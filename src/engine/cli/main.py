@@ -22,6 +22,7 @@ COMMANDS = {
     "namespaces": "engine.cli.namespaces",
     "transactions": "engine.cli.transactions",
     "brokers": "engine.cli.brokers",
+    "tokens": "engine.cli.tokens",
     "produce": "engine.cli.produce",
     "consume": "engine.cli.consume",
     "dead-letters": "engine.cli.dead_letters",

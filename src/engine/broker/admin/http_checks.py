@@ -18,7 +18,9 @@ from aiohttp import web
 from aiohttp.typedefs import Handler, Middleware
 
 from engine.broker.rights.identities import Credentials, Identities
+from engine.broker.rights.need import Need
 from engine.broker.rights.principal import ANONYMOUS, Principal
+from engine.broker.rights.rights import Rights
 from engine.broker.settings.attempts import Refusal
 from engine.broker.settings.doors import Doors
 from engine.broker.settings.tokens import Guarded, bearer_token
@@ -103,8 +105,13 @@ def _is_address(host: str) -> bool:
 PRINCIPAL: ContextVar[Principal] = ContextVar("principal", default=ANONYMOUS)  # of the request in this task
 
 
-def authenticated(identities: Identities, open_paths: Collection[str]) -> Middleware:
-    """Give a request its principal, or refuse it, unless it is for one of `open_paths`."""
+def admitted(
+    identities: Identities, rights: Rights, needs: Callable[[web.Request], Need], open_paths: Collection[str]
+) -> Middleware:
+    """Refuse a request that proves no principal, or whose principal may not do what it needs; before its body is read.
+
+    Requests for one of `open_paths` are let through. `needs`: of a request, for a principal that not all is allowed to.
+    """
 
     @web.middleware
     async def check(request: web.Request, handler: Handler) -> web.StreamResponse:
@@ -113,6 +120,8 @@ def authenticated(identities: Identities, open_paths: Collection[str]) -> Middle
             if isinstance(found, Refusal):
                 await asyncio.sleep(found.delay)
                 raise found.error
+            if not found.unlimited:
+                rights.check(found, needs(request), f"{request.method} {request.path}", request.remote)
             PRINCIPAL.set(found)  # requests of one connection run in one task, one after the other
         return await handler(request)
 

@@ -7,6 +7,7 @@ from typing import Protocol
 from engine.broker.admin.service import AdminService
 from engine.broker.metrics.ports import Observed
 from engine.broker.rights.identities import Identities
+from engine.broker.rights.rights import Rights
 
 
 class Served(Observed, Protocol):
@@ -19,6 +20,10 @@ class Served(Observed, Protocol):
     @property
     def identities(self) -> Identities:
         """Makes the principals of requests."""
+
+    @property
+    def rights(self) -> Rights:
+        """What principals may do."""
 
     @property
     def admin(self) -> AdminService:

@@ -23,6 +23,7 @@ from engine.broker.session.keepalive import Pulse
 from engine.broker.session.list_requests import ListRequests
 from engine.broker.session.openings import Openings, in_use
 from engine.broker.session.receipts import Receipts
+from engine.broker.session.revocation import Needs
 from engine.broker.transactions.sends import ConnectionSends
 from engine.errors import EngineError, ProtocolError
 from engine.wire import commands
@@ -50,17 +51,22 @@ class Connection:
     Ids of producers, consumers and sessions are the client's, and unique within its connection.
     """
 
-    __slots__ = ("_handlers", "_list_turn", "_lists", "_sends", "answers", "broker", "caller", "closed", "consumers",
-                 "features", "host", "openings", "pressure", "principal", "producers", "pulse", "ready", "receipts",
-                 "registrations", "stream", "topic_lists", "trusted", "watches")  # fmt: skip
+    __slots__ = ("_guarded", "_handlers", "_list_turn", "_lists", "_sends", "answers", "broker", "caller", "closed",
+                 "consumers", "features", "host", "needs", "openings", "pressure", "principal", "producers", "pulse",
+                 "ready", "receipts", "registrations", "stream", "topic_lists", "trusted", "watches")  # fmt: skip
 
-    def __init__(self, host: Host, stream: FrameStream, handlers: Handlers, *, trusted: bool = False) -> None:
+    def __init__(
+        self, host: Host, stream: FrameStream, handlers: Handlers, guarded: Handlers, *, trusted: bool
+    ) -> None:
+        """`guarded`: the handlers for a principal that does not have all rights."""
         self.host = host
         self.stream = stream
         self.caller = stream.peer  # a proxy names another peer later
         self.trusted = trusted  # it comes from within this process
         self.ready = False  # the handshake is done
         self.principal = ANONYMOUS  # from the handshake on
+        self._guarded = guarded
+        self.needs: Needs | None = None  # where the principal does not have all rights
         self.broker: str | None = None  # the URL of the broker that the peer has proved to be, see identity.py
         self.features: frozenset[str] = frozenset()  # of both ends
         self.closed = False
@@ -80,6 +86,11 @@ class Connection:
         self._lists: ListRequests | None = None
         self._sends: ConnectionSends | None = None
         self._list_turn: asyncio.Lock | None = None
+
+    def restrict(self) -> None:
+        """Check each request for the principal's rights from now on."""
+        self._handlers = self._guarded
+        self.needs = Needs(self)
 
     # -- FrameHandler ----------------------------------------------------------------------------------------------
 
@@ -128,6 +139,8 @@ class Connection:
         if self.closed:
             return
         self.closed = True
+        if self.needs is not None:
+            self.needs.close()
         self.pressure.close()
         self.answers.go_on()
         self.pulse.wake()
@@ -252,8 +265,17 @@ class Connection:
 
     def check_unused(self, ident: int) -> None:
         """Raise InvalidArgumentError when a client's id is in use."""
-        if ident in self.openings or any(ident in owned for owned in self._owned()):
+        if self.is_used(ident):
             raise in_use(ident)
+
+    def is_used(self, ident: int) -> bool:
+        """Whether something has a client's id, or is being opened under it."""
+        return ident in self.openings or any(ident in owned for owned in self._owned())
+
+    @property
+    def attached(self) -> int:
+        """How many ids are attached."""
+        return sum(map(len, self._owned()))
 
     def check_attachments(self) -> None:
         """Raise TooManyRequestsError unless one more producer or consumer may be attached."""

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from engine.broker.session import broker_calls, consumers, list_requests, producers, short_circuit, topics
 from engine.broker.session import transaction_requests as transactions
 from engine.broker.session.connection import Connection
+from engine.broker.session.guard import guarded
 from engine.wire import commands
 from engine.wire.stream import FrameStream
 
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
 
 def accept(host: Host, stream: FrameStream, *, trusted: bool = False) -> Connection:
     """The handler of a new stream. `trusted`: from within this process; it needs no token."""
-    return Connection(host, stream, HANDLERS, trusted=trusted)
+    return Connection(host, stream, HANDLERS, GUARDED, trusted=trusted)
 
 
 def _ping(connection: Connection, header: commands.Ping, payload: memoryview) -> None:
@@ -55,3 +56,5 @@ HANDLERS: Handlers = {
     commands.EndTxn: transactions.end,
     commands.TxnState: transactions.state,
 }
+
+GUARDED: Handlers = guarded(HANDLERS)

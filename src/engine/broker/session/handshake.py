@@ -28,8 +28,13 @@ def shake_hands(connection: Connection, header: Header) -> None:
         connection.fail(error)
         return
     config = host.config
-    given = Credentials(header.token, local=connection.trusted, among_brokers=True)
-    found = host.identities.identify(given, connection.caller)
+    forwarded, caller = header.forwarded, connection.caller
+    if forwarded is not None and connection.trusted and config.has_roles:
+        connection.trusted, caller = False, forwarded  # of a proxy of this user: the client is what its token says
+    broker = broker_of(connection, header)
+    certified = broker if config.cluster_token is None and config.cluster_tls_ca is not None else None
+    given = Credentials(header.token, local=connection.trusted, among_brokers=True, broker=certified)
+    found = host.identities.identify(given, caller)
     if isinstance(found, Refusal):
         connection.hold(Pause.REFUSED)
         delay = min(found.delay, config.handshake_timeout / 2)
@@ -37,9 +42,13 @@ def shake_hands(connection: Connection, header: Header) -> None:
         return
     connection.principal = found
     connection.ready = True
-    connection.broker = broker_of(connection, header)
+    connection.broker = broker
+    if host.rights.on and not found.unlimited:
+        connection.restrict()
+        if found.expires is not None and connection.needs is not None:
+            connection.needs.expire(found.expires - host.clock.time_ms() / 1000)
     connection.features = frozenset(header.features) & frozenset(_features(connection, header))
-    if forwarded := header.forwarded:
+    if forwarded:
         stream.peer = f"{forwarded!r:.100} over the proxy {stream.peer}"
     answer = Connected(
         protocol=min(PROTOCOL_VERSION, header.protocol),
@@ -56,7 +65,9 @@ def _features(connection: Connection, header: Connect) -> Iterator[str]:
     """The features of this end for this peer."""
     near = connection.stream.is_near and not header.forwarded
     for feature in FEATURES:
-        if feature != SHORT_CIRCUIT_READS or (near and connection.host.config.short_circuit_reads):
+        if feature != SHORT_CIRCUIT_READS or (
+            near and connection.needs is None and connection.host.config.short_circuit_reads
+        ):
             yield feature
 
 
