@@ -285,6 +285,7 @@ class Broker:
             clock=self.clock,
             connector=self._connector or self._connector_to_brokers(),
             environment=environment,
+            grant_noted=self._grant_noted,
         )
         parts = self._parts = build(base, self)
         await parts.members.start()
@@ -507,6 +508,10 @@ class Broker:
         return self.up_since if may_return else None
 
     # -- rights ----------------------------------------------------------------------------------------------------
+
+    def _grant_noted(self, key: str, value: bytes | None) -> None:
+        if self._grants is not None and (role := self._grants.note(key, value)) is not None:
+            self._grants_changed(role)
 
     def _grants_changed(self, role: str) -> None:
         for connection in list(self.connections):

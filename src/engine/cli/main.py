@@ -19,6 +19,8 @@ COMMANDS = {
     "proxy": "engine.cli.proxy",
     "topics": "engine.cli.topics",
     "subscriptions": "engine.cli.subscriptions",
+    "tenants": "engine.cli.tenants",
+    "grants": "engine.cli.grants",
     "namespaces": "engine.cli.namespaces",
     "transactions": "engine.cli.transactions",
     "brokers": "engine.cli.brokers",

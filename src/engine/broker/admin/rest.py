@@ -25,6 +25,7 @@ from engine.limits import BODY_SIZE_MAX, HTTP_BODY_S_MAX
 from engine.model.admin_operations import AT_ANY_TIME, LIST_NAMESPACES, LIST_TOPICS, OPERATIONS, WITHOUT_TOKEN
 from engine.model.admin_parameters import Where
 from engine.model.admin_requests import NO_BODY, Operation
+from engine.model.admin_rights_operations import LIST_TENANTS
 from engine.model.fields import load
 
 QUIET_S_MAX = 10.0  # a request whose body does not arrive delays close() for at most this long
@@ -137,7 +138,7 @@ def _handler(broker: Served, operation: Operation[Any]) -> Handler:
         body = await _json(request) if operation.takes_body else NO_BODY
         arguments = operation.read(request.match_info, lambda name: request.query.getall(name, []), body)
         result = await broker.admin.call(operation, arguments)
-        if operation is LIST_NAMESPACES:
+        if operation in (LIST_NAMESPACES, LIST_TENANTS):
             principal = PRINCIPAL.get()
             result = [name for name in result if broker.rights.sees(principal, name)]
         if operation.result.nothing:

@@ -10,8 +10,8 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from engine.broker.rights.need import Need, on_topic
-from engine.model.names import parse_namespace
-from engine.model.rights import Right
+from engine.model.names import check_name, parse_namespace
+from engine.model.rights import CLUSTER, Right, check_resource
 from engine.wire import commands
 from engine.wire.commands import Header
 
@@ -113,6 +113,24 @@ def _of_subscription(arguments: Arguments) -> Need:
     return Need(CONSUME, on_topic(arguments["topic"]), arguments["subscription"])
 
 
+def _tenant(arguments: Arguments) -> Need:
+    return Need(ADMIN, check_name(arguments["tenant"], "tenant"))
+
+
+def _tenant_of_namespace(arguments: Arguments) -> Need:
+    return Need(ADMIN, parse_namespace(arguments["namespace"])[0])
+
+
+def _grants(arguments: Arguments) -> Need:
+    return Need(ADMIN, check_resource(arguments["resource"]))
+
+
+def _grant(arguments: Arguments) -> Need:
+    """What administers a resource grants on it; on the cluster, superusers do."""
+    resource = check_resource(arguments["resource"])
+    return Need(SUPERUSER if resource == CLUSTER else ADMIN, resource)
+
+
 OPERATIONS: dict[str, AdminRule] = {
     "create_topic": _topic(ADMIN),
     "delete_topic": _topic(ADMIN),
@@ -157,6 +175,15 @@ OPERATIONS: dict[str, AdminRule] = {
     "set_dynamic_configuration": _cluster(OPERATE),
     "remove_dynamic_configuration": _cluster(OPERATE),
     "get_description": _cluster(0),
+    "list_tenants": _cluster(0),  # likewise
+    "create_tenant": _cluster(SUPERUSER),
+    "get_tenant": _tenant,
+    "delete_tenant": _cluster(SUPERUSER),
+    "create_namespace": _tenant_of_namespace,
+    "delete_namespace": _tenant_of_namespace,
+    "list_grants": _grants,
+    "grant": _grant,
+    "revoke": _grant,
     "drain_broker": _cluster(OPERATE),
     "undrain_broker": _cluster(OPERATE),
     "balance_brokers": _cluster(OPERATE),
