@@ -15,7 +15,7 @@ from engine.wire import unix
 from engine.wire.chunks import ChunkPool
 from engine.wire.commands import Command, Header, SubscribeSuccess
 from engine.wire.connector import SocketConnector
-from engine.wire.memory import connect_pair
+from engine.wire.memory import connect_pair, offer_pair
 from engine.wire.sockets import SocketStream
 from engine.wire.tcp import listen
 from engine.wire.url import parse_address, parse_url
@@ -88,6 +88,18 @@ async def memory_pair():
     return ends[1], ends[0]
 
 
+async def far_pair():
+    """As of two loops, on one."""
+    left: list[End] = []
+    right: list[End] = []
+
+    def accept_into(ends):
+        return over_maps(lambda stream: ends.append(End(stream)) or ends[-1])
+
+    await offer_pair(accept_into(right), names=("client", "broker")).settle_far(accept_into(left))
+    return left[0], right[0]
+
+
 async def unix_pair():
     ends: list[End] = []
     both = asyncio.Event()
@@ -107,7 +119,7 @@ async def unix_pair():
     return ends[0], ends[1]
 
 
-@pytest.fixture(params=[tcp_pair, unix_pair, memory_pair], ids=["tcp", "unix", "memory"])
+@pytest.fixture(params=[tcp_pair, unix_pair, memory_pair, far_pair], ids=["tcp", "unix", "memory", "far"])
 async def pair(request):
     left, right = await request.param()
     yield left, right

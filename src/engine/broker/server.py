@@ -481,10 +481,6 @@ class Broker:
         self._servers.append(listener)
         return listener.url
 
-    async def serve_socket(self, sock: socket, url: str) -> None:
-        """Serve one connection from within this process, over a connected pair of Unix sockets."""
-        await unix.adopt(sock, self.accept_local, pool=self._pool, url=url, frame_size_max=self.config.frame_size_max)
-
     def descriptors(self) -> list[int]:
         """Of the sockets that it listens on."""
         admin = self.addresses.admin_server

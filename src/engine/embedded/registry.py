@@ -19,11 +19,9 @@ from engine.embedded.doors import Doors
 from engine.embedded.shared import SharedEngine
 from engine.embedded.terms import Terms
 from engine.storage.disk.disk import OsDisk, make_data_directory
-from engine.wire.chunks import ChunkPool
 from engine.wire.connector import SocketConnector
 from engine.wire.sockets import Accept
 from engine.wire.stream import FrameStream
-from engine.wire.unix import adopt
 
 if TYPE_CHECKING:
     from engine.model.admin_requests import Operation
@@ -205,20 +203,13 @@ class FarConnector:
 
     def __init__(self, of: SharedHold) -> None:
         self._of = of
-        self._pool = ChunkPool()
         self._sockets = SocketConnector()
 
     async def connect(self, url: str, handler: Accept) -> FrameStream:
         """A connected stream."""
         await self._of.enter()
-        sock = await self._of.run(self._of.engine.open_socket())
-        if sock is None:
-            return await self._sockets.connect(self._of.url, handler)
-        try:
-            return await adopt(sock, handler, pool=self._pool, url=self._of.url)
-        except BaseException:
-            sock.close()
-            raise
+        end = await self._of.run(self._of.engine.offer())
+        return await (self._sockets.connect(self._of.url, handler) if end is None else end.settle_far(handler))
 
 
 def _forget() -> None:

@@ -21,7 +21,6 @@ import builtins
 import contextlib
 import logging
 import math
-import socket
 from collections.abc import AsyncIterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -48,7 +47,7 @@ from engine.limits import OPERATION_TIMEOUT_S
 from engine.metadata.lockfile import LockFile, holder_of, lock_file_of
 from engine.metadata.store import OutcomeUnknownError
 from engine.wire.connector import SocketConnector
-from engine.wire.memory import connect_pair
+from engine.wire.memory import CLIENT, MemoryStream, connect_pair, offer_pair
 from engine.wire.sockets import Accept
 from engine.wire.stream import FrameStream
 from engine.wire.url import format_unix_url
@@ -406,27 +405,18 @@ class SharedEngine:
         """A stream to the broker, for a client on this loop. Raises as reached()."""
         broker = await self._alive()
         if broker is not None:
-            return connect_pair(handler, broker.accept_local, names=("embedded client", self.url))
+            return connect_pair(handler, broker.accept_local, names=(CLIENT, self.url))
         return await self._connector.connect(self.url, handler)
 
-    async def open_socket(self) -> socket.socket | None:
-        """A socket that is connected to the broker, for a client on another loop; None: that dials the URL.
+    async def offer(self) -> MemoryStream | None:
+        """The end of a stream to the broker, for a client on another loop; None: that dials the URL.
 
         Raises as reached().
         """
         broker = await self._alive()
         if broker is None:
             return None
-        theirs, ours = socket.socketpair()
-        try:
-            theirs.setblocking(False)
-            ours.setblocking(False)
-            await broker.serve_socket(theirs, self.url)
-        except BaseException:
-            theirs.close()
-            ours.close()
-            raise
-        return ours
+        return offer_pair(broker.accept_local, names=(CLIENT, self.url))
 
     async def _alive(self) -> Broker | None:
         """reached(), and the process that serves has answered: it may be stopped."""

@@ -76,15 +76,6 @@ async def connect(path: str, protocol: Callable[[], P], timeout: float) -> P:
     return made
 
 
-async def adopt(
-    sock: socket.socket, handler: Accept, *, pool: ChunkPool, url: str, frame_size_max: int = FRAME_SIZE_MAX
-) -> FrameStream:
-    """A stream over one end of a connected pair of Unix sockets. `url`: what it is called."""
-    loop = asyncio.get_running_loop()
-    _, stream = await loop.create_unix_connection(lambda: SocketStream(handler, pool, frame_size_max, url), sock=sock)
-    return stream
-
-
 class UnixListener:
     """A served Unix socket. Made by listen()."""
 
