@@ -7,7 +7,13 @@ import pytest
 
 import engine
 from engine.broker.rights.token_file import line_of, parse
-from engine.errors import AuthenticationError, AuthorizationError, EngineError, InvalidConfigurationError
+from engine.errors import (
+    AuthenticationError,
+    AuthorizationError,
+    EngineError,
+    InvalidConfigurationError,
+    TransactionNotFoundError,
+)
 from engine.metadata import keys
 from engine.model.rights import Grant
 from engine.wire.commands import Command
@@ -172,3 +178,43 @@ async def test_a_list_has_what_the_role_may_look_up(start):
             headers = {"Authorization": f"Bearer {token}"}
             async with session.get(broker.admin_url + "/admin/v2/namespaces", headers=headers) as answer:
                 assert await answer.json() == names
+
+
+async def test_a_producer_name_that_another_role_has_attached_is_not_taken_over(start):
+    async with start() as broker:
+        url = await listening(broker)
+        for role in ("ann", "bob"):
+            await granted(broker, "public/default", role, "produce")
+        async with engine.AsyncClient(url, token=ANN) as ann, engine.AsyncClient(url, token=BOB) as bob:
+            mine = await ann.producer("orders", name="p", access_mode="exclusive")
+            await mine.send(b"x")
+            with pytest.raises(AuthorizationError, match="another role"):
+                await bob.producer("orders", name="p", access_mode="exclusive_with_fencing")
+            await mine.send(b"z")
+            await mine.close()
+            theirs = await bob.producer("orders", name="p")
+            await theirs.send(b"y")
+
+
+async def test_a_transaction_is_its_roles(start):
+    async with start() as broker:
+        url = await listening(broker)
+        peers = []
+        for token in (ANN, BOB, ROOT):
+            peer = await Peer.connect(broker, url, hello=False)
+            await peer.hello(token=token)
+            peers.append(peer)
+        ann, bob, root = peers
+        begun = await ann.ask(Command.NEW_TXN, timeout=60.0)
+        named = await ann.ask(Command.NEW_TXN, timeout=60.0, name="nightly")
+        for ident in (begun["result"]["id"], named["result"]["id"]):
+            with pytest.raises(TransactionNotFoundError):
+                await bob.ask(Command.TXN_STATE, id=ident)
+            for action in ("commit", "abort"):
+                with pytest.raises(TransactionNotFoundError):
+                    await bob.ask(Command.END_TXN, id=ident, action=action)
+        with pytest.raises(AuthorizationError, match="another role"):
+            await bob.ask(Command.NEW_TXN, timeout=60.0, name="nightly")
+        assert (await root.ask(Command.TXN_STATE, id=begun["result"]["id"]))["result"]["state"] == "OPEN"
+        ended = await ann.ask(Command.END_TXN, id=begun["result"]["id"], action="commit")
+        assert ended["result"]["state"] == "COMMITTED"

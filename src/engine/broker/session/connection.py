@@ -234,6 +234,11 @@ class Connection:
         return not self.closed
 
     @property
+    def role(self) -> str:
+        """Of its principal; empty where that may do everything."""
+        return self.principal.role
+
+    @property
     def sends(self) -> ConnectionSends:
         """The frames that it has sent in open transactions."""
         if self._sends is None:
