@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import aiohttp
 import pytest
 
@@ -218,3 +220,20 @@ async def test_a_transaction_is_its_roles(start):
         assert (await root.ask(Command.TXN_STATE, id=begun["result"]["id"]))["result"]["state"] == "OPEN"
         ended = await ann.ask(Command.END_TXN, id=begun["result"]["id"], action="commit")
         assert ended["result"]["state"] == "COMMITTED"
+
+
+async def test_administrative_acts_are_audited_and_open_pages_say_yes_or_no(start, tmp_path):
+    async with start() as broker, aiohttp.ClientSession() as session:
+        await broker.serve_admin("127.0.0.1", 0)
+        headers = {"Authorization": f"Bearer {ROOT}"}
+        url = broker.admin_url + "/admin/v2/grants/public%2Fdefault/ann"
+        async with session.put(
+            aiohttp.client.URL(url, encoded=True), headers=headers, json={"rights": ["lookup"]}
+        ) as a:
+            assert a.status == 204
+        async with session.get(broker.admin_url + "/ready") as answer:
+            assert await answer.json() == {"ready": True, "broker": "", "reasons": []}
+        async with session.get(broker.admin_url + "/health") as answer:
+            assert await answer.json() == {"status": "ok", "broker": ""}
+    (line,) = (json.loads(line) for line in (tmp_path / "audit").read_text().splitlines())
+    assert (line["role"], line["right"], line["resource"], line["allowed"]) == ("root", "admin", "public/default", True)

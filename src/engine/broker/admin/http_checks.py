@@ -25,6 +25,7 @@ from engine.broker.settings.attempts import Refusal
 from engine.broker.settings.doors import Doors
 from engine.broker.settings.tokens import Guarded, bearer_token
 from engine.errors import AuthorizationError, InvalidArgumentError
+from engine.model.rights import names_of
 
 ANY_HOST = "*"
 _SAFE = ("GET", "HEAD", "OPTIONS")  # methods that change nothing (RFC 9110, 9.2.1)
@@ -123,6 +124,12 @@ def admitted(
             if not found.unlimited:
                 rights.check(found, needs(request), f"{request.method} {request.path}", request.remote)
             PRINCIPAL.set(found)  # requests of one connection run in one task, one after the other
+            if request.method not in _SAFE and rights.audit.writes:
+                need = needs(request)
+                answer = await handler(request)
+                where = f"{request.method} {request.path}", names_of(need.rights), need.resource
+                rights.audit.note(found, request.remote, *where, allowed=True)
+                return answer
         return await handler(request)
 
     return check

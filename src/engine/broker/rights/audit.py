@@ -38,6 +38,11 @@ class Audit:
             except OSError as e:
                 raise InvalidConfigurationError(f"audit_log {target} cannot be written: {e.strerror or e}") from e
 
+    @property
+    def writes(self) -> bool:
+        """Whether there is a target."""
+        return self._handler is not None
+
     def note(
         self, principal: Principal, peer: str | None, request: str, right: str, resource: str, *, allowed: bool
     ) -> None:
