@@ -16,7 +16,8 @@ from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption,
 import engine
 from engine.broker.rights.web_tokens import WebTokens
 from engine.errors import AuthenticationError, InvalidConfigurationError
-from tests.kit.peer import Peer, listening
+from engine.wire.commands import Command
+from tests.kit.peer import Peer, listening, until
 
 SECRET = "0123456789abcdef0123456789abcdef"
 KEYS = {
@@ -141,15 +142,68 @@ def test_a_key_that_leaves_the_file_verifies_nothing(verifier, tmp_path):
         there.verify(token())
 
 
-async def test_a_connection_ends_when_its_token_expires(start_broker, tmp_path):
+async def test_a_connection_ends_when_its_token_expires(start_broker, tmp_path, monkeypatch):
     (tmp_path / "keys").write_text(jwks())
     async with start_broker(jwt_keys=str(tmp_path / "keys"), superusers=["ann"]) as broker:
         url = await listening(broker)
         async with engine.AsyncClient(url, token=token()) as ann:
             await (await ann.producer("orders")).send(b"x")
             peer = await Peer.connect(broker, url, hello=False)
-            await peer.hello(token=token(exp=time.time() + 1.5))
+            short = token(exp=time.time() + 600)
+            with monkeypatch.context() as patched:  # the broker's clock is shortly before its end
+                late = int((time.time() + 599.8) * 1000)
+                patched.setattr(broker.clock, "time_ms", lambda: late)
+                await peer.hello(token=short)
             await peer.lost
             _, header, _ = peer.frames[-1]
             assert header["message"] == "the token has expired"
             await (await ann.producer("orders")).send(b"y")
+
+
+async def test_a_client_renews_its_token_on_the_living_connection(start_broker, tmp_path, monkeypatch):
+    monkeypatch.setattr("engine.client.net.connection._TOKEN_USED", 0.0)  # as early as it may
+    (tmp_path / "keys").write_text(jwks())
+    given = []
+
+    def fresh() -> str:
+        given.append(token(exp=time.time() + (60.0 if not given else 600.0)))
+        return given[-1]
+
+    async with start_broker(jwt_keys=str(tmp_path / "keys"), superusers=["ann"]) as broker:
+        url = await listening(broker)
+        async with engine.AsyncClient(url, token=fresh) as ann:
+            producer = await ann.producer("orders")
+            await producer.send(b"x")
+            (connection,) = broker.connections
+            first = connection.principal
+            await until(lambda: connection.principal is not first)
+            assert connection.principal.expires - time.time() > 100
+            await producer.send(b"y")
+            assert list(broker.connections) == [connection]
+            assert len(given) >= 2
+
+
+@pytest.mark.parametrize(
+    ("other", "why"),
+    [({"sub": "bob"}, "of the connection's role"), ({"exp": 1.0}, "expired"), ({"aud": "x"}, "not for this cluster")],
+)
+async def test_a_token_that_does_not_fit_changes_nothing(start_broker, tmp_path, other, why):
+    (tmp_path / "keys").write_text(jwks())
+    async with start_broker(jwt_keys=str(tmp_path / "keys")) as broker:
+        peer = await Peer.connect(broker, await listening(broker), hello=False)
+        answer = await peer.hello(token=token())
+        assert 500 < answer["token_left"] < 601
+        (connection,) = broker.connections
+        before = connection.principal
+        with pytest.raises(AuthenticationError, match=why):
+            await peer.ask(Command.AUTHENTICATE, token=token(**other))
+        assert connection.principal is before
+        renewed = await peer.ask(Command.AUTHENTICATE, token=token(exp=time.time() + 6000))
+        assert renewed["result"]["token_left"] > 5000
+
+
+async def test_a_connection_with_all_rights_has_nothing_to_renew(start_broker):
+    async with start_broker(auth_token="shared") as broker:
+        peer = await Peer.connect(broker, await listening(broker), hello=False)
+        assert (await peer.hello(token="shared"))["token_left"] is None
+        assert (await peer.ask(Command.AUTHENTICATE, token="whatever"))["result"]["token_left"] is None

@@ -60,6 +60,7 @@ def _list(header: commands.WatchTopicList | commands.GetTopicsOfNamespace) -> Ne
 COMMANDS: dict[type[Header], Rule | None] = {
     commands.Ping: ATTACHED,
     commands.Pong: ATTACHED,
+    commands.Authenticate: ATTACHED,  # it proves the same role, or nothing
     commands.ScalableTopicLookup: _lookup,
     commands.ScalableTopicClose: ATTACHED,
     commands.ScalableTopicSubscribe: _subscription,

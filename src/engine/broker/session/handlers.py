@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from engine.broker.session import broker_calls, consumers, list_requests, producers, short_circuit, topics
+from engine.broker.session import broker_calls, consumers, handshake, list_requests, producers, short_circuit, topics
 from engine.broker.session import transaction_requests as transactions
 from engine.broker.session.connection import Connection
 from engine.broker.session.guard import guarded
@@ -31,6 +31,7 @@ def _pong(connection: Connection, header: commands.Pong, payload: memoryview) ->
 HANDLERS: Handlers = {
     commands.Ping: _ping,
     commands.Pong: _pong,
+    commands.Authenticate: handshake.authenticate,
     commands.ScalableTopicLookup: topics.lookup,
     commands.ScalableTopicClose: topics.close_lookup,
     commands.ScalableTopicSubscribe: topics.register,

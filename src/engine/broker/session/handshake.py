@@ -10,7 +10,8 @@ from engine.broker.pools.ports import Pause
 from engine.broker.rights.identities import Credentials
 from engine.broker.session.identity import broker_of
 from engine.broker.settings.attempts import Refusal
-from engine.errors import EngineError, ProtocolError, UnsupportedError
+from engine.errors import AuthenticationError, EngineError, ProtocolError, UnsupportedError
+from engine.wire import commands
 from engine.wire.commands import FEATURES, MAGIC, PROTOCOL_VERSION, SHORT_CIRCUIT_READS, Connect, Connected, Header
 
 if TYPE_CHECKING:
@@ -45,8 +46,6 @@ def shake_hands(connection: Connection, header: Header) -> None:
     connection.broker = broker
     if host.rights.on and not found.unlimited:
         connection.restrict()
-        if found.expires is not None and connection.needs is not None:
-            connection.needs.expire(found.expires - host.clock.time_ms() / 1000)
     connection.features = frozenset(header.features) & frozenset(_features(connection, header))
     if forwarded:
         stream.peer = f"{forwarded!r:.100} over the proxy {stream.peer}"
@@ -57,8 +56,40 @@ def shake_hands(connection: Connection, header: Header) -> None:
         admin=host.addresses.admin_url_for(stream),
         keep_alive=config.keep_alive,
         frame_size_max=config.frame_size_max,
+        token_left=_until_expiry(connection),
     )
     connection.send(answer)
+
+
+def authenticate(connection: Connection, header: commands.Authenticate, payload: memoryview) -> None:
+    """AUTHENTICATE."""
+    connection.start(header.request_id, _authenticate(connection, header))
+
+
+async def _authenticate(connection: Connection, header: commands.Authenticate) -> commands.Authenticated:
+    if connection.needs is None:
+        return commands.Authenticated()  # it has all rights, whatever the token
+    found = connection.host.identities.identify(Credentials(header.token), connection.caller)
+    if isinstance(found, Refusal):
+        await asyncio.sleep(found.delay)
+        raise found.error
+    if (found.kind, found.role) != (connection.principal.kind, connection.principal.role):
+        raise AuthenticationError("the token must be of the connection's role")
+    connection.principal = found
+    return commands.Authenticated(token_left=_until_expiry(connection))
+
+
+def _until_expiry(connection: Connection) -> float | None:
+    """The seconds for which the connection may live on; it is closed behind them. None: without end."""
+    needs, expires = connection.needs, connection.principal.expires
+    if needs is None:
+        return None
+    needs.close()
+    if expires is None:
+        return None
+    left = max(expires - connection.host.clock.time_ms() / 1000, 0.0)
+    needs.expire(left)
+    return left
 
 
 def _features(connection: Connection, header: Connect) -> Iterator[str]:
