@@ -29,7 +29,6 @@ from engine.broker.pools.partial_frames import HalfFrames
 from engine.broker.pools.pools import BrokerMemory
 from engine.broker.pools.ports import Pause
 from engine.broker.rights.audit import Audit
-from engine.broker.rights.grants import Grants
 from engine.broker.rights.identities import Identities
 from engine.broker.rights.rights import Rights
 from engine.broker.segment.environment import Environment
@@ -68,6 +67,7 @@ if TYPE_CHECKING:
     from socket import socket
 
     from engine.broker.admin.service import AdminService
+    from engine.broker.rights.grants import Grants
 
 log = logging.getLogger(__name__)
 
@@ -292,6 +292,8 @@ class Broker:
         await parts.dynamic.start()
         await parts.service.start()
         if self.config.has_roles:
+            from engine.broker.rights.grants import Grants
+
             grants = self._grants = Grants(metadata, self._grants_changed)
             await grants.start()
             self.rights.use(grants)

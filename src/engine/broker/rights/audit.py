@@ -10,7 +10,6 @@ import json
 import logging
 import sys
 from datetime import UTC, datetime
-from logging.handlers import RotatingFileHandler
 
 from engine.broker.rights.principal import Principal
 from engine.clock import Clock
@@ -33,6 +32,8 @@ class Audit:
         if target == STDOUT:
             self._handler = logging.StreamHandler(sys.stdout)
         elif target is not None:
+            from logging.handlers import RotatingFileHandler  # loads much, for few brokers
+
             try:
                 self._handler = RotatingFileHandler(target, maxBytes=FILE_SIZE_MAX, backupCount=FILES_KEPT)
             except OSError as e:

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from engine.broker.rights.principal import ANONYMOUS, OWNER, SHARED, Kind, Principal, Proof
-from engine.broker.rights.token_file import TokenFile
-from engine.broker.rights.web_tokens import WebTokens
 from engine.broker.settings.attempts import Attempts, Refusal
 from engine.broker.settings.config import BrokerConfig
 from engine.broker.settings.tokens import is_cluster_token, token_refusal
 from engine.errors import AuthenticationError
+
+if TYPE_CHECKING:
+    from engine.broker.rights.token_file import TokenFile
+    from engine.broker.rights.web_tokens import WebTokens
 
 _WEB_TOKEN_DOTS = 2  # between header, claims and signature
 
@@ -43,8 +46,12 @@ class Identities:
         """Read the files that the configuration names. Raises InvalidConfigurationError."""
         config = self._config()
         if config.roles_file is not None:
+            from engine.broker.rights.token_file import TokenFile
+
             self._tokens = TokenFile(config.roles_file)
         if config.jwt_keys is not None:
+            from engine.broker.rights.web_tokens import WebTokens
+
             self._web_tokens = WebTokens(config.jwt_keys, config.jwt_audience, config.jwt_role_claim)
 
     def identify(self, given: Credentials, peer: str | None) -> Principal | Refusal:

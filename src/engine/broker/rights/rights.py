@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 from engine.broker.rights.audit import Audit
-from engine.broker.rights.grants import Grants
 from engine.broker.rights.need import Need
 from engine.broker.rights.principal import Kind, Principal
 from engine.broker.settings.config import BrokerConfig
 from engine.errors import AuthorizationError
 from engine.model.rights import CLUSTER, Right, names_of
 
-log = logging.getLogger(__name__)
+if TYPE_CHECKING:
+    from engine.broker.rights.grants import Grants
 
 
 class Rights:

@@ -20,11 +20,8 @@ from engine.broker.session.answers import Answers
 from engine.broker.session.backpressure import Backpressure
 from engine.broker.session.handshake import shake_hands
 from engine.broker.session.keepalive import Pulse
-from engine.broker.session.list_requests import ListRequests
 from engine.broker.session.openings import Openings, in_use
 from engine.broker.session.receipts import Receipts
-from engine.broker.session.revocation import Needs
-from engine.broker.transactions.sends import ConnectionSends
 from engine.errors import EngineError, ProtocolError
 from engine.wire import commands
 from engine.wire.commands import Header, Part
@@ -36,8 +33,11 @@ if TYPE_CHECKING:
     from engine.broker.segment.producer import Producer
     from engine.broker.session.assignments import Registration
     from engine.broker.session.layout_watch import DagWatchSession
+    from engine.broker.session.list_requests import ListRequests
     from engine.broker.session.ports import Handlers, Host
+    from engine.broker.session.revocation import Needs
     from engine.broker.session.topic_lists import TopicListSession
+    from engine.broker.transactions.sends import ConnectionSends
 
 log = logging.getLogger(__name__)
 
@@ -56,7 +56,7 @@ class Connection:
                  "ready", "receipts", "registrations", "stream", "topic_lists", "trusted", "watches")  # fmt: skip
 
     def __init__(
-        self, host: Host, stream: FrameStream, handlers: Handlers, guarded: Handlers, *, trusted: bool
+        self, host: Host, stream: FrameStream, handlers: Handlers, guarded: Callable[[], Handlers], *, trusted: bool
     ) -> None:
         """`guarded`: the handlers for a principal that does not have all rights."""
         self.host = host
@@ -89,7 +89,9 @@ class Connection:
 
     def restrict(self) -> None:
         """Check each request for the principal's rights from now on."""
-        self._handlers = self._guarded
+        from engine.broker.session.revocation import Needs
+
+        self._handlers = self._guarded()
         self.needs = Needs(self)
 
     # -- FrameHandler ----------------------------------------------------------------------------------------------
@@ -242,6 +244,8 @@ class Connection:
     def sends(self) -> ConnectionSends:
         """The frames that it has sent in open transactions."""
         if self._sends is None:
+            from engine.broker.transactions.sends import ConnectionSends
+
             self._sends = ConnectionSends()
         return self._sends
 
@@ -301,6 +305,8 @@ class Connection:
     def lists(self) -> ListRequests:
         """Its requests for topic lists."""
         if self._lists is None:
+            from engine.broker.session.list_requests import ListRequests
+
             self._lists = ListRequests(self)
         return self._lists
 

@@ -22,14 +22,14 @@ if TYPE_CHECKING:
 
 def guarded(handlers: Handlers) -> Handlers:
     """The same commands, each behind its check; one that the table does not have is refused."""
-    return {kind: _guarded(kind, handle) for kind, handle in handlers.items()}
+    return {kind: _guarded(kind, handlers) for kind in handlers}
 
 
-def _guarded(kind: type[Header], handle: Handler) -> Handler:
+def _guarded(kind: type[Header], handlers: Handlers) -> Handler:
     if kind not in COMMANDS:
         return _refuse
     rule = COMMANDS[kind]
-    return handle if rule is None else _checked(kind, handle, rule)
+    return handlers[kind] if rule is None else _checked(kind, handlers, rule)
 
 
 # Those that attach something, and the client's id of it.
@@ -42,7 +42,7 @@ _IDENTS: dict[type[Header], Callable[[Any], int]] = {
 }
 
 
-def _checked(kind: type[Header], handle: Handler, rule: Rule) -> Handler:
+def _checked(kind: type[Header], handlers: Handlers, rule: Rule) -> Handler:
     ident_of = _IDENTS.get(kind)
 
     def check(connection: Connection, header: Header, payload: memoryview) -> None:
@@ -50,7 +50,7 @@ def _checked(kind: type[Header], handle: Handler, rule: Rule) -> Handler:
         connection.host.rights.check(connection.principal, need, header.command.name, connection.caller)
         if ident_of is not None and connection.needs is not None:
             connection.needs.note(ident_of(header), need)
-        handle(connection, header, payload)
+        handlers[kind](connection, header, payload)  # the one that is loaded now
 
     return check
 
