@@ -292,7 +292,7 @@ class QueueDispatcher:
 
     def _deal(self, block: Block, start: int) -> None:
         """Deal the block's entries, beginning with the one that contains `start`."""
-        if start < block.first_offset:  # retention has deleted what was before
+        if start < block.first_offset:  # retention has deleted what was before, or it is a gap: the reader checks
             self._replay.remove_range(start, block.first_offset)
             start = block.first_offset
             self._next = max(self._next, start)

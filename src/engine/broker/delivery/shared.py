@@ -404,7 +404,7 @@ class SharedDispatcher:
     def _route(self, block: Block) -> list[Parcel]:
         """The parcels of a block that was read at `_asked`."""
         ledger, free = self._ledger, self.subscription.free
-        if block.first_offset > self._asked:  # retention has deleted what was before
+        if block.first_offset > self._asked:  # retention has deleted what was before, or it is a gap: the reader checks
             ledger.forget(block.first_offset)
         new = max(block.first_offset, ledger.next_offset)
         runs = free(new, block.next_offset) if self.subscription.free_from > new else None
