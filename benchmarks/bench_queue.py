@@ -18,7 +18,7 @@ from support import sized
 from engine import clock
 from engine._native.format.offsets import pack, range_set
 from engine.aio.tasks import Supervisor
-from engine.broker.delivery.pending_acks import Participation
+from engine.broker.delivery.opened import Participation
 from engine.broker.delivery.queue import QueueConsumer
 from engine.broker.delivery.subscription import HostedSubscription
 from engine.broker.pools.latency import BrokerMetrics

@@ -75,6 +75,15 @@ class ForwardSteps:
         """The milliseconds that the wall clock has skipped since a moment that it showed."""
         return sum(step_ms for before_ms, step_ms in self._steps if since_ms <= before_ms)
 
+    def shown_ago(self, now_ms: int, ago_ms: int) -> int:
+        """What the wall clock, which shows `now_ms`, showed when so much less time had passed."""
+        moment_ms = now_ms - ago_ms
+        for before_ms, step_ms in reversed(self._steps):
+            if moment_ms >= before_ms + step_ms:
+                break
+            moment_ms -= step_ms
+        return moment_ms
+
 
 class Ages(Generic[K]):
     """Ages of things whose beginnings are known as wall-clock times only, whichever way that clock is set.

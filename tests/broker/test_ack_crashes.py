@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from engine.aio.tasks import Supervisor
-from engine.broker.delivery.pending_acks import Participation
+from engine.broker.delivery.opened import Participation
 from engine.broker.delivery.subscription import HostedSubscription
 from engine.broker.transactions.headers import TransactionHeaders
 from engine.broker.transactions.operations import Operations

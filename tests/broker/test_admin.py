@@ -117,6 +117,7 @@ async def test_namespace_policies(http):
     assert await call(http, "GET", f"{path}?own=true", 200) == {
         "retention_time_s": -1,
         "retention_size_bytes": None,
+        "message_ttl_s": None,
         "durability": "os",
         "auto_create_topics": None,
     }
@@ -140,10 +141,14 @@ async def test_topic_policies_and_properties(http):
     assert await call(http, "GET", f"{topic}/autoScalePolicy", 200) == {"maxSegments": 3}
     await call(http, "PATCH", "/admin/v2/namespaces/public/default/policies", json={"retention_size_bytes": 7})
     await call(http, "PATCH", path, json={"retention_time_s": -1})
-    assert await call(http, "GET", path, 200) == {"retention_time_s": -1, "retention_size_bytes": 7}
+    assert await call(http, "GET", path, 200) == {
+        "retention_time_s": -1,
+        "retention_size_bytes": 7,
+        "message_ttl_s": -1,
+    }
     await call(http, "PATCH", path, json={"retention_size_bytes": 9})
     own = await call(http, "GET", f"{path}?own=true", 200)
-    assert own == {"retention_time_s": -1, "retention_size_bytes": 9}
+    assert own == {"retention_time_s": -1, "retention_size_bytes": 9, "message_ttl_s": None}
     assert (await call(http, "GET", topic, 200))["policies"] == {"retentionTimeSeconds": -1, "retentionSizeBytes": 9}
     await call(http, "PATCH", path, 400, json={"durability": "os"})
     await call(http, "DELETE", path)
@@ -158,10 +163,11 @@ async def test_topic_policies_and_properties(http):
 
 
 async def test_where_a_namespace_has_no_policies_the_configuration_is_in_effect(start_broker):
-    async with start_broker(retention_time=None, retention_size=10, durability="os") as broker:
+    async with start_broker(retention_time=None, retention_size=10, message_ttl="1h", durability="os") as broker:
         in_effect = {
             "retention_time_s": -1,
             "retention_size_bytes": 10,
+            "message_ttl_s": 3600,
             "durability": "os",
             "auto_create_topics": True,
         }

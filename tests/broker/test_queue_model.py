@@ -19,7 +19,7 @@ from pyroaring import BitMap64
 from engine._native.format.heads import entry_heads
 from engine._native.format.offsets import runs
 from engine.aio.tasks import Supervisor
-from engine.broker.delivery.pending_acks import Participation
+from engine.broker.delivery.opened import Participation
 from engine.broker.delivery.queue import QueueConsumer
 from engine.broker.delivery.subscription import HostedSubscription
 from engine.broker.transactions.headers import TransactionHeaders

@@ -73,7 +73,9 @@ async def test_a_sealed_segment_is_not_gone_when_nothing_of_its_topic_is_there(s
         with pytest.raises(CorruptionError, match="mounted"):
             await broker.hosting.backlog(spec, "s")
         with pytest.raises(CorruptionError, match="mounted"):
-            await broker.parts.retention._sealed.collect(ORDERS, Rule(0, 0, ("s",)))
+            await broker.parts.retention._sealed.collect(
+                ORDERS, Rule(0, 0, None, tuple(await broker.service.list_subscriptions("orders")))
+            )
         assert 0 in (await broker.service.ensure_topic("orders")).layout.segments
 
 

@@ -88,7 +88,7 @@ def test_policies_round_trip_and_defaults() -> None:
 
 
 def test_policies_are_resolved_field_by_field() -> None:
-    broker = NamespacePolicies(7, -1, "fsync", True)
+    broker = NamespacePolicies(7, -1, None, "fsync", True)
     namespace = NamespacePolicies.of({"retention_time_s": 0, "auto_create_topics": False})
     assert resolved(None, namespace, broker) == {
         "retention_time_s": 0,
@@ -122,6 +122,8 @@ def test_a_topics_policies_are_in_its_record_only_where_it_has_some() -> None:
         {"auto_create_topics": 1},
         {"retention_time_s": -2},
         {"retention_size_bytes": -5},
+        {"message_ttl_s": 0},
+        {"message_ttl_s": 10**12},
         {"retention_size_bytes": "1"},
         {"durability": "x"},
         {"ttl": 1},

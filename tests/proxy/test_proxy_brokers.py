@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import random
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -14,6 +16,8 @@ from engine.proxy.config import ProxyConfig
 from engine.proxy.routes import Routes
 from engine.proxy.server import Proxy
 from engine.wire.commands import Command
+from engine.wire.connector import SocketConnector
+from engine.wire.stream import FrameHandler, FrameStream
 from tests.kit.peer import Peer
 from tests.proxy.proxies import Noting, cluster, free_url, until
 
@@ -145,3 +149,51 @@ async def test_a_call_between_brokers_does_not_pass(tmp_path: Path) -> None:
         assert header["code"] == engine.AuthorizationError.code
         await peer.lost
         await until(lambda: not brokers[0].connections)
+
+
+class Inside:
+    """A Connector of a machine from which only some of the addresses are reached."""
+
+    def __init__(self, *reached: str) -> None:
+        self.reached = set(reached)
+        self.dialled: list[str] = []
+        self._tcp = SocketConnector()
+
+    async def connect(self, url: str, handler: Callable[[FrameStream], FrameHandler]) -> FrameStream:
+        self.dialled.append(url)
+        if url not in self.reached:
+            raise ConnectError(f"no connection to {url}: not reached from here")
+        return await self._tcp.connect(url, handler)
+
+
+async def test_proxies_and_brokers_in_one_url(tmp_path: Path) -> None:
+    """What is not reached directly is reached through the proxy, whichever of the addresses answered first."""
+    async with cluster(tmp_path) as (brokers, proxy, url):
+        direct = brokers[1].service_url
+        given = f"{direct},{url.removeprefix('engine://')}"
+        for seed in range(4):
+            inside = Inside(url, direct)
+            async with AsyncClient(given, connector=inside, rng=random.Random(seed)) as client:
+                producer = await client.producer(f"orders-{seed}")
+                for i in range(60):
+                    await producer.send(b"%d" % i, key=f"key-{i}")
+                assert inside.dialled.count(url) >= 2, "the other two brokers, through the proxy"
+        await proxy.close()
+        inside = Inside(*(broker.service_url for broker in brokers))
+        async with AsyncClient(given, connector=inside) as client:  # without the proxy: all directly
+            producer = await client.producer("orders-0")
+            for i in range(60):
+                await producer.send(b"%d" % i, key=f"key-{i}")
+
+
+async def test_a_client_of_a_proxy_and_a_broker_goes_on_when_either_ends(tmp_path: Path) -> None:
+    async with cluster(tmp_path) as (brokers, proxy, url):
+        inside = Inside(url, *(broker.service_url for broker in brokers))
+        given = f"{brokers[1].service_url},{url.removeprefix('engine://')}"
+        async with AsyncClient(given, connector=inside) as client:
+            producer = await client.producer("orders")
+            await producer.send(b"0", key="a")
+            await proxy.close()
+            for i in range(30):
+                await producer.send(b"%d" % i, key=f"key-{i}")
+            assert await client.list_topics() == ["topic://public/default/orders"]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import errno
 import os
+import socket
 from collections.abc import AsyncIterator, Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ from typing import Any
 import pytest
 
 from engine.broker.server import Broker
+from engine.client import AsyncClient
 from engine.embedded import shared
 from engine.embedded.doors import Doors
 from engine.embedded.shared import SharedEngine
@@ -41,8 +43,8 @@ async def made(tmp_path: Path) -> AsyncIterator[Make]:
         await engine.close()
 
 
-async def opened(engine: SharedEngine) -> SharedEngine:
-    await asyncio.wait_for(engine.open(Terms({}), Doors()), BOUND_S)
+async def opened(engine: SharedEngine, doors: Doors = Doors()) -> SharedEngine:  # noqa: B008 - it is frozen
+    await asyncio.wait_for(engine.open(Terms({}), doors), BOUND_S)
     return engine
 
 
@@ -172,3 +174,53 @@ async def test_a_further_handle_whose_connection_is_lost_while_it_joins(made: Ma
     await first.close()
     await opening
     assert second.broker is not None
+
+
+class Held:
+    """A socket that this process keeps on an address of the process that served, as if that was still ending."""
+
+    def __init__(self, serving: SharedEngine, port: int) -> None:
+        assert serving.broker is not None
+        listening = [socket.socket(fileno=os.dup(number)) for number in serving.broker.descriptors()]
+        tcp = [one for one in listening if one.family is socket.AF_INET]
+        self._held = [one for one in tcp if one.getsockname()[1] == port]
+        for one in listening:
+            if one not in self._held:
+                one.close()
+        assert self._held
+
+    def release(self) -> None:
+        for one in self._held:
+            one.close()
+
+
+@pytest.mark.parametrize("itself", [True, False], ids=["the one that asked takes over", "another one takes over"])
+async def test_an_address_that_is_in_use_at_a_takeover_is_bound_as_soon_as_it_can_be(
+    made: Make, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch, *, itself: bool
+):
+    first, other = await opened(made()), made()
+    asks = await opened(made(), Doors(("127.0.0.1", 0), ("127.0.0.1", 0)))
+    url, admin_url = asks.service_url, asks.admin_url
+    assert admin_url is not None
+    held = Held(first, int(url.rsplit(":", 1)[1]))
+    if not itself:
+        look, serves = asks._look, asyncio.Event()
+
+        async def look_later() -> None:
+            await serves.wait()
+            await look()
+
+        monkeypatch.setattr(asks, "_look", look_later)
+        await opened(other)
+    await first.close()
+    if not itself:
+        await until(lambda: other.broker is not None)
+        serves.set()
+    await until(lambda: "it is tried again until it can be bound" in caplog.text)
+    assert (await asks.reached() is not None) == itself
+    await until(lambda: asks.admin_url == admin_url)  # the other address is served
+    assert asks.service_url.startswith("engine+unix:")
+    held.release()
+    await until(lambda: asks.service_url == url)
+    async with AsyncClient(url) as client:
+        assert await client.list_topics() == []

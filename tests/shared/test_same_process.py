@@ -7,12 +7,14 @@ import gc
 import os
 import threading
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 import engine
 from engine.aio.uv import run
 from engine.broker.settings.config import BrokerConfig
+from engine.embedded.terms import Terms
 
 
 def test_a_directory_that_is_open_twice_is_one_engine(tmp_path: Path):
@@ -176,3 +178,37 @@ def test_an_engine_that_is_not_shared_refuses_others(tmp_path: Path):
         for shared in (True, False):
             with pytest.raises(engine.DataDirectoryBusyError, match=f"process {os.getpid()}"):
                 engine.open(tmp_path / "data", shared=shared)
+
+
+@pytest.mark.parametrize("blocking", [True, False])
+async def test_an_address_that_is_refused_makes_no_directory_and_reads_the_configuration_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, blocking: bool
+):
+    made: list[Terms] = []
+    config = Terms.config
+
+    def counted(terms: Terms) -> BrokerConfig:
+        made.append(terms)
+        return config(terms)
+
+    monkeypatch.setattr(Terms, "config", counted)
+
+    async def opened(**options: Any) -> engine.Engine | engine.AsyncEngine:
+        if blocking:
+            return await asyncio.to_thread(engine.open, tmp_path / "data", **options)
+        return await engine.open_async(tmp_path / "data", **options)
+
+    async def refused() -> None:
+        with pytest.raises(engine.InvalidConfigurationError, match="auth_token"):
+            await opened(listen="0.0.0.0:0")
+
+    await refused()
+    assert len(made) == 1
+    assert not (tmp_path / "data").exists()
+    (tmp_path / "data").mkdir()
+    await refused()
+    assert len(made) == 2
+    made.clear()
+    e = await opened()
+    assert len(made) == 1
+    await (asyncio.to_thread(e.close) if isinstance(e, engine.Engine) else e.close())

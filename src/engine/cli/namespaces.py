@@ -9,7 +9,7 @@ import click
 from engine.cli import autoscale, lines, output
 from engine.cli.connection import connect, connection_options, json_option
 from engine.cli.groups import Group, examples
-from engine.cli.policies import given, names, print_policies, retention_options
+from engine.cli.policies import given, message_options, names, print_policies
 from engine.cli.values import namespace_name
 from engine.model.policies import NamespacePolicies
 
@@ -52,7 +52,7 @@ def get(namespace: str, url: str, data: str | None, as_json: bool) -> None:
     "set", epilog=examples("engine namespaces set public/default --retention-time 36h --retention-size 2GB")
 )
 @click.argument("namespace", type=namespace_name)
-@retention_options
+@message_options
 @click.option(
     "--durability", type=click.Choice(["fsync", "interval", "os"]), help="Of topics that are created from now on."
 )

@@ -21,13 +21,22 @@ def retention_time(text: str) -> int:
     return FOR_EVER if text == str(FOR_EVER) else int(duration(text))
 
 
+def message_ttl(text: str) -> int:
+    """Whole seconds as typed, at least one: -1, 90, 36h."""
+    return FOR_EVER if text == str(FOR_EVER) else max(1, int(duration(text)))
+
+
 def retention_size(text: str) -> int:
     """Bytes as typed: -1, 50MB."""
     return FOR_EVER if text == str(FOR_EVER) else size(text)
 
 
-def retention_options(command: F) -> F:
-    """Add --retention-time and --retention-size; None: not given."""
+def message_options(command: F) -> F:
+    """Add --retention-time, --retention-size and --message-ttl; None: not given."""
+    command = click.option(
+        "--message-ttl", "message_ttl_s", type=message_ttl, metavar="DURATION",
+        help="Older messages count as acknowledged, read or not: 14d; -1: none do.",
+    )(command)  # fmt: skip
     command = click.option(
         "--retention-size", "retention_size_bytes", type=retention_size, metavar="BYTES",
         help="Of acknowledged messages, per segment: 50MB; -1: no limit.",
@@ -75,7 +84,7 @@ def print_policies(found: Mapping[str, Any], own: Mapping[str, Any], mine: str, 
 
 def shown(name: str, value: Any) -> str:
     """A policy as people read it."""
-    if name == "retention_time_s":
+    if name in ("retention_time_s", "message_ttl_s"):
         return "for ever" if value == FOR_EVER else f"{value:,} s"
     if name == "retention_size_bytes":
         return "no limit" if value == FOR_EVER else output.size(value)
@@ -103,7 +112,7 @@ def get(topic: str, url: str, data: str | None, as_json: bool) -> None:
 
 @topics.command("set", epilog=examples("engine topics policies set orders --retention-time 36h"))
 @click.argument("topic", type=topic_name)
-@retention_options
+@message_options
 @connection_options
 def set_policies(topic: str, url: str, data: str | None, **options: Any) -> None:
     """Set policies of a topic; those not given stay."""

@@ -5,14 +5,13 @@ What a program does not use is not loaded: each method imports what it makes.
 
 from __future__ import annotations
 
+import asyncio
 import random
 import ssl
-import weakref
 from collections.abc import Callable, Coroutine, Iterable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar, Unpack
 
-from engine.aio.forked import after_fork
 from engine.aio.once import Once
 from engine.client.base.endpoint import Endpoint
 from engine.client.base.entering import Entering
@@ -25,8 +24,10 @@ from engine.client.base.options import (
     QueueOptions,
     backoff_of,
 )
+from engine.client.base.owned import Owned, handle_of, warn_of
 from engine.client.base.schema import Schema
-from engine.client.net.children import Children, Closable
+from engine.client.net.children import Children
+from engine.client.net.lost import add_living, close_collected, keep_of_parent
 from engine.client.net.pool import Pool
 from engine.client.signatures import (
     makes_checkpoint_consumer,
@@ -64,10 +65,7 @@ if TYPE_CHECKING:
     from engine.client.transact.transaction import AsyncTransaction, Transactions
     from engine.model.admin_requests import AdminBackend
 
-C = TypeVar("C", bound=Closable)
-
-_living: weakref.WeakSet[AsyncClient] = weakref.WeakSet()
-_of_parents: list[tuple[object, ...]] = []  # kept, as what ends them would run on what the parent uses
+C = TypeVar("C", bound=Owned)
 
 
 class AsyncClient:
@@ -111,7 +109,7 @@ class AsyncClient:
         self._addresses = service.addresses
         self._given_backend = admin
         self._set_up()
-        _living.add(self)
+        add_living(self)
 
     def _set_up(self) -> None:
         """What belongs to this process."""
@@ -125,8 +123,15 @@ class AsyncClient:
     def after_fork(self) -> None:
         """In a forked child: all that it has made is the parent's; it connects anew, on any loop."""
         if not self.closed:
-            _of_parents.append((self._pool, self._children, self._all_transactions, self._backend, self._admin))
+            keep_of_parent(self._pool, self._children, self._all_transactions, self._backend, self._admin)
             self._set_up()
+
+    def __del__(self) -> None:
+        if "_admin" in self.__dict__ and not self.closed and self._pool.loop is not None:  # else nothing is open
+            warn_of(self, partial(self._close_collected, self._pool.loop))
+
+    def _close_collected(self, loop: asyncio.AbstractEventLoop) -> None:
+        close_collected(self, self._pool, loop)
 
     @property
     def service_url(self) -> str:
@@ -510,9 +515,9 @@ class AsyncClient:
         return await (await self.reader(topic, **options)).to_table()
 
     async def _started(self, made: C, start: Callable[[], Coroutine[Any, Any, None]]) -> C:
-        await self._children.start(made, start)
-        made._client = self  # type: ignore[attr-defined]  # what a client has made keeps it from being collected
-        return made
+        await self._children.start(made.working, start)
+        made.working._client = made._client = self  # type: ignore[attr-defined]  # which is not collected before it
+        return handle_of(made, self._children)
 
     # -- admin -----------------------------------------------------------------------------------------------
 
@@ -585,11 +590,3 @@ class AsyncClient:
 
     async def __aexit__(self, *exc: object) -> None:
         await self.close()
-
-
-def _after_fork() -> None:
-    for client in list(_living):
-        client.after_fork()
-
-
-after_fork(_after_fork)

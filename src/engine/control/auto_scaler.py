@@ -5,16 +5,19 @@ from __future__ import annotations
 import asyncio
 import logging
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from engine.aio.tasks import Supervisor
 from engine.control.base.config import ControlConfig
 from engine.control.base.loads import read_loads
 from engine.control.base.topic_records import ScalableTopicResources, TopicRecord
-from engine.control.shape.topic_scaling import AutoScaleStatus
 from engine.control.topic.registry import Controllers
 from engine.errors import AlreadyClosedError, EngineError, NotFoundError, NotOwnerError
 from engine.model.autoscale import AutoScalePolicy, AutoScalePolicyOverride, resolve
 from engine.model.names import TopicName, parse_namespace
+
+if TYPE_CHECKING:
+    from engine.control.shape.topic_scaling import AutoScaleStatus
 
 log = logging.getLogger(__name__)
 
@@ -73,6 +76,8 @@ class AutoScaling:
         """The effective policy and the last load reports; from the leader, also the last decision. Raises
         NotFoundError.
         """
+        from engine.control.shape.topic_scaling import AutoScaleStatus
+
         name = TopicName.parse(topic)
         policy, loads = await self.effective(name), await read_loads(self._resources.metadata, name)
         controller = self._controllers.get(name)

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING
 
 from engine.control.base.ports import SegmentHost, SegmentSpec, segment_spec
 from engine.control.base.topic_records import ScalableTopicResources
 from engine.control.shape.reshaping import ReshapePhase
-from engine.control.topic.controller import ScalableTopicController
 from engine.control.topic.registry import Controllers
 from engine.errors import InvalidArgumentError, NotFoundError
 from engine.model.hashrange import HashRange
@@ -21,6 +21,9 @@ from engine.model.names import SegmentName, TopicName
 from engine.model.reshape import children_of
 from engine.model.segment import SegmentInfo, bucket_ends
 from engine.model.subscriptions import InitialPosition, SubscriptionState
+
+if TYPE_CHECKING:
+    from engine.control.topic.controller import ScalableTopicController
 
 
 class SegmentAdmin:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Mapping
 from dataclasses import replace
+from functools import cached_property
 from types import MappingProxyType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from engine.aio.memory_limiter import AsyncDualMemoryLimiter
 from engine.aio.pace import Pace
@@ -29,13 +30,7 @@ from engine.control.base.topic_records import (
     TopicRecord,
     check_new_properties,
 )
-from engine.control.schemas import TopicSchemas
-from engine.control.segment_admin import SegmentAdmin
-from engine.control.shape.shape import Plan
-from engine.control.subscription.subscriptions import find_subscription
 from engine.control.topic.registry import Controllers
-from engine.control.topic.stats import groups_of, segment_stats, topic_stats, with_load, with_scaling
-from engine.control.topic.topic_lists import TopicLists, list_topics
 from engine.control.topic.watches import TopicWatches
 from engine.errors import AlreadyExistsError, InvalidArgumentError, NotFoundError, UnsupportedError
 from engine.metadata.store import ABSENT, ConflictError, MetadataStore
@@ -43,7 +38,6 @@ from engine.model.autoscale import AutoScalePolicyOverride
 from engine.model.layout import SegmentLayout, check_properties
 from engine.model.names import SegmentName, TopicName, check_name, check_new_name, parse_namespace
 from engine.model.policies import NOTHING_SAID, NamespacePolicies, TopicPolicies
-from engine.model.reshape import plan_merge, plan_rebucket, plan_split
 from engine.model.subscriptions import (
     ConsumerAssignment,
     InitialPosition,
@@ -51,6 +45,12 @@ from engine.model.subscriptions import (
     SubscriptionMetadata,
     SubscriptionState,
 )
+
+if TYPE_CHECKING:
+    from engine.control.schemas import TopicSchemas
+    from engine.control.segment_admin import SegmentAdmin
+    from engine.control.shape.shape import Plan
+    from engine.control.topic.topic_lists import TopicLists
 
 _CREATE_ATTEMPTS_MAX = 5
 
@@ -94,9 +94,7 @@ class ScalableTopicService:
             brokers=brokers,
         )
         self.statistics = self._controllers.statistics
-        self.schemas = TopicSchemas(self._resources)
-        self.topic_lists = TopicLists(self._resources, list_pace, list_memory)
-        self.segments = SegmentAdmin(self._controllers, self._resources, host)
+        self._list_limits = list_pace, list_memory
         self.scaling = AutoScaling(self._controllers, self._resources, self.config, self._tasks)
         self._watches = TopicWatches(
             self._resources,
@@ -107,6 +105,27 @@ class ScalableTopicService:
             leaders_shown=self._controllers.resumption.search,
         )
 
+    @cached_property
+    def schemas(self) -> TopicSchemas:
+        """The schemas of topics."""
+        from engine.control.schemas import TopicSchemas  # with the first topic that has one
+
+        return TopicSchemas(self._resources)
+
+    @cached_property
+    def topic_lists(self) -> TopicLists:
+        """The topics of namespaces, as clients follow them."""
+        from engine.control.topic.topic_lists import TopicLists
+
+        return TopicLists(self._resources, *self._list_limits)
+
+    @cached_property
+    def segments(self) -> SegmentAdmin:
+        """Operators' access to single segments."""
+        from engine.control.segment_admin import SegmentAdmin
+
+        return SegmentAdmin(self._controllers, self._resources, self._host)
+
     async def start(self) -> None:
         """Begin to follow the metadata store, and resume pending changes."""
         self._watches.start()
@@ -116,7 +135,8 @@ class ScalableTopicService:
     async def close(self) -> None:
         """Resign all leaderships; consumers' channels get AlreadyClosedError, their sessions stay. Idempotent."""
         await self._watches.close()
-        await self.topic_lists.close()
+        if "topic_lists" in self.__dict__:
+            await self.topic_lists.close()
         await self._controllers.close()
         await self._tasks.close()
 
@@ -213,6 +233,8 @@ class ScalableTopicService:
 
     async def list_topics(self, namespace: str, properties: Mapping[str, str] | None = None) -> list[str]:
         """The names "topic://…" of a "tenant/namespace", sorted; only those that have all these properties."""
+        from engine.control.topic.topic_lists import list_topics
+
         return await list_topics(self._resources, namespace, properties)
 
     @property
@@ -234,6 +256,8 @@ class ScalableTopicService:
 
     async def get_stats(self, topic: str | TopicName) -> dict[str, Any]:
         """Counts, rates, backlogs, consumers (`stats.topic_stats`; by name only on the leader). NotFoundError."""
+        from engine.control.topic.stats import groups_of, topic_stats, with_scaling
+
         name = TopicName.parse(topic)
         layout = (await self._load(name)).layout
         subscriptions = await self._resources.list_subscriptions(name)
@@ -251,6 +275,8 @@ class ScalableTopicService:
 
     async def get_segment_stats(self, name: SegmentName) -> dict[str, Any]:
         """One segment's numbers (`stats.segment_stats`). Raises NotFoundError, and what its owner raises."""
+        from engine.control.topic.stats import segment_stats, with_load
+
         layout = (await self._load(name.topic)).layout
         info = layout.segments.get(name.segment_id)
         if info is None or info.hash_range != name.hash_range:
@@ -286,17 +312,23 @@ class ScalableTopicService:
         After another error the topic is as it was before, or the change is completed as soon as possible; calling again
         is safe in both cases.
         """
+        from engine.model.reshape import plan_split
+
         return await self._reshape(topic, lambda layout: plan_split(layout, segment_id))
 
     async def merge_segments(self, topic: str | TopicName, first_id: int, second_id: int) -> TopicView:
         """Merge two neighbours into one, which has the subscriptions of both, and the sum of their buckets: at most
         `max_buckets` of the policy, or as many as one of them has. Raises as split_segment() does.
         """
+        from engine.model.reshape import plan_merge
+
         most = (await self.scaling.effective(TopicName.parse(topic))).max_buckets
         return await self._reshape(topic, lambda layout: plan_merge(layout, first_id, second_id, most))
 
     async def rebucket_segment(self, topic: str | TopicName, segment_id: int, buckets: int) -> TopicView:
         """Replace an active segment by one with other entry buckets. Raises as split_segment() does."""
+        from engine.model.reshape import plan_rebucket
+
         return await self._reshape(topic, lambda layout: plan_rebucket(layout, segment_id, buckets))
 
     async def _reshape(self, topic: str | TopicName, plan: Plan) -> TopicView:
@@ -339,6 +371,8 @@ class ScalableTopicService:
 
         Raises NotFoundError, SubscriptionNotFoundError, NotOwnerError when it must be created and another broker leads.
         """
+        from engine.control.subscription.subscriptions import find_subscription
+
         name = TopicName.parse(topic)
         found = await find_subscription(self._resources, name, check_name(subscription, "subscription"), created_ms)
         return found or await self._create_subscription(name, subscription, initial_position, kind, exist_ok=True)

@@ -44,6 +44,20 @@ class Doors:
             found[name] = None if at is None else (at[0], at[1])
         return cls(**found)
 
+    @property
+    def parts(self) -> list[Doors]:
+        """One for each address."""
+        listen = [] if self.listen is None else [Doors(listen=self.listen)]
+        return listen if self.admin is None else [*listen, Doors(admin=self.admin)]
+
+    def over(self, part: Doors) -> Doors:
+        """These, with the addresses of a part in place of their own."""
+        return Doors(part.listen or self.listen, part.admin or self.admin)
+
+    def __str__(self) -> str:
+        named = [f"{name} {at[0]}:{at[1]}" for name, at in (("listen", self.listen), ("admin", self.admin)) if at]
+        return " and ".join(named)
+
     def pack(self) -> dict[str, Any]:
         return {"listen": self.listen, "admin": self.admin}
 

@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-import warnings
-from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
 from engine.broker.server import Broker
 from engine.client.client import AsyncClient
-from engine.client.net.pool import call_threadsafe
 from engine.errors import UnsupportedError
 from engine.wire.stream import Connector
 
@@ -46,22 +43,6 @@ class Hold(Protocol):
 
     def after_fork(self) -> None:
         """In a forked child: it is the parent's."""
-
-
-class _Closing:
-    """Engines that were collected and are being closed."""
-
-    def __init__(self) -> None:
-        self._tasks: set[asyncio.Task[None]] = set()
-
-    def spawn(self, engine: AsyncEngine) -> None:
-        """On the engine's loop."""
-        task = asyncio.ensure_future(engine.close())
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
-
-
-_closing = _Closing()
 
 
 class AsyncEngine(AsyncClient):
@@ -106,18 +87,10 @@ class AsyncEngine(AsyncClient):
             super().after_fork()
             self._hold.after_fork()
 
-    def __del__(self) -> None:
-        if "_hold" not in self.__dict__ or self.closed or self._hold.ended:
-            return
-        warnings.warn(
-            f"{self!r} was not closed, and is now: use `async with`, or close()", ResourceWarning, stacklevel=2
-        )
-        self._hold.let_go()  # what its client had made would have kept it: nothing is to be sent any more
-        loop = self._pool.loop
-        if loop is None or loop.is_closed():
-            self._pool.sever()
-        else:
-            call_threadsafe(loop, partial(_closing.spawn, self))
+    def _close_collected(self, loop: asyncio.AbstractEventLoop) -> None:
+        if not loop.is_running():  # and it may never run again
+            self._hold.let_go()
+        super()._close_collected(loop)
 
     async def _close(self) -> None:
         """Close the client, then the engine, unless others use it."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator
+from collections.abc import Callable, Coroutine, Generator
 from contextlib import closing
 from functools import partial
 from typing import Any
@@ -41,9 +41,9 @@ class Engine(Client):
         if self._alone:
             raise AlreadyClosedError(FORKED)
         path, doors, terms = self._given
-        if doors != Doors() and is_new(path):
+        if (check := _check_of_new(path, doors, terms)) is not None:
             with closing(Portal("engine addresses")) as checking:
-                checking.run(doors.check(terms.config()))  # before a directory is made
+                checking.run(check())
         held = hold(path, doors, terms)
         portal = held.portal
         try:
@@ -123,8 +123,8 @@ class Opening:
         if path == MEMORY or not self._shared:
             return await open_engine(path, listen, admin, config, threadsafe=False)
         doors, terms = Doors.of(listen, admin), Terms.of(config)
-        if is_new(path):
-            await doors.check(terms.config())  # before a directory is made
+        if (check := _check_of_new(path, doors, terms)) is not None:
+            await check()
         held = hold(path, doors, terms)
         try:
             return await _enter(held, threadsafe=False)
@@ -142,6 +142,11 @@ class Opening:
     async def __aexit__(self, *exc: object) -> None:
         if self._engine is not None:
             await self._engine.close()
+
+
+def _check_of_new(path: Path, doors: Doors, terms: Terms) -> Callable[[], Coroutine[Any, Any, None]] | None:
+    """What checks the addresses before a directory is made for them; None: the engine does, once it is open."""
+    return partial(doors.check, terms.config()) if doors != Doors() and is_new(path) else None
 
 
 async def _enter(held: SharedHold, *, threadsafe: bool) -> AsyncEngine:

@@ -22,6 +22,7 @@ import contextlib
 import logging
 import math
 from collections.abc import AsyncIterator, Mapping
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -33,6 +34,7 @@ from engine.broker.opening import METADATA_FILE
 from engine.broker.server import Broker
 from engine.broker.settings.config import BrokerConfig
 from engine.embedded.doors import Doors, OpenDoors
+from engine.embedded.late import LateDoors
 from engine.embedded.terms import Terms
 from engine.errors import (
     AlreadyClosedError,
@@ -89,6 +91,7 @@ class SharedEngine:
         # What its handles have asked for; of the configuration also what was told where it has joined.
         self._terms = Terms({})
         self._doors: list[Doors] = []
+        self._late = LateDoors(str(path), self._doors)
         # One of the two, unless it is looking.
         self._serving: _Serving | None = None
         self._peer: Peer | None = None
@@ -130,8 +133,7 @@ class SharedEngine:
         async with self._turn:
             self._check_open()
             if self._following is None:
-                await doors.check(terms.config())
-                self._terms, self._doors = terms, [doors]
+                self._terms, self._doors[:] = terms, [doors]
                 try:
                     await self._look(PATIENCE_S)
                 except BaseException as e:
@@ -169,6 +171,7 @@ class SharedEngine:
             self._following.cancel()
             await asyncio.wait([self._following])
         self._wake()
+        self._late.end()
         await self._leave()
 
     async def _leave(self) -> None:
@@ -232,6 +235,7 @@ class SharedEngine:
             elif (peer := self._peer) is not None:
                 await asyncio.wait([peer.ended])
                 self._peer = None
+                self._late.end()
                 log.info("%s: the process that served it has ended: %s", self.path, peer.lost)
             try:
                 await self._look()
@@ -251,6 +255,7 @@ class SharedEngine:
             await asyncio.sleep(TROUBLE_S)
         log.error("%s: this process ends serving it: %s", self.path, trouble)
         self._serving, self._succeeds = None, True
+        self._late.end()
         try:
             await finished(asyncio.ensure_future(broker.close()))
         except Exception:  # what follows goes on in any case
@@ -302,6 +307,7 @@ class SharedEngine:
             await self._open_doors(serving)
             await self._serve_others(serving.broker, lock)
         except BaseException:
+            self._late.end()
             await serving.broker.close()
             lock.release()
             raise
@@ -311,13 +317,16 @@ class SharedEngine:
 
     async def _open_doors(self, serving: _Serving) -> None:
         """Where the handles have asked for it. One that takes over serves also if an address is in use."""
-        for i, doors in enumerate(self._doors):
-            try:
-                self._doors[i] = await serving.doors.open(doors)
-            except ConnectError as e:
-                if self._following is None:
-                    raise
-                log.error("%s: %s", self.path, e)
+        if self._following is None:
+            self._doors[:] = [await serving.doors.open(doors) for doors in self._doors]
+            return
+
+        async def open_here(doors: Doors) -> Doors:
+            opened = await serving.doors.open(doors)
+            self._urls = serving.doors.urls
+            return opened
+
+        await self._late.open(open_here)
 
     async def _serve_others(self, broker: Broker, lock: LockFile) -> None:
         try:
@@ -359,10 +368,16 @@ class SharedEngine:
         except (ConnectError, TimeoutError):
             return False  # it opens the directory, or closes it, or is stopped
         try:
-            for i, doors in enumerate(self._doors):
-                self._doors[i] = await self._joins_with(peer, doors)
+            if self._following is None:
+                self._doors[:] = [await self._joins_with(peer, doors) for doors in self._doors]
+            else:
+                await self._joins_with(peer, Doors())
+                await self._late.open(partial(self._joins_with, peer))
+                if peer.lost is not None:
+                    raise peer.lost
         except EngineError as e:
             peer.stream.abort()
+            self._late.end()
             if peer.lost is not None or isinstance(e, AlreadyClosedError):
                 return False  # it has ended, or is about to
             raise
@@ -373,15 +388,7 @@ class SharedEngine:
         return True
 
     async def _joins_with(self, peer: Peer, doors: Doors) -> Doors:
-        try:
-            answer = await self._ask_to_join(peer, self._terms, doors)
-        except ConnectError as e:
-            if self._following is None or peer.lost is not None:
-                raise
-            log.error("%s: %s", self.path, e)  # an address is in use
-            answer = await self._ask_to_join(peer, self._terms, Doors())
-            self._take(answer)
-            return doors
+        answer = await self._ask_to_join(peer, self._terms, doors)
         self._take(answer)
         return Doors.unpack(answer)
 

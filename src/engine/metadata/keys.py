@@ -119,6 +119,11 @@ def visibility(segment_name: SegmentName) -> str:
     return f"{segment(segment_name)}/visibility"
 
 
+def wal(session: str) -> str:
+    """Holds up to where the log of a broker session is trimmed, and where it was fenced."""
+    return f"/wal/{encode(session)}"
+
+
 def transaction(txn_id: str) -> str:
     """Holds a transaction's header."""
     return f"/txn/{txn_id}"

@@ -83,7 +83,7 @@ class AdminMethods(ABC):
         await self._ask(operations.SET_TOPIC_PROPERTIES, topic, properties)
 
     async def get_topic_policies(self, topic: str, *, own: bool = False) -> dict[str, Any]:
-        """The policies in effect for a topic: retention_time_s, retention_size_bytes; -1 for no limit.
+        """The policies in effect for a topic: retention_time_s, retention_size_bytes, message_ttl_s; -1: no limit.
 
         Each is the topic's own, else the namespace's, else the broker's. `own`: only what the topic says itself, None
         where it says nothing. Raises NotFoundError.
@@ -230,10 +230,10 @@ class AdminMethods(ABC):
         return await self._ask(operations.LIST_NAMESPACES)
 
     async def get_namespace_policies(self, namespace: str, *, own: bool = False) -> dict[str, Any]:
-        """The policies in effect: retention_time_s, retention_size_bytes, durability, auto_create_topics.
+        """The policies in effect for a namespace.
 
-        -1 is without limit. Each is the namespace's, else the broker's. `own`: only what the namespace says itself,
-        None where it says nothing.
+        retention_time_s, retention_size_bytes, message_ttl_s, durability, auto_create_topics. -1 is without limit. Each
+        is the namespace's, else the broker's. `own`: only what the namespace says itself, None where it says nothing.
         """
         return await self._ask(operations.GET_NAMESPACE_POLICIES, namespace, own)
 

@@ -180,7 +180,7 @@ GET_TOPIC_POLICIES = Operation(
     http=f"GET {_TOPIC_PATH}/policies",
     parameters=(_TOPIC, _OWN),
     result=Result[dict[str, Any]]("dict[str, Any]", dict, answers.TopicPolicy),
-    summary="The policies in effect for a topic: retention_time_s, retention_size_bytes; -1 for no limit.",
+    summary="The policies in effect for a topic: retention_time_s, retention_size_bytes, message_ttl_s; -1: no limit.",
     details="""
     Each is the topic's own, else the namespace's, else the broker's. `own`: only what the topic says itself, None
     where it says nothing. Raises NotFoundError.
@@ -469,8 +469,9 @@ GET_NAMESPACE_POLICIES = Operation(
     http=f"GET {_NAMESPACE_PATH}/policies",
     parameters=(_NAMESPACE, _OWN),
     result=_POLICIES,
-    summary="The policies in effect: retention_time_s, retention_size_bytes, durability, auto_create_topics.",
+    summary="The policies in effect for a namespace.",
     details="""
+    retention_time_s, retention_size_bytes, message_ttl_s, durability, auto_create_topics.
     -1 is without limit. Each is the namespace's, else the broker's. `own`: only what the namespace says itself, None
     where it says nothing.
     """,

@@ -18,10 +18,13 @@ DURABILITIES: tuple[Durability, ...] = get_args(Durability)
 FOR_EVER = -1
 AUTO_SCALE = "scalableTopicAutoScalePolicy"  # a field of the namespace record beside those of NamespacePolicies
 TOPIC_FIELD = "policies"  # of the topic record
-_MOST = {"retention_time_s": 10**11, "retention_size_bytes": 2**62}  # far below 2**63, also in milliseconds
+# Far below 2**63, also in milliseconds.
+_MOST = {"retention_time_s": 10**11, "retention_size_bytes": 2**62, "message_ttl_s": 10**11}
+_LEAST = {"retention_time_s": 0, "retention_size_bytes": 0, "message_ttl_s": 1}
 _JSON = {
     "retention_time_s": "retentionTimeSeconds",
     "retention_size_bytes": "retentionSizeBytes",
+    "message_ttl_s": "messageTtlSeconds",
     "durability": "durability",
     "auto_create_topics": "autoCreateTopics",
 }
@@ -36,12 +39,15 @@ class TopicPolicies:
 
     retention_time_s: int | None = None  # how long acknowledged messages are kept; FOR_EVER: no limit
     retention_size_bytes: int | None = None  # of acknowledged messages, per segment; FOR_EVER: no limit
+    message_ttl_s: int | None = None  # older ones count as acknowledged by every subscription; FOR_EVER: no limit
 
     def __post_init__(self) -> None:
         for name in _MOST:
             value = getattr(self, name)
-            if value is not None and (type(value) is not int or value < FOR_EVER):
-                raise InvalidArgumentError(f"{name} must be an integer >= 0, or -1 for no limit, got {value!r}")
+            if value is None or (type(value) is int and (value == FOR_EVER or value >= _LEAST[name])):
+                continue
+            least = f"an integer >= {_LEAST[name]}, or -1 for no limit"
+            raise InvalidArgumentError(f"{name} must be {least}, got {value!r}")
 
     def __bool__(self) -> bool:
         return self != type(self)()

@@ -81,9 +81,14 @@ class Supervision:
         self.processes: list[Supervised] = []
 
     @property
+    def serving(self) -> int:
+        """How many processes serve."""
+        return sum(process.state is State.SERVING for process in self.processes)
+
+    @property
     def complete(self) -> bool:
         """Whether every process serves."""
-        return all(process.state is State.SERVING for process in self.processes)
+        return self.serving == len(self.processes)
 
     @property
     def over(self) -> bool:

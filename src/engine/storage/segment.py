@@ -420,20 +420,23 @@ class Segment:
         *,
         retention_ms: int | None = -1,
         retention_bytes: int | None = -1,
+        ttl_ms: int | None = None,
         round_s: float = 0.0,
         ages: Ages[int] | None = None,
     ) -> int:
         """Delete files that are acknowledged (all below `min_offset`) and past the retention time or size.
 
-        Returns how many. `retention_ms`, `retention_bytes`: None for no limit, -1 for the configured one. `round_s`:
-        the time between two calls. A last file whose messages are old enough is followed by a new one, and can go. See
-        file/retention.py. Raises StorageError, NotOwnerError.
+        Returns how many. `retention_ms`, `retention_bytes`: None for no limit, -1 for the configured one. `ttl_ms`:
+        after which messages count as acknowledged; None: never. `round_s`: the time between two calls. A last file
+        whose messages are old enough is followed by a new one, and can go. See file/retention.py. Raises StorageError,
+        NotOwnerError.
         """
         files, config = self._files, self._context.config
         limits = Limits(
             config.retention_ms if retention_ms == -1 else retention_ms,
             config.retention_bytes if retention_bytes == -1 else retention_bytes,
             round_s,
+            ttl_ms,
         )
         ages_s = ages_of(files, self._context.clock.time_ms() if now_ms is None else now_ms, ages)
         if not self.sealed and ends(files[-1], ages_s, min_offset, limits):

@@ -12,10 +12,9 @@ from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequenc
 from dataclasses import replace
 from functools import partial
 from itertools import islice
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 from urllib.parse import quote, unquote
 
-from engine._native.produce.hashing import xxh64
 from engine.aio.workers import Submits, Workers, as_workers, run
 from engine.clock import Clock
 from engine.errors import (
@@ -39,11 +38,13 @@ from engine.storage.file.extent import Extent, read_extent
 from engine.storage.file.handles import Handles
 from engine.storage.file.logfile import SyncFailed, holds_messages, new_file, parse_file_name, read_header
 from engine.storage.file.owners import Lease
-from engine.storage.file.recovery import Recovered, file_facts, recover
 from engine.storage.file.removal import finish_removal, remaining, remove, term_of
 from engine.storage.file.stored import Stored, stored
 from engine.storage.file.tail import TailCache
-from engine.storage.segment import Segment
+
+if TYPE_CHECKING:
+    from engine.storage.file.recovery import Recovered
+    from engine.storage.segment import Segment
 
 SEGMENTS = "segments"
 DIRECTORY_NAME_MAX = 255
@@ -206,6 +207,8 @@ class SegmentStore:
                 recovered = await self._run(recover, self.directory(name))
                 self._check_open()
                 self._report(name, recovered)
+                from engine.storage.segment import Segment  # with the first one
+
                 segment = Segment(name, self._context, recovered, durability, term, lease)
                 await self._begin(segment, recovered)
                 self._check_open()
@@ -241,6 +244,8 @@ class SegmentStore:
         *,
         create: bool,
     ) -> Recovered:
+        from engine.storage.file.recovery import recover  # with the first segment
+
         disk, directory = self._disk, self.directory(name)
         finish_removal(disk, directory)
         found = recover(disk, directory, name, bucket_ends, durability=durability, known=known, lease=lease)
@@ -258,6 +263,8 @@ class SegmentStore:
             lease.check()  # at the last moment: the job may have waited in the queue
         term = 0 if lease is None else lease.term
         self._disk.make_directories(directory)
+        from engine.storage.file.recovery import file_facts
+
         facts = file_facts(self._context, name, durability)
         new_file(directory, facts, 0, terms=(term, 0)).create(self._disk).close()
 
@@ -430,6 +437,8 @@ def _encode(part: str) -> str:
     text = quote(part, safe=" !#$&'()+,;=@[]{}~^").replace("~", "%7E") if part.isascii() else quote(part, safe="")
     if len(text) <= DIRECTORY_NAME_MAX:
         return text
+    from engine._native.produce.hashing import xxh64
+
     return f"{text[: DIRECTORY_NAME_MAX - 17]}~{xxh64(part.encode()):016x}"
 
 

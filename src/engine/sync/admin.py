@@ -84,7 +84,7 @@ class Admin:
         self._portal.run(self._admin.set_topic_properties(topic, properties))
 
     def get_topic_policies(self, topic: str, *, own: bool = False) -> dict[str, Any]:
-        """The policies in effect for a topic: retention_time_s, retention_size_bytes; -1 for no limit.
+        """The policies in effect for a topic: retention_time_s, retention_size_bytes, message_ttl_s; -1: no limit.
 
         Each is the topic's own, else the namespace's, else the broker's. `own`: only what the topic says itself, None
         where it says nothing. Raises NotFoundError.
@@ -233,10 +233,10 @@ class Admin:
         return self._portal.run(self._admin.list_namespaces())
 
     def get_namespace_policies(self, namespace: str, *, own: bool = False) -> dict[str, Any]:
-        """The policies in effect: retention_time_s, retention_size_bytes, durability, auto_create_topics.
+        """The policies in effect for a namespace.
 
-        -1 is without limit. Each is the namespace's, else the broker's. `own`: only what the namespace says itself,
-        None where it says nothing.
+        retention_time_s, retention_size_bytes, message_ttl_s, durability, auto_create_topics. -1 is without limit. Each
+        is the namespace's, else the broker's. `own`: only what the namespace says itself, None where it says nothing.
         """
         return self._portal.run(self._admin.get_namespace_policies(namespace, own=own))
 

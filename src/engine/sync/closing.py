@@ -37,8 +37,10 @@ def close_collected(
 ) -> None:
     """Close what is being collected: soon, as this may be any thread. `ends`: whether the portal ends with it."""
     if not portal.closed:
-        warnings.warn(f"{what} was not closed, and is now: use `with`, or close()", ResourceWarning, stacklevel=3)
-        portal.finish(close, ends)
+        try:
+            warnings.warn(f"{what} was not closed, and is now: use `with`, or close()", ResourceWarning, stacklevel=3)
+        finally:  # warnings may be errors
+            portal.finish(close, ends)
 
 
 def close_before_exit(client: Closable) -> None:

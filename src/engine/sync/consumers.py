@@ -40,7 +40,7 @@ class _Consumer(Generic[V]):
 
     def __init__(self, portal: Portal, consumer: Any) -> None:
         self._portal = portal
-        self._consumer = consumer
+        self._consumer = consumer.disown()
         portal.fork_listeners.add(self)
 
     @property

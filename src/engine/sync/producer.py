@@ -24,7 +24,7 @@ class Producer(Generic[T_contra]):
 
     def __init__(self, portal: Portal, producer: AsyncProducer[T_contra]) -> None:
         self._portal = portal
-        self._producer = producer
+        self._producer = producer.disown()
         self.send_nowait = producer.send_nowait  # type: ignore[method-assign]  # the native method itself
         portal.fork_listeners.add(self)
 

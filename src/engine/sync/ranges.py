@@ -20,7 +20,7 @@ from engine.client.base.options import check_count
 from engine.client.ranges.caller_reads import CallerReads
 from engine.client.ranges.range_reader import BATCH_MESSAGES
 from engine.errors import AlreadyClosedError
-from engine.sync.closing import run_to_close
+from engine.sync.closing import close_collected, run_to_close
 
 
 class TopicView:
@@ -28,7 +28,7 @@ class TopicView:
 
     def __init__(self, portal: Portal, view: AsyncTopicView) -> None:
         self._portal = portal
-        self._view = view
+        self._view = view.disown()
 
     @property
     def topic(self) -> str:
@@ -74,6 +74,11 @@ class TopicView:
         """Stop following. Idempotent."""
         run_to_close(self._portal, self._view.close)
 
+    def __del__(self) -> None:
+        view = self.__dict__.get("_view")
+        if view is not None and not view.finished:
+            close_collected(self._portal, repr(self), view.close)
+
     def __repr__(self) -> str:
         return repr(self._view).replace("<Async", "<", 1)
 
@@ -99,7 +104,7 @@ class RangeReader:
 
     def __init__(self, portal: Portal, reader: AsyncRangeReader) -> None:
         self._portal = portal
-        self._reader = reader
+        self._reader = reader.disown()
         self._caller_reads: CallerReads | None = None
         portal.fork_listeners.add(self)
 
@@ -161,6 +166,11 @@ class RangeReader:
             raise error
 
         self.next_batch = refuse  # type: ignore[method-assign]
+
+    def __del__(self) -> None:
+        reader = self.__dict__.get("_reader")
+        if reader is not None and not reader.finished:
+            close_collected(self._portal, repr(self), reader.close)
 
     def __repr__(self) -> str:
         return repr(self._reader).replace("<Async", "<", 1)

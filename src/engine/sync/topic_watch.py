@@ -8,7 +8,7 @@ from typing import Self, overload
 from engine.aio.portal import Portal
 from engine.client import AsyncTopicWatch, TopicsChanged
 from engine.errors import AlreadyClosedError
-from engine.sync.closing import run_to_close
+from engine.sync.closing import close_collected, run_to_close
 
 
 class TopicWatch:
@@ -19,7 +19,7 @@ class TopicWatch:
 
     def __init__(self, portal: Portal, watch: AsyncTopicWatch) -> None:
         self._portal = portal
-        self._watch = watch
+        self._watch = watch.disown()
 
     @property
     def namespace(self) -> str:
@@ -54,6 +54,11 @@ class TopicWatch:
     def close(self) -> None:
         """Stop following; a call that waits on another thread raises AlreadyClosedError. Idempotent."""
         run_to_close(self._portal, self._watch.close)
+
+    def __del__(self) -> None:
+        watch = self.__dict__.get("_watch")
+        if watch is not None and not watch.finished:
+            close_collected(self._portal, repr(self), watch.close)
 
     def __repr__(self) -> str:
         return repr(self._watch).replace("<Async", "<", 1)

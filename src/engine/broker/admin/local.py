@@ -164,7 +164,13 @@ def _policies_of(config: BrokerConfig) -> NamespacePolicies:
     time_s = FOR_EVER if config.retention_time is None else int(config.retention_time)
     size = FOR_EVER if config.retention_size is None else config.retention_size
     creates = config.auto_create_topics and config.scalable_topic_enabled
-    return NamespacePolicies(time_s, size, config.durability, creates)
+    return NamespacePolicies(
+        retention_time_s=time_s,
+        retention_size_bytes=size,
+        message_ttl_s=FOR_EVER if config.message_ttl is None else int(config.message_ttl),
+        durability=config.durability,
+        auto_create_topics=creates,
+    )
 
 
 def _available(part: T | None) -> T:

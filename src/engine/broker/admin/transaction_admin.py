@@ -6,17 +6,19 @@ Reads the metadata store only, so any broker answers for all transactions.
 from __future__ import annotations
 
 import heapq
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from engine.broker.settings.checks import SECONDS_MAX
 from engine.broker.transactions.operations import Operations
-from engine.control.transactions.coordinator import TransactionCoordinator
 from engine.control.transactions.headers import TransactionView
 from engine.control.transactions.operations import RecordedOperation
 from engine.errors import InvalidArgumentError
 from engine.model.admin_operations import LIST_DEFAULT, LIST_MAX
 from engine.model.names import SegmentName
 from engine.model.transactions import TransactionState, parse_id, partition_of
+
+if TYPE_CHECKING:
+    from engine.control.transactions.coordinator import TransactionCoordinator
 
 
 class TransactionAdmin:

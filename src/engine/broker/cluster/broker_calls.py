@@ -13,7 +13,7 @@ from typing import Any
 
 from engine.broker.cluster.membership import Membership
 from engine.broker.cluster.ports import ClusterCalls, LeaderCalls
-from engine.broker.cluster.routed_host import CALL_S_MAX
+from engine.broker.cluster.segment_calls import CALL_S_MAX
 from engine.control.base.topic_records import ScalableTopicResources
 from engine.control.service import ScalableTopicService
 from engine.errors import InvalidArgumentError, NotOwnerError, UnsupportedError

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from engine.aio.semaphore import AsyncSemaphore
 from engine.broker.cluster.peers import Peers
 from engine.broker.cluster.ports import Participant
-from engine.broker.cluster.routed_host import RoutedSegmentHost
 from engine.broker.hosting.open_segments import OpenSegments
 from engine.broker.hosting.open_subscriptions import OpenSubscriptions
 from engine.broker.hosting.ownership import Ownership
@@ -18,6 +19,9 @@ from engine.metadata.store import MetadataStore
 from engine.storage.store import SegmentStore
 from engine.wire.connector import SocketConnector
 from engine.wire.stream import Connector
+
+if TYPE_CHECKING:
+    from engine.broker.cluster.routed_host import RoutedSegmentHost
 
 
 class Membership:
@@ -45,8 +49,13 @@ class Membership:
         self.subscriptions = OpenSubscriptions(self.segments, store.cursors, metadata)
         self.hosting = SegmentHosting(self.segments, self.subscriptions, store, metadata)
         self.peers = Peers(connector or SocketConnector(), token, url)
-        self.routed = RoutedSegmentHost(self.hosting, self.ownership, self.peers) if shared else None
+        self.routed = self._routed_host() if shared else None
         self.brokers.lost += [self.ownership.session_lost, self.segments.session_lost]
+
+    def _routed_host(self) -> RoutedSegmentHost:
+        from engine.broker.cluster.routed_host import RoutedSegmentHost
+
+        return RoutedSegmentHost(self.hosting, self.ownership, self.peers)
 
     @property
     def host(self) -> SegmentHost:

@@ -10,6 +10,7 @@ from typing import Any
 from engine.aio.tasks import Supervisor
 from engine.broker.cluster.peers import Peers
 from engine.broker.cluster.segment_calls import (
+    CALL_S_MAX,
     SEGMENT_CALLS,
     pack_position,
     pack_spec,
@@ -26,7 +27,6 @@ from engine.model.subscriptions import InitialPosition
 
 log = logging.getLogger(__name__)
 
-CALL_S_MAX = 10.0  # one call, and all attempts of one together
 _AGAIN_S_FIRST, _AGAIN_S_MAX = 0.05, 1.0
 _DRAIN_S = 5.0  # an owner waits this long for a segment to drain before it answers, and is looked up again
 _DRAINED = "await_drained"

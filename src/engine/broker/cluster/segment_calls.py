@@ -23,6 +23,8 @@ from engine.model.subscriptions import InitialPosition
 if TYPE_CHECKING:
     from typing_extensions import Buffer
 
+CALL_S_MAX = 10.0  # one call, and all attempts of one together
+
 Args = Mapping[str, Any]
 
 

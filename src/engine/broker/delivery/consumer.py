@@ -25,7 +25,6 @@ from engine.broker.segment.reader import SegmentReader
 from engine.errors import EngineError, InvalidArgumentError, UnsupportedError
 from engine.limits import ENTRY_MESSAGES_MAX, READ_BLOCK_SIZE
 from engine.model.subscriptions import DeliveryMode
-from engine.storage.file.logfile import Block
 from engine.wire import commands
 from engine.wire.framing import payload_size
 from engine.wire.stream import Payload
@@ -34,6 +33,7 @@ if TYPE_CHECKING:
     from engine.broker.delivery.subscription import HostedSubscription
     from engine.broker.segment.hosted import HostedSegment
     from engine.broker.segment.ports import Peer
+    from engine.storage.file.logfile import Block
 
 CREDIT_MAX = 2**48  # more than any client has room for, and still an int64
 

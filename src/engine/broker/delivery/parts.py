@@ -18,6 +18,8 @@ never given more: its messages take it long, and what it holds, no other consume
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from pyroaring import BitMap64
 
 from engine._native.format.heads import Head, entry_heads
@@ -25,8 +27,10 @@ from engine._native.format.offsets import range_set, runs
 from engine._native.serve.parts import OpenEntry
 from engine.broker.pools.open_entries import Closed, OpenEntries
 from engine.limits import ENTRY_MESSAGES_MAX, KIB
-from engine.storage.file.logfile import Block
 from engine.wire.stream import Payload
+
+if TYPE_CHECKING:
+    from engine.storage.file.logfile import Block
 
 SMALL_CREDIT = 256  # messages: a consumer with so few reads blocks of SMALL_READ_SIZE
 SMALL_READ_SIZE = 64 * KIB

@@ -22,7 +22,7 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import AsyncIterator, Collection, Iterable
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from pyroaring import BitMap64
 
@@ -42,10 +42,8 @@ from engine.metadata.store import ConflictError, OutcomeUnknownError
 from engine.model.transactions import OperationKind, TransactionOperation, id_text, operation_counts
 
 if TYPE_CHECKING:
-    from engine.aio.tasks import Supervisor
+    from engine.broker.delivery.opened import Participation
     from engine.broker.delivery.subscription import HostedSubscription
-    from engine.broker.transactions.headers import TransactionHeaders
-    from engine.broker.transactions.operations import Operations
     from engine.control.transactions.headers import TransactionView
     from engine.control.transactions.operations import RecordedOperation
 
@@ -55,14 +53,6 @@ SETTLE_S_MAX = 5.0  # that settle() waits for one subscription
 AGAIN_S = 1.0  # until a write that the metadata store has refused is tried again
 _TROUBLE = (EngineError, ConflictError, OutcomeUnknownError)
 _LOST = (AlreadyClosedError, FencedError, NotOwnerError)  # the next owner finds the records
-
-
-class Participation(NamedTuple):
-    """What all subscriptions of a broker share, for transactions."""
-
-    headers: TransactionHeaders
-    operations: Operations
-    tasks: Supervisor
 
 
 class PendingAcks:

@@ -49,12 +49,12 @@ from engine.broker.segment.reader import SegmentReader
 from engine.errors import EngineError, InvalidArgumentError
 from engine.model.redelivery import Backoff
 from engine.model.subscriptions import DeliveryMode
-from engine.storage.file.logfile import Block
 from engine.wire import commands
 
 if TYPE_CHECKING:
     from engine.broker.delivery.subscription import HostedSubscription
     from engine.broker.segment.ports import Peer
+    from engine.storage.file.logfile import Block
 
 log = logging.getLogger(__name__)
 
@@ -292,7 +292,7 @@ class QueueDispatcher:
 
     def _deal(self, block: Block, start: int) -> None:
         """Deal the block's entries, beginning with the one that contains `start`."""
-        if start < block.first_offset:  # retention has deleted what was before
+        if start < block.first_offset:  # retention has deleted what was before, or it is a gap: the reader checks
             self._replay.remove_range(start, block.first_offset)
             start = block.first_offset
             self._next = max(self._next, start)

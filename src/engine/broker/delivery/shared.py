@@ -40,13 +40,13 @@ from engine.broker.segment.reader import SegmentReader
 from engine.errors import EngineError, FencedError
 from engine.limits import CONNECTION_WRITE_HIGH, READ_BLOCK_SIZE
 from engine.model.subscriptions import DeliveryMode
-from engine.storage.file.logfile import Block
 from engine.wire import commands
 from engine.wire.stream import Payload
 
 if TYPE_CHECKING:
     from engine.broker.delivery.subscription import HostedSubscription
     from engine.broker.segment.ports import Peer
+    from engine.storage.file.logfile import Block
 
 log = logging.getLogger(__name__)
 
@@ -404,7 +404,7 @@ class SharedDispatcher:
     def _route(self, block: Block) -> list[Parcel]:
         """The parcels of a block that was read at `_asked`."""
         ledger, free = self._ledger, self.subscription.free
-        if block.first_offset > self._asked:  # retention has deleted what was before
+        if block.first_offset > self._asked:  # retention has deleted what was before, or it is a gap: the reader checks
             ledger.forget(block.first_offset)
         new = max(block.first_offset, ledger.next_offset)
         runs = free(new, block.next_offset) if self.subscription.free_from > new else None

@@ -11,14 +11,15 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Collection
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING
 
 from pyroaring import BitMap64
 
 from engine._native.format.offsets import range_set, runs
 from engine.aio.bag import Bag
 from engine.broker.delivery.consumer import Consumer, LoneReader, Range
-from engine.broker.delivery.pending_acks import Participation, PendingAcks
+from engine.broker.delivery.opened import Participation
+from engine.broker.delivery.pending_acks import PendingAcks
 from engine.broker.delivery.queue import QueueConsumer, QueueDispatcher
 from engine.broker.delivery.redelivery import RedeliveryCounts
 from engine.broker.delivery.shared import SharedConsumer, SharedDispatcher, Sharing
@@ -39,11 +40,6 @@ if TYPE_CHECKING:
     from engine.storage.cursor.cursor import Cursor
 
 SAVE_AGAIN_S = 1.0  # until a save of a cursor is tried again that has failed, and that drain callbacks wait for
-
-
-def subscriptions_of(hosted: HostedSegment) -> dict[str, HostedSubscription]:
-    """The subscriptions that are open in a segment, by name. All of them are made by `hosting`, of this class."""
-    return cast("dict[str, HostedSubscription]", hosted.subscriptions)
 
 
 class HostedSubscription:

@@ -11,12 +11,15 @@ from __future__ import annotations
 from bisect import bisect_left, insort
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import msgspec
 
-from engine.broker.delivery.subscription import subscriptions_of
-from engine.broker.segment.hosted import HostedSegment
+from engine.broker.delivery.opened import subscriptions_of
 from engine.model.names import SegmentName, TopicName
+
+if TYPE_CHECKING:
+    from engine.broker.segment.hosted import HostedSegment
 
 Backlogs = tuple[tuple[str, int], ...]  # (subscription, messages not acknowledged)
 

@@ -12,13 +12,11 @@ from typing import TYPE_CHECKING, Any
 from engine.aio.semaphore import AsyncSemaphore
 from engine.aio.shielded import shielded
 from engine.aio.tasks import Supervisor
-from engine.broker.delivery.pending_acks import Participation
-from engine.broker.delivery.subscription import subscriptions_of
+from engine.broker.delivery.opened import Participation, subscriptions_of
 from engine.broker.hosting.inventory import Inventory
 from engine.broker.hosting.ownership import Owned, Ownership
 from engine.broker.hosting.remembered import Remembered, check_identity
 from engine.broker.hosting.transactions import SegmentTransactions
-from engine.broker.segment.hosted import HostedSegment
 from engine.control.base.ports import SegmentSpec
 from engine.errors import AlreadyClosedError, CorruptionError, EngineError, NotFoundError, NotOwnerError, StorageError
 from engine.metadata import keys, unsure
@@ -29,6 +27,7 @@ from engine.model.names import SegmentName, TopicName
 
 if TYPE_CHECKING:
     from engine.broker.segment.environment import Environment
+    from engine.broker.segment.hosted import HostedSegment
     from engine.storage.file.stored import Stored
     from engine.storage.segment import Segment
     from engine.storage.store import SegmentStore
@@ -177,6 +176,8 @@ class OpenSegments:
         if owned.lease is not None and not owned.lease.held:
             await self._store.abandon(spec.name)
             owned.lease.check()
+        from engine.broker.segment.hosted import HostedSegment  # with the first segment
+
         make_buffer = self.transactions.make_buffer
         hosted = HostedSegment(spec, segment, term, self._environment, make_buffer, self._served_since(owned))
         await self.transactions.recover(hosted)

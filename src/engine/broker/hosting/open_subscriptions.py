@@ -8,27 +8,25 @@ subscription would retain messages that no consumer can acknowledge.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from typing import TYPE_CHECKING
 from weakref import WeakValueDictionary
 
 from engine._native.format.offsets import range_set
-from engine.broker.delivery.redelivery import RedeliveryCounts
-from engine.broker.delivery.subscription import HostedSubscription, subscriptions_of
+from engine.broker.delivery.opened import subscriptions_of
+from engine.broker.hosting.inherited import InheritedCounts
 from engine.broker.hosting.open_segments import OpenSegments
-from engine.broker.segment.hosted import HostedSegment
-from engine.control.subscription.subscriptions import deleted_subscription
 from engine.errors import InvalidArgumentError, NotFoundError, NotOwnerError, TransactionConflictError
 from engine.metadata import keys
 from engine.model.names import SegmentName, TopicName
 from engine.model.subscriptions import InitialPosition, SubscriptionMetadata, SubscriptionState
 
 if TYPE_CHECKING:
+    from engine.broker.delivery.subscription import HostedSubscription
+    from engine.broker.segment.hosted import HostedSegment
     from engine.metadata.store import MetadataStore
     from engine.storage.cursor.cursor import Cursor
     from engine.storage.cursor.store import CursorStore
-
-_INHERITED_MAX = 1_000  # segments
 
 
 class OpenSubscriptions:
@@ -39,15 +37,9 @@ class OpenSubscriptions:
         self._operations = segments.operations
         self._cursors = cursors
         self._metadata = metadata
-        self._inherited: dict[SegmentName, dict[str, RedeliveryCounts]] = {}
+        self.inherited = InheritedCounts()
         # One lock per subscription in a segment, held while it is opened or deleted; kept while held or awaited.
         self._turns: WeakValueDictionary[tuple[SegmentName, str], asyncio.Lock] = WeakValueDictionary()
-
-    def inherit(self, segment: SegmentName, counts: Mapping[str, RedeliveryCounts]) -> None:
-        """Counts of redeliveries at the owner that is about to hand a segment over, by subscription."""
-        self._inherited[segment] = dict(counts)
-        while len(self._inherited) > _INHERITED_MAX:  # it was never opened here
-            del self._inherited[next(iter(self._inherited))]
 
     async def open(
         self, hosted: HostedSegment, name: str, facts: SubscriptionMetadata | None = None
@@ -77,6 +69,8 @@ class OpenSubscriptions:
         record = await self._metadata.newest.get(keys.subscription(topic, facts.name))
         now = None if record is None else SubscriptionMetadata.from_json(record.value)
         if now is None or now.state is SubscriptionState.DELETING or now.created_at_ms != facts.created_at_ms:
+            from engine.control.subscription.subscriptions import deleted_subscription
+
             raise deleted_subscription(topic, facts.name)
 
     def _turn(self, segment: SegmentName, subscription: str) -> asyncio.Lock:
@@ -96,6 +90,8 @@ class OpenSubscriptions:
 
     async def _restore(self, hosted: HostedSegment, name: str, cursor: Cursor) -> HostedSubscription:
         """Open it with transactions' pending acknowledgements, before any message is delivered."""
+        from engine.broker.delivery.subscription import HostedSubscription  # with the first consumer
+
         pending = await self._operations.acks(hosted.name, name)
         hosted.check_open()
         cursor.pass_gaps(hosted.segment.gaps)
@@ -105,7 +101,7 @@ class OpenSubscriptions:
                 hosted, name, cursor, self._segments.participation
             )
             found.pending.restore(pending)
-            counts = self._inherited.get(hosted.name, {}).pop(name, None)
+            counts = self.inherited.take(hosted, name)
             if counts is not None:
                 found.redeliveries = counts
         return found
@@ -149,14 +145,19 @@ class OpenSubscriptions:
         async with self._turn(segment, subscription):
             hosted = self._segments.peek(segment)
             if hosted is not None and (found := subscriptions_of(hosted).pop(subscription, None)) is not None:
+                from engine.control.subscription.subscriptions import deleted_subscription
+
                 found.delete(deleted_subscription(segment.topic, subscription))
                 await found.end()
+            self.inherited.drop(segment, subscription)
             self._segments.inventory.forget_subscription(segment, subscription)
             await self._operations.forget_subscription(segment, subscription)
             await self._cursors.delete(segment, subscription)
 
     async def seek(self, hosted: HostedSegment, subscription: str, offset: int | InitialPosition) -> None:
         """Move its cursor, durably; detaches consumers, drops pending acknowledgements of open transactions."""
+        from engine.broker.delivery.redelivery import RedeliveryCounts
+
         found = await self.open(hosted, subscription)
         segment = hosted.segment
         if isinstance(offset, InitialPosition):
@@ -182,3 +183,24 @@ class OpenSubscriptions:
             raise TransactionConflictError(text)
         hosted.skipped_messages += found.unacked_count(first, last + 1)
         await found.skip(first, last)
+
+    async def has_backlog(self, hosted: HostedSegment, facts: SubscriptionMetadata) -> bool:
+        """Whether it has messages to acknowledge here; creates no cursor. Raises as find()."""
+        found = await self.find(hosted, facts.name)
+        return hosted.messages > 0 if found is None else found.backlog > 0
+
+    async def expire(self, hosted: HostedSegment, facts: SubscriptionMetadata, end: int) -> int:
+        """Acknowledge everything below `end` for it; how many messages. Raises as open().
+
+        What an open transaction acknowledges, and all behind it, waits for the end of the transaction.
+        """
+        if end <= hosted.segment.first_offset:
+            return 0
+        found = await self.open(hosted, facts.name, facts)
+        if found.pending and (held := found.pending.offsets & range_set(0, end - 1)):
+            end = held.min()
+        expired = found.backlog_below(end)
+        if expired:
+            hosted.expired_messages += expired
+            await found.skip(0, end - 1)
+        return expired

@@ -11,7 +11,6 @@ from engine.aio.tasks import Supervisor
 from engine.broker.hosting.leader_terms import LeaderTerms
 from engine.broker.hosting.open_segments import OpenSegments
 from engine.broker.hosting.open_subscriptions import OpenSubscriptions
-from engine.broker.hosting.statistics import segment_statistics
 from engine.control.base.ports import HostedSegmentStatistics, SegmentEnd, SegmentSpec
 from engine.errors import (
     EngineError,
@@ -20,7 +19,6 @@ from engine.errors import (
 )
 from engine.model.names import SegmentName, TopicName
 from engine.model.subscriptions import InitialPosition
-from engine.storage.dedup.dedup import held_in, pack_held
 
 if TYPE_CHECKING:
     from engine.metadata.store import MetadataStore
@@ -79,6 +77,8 @@ class SegmentHosting:
         hosted = await self._segments.open(spec, create=not spec.sealed)
         self._leaders.check(spec.name.topic, term)
         end = await hosted.seal()
+        from engine.storage.dedup.dedup import pack_held
+
         return SegmentEnd(end, hosted.segment.dedup_snapshot() + pack_held(hosted.held))
 
     async def inherit(self, spec: SegmentSpec, producers: Sequence[bytes], *, term: int) -> None:
@@ -86,6 +86,8 @@ class SegmentHosting:
         hosted = await self._segments.open(spec, create=True)
         self._leaders.check(spec.name.topic, term)
         await hosted.segment.inherit(producers)
+        from engine.storage.dedup.dedup import held_in
+
         hosted.access.reserve(held for bequest in producers for held in held_in(bequest))
 
     async def delete_segment(self, spec: SegmentSpec, *, term: int) -> None:
@@ -170,6 +172,8 @@ class SegmentHosting:
             return HostedSegmentStatistics(sealed=spec.sealed)
         for name, _ in await self._cursors.list(spec.name):
             await self._subscriptions.find(hosted, name)
+        from engine.broker.hosting.statistics import segment_statistics
+
         return segment_statistics(hosted)
 
     def segment_url(self, name: SegmentName) -> str:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from engine.broker.delivery.consumer import Consumer
+from engine.broker.delivery.opened import subscriptions_of
 from engine.broker.delivery.shared import SharedConsumer, Sharing
-from engine.broker.delivery.subscription import HostedSubscription, subscriptions_of
+from engine.broker.delivery.subscription import HostedSubscription
 from engine.broker.segment.hosted import HostedSegment
 from engine.control.base.ports import LEFT, HostedConsumerStatistics, HostedSegmentStatistics, SubscriptionStatistics
 from engine.model.transactions import id_text

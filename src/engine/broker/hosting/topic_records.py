@@ -5,14 +5,14 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from pyroaring import BitMap64
 
 from engine._native.format.offsets import range_set
-from engine.broker.delivery.subscription import subscriptions_of
+from engine.broker.delivery.opened import subscriptions_of
 from engine.broker.hosting.inventory import Backlogs, StoredSegment
 from engine.broker.hosting.ownership import Owner
-from engine.broker.segment.hosted import HostedSegment
 from engine.control.base.ports import SegmentSpec
 from engine.metadata import keys
 from engine.metadata.store import MetadataStore, Record
@@ -22,6 +22,9 @@ from engine.storage.cursor.cursor import stored_cursor
 from engine.storage.cursor.pieces import whole
 from engine.storage.cursor.visibility import unpack as unpack_visibility
 from engine.storage.file.extent import Extent
+
+if TYPE_CHECKING:
+    from engine.broker.segment.hosted import HostedSegment
 
 _RECORDS_AT_ONCE = 1_000
 

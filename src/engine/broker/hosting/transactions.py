@@ -7,7 +7,6 @@ import contextlib
 from collections.abc import Coroutine, Iterable
 from typing import TYPE_CHECKING, Any
 
-from engine.broker.transactions.buffer import TransactionBuffer
 from engine.broker.transactions.headers import TransactionHeaders
 from engine.broker.transactions.operations import Operations
 from engine.broker.transactions.settling import SettlingRounds
@@ -19,6 +18,7 @@ from engine.storage.cursor.visibility import Visibility
 if TYPE_CHECKING:
     from engine.broker.hosting.ownership import OwnerLease
     from engine.broker.segment.hosted import HostedSegment
+    from engine.broker.transactions.buffer import TransactionBuffer
     from engine.model.names import SegmentName
 
 
@@ -57,6 +57,8 @@ class SegmentTransactions:
         return Visibility.open(self._metadata, hosted.name, lambda: segment.durable_offset, segment.lease)
 
     def _buffer(self, hosted: HostedSegment, visibility: Visibility) -> TransactionBuffer:
+        from engine.broker.transactions.buffer import TransactionBuffer  # with the first transaction
+
         return TransactionBuffer(
             hosted.segment, hosted.term, visibility, self.headers, self.operations, self._rounds, hosted.notify_readers
         )

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from engine.broker.delivery.subscription import HostedSubscription, subscriptions_of
+from engine.broker.delivery.opened import subscriptions_of
+from engine.broker.delivery.subscription import HostedSubscription
 from engine.broker.metrics.exposition import Family, Sample, counter, gauge
 from engine.broker.metrics.labels import segment_labels, subscription_labels
 from engine.broker.metrics.stored import Stored
@@ -53,6 +54,8 @@ def segment_families(hosted: Sequence[HostedSegment], stored: Stored) -> Iterato
     yield counter("refused_entries_total", "Entries refused for their content", each(lambda h: h.refused_entries))
     text = "Messages skipped by operators: acknowledged unread"
     yield counter("skipped_messages_total", text, each(lambda h: h.skipped_messages))
+    text = "Messages that a subscription did not acknowledge within their time to live"
+    yield counter("expired_messages_total", text, each(lambda h: h.expired_messages))
     text = "Messages that clients on this machine read from the log files (short-circuit reads)"
     yield counter("short_circuit_messages_total", text, each(lambda h: h.near_messages))
     yield gauge("rate_in", "Messages per second published", each(lambda h: h.incoming.messages_per_s))

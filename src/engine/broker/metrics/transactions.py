@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from engine.aio.histogram import HistogramStatistics
-from engine.broker.delivery.subscription import subscriptions_of
+from engine.broker.delivery.opened import subscriptions_of
 from engine.broker.metrics.exposition import AnyFamily, counter, gauge, histogram
 
 if TYPE_CHECKING:

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from enum import Enum
+from typing import TYPE_CHECKING
 
 from engine._native.format.entry import Entry
-from engine._native.serve.parts import OpenEntry
 from engine.aio.semaphore import PoolStatistics
 from engine.errors import CorruptionError
 from engine.limits import MIB
 from engine.model.compression import decompressor
-from engine.storage.file.logfile import Block
+
+if TYPE_CHECKING:
+    from engine._native.serve.parts import OpenEntry
+    from engine.storage.file.logfile import Block
 
 DECOMPRESSED_MAX = MIB  # of one entry: decompressing it takes the loop a millisecond or two
 LIMIT = 16 * MIB
@@ -51,6 +54,8 @@ class OpenEntries:
                 return found
             if entry.compression and entry.raw_size > DECOMPRESSED_MAX:
                 return Closed.LARGE
+            from engine._native.serve.parts import OpenEntry  # with the first entry that is too large for a consumer
+
             found = OpenEntry(data, block.salt, self._decompress)
         except CorruptionError:
             return Closed.DAMAGED

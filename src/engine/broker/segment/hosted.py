@@ -34,9 +34,9 @@ MakeBuffer = Callable[["HostedSegment"], Coroutine[Any, Any, "TransactionBuffer"
 class HostedSegment:
     """One open segment. Loop thread only."""
 
-    __slots__ = ("_make_buffer", "_turns", "access", "closed", "environment", "held", "idle_since", "incoming", "name",
-                 "near_messages", "opened_s", "readers", "refused_entries", "segment", "sent_bytes", "sent_messages",
-                 "skipped_messages", "spec", "subscriptions", "term", "transactions")  # fmt: skip
+    __slots__ = ("_make_buffer", "_turns", "access", "closed", "environment", "expired_messages", "held", "idle_since",
+                 "incoming", "name", "near_messages", "opened_s", "readers", "refused_entries", "segment", "sent_bytes",
+                 "sent_messages", "skipped_messages", "spec", "subscriptions", "term", "transactions")  # fmt: skip
 
     def __init__(
         self,
@@ -62,6 +62,7 @@ class HostedSegment:
         self.sent_bytes = 0
         self.refused_entries = 0  # malformed or too large
         self.skipped_messages = 0  # acknowledged unread, by operators
+        self.expired_messages = 0  # not acknowledged within their time to live
         self.near_messages = 0  # read by clients from the files
         self.subscriptions: dict[str, Subscriber] = {}
         self.readers: Bag[SegmentReader] = Bag()

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from engine import checks
-from engine.errors import EngineError
+from engine.errors import CorruptionError, EngineError
 from engine.storage.file.logfile import Block
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ class SegmentReader:
     once; _done() may still be called for the stopped one, if that had ended just before, and ignores it.
     """
 
-    __slots__ = ("_cold", "_has_turn", "_pending", "_waits_turn", "hosted", "owner_close", "step", "waiting")
+    __slots__ = ("_cold", "_has_turn", "_offset", "_pending", "_waits_turn", "hosted", "owner_close", "step", "waiting")
 
     def __init__(
         self,
@@ -48,6 +48,7 @@ class SegmentReader:
         self.waiting = False  # for messages to become durable
         self._waits_turn = False  # to read from a file
         self._has_turn = False
+        self._offset = 0  # at which the read under way began
         self._cold = 0  # blocks that workers read before the page cache is tried again
 
     @property
@@ -65,8 +66,13 @@ class SegmentReader:
             return None
         at_once, reads = self._at_once, self.hosted.environment.reads
         found = self.hosted.segment.read(offset, bytes_max, at_once=at_once)
-        if found is None or isinstance(found, Block):
-            return found if gate is None or found is None else gate.cut(found)
+        if found is None:
+            return None
+        if isinstance(found, Block):
+            if not found.first_offset <= offset < found.next_offset and (error := self._misplaced(found, offset)):
+                raise error
+            return found if gate is None else gate.cut(found)
+        self._offset = offset
         self._cold = COLD_BLOCKS if at_once else max(self._cold - 1, 0)
         turn = None if self._has_turn else reads.turn()
         if turn is not None:
@@ -78,6 +84,19 @@ class SegmentReader:
         reads.began(bytes_max, reading)
         self._watch(reading)
         return None
+
+    def _misplaced(self, block: Block, offset: int) -> CorruptionError | None:
+        """An error unless the block's first entry holds the offset that was read at, or the first one behind it that
+        retention has left and that lies in no gap. Messages would be passed over otherwise, and nothing would tell.
+        """
+        segment = self.hosted.segment
+        if block.first_offset <= segment.gaps.skip(max(offset, segment.first_offset)) and offset < block.next_offset:
+            return None
+        return CorruptionError(
+            f"{segment.name}: a read at offset {offset} gave the messages {block.first_offset} to "
+            f"{block.next_offset - 1}; the first offset that is stored is {segment.first_offset}, and the gaps are "
+            f"{[list(gap) for gap in segment.gaps] or 'none'}"
+        )
 
     @property
     def _at_once(self) -> bool:
@@ -122,6 +141,10 @@ class SegmentReader:
         if not isinstance(result, Block):
             self.step(None)
             self._has_turn = False
+        elif not result.first_offset <= self._offset < result.next_offset and (
+            error := self._misplaced(result, self._offset)
+        ):
+            self.hosted.reading_failed(self, error)
         else:
             gate: Gate | None = self.hosted.transactions
             self.step(result if gate is None else gate.cut(result))

@@ -19,10 +19,8 @@ from engine.broker.session.answers import Answers
 from engine.broker.session.backpressure import Backpressure
 from engine.broker.session.handshake import shake_hands
 from engine.broker.session.keepalive import Pulse
-from engine.broker.session.list_requests import ListRequests
 from engine.broker.session.openings import Openings, in_use
 from engine.broker.session.receipts import Receipts
-from engine.broker.transactions.sends import ConnectionSends
 from engine.errors import EngineError, ProtocolError
 from engine.wire import commands
 from engine.wire.commands import Header, Part
@@ -34,8 +32,10 @@ if TYPE_CHECKING:
     from engine.broker.segment.producer import Producer
     from engine.broker.session.assignments import Registration
     from engine.broker.session.layout_watch import DagWatchSession
+    from engine.broker.session.list_requests import ListRequests
     from engine.broker.session.ports import Handlers, Host
     from engine.broker.session.topic_lists import TopicListSession
+    from engine.broker.transactions.sends import ConnectionSends
 
 log = logging.getLogger(__name__)
 
@@ -222,6 +222,8 @@ class Connection:
     def sends(self) -> ConnectionSends:
         """The frames that it has sent in open transactions."""
         if self._sends is None:
+            from engine.broker.transactions.sends import ConnectionSends
+
             self._sends = ConnectionSends()
         return self._sends
 
@@ -272,6 +274,8 @@ class Connection:
     def lists(self) -> ListRequests:
         """Its requests for topic lists."""
         if self._lists is None:
+            from engine.broker.session.list_requests import ListRequests
+
             self._lists = ListRequests(self)
         return self._lists
 

@@ -61,6 +61,7 @@ _SPECIFICATION_NAMES = {
     "allowAutoTopicCreation": "auto_create_topics",
     "advertisedServiceUrl": "service_url",
     "defaultRetentionTimeInMinutes": "retention_time",
+    "ttlDurationDefaultInSeconds": "message_ttl",
     "maxConnections": "connections_max",
     "maxConnectionsPerIp": "connections_per_address_max",
     "keepAliveIntervalSeconds": "keep_alive",
@@ -132,6 +133,7 @@ class BrokerConfig:
 
     retention_time: float | None = RETENTION_S_DEFAULT
     retention_size: int | None = None
+    message_ttl: float | None = None  # messages that are older count as acknowledged; None: for ever due
     retention_interval: float = RETENTION_ROUND_S  # between two rounds of retention
 
     transaction_sweep_interval: float = 0.5  # between two sweeps for timed-out transactions
@@ -260,6 +262,7 @@ class BrokerConfig:
             "log_file_size": checks.integer(self.log_file_size, 64 * MIB, 16 * LOG_FILE_SIZE_MAX),
             "retention_time": checks.number(self.retention_time, 0, optional=True),
             "retention_size": "" if self.retention_size is None else checks.integer(self.retention_size, 0, 2**62),
+            "message_ttl": checks.number(self.message_ttl, 1, optional=True),
             "retention_interval": checks.number(self.retention_interval, 0.01),
             "transaction_sweep_interval": checks.number(self.transaction_sweep_interval, 0.01),
             "transaction_retention_time": checks.number(self.transaction_retention_time, 0),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from bisect import bisect_left
 from collections.abc import Iterable
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from engine._native.format.heads import entry_heads
 from engine._native.serve.transacted import Transacted, transacted
@@ -13,10 +13,12 @@ from engine.control.transactions.headers import TransactionView
 from engine.control.transactions.operations import Part, RecordedOperation
 from engine.model.names import SegmentName
 from engine.model.transactions import OperationKind, TransactionOperation, operation_counts
-from engine.storage.commit.groups import Appended
 from engine.storage.cursor.visibility import Write
 from engine.storage.file.logfile import Block
-from engine.storage.segment import Segment
+
+if TYPE_CHECKING:
+    from engine.storage.commit.groups import Appended
+    from engine.storage.segment import Segment
 
 
 class Span(NamedTuple):

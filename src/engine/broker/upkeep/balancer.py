@@ -11,17 +11,19 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from engine.broker.cluster.handover import ASK_S_MAX, OPEN_S_MAX, TARGET, Handovers
 from engine.broker.cluster.membership import Membership
-from engine.broker.segment.hosted import HostedSegment
 from engine.broker.settings.config import BrokerConfig
 from engine.control.policy.balance import BalanceRules, Holding, Move, givers, imbalance, plan
 from engine.errors import EngineError, NotOwnerError
 from engine.metadata import keys, unsure
 from engine.metadata.store import ABSENT, ConflictError, MetadataStore, OutcomeUnknownError
 from engine.model.names import SegmentName
+
+if TYPE_CHECKING:
+    from engine.broker.segment.hosted import HostedSegment
 
 log = logging.getLogger(__name__)
 

@@ -9,17 +9,20 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING
 
 from engine.aio.tasks import Supervisor
 from engine.broker.cluster.handover import ASK_S_MAX, TARGET, Handovers
 from engine.broker.cluster.membership import Membership
-from engine.broker.segment.hosted import HostedSegment
 from engine.control.policy.placement import OPEN, place, spread, traffic
 from engine.control.service import ScalableTopicService
 from engine.errors import ConnectError, EngineError, InvalidArgumentError
 from engine.metadata.store import OutcomeUnknownError
 from engine.model.load import SegmentLoadStats
 from engine.model.names import SegmentName, TopicName
+
+if TYPE_CHECKING:
+    from engine.broker.segment.hosted import HostedSegment
 
 log = logging.getLogger(__name__)
 

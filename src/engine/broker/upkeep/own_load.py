@@ -6,12 +6,15 @@ import asyncio
 import logging
 from collections.abc import Callable, Iterable
 from dataclasses import fields
+from typing import TYPE_CHECKING
 
-from engine.broker.segment.hosted import HostedSegment
 from engine.control.base.brokers import Brokers
 from engine.errors import EngineError
 from engine.metadata.store import OutcomeUnknownError
 from engine.model.load import SegmentLoadStats
+
+if TYPE_CHECKING:
+    from engine.broker.segment.hosted import HostedSegment
 
 log = logging.getLogger(__name__)
 

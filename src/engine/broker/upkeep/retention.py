@@ -1,16 +1,17 @@
-"""The loop that deletes acknowledged messages beyond the retention's time or size."""
+"""The loop that deletes acknowledged messages beyond the retention's time or size, and expires others."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING
 
 from engine.broker.hosting.open_segments import OpenSegments
 from engine.broker.hosting.open_subscriptions import OpenSubscriptions
-from engine.broker.segment.hosted import HostedSegment
 from engine.broker.settings.config import BrokerConfig
 from engine.broker.upkeep.closed_segments import ClosedSegments
+from engine.broker.upkeep.expiry import Expiry
 from engine.broker.upkeep.orphans import Orphans
 from engine.broker.upkeep.sealed_segments import Prune, Rule, SealedSegments
 from engine.clock import Ages, Clock, ForwardSteps
@@ -19,6 +20,9 @@ from engine.errors import AlreadyClosedError, EngineError, NotFoundError, NotOwn
 from engine.model.names import SegmentName, TopicName
 from engine.model.policies import NamespacePolicies, resolved
 from engine.storage.file.retention import Limits
+
+if TYPE_CHECKING:
+    from engine.broker.segment.hosted import HostedSegment
 
 log = logging.getLogger(__name__)
 
@@ -29,9 +33,9 @@ _CLOSED_EVERY = 120  # rounds over open segments per search through closed ones
 class RetentionLoop:
     """Checks every open segment once per interval, and closed ones when they are due (closed_segments.py).
 
-    A check of a segment deletes expired files, and ends the last one in time for it to expire. Drained sealed segments,
-    and orphans, are searched among the topics that have several segments on disk; for topics with open segments in
-    every round.
+    A check of a segment acknowledges messages past their time to live, deletes expired files, and ends the last one in
+    time for it to expire. Drained sealed segments, and orphans, are searched among the topics that have several
+    segments on disk; for topics with open segments in every round.
     """
 
     def __init__(
@@ -49,7 +53,8 @@ class RetentionLoop:
         self._config = config
         self._clock = clock
         self._steps = ForwardSteps(clock)
-        self._sealed = SealedSegments(service, segments, subscriptions, clock, self._steps, prune)
+        self._expiry = Expiry(subscriptions, self._steps)
+        self._sealed = SealedSegments(service, segments, subscriptions, clock, self._steps, self._expiry, prune)
         self._orphans = Orphans(service, segments)
         self._ages: dict[SegmentName, Ages[int]] = {}  # of the files of each checked segment ...
         self._swept: set[SegmentName] = set()  # ... since the last round over closed ones
@@ -146,6 +151,7 @@ class RetentionLoop:
 
     async def _sweep_segment(self, hosted: HostedSegment) -> int:
         rule = await self._rule(hosted.name.topic)
+        await self._expiry.expire(hosted, rule.ttl_ms, rule.facts)
         acknowledged = await self._subscriptions.acknowledged(hosted, rule.subscriptions)
         ages = self._ages.setdefault(hosted.name, Ages[int](self._clock, self._steps))
         self._swept.add(hosted.name)
@@ -153,6 +159,7 @@ class RetentionLoop:
             acknowledged,
             retention_ms=rule.retention_ms,
             retention_bytes=rule.retention_bytes,
+            ttl_ms=rule.ttl_ms,
             round_s=self._config.retention_interval,
             ages=ages,
         )
@@ -163,8 +170,8 @@ class RetentionLoop:
         rule = self._rules.get(topic)
         if rule is None:
             limits = await self._limits(topic)
-            names = tuple(facts.name for facts in await self._service.list_subscriptions(topic))
-            rule = self._rules[topic] = Rule(limits.retention_ms, limits.retention_bytes, names)
+            facts = tuple(await self._service.list_subscriptions(topic))
+            rule = self._rules[topic] = Rule(limits.retention_ms, limits.retention_bytes, limits.ttl_ms, facts)
         return rule
 
     async def _find_limits(self, topic: TopicName) -> Limits | None:
@@ -183,7 +190,13 @@ class RetentionLoop:
         time_s, size = said.get("retention_time_s", config.retention_time), said.get("retention_size_bytes")
         size = config.retention_size if size is None else size
         return Limits(
-            None if time_s is None or time_s < 0 else int(time_s * 1000),
+            _milliseconds(time_s),
             None if size is None or size < 0 else size,
             config.retention_interval,
+            _milliseconds(said.get("message_ttl_s", config.message_ttl)),
         )
+
+
+def _milliseconds(seconds: float | None) -> int | None:
+    """None, and below 0: without end."""
+    return None if seconds is None or seconds < 0 else int(seconds * 1000)

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from engine.broker.hosting.open_segments import OpenSegments
 from engine.broker.hosting.open_subscriptions import OpenSubscriptions
+from engine.broker.upkeep.expiry import Expiry
 from engine.clock import Ages, Clock, ForwardSteps
 from engine.control.base.ports import segment_spec
 from engine.control.service import ScalableTopicService
@@ -15,6 +16,7 @@ from engine.errors import NotOwnerError
 from engine.model.layout import SegmentLayout
 from engine.model.names import TopicName
 from engine.model.segment import SegmentInfo
+from engine.model.subscriptions import SubscriptionMetadata
 
 log = logging.getLogger(__name__)
 
@@ -27,7 +29,13 @@ class Rule:
 
     retention_ms: int | None
     retention_bytes: int | None  # of acknowledged messages, per segment
-    subscriptions: tuple[str, ...]
+    ttl_ms: int | None  # of messages that are not acknowledged
+    facts: tuple[SubscriptionMetadata, ...]  # of its subscriptions
+
+    @property
+    def subscriptions(self) -> list[str]:
+        """Their names."""
+        return [facts.name for facts in self.facts]
 
 
 class SealedSegments:
@@ -45,12 +53,14 @@ class SealedSegments:
         subscriptions: OpenSubscriptions,
         clock: Clock,
         steps: ForwardSteps,
+        expiry: Expiry,
         prune: Prune,
     ) -> None:
         self._service = service
         self._segments = segments
         self._subscriptions = subscriptions
         self._clock = clock
+        self._expiry = expiry
         self._prune = prune
         self._steps = steps
         self._ages: dict[TopicName, Ages[int]] = {}  # of sealed segments, since they were sealed
@@ -86,6 +96,7 @@ class SealedSegments:
         if hosted is None:
             await self._segments.check_gone(spec)
             return True  # its store is deleted already
+        await self._expiry.expire(hosted, rule.ttl_ms, rule.facts)
         newest_s = (self._clock.time_ms() - hosted.segment.statistics().last_publish_ms) / 1000
         past = bool(info.sealed_at_ms) or _is_past(newest_s, rule)
         may_go = past and await self._subscriptions.drained(hosted, rule.subscriptions)

@@ -10,12 +10,16 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable
+from functools import cached_property
+from typing import TYPE_CHECKING
 
 from engine.control.base.brokers import Brokers
 from engine.control.policy.placement import place
-from engine.control.transactions.coordinator import TransactionCoordinator
 from engine.errors import AlreadyClosedError, EngineError
 from engine.model.transactions import PARTITIONS
+
+if TYPE_CHECKING:
+    from engine.control.transactions.coordinator import TransactionCoordinator
 
 log = logging.getLogger(__name__)
 
@@ -25,10 +29,16 @@ COLLECT_EVERY = 10  # times the interval of the sweep for timed-out transactions
 class TransactionSweep:
     """`interval`: seconds between two sweeps for timed-out transactions."""
 
-    def __init__(self, coordinator: TransactionCoordinator, brokers: Brokers, interval: float) -> None:
-        self.coordinator = coordinator
+    def __init__(self, make: Callable[[], TransactionCoordinator], brokers: Brokers, interval: float) -> None:
+        """`make`: called once, when the coordinator is first used."""
+        self._make = make
         self._brokers = brokers
         self._interval = interval
+
+    @cached_property
+    def coordinator(self) -> TransactionCoordinator:
+        """Begins and ends transactions."""
+        return self._make()
 
     @property
     def partitions(self) -> list[int]:

@@ -135,6 +135,10 @@ class _Avro(_Formed):
         self._writers = {self._written.fingerprint: self._written}
         self._learned = {definition}
 
+    @property
+    def evolves(self) -> bool:
+        return True
+
     def encode(self, value: Any) -> bytes:
         from fastavro import schemaless_writer
 

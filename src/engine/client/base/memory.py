@@ -8,11 +8,14 @@ its end. A single message or entry may always be held, so that nothing waits for
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Protocol
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, Protocol
 
-from engine._native.consume.entry_queue import EntryQueue
-from engine._native.produce.batcher import Account
 from engine.limits import KIB, RECEIVE_QUEUE_BYTES
+
+if TYPE_CHECKING:
+    from engine._native.consume.entry_queue import EntryQueue
+    from engine._native.produce.batcher import Account
 
 WINDOW_MIN = 16 * KIB  # an entry is sent whole, however small the window is
 ROOM_SHARE = 0.5  # of the producers' part; above it, only a few of those that wait are woken
@@ -27,14 +30,11 @@ class Waiter(Protocol):
 
 
 class ClientMemory:
-    """Loop thread only, but for opened(). `sending`: what producers have pending, and their part.
-
-    `window`: bytes that each consumer may be sent ahead.
-    """
+    """Loop thread only, but for opened(). `window`: bytes that each consumer may be sent ahead."""
 
     def __init__(self, limit: int) -> None:
         self.limit = limit
-        self.sending = Account(limit)
+        self._sending_limit = limit
         self.window = 0
         self.waiting: dict[Waiter, None] = {}
         self._producers = self._consumers = 0
@@ -44,9 +44,18 @@ class ClientMemory:
         self._divide()
 
     def _divide(self) -> None:
-        self.sending.limit = self.limit // 2 if self._consumers else self.limit
+        self._sending_limit = self.limit // 2 if self._consumers else self.limit
+        if "sending" in self.__dict__:
+            self.sending.limit = self._sending_limit
         each = self._receiving // max(self._consumers, 1)
         self.window = min(RECEIVE_QUEUE_BYTES, max(each, WINDOW_MIN))
+
+    @cached_property
+    def sending(self) -> Account:
+        """What producers have pending, and their part."""
+        from engine._native.produce.batcher import Account  # with the first producer
+
+        return Account(self._sending_limit)
 
     @property
     def _receiving(self) -> int:

@@ -5,11 +5,13 @@ from __future__ import annotations
 import builtins
 from abc import ABC, abstractmethod
 from collections.abc import Iterable
-from typing import Any, Generic, TypeVar, overload
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, Generic, TypeVar, overload
 
 from engine.errors import InvalidArgumentError, SchemaError
-from engine.model.avro import parse_definition
-from engine.model.schema import SchemaType, TopicSchema
+
+if TYPE_CHECKING:
+    from engine.model.schema import TopicSchema
 
 T = TypeVar("T")  # of the values
 S = TypeVar("S")
@@ -104,13 +106,17 @@ class Schema(ABC, Generic[T]):
     @property
     def field_names(self) -> list[str] | None:
         """The fields of its values, when these are records."""
-        kind = parse_definition(self.facts.definition) if self.facts and self.facts.definition else None
-        return None if kind is None or kind.kind != "record" else [field.name for field in kind.fields]
+        if not self.facts or not self.facts.definition:
+            return None
+        from engine.model.avro import parse_definition
+
+        kind = parse_definition(self.facts.definition)
+        return None if kind.kind != "record" else [field.name for field in kind.fields]
 
     @property
     def evolves(self) -> bool:
         """Whether a value can only be read with the schema that it was written with."""
-        return self.facts is not None and self.facts.type is SchemaType.AVRO
+        return False
 
     @abstractmethod
     def encode(self, value: Any) -> Any:
@@ -148,7 +154,12 @@ class _Bytes(Schema[bytes]):
 
 
 class _String(Schema[str]):
-    facts = TopicSchema(SchemaType.STRING)
+    @cached_property
+    def facts(self) -> TopicSchema:  # type: ignore[override]
+        """Made when it is asked for: few topics have a schema."""
+        from engine.model.schema import SchemaType, TopicSchema
+
+        return TopicSchema(SchemaType.STRING)
 
     def encode(self, value: Any) -> bytes:
         if not isinstance(value, str):

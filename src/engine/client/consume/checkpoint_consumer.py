@@ -199,7 +199,7 @@ class AsyncCheckpointConsumer(Receiver[V]):
             if begun or not self._is_mine(segment.segment_id) or self._waits(layout, segment):
                 continue
             start = self._standing(segment.segment_id)
-            attachment = Attachment(self, segment.segment_id, segment.name, DeliveryMode.READER, start)
+            attachment = Attachment(self.working, segment.segment_id, segment.name, DeliveryMode.READER, start)
             self.attachments[segment.segment_id] = attachment
             attachment.begin()
 

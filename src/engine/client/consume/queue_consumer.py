@@ -116,7 +116,7 @@ class AsyncQueueConsumer(QueueRuns[V], SubscriptionConsumer[V]):
             return  # what began now would never be closed
         for segment in layout.segments.values():
             if segment.segment_id not in self.attachments and segment.segment_id not in self._finished:
-                attachment = Attachment(self, segment.segment_id, segment.name, DeliveryMode.QUEUE)
+                attachment = Attachment(self.working, segment.segment_id, segment.name, DeliveryMode.QUEUE)
                 self.attachments[segment.segment_id] = attachment
                 attachment.begin()
         for segment_id in self.attachments.keys() - layout.segments.keys():
@@ -252,7 +252,7 @@ class AsyncQueueConsumer(QueueRuns[V], SubscriptionConsumer[V]):
     def _watch(self) -> None:
         """Check for expired messages regularly, while there may be some."""
         if self._unacked.timeout is not None and self._timer is None and self._unacked.busy and not self._closed:
-            self._timer = self._loop.call_later(self._unacked.tick, self._redeliver_expired)
+            self._timer = self._loop.call_later(self._unacked.tick, self.working._redeliver_expired)
 
     def _redeliver_expired(self) -> None:
         self._timer = None

@@ -52,7 +52,6 @@ class Receiver(Receiving[V]):
         self.options = options
         self.session = TopicSession(pool, topic)
         self.subscription_ms: int | None = None  # of its creation, once known: a later one of its name is another
-        self.on_closed: Callable[[Any], object] | None = None
         self._topic = str(topic)
         self._make_id = partial(MessageId, topic=self._topic)
         self.attachments: dict[int, Attachment] = {}
@@ -486,7 +485,7 @@ class Receiver(Receiving[V]):
             self._leave_memory()
             self._budget_share.set(held=0, attachments=0)
             if self.on_closed is not None:
-                self.on_closed(self)
+                self.on_closed()
         if unconfirmed is not None:
             raise unconfirmed
 

@@ -18,6 +18,7 @@ from engine._native.consume.batch import MessageBatch
 from engine._native.consume.message import Message
 from engine.client.base.html import HtmlRecord
 from engine.client.base.options import check_count, check_timeout
+from engine.client.base.owned import Owned
 from engine.client.base.starting import Starting
 from engine.client.consume.credit import Budget
 from engine.client.consume.permits import Permits
@@ -85,7 +86,7 @@ class _Wait:
             self.future.set_result(outcome)
 
 
-class Receiving(ABC, Generic[V]):
+class Receiving(Owned, ABC, Generic[V]):
     """Loop thread only, but for take_now()."""
 
     def __init__(self) -> None:
@@ -105,7 +106,8 @@ class Receiving(ABC, Generic[V]):
         Raises AlreadyClosedError when the consumer is closed, also meanwhile; CorruptionError for damaged data;
         InvalidArgumentError for a `timeout` below 0 or no number.
         """
-        check_timeout(timeout)
+        if timeout is not None:
+            check_timeout(timeout)
         if not self._receives and (message := self._pop_message()) is not None:
             self._popped()
             return message

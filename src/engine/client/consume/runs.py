@@ -26,7 +26,8 @@ class Runs(Receiving[V]):
         self._check_open()
         if self._run is not None:
             raise InvalidArgumentError(f"run() must be called once, got a second call on {self!r}")
-        self._run = kind(self, handler, terms)
+        # This call holds the program's consumer until it ends.
+        self._run = kind(self.working, handler, terms)
         await self._run.run()
 
     def stop_run(self) -> None:

@@ -101,7 +101,7 @@ class AsyncStreamConsumer(StreamRuns[V], SubscriptionConsumer[V]):
         for wanted in self._wanted.values():
             if wanted.segment_id not in self.attachments and not self._closed:
                 attachment = Attachment(
-                    self, wanted.segment_id, wanted.name, wanted.mode, bucket_ends=wanted.bucket_ends
+                    self.working, wanted.segment_id, wanted.name, wanted.mode, bucket_ends=wanted.bucket_ends
                 )
                 self.attachments[wanted.segment_id] = attachment
                 attachment.begin()
@@ -139,7 +139,7 @@ class AsyncStreamConsumer(StreamRuns[V], SubscriptionConsumer[V]):
         if attachment.connected:
             self._begin_wanted()
         successor = self.attachments.get(attachment.segment_id)
-        self.pool.tasks.spawn(self._ended(attachment, successor), name=f"release {attachment.name}")
+        self.pool.tasks.spawn(self.working._ended(attachment, successor), name=f"release {attachment.name}")
 
     def _has_delivered_more(self, attachment: Attachment) -> bool:
         """Whether it delivered something that is not acknowledged."""
@@ -334,7 +334,7 @@ class AsyncStreamConsumer(StreamRuns[V], SubscriptionConsumer[V]):
         self._concerned.setdefault(scope, {}).update(
             {attachment: attachment.progress.readings for attachment, _ in due}
         )
-        scope.acknowledged_by(self)
+        scope.acknowledged_by(self.working)
         for attachment, ack in due:
             attachment.transactions.add(scope.id)
             attachment.progress.check_once(ack.buckets or ())

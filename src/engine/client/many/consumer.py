@@ -120,7 +120,6 @@ class MultiConsumer(Receiving[V], Generic[R, V]):
         counted = options.fetched_ahead if self.permits is None else 0
         self.budget: Budget = Gate((counted, RECEIVE_QUEUE_BYTES), memory=pool.memory)
         self._leave_memory = pool.memory.consumer_came()
-        self.on_closed: Callable[[Any], object] | None = None
         self._make = make
         self._left_out = left_out
         self._query = topics if isinstance(topics, TopicQuery) else None
@@ -177,7 +176,7 @@ class MultiConsumer(Receiving[V], Generic[R, V]):
     def _tend_soon(self, name: str) -> None:
         if self._started and name not in self._tending:
             self._tending.add(name)
-            self._tasks.spawn(self._tend(name), name=f"tend {name}")
+            self._tasks.spawn(self.working._tend(name), name=f"tend {name}")
 
     async def _tend(self, name: str) -> None:
         """Join or leave the topic until it is as wanted. One task at a time does this for a topic."""
@@ -200,7 +199,7 @@ class MultiConsumer(Receiving[V], Generic[R, V]):
         """Whether that is final: it has joined, or another attempt would be of no use."""
         options = replace(self.options, initial_position=topic.position, create_topic=self._list is None)
         member = self._make(TopicName.parse(name), options)
-        member.become_member(self)
+        member.become_member(self.working)
         self._members[name] = topic.member = member  # messages may arrive before it has started
         try:
             async with self._joins:
@@ -495,7 +494,7 @@ class MultiConsumer(Receiving[V], Generic[R, V]):
         finally:
             self._leave_memory()
             if self.on_closed is not None:
-                self.on_closed(self)
+                self.on_closed()
         if unconfirmed is not None:
             raise unconfirmed
 

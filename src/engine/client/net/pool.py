@@ -19,6 +19,7 @@ from engine.client.base.memory import ClientMemory
 from engine.client.base.options import ClientOptions
 from engine.client.net.connection import Connection
 from engine.client.net.home import Home, first_connected
+from engine.client.net.ways import Ways
 from engine.errors import (
     AlreadyClosedError,
     ConnectError,
@@ -72,7 +73,7 @@ class Pool:
         self._attempts: dict[str, asyncio.Future[Connection]] = {}
         self._backoffs: dict[str, RetryDelay] = {}
         self._down: set[str] = set()  # URLs whose connection was lost
-        self._proxied = False  # the addresses are those of proxies, through which all brokers are reached
+        self._ways = Ways(addresses)
         self._loop: asyncio.AbstractEventLoop | None = None  # the one in which it was first used
 
     async def get(self, url: str | None = None) -> Connection:
@@ -91,7 +92,7 @@ class Pool:
 
     def _learned(self) -> list[str]:
         """The brokers that were connected to, by which they name themselves; none behind proxies."""
-        if self._proxied:
+        if self._ways.through_proxies_alone:
             return []
         found = dict.fromkeys(c.broker_url for c in self._connections.values())
         return [url for url in found if url not in self.home.addresses]
@@ -199,8 +200,7 @@ class Pool:
         self._backoffs.pop(url, None)
         self.home.works(url, connection.broker_url)
         self.ever_connected = True
-        if url in self.home.addresses:
-            self._proxied = connection.proxied
+        self._ways.learn(url, proxied=connection.proxied)
         # The broker may name itself by another URL than the one that was dialled: one connection serves both. A
         # connection that was there under that name stays in use by the sessions on it.
         self._set_aside(self._connections.get(connection.broker_url))
@@ -239,16 +239,27 @@ class Pool:
         return malformed or not isinstance(error, EngineError)
 
     async def _dial(self, url: str) -> Connection:
-        """Connect to a broker, through any of the proxies if there are some."""
-        if not self._proxied or url in self.home.addresses:
-            return await self._greet(url, url, None)
-        errors: list[ConnectError] = []
-        for proxy in self.home.in_order():
+        """Connect to a broker, directly or through any of the proxies."""
+        ways, errors = self._ways.to(url, self.home.in_order()), list[ConnectError]()
+        for way in ways:
             try:
-                return await self._greet(url, proxy, url)
+                async with asyncio.timeout(None if way is ways[-1] else self.options.operation_timeout / _SHARE):
+                    return await (self._greet(url, url, None) if way is None else self._through(way, url))
             except ConnectError as e:
                 errors.append(e)
-        raise errors[0] if len(errors) == 1 else ConnectError(f"no proxy reaches {url}: {'; '.join(map(str, errors))}")
+            except builtins.TimeoutError:
+                errors.append(ConnectError(f"{way or url} did not answer in time"))
+        raise errors[0] if len(errors) == 1 else ConnectError(f"no way leads to {url}: {'; '.join(map(str, errors))}")
+
+    async def _through(self, address: str, url: str) -> Connection:
+        """Connect to a broker through an address, unless that turns out to be no proxy."""
+        connection = await self._greet(url, address, url)
+        self._ways.learn(address, proxied=connection.proxied)
+        if self._ways.is_broker(address):
+            connection.close()
+            self._set_aside(connection)
+            raise ConnectError(f"{address} is no proxy")
+        return connection
 
     async def _greet(self, url: str, dialled: str, target: str | None) -> Connection:
         made: list[Connection] = []

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import weakref
 from asyncio import _get_running_loop
 from collections.abc import Callable, Coroutine, Mapping
 from datetime import datetime, timedelta
@@ -11,16 +12,17 @@ from typing import Any, Generic, Self, TypeVar
 
 from engine._native.calls.started import Started
 from engine._native.produce.arguments import MessageColumns
-from engine.aio.once import Once
 from engine.client.base.options import ProducerOptions
+from engine.client.base.owned import Owned
 from engine.client.base.starting import Starting
 from engine.client.net.pool import Pool
 from engine.client.produce.in_flight import ProducerStatistics
 from engine.client.produce.line import Line
 from engine.client.produce.outbox import Outbox
+from engine.client.produce.sending import Sending
 from engine.client.produce.table_rows import TableRows
 from engine.client.transact.scope import InTransaction
-from engine.errors import AlreadyClosedError, QueueFullError
+from engine.errors import QueueFullError
 from engine.model.names import TopicName
 from engine.model.positions import MessageId
 
@@ -37,7 +39,7 @@ class _Columns:
         self.done = 0
 
 
-class AsyncProducer(Generic[T_contra]):
+class AsyncProducer(Owned, Generic[T_contra]):
     """Sends messages to one topic, in order per key. Made by `client.producer()`; usable with `async with`.
 
     Its parameter is the type of the values: that of its schema, and any buffer without one. `send`, `send_batch` and
@@ -46,17 +48,16 @@ class AsyncProducer(Generic[T_contra]):
     """
 
     def __init__(self, pool: Pool, topic: TopicName, name: str, options: ProducerOptions) -> None:
-        self.on_closed: Callable[[Any], object] | None = None
         self._topic = str(topic)
         self._send_timeout = options.send_timeout
         self._schema = options.schema
         self._encode = None if options.schema.raw else options.schema.encode
         self._outbox = Outbox(pool, topic, name, options)
-        self._line = Line(self._outbox, options.send_timeout, self._line_formed, self._line_dissolved)
+        formed, dissolved = _weakly(self._line_formed), _weakly(self._line_dissolved)
+        self._line = Line(self._outbox, options.send_timeout, formed, dissolved)
+        self._sending = Sending(self._outbox, self._line)
         self._loop = asyncio.get_running_loop()
         self._starting = Starting(self._loop)
-        self._closed = False
-        self._end = Once()
 
     async def start(self, on_full: Callable[[], None] | None = None) -> None:
         """Look the topic up, attach where the access mode or the name requires it, take messages."""
@@ -353,18 +354,8 @@ class AsyncProducer(Generic[T_contra]):
         """
         if _get_running_loop() is not self._loop:
             return self._starting.later(self.flush)
-        return Started(self._starting.keep(self._flush_line()) if self._line else self._flushed())
-
-    def _flushed(self) -> asyncio.Future[None]:
-        in_flight, failure = self._outbox.in_flight, self._outbox.failure
-        if failure is None or len(in_flight):
-            self._outbox.send_open()
-            failure = None
-        return in_flight.flushed(failure)
-
-    async def _flush_line(self) -> None:
-        await self._line.served()
-        await self._flushed()
+        sending = self._sending
+        return Started(self._starting.keep(sending.flush_line()) if self._line else sending.flushed())
 
     # -- the rest --------------------------------------------------------------------------------------------
 
@@ -399,39 +390,34 @@ class AsyncProducer(Generic[T_contra]):
 
     async def close(self) -> None:
         """Flush, then end. Idempotent. Raises what flush() raises, after everything is closed."""
-        if not self._closed and not self._line and self._outbox.failure is None:
-            self._outbox.refuse(self._closed_error())  # at once: calls start when they are made
-        self._closed = True
-        await self._end.run(self._close)
-
-    def _closed_error(self) -> AlreadyClosedError:
-        return AlreadyClosedError(f"the producer {self.name} of {self.topic} was closed")
-
-    async def _close(self) -> None:
-        closed = self._closed_error()
-        try:
-            await self._line.served()
-            if self._outbox.failure is None:
-                self._outbox.refuse(closed)  # so that nothing is added while it flushes
-                await self._flushed()
-            else:
-                await self._outbox.in_flight.flushed()
-        finally:
-            self._outbox.fail(closed)
-            await self._outbox.release()
-            if self.on_closed is not None:
-                self.on_closed(self)
+        await self._sending.close()
 
     @property
     def closed(self) -> bool:
         """Whether close() was called, here or on its client."""
-        return self._closed
+        return self._sending.closed
+
+    @property
+    def working(self) -> Sending:
+        """What the client holds."""
+        return self._sending
 
     def __repr__(self) -> str:
-        return f"<{type(self).__name__} {self.name!r} of {self._topic}{' (closed)' if self._closed else ''}>"
+        return f"<{type(self).__name__} {self.name!r} of {self._topic}{' (closed)' if self.closed else ''}>"
 
     async def __aenter__(self) -> Self:
         return self
 
     async def __aexit__(self, *exc: object) -> None:
         await self.close()
+
+
+def _weakly(method: Callable[[], object]) -> Callable[[], object]:
+    """Calls it while its object is there."""
+    found = weakref.WeakMethod(method)
+
+    def call() -> None:
+        if (alive := found()) is not None:
+            alive()
+
+    return call

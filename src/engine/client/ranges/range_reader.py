@@ -107,6 +107,11 @@ class AsyncRangeReader(Receiver[Any]):
     # -- the user's side -------------------------------------------------------------------------------------
 
     @property
+    def finished(self) -> bool:
+        """Also when everything was received: nothing is lost with it then."""
+        return self.closed or self._exhausted
+
+    @property
     def deleted(self) -> dict[int, int]:
         """{segment id: messages of its range that retention had deleted}, as far as it has read. A new dict."""
         return dict(self._deleted)
@@ -137,7 +142,7 @@ class AsyncRangeReader(Receiver[Any]):
     def _let_caller_read(self, attachment: RangeAttachment) -> None:
         if (files := attachment.files) is not None and self._failure is None:
             attachment.read_by_caller = True
-            self._caller_reads = CallerReads(self, attachment, files)
+            self._caller_reads = CallerReads(self.working, attachment, files)
             self._wake()
 
     async def next_batch_or_reads(self, max_messages: int) -> MessageBatch | CallerReads | None:
@@ -186,7 +191,7 @@ class AsyncRangeReader(Receiver[Any]):
         attachment = reads.attachment
         if self._failure is not None or attachment.broken:
             return
-        attachment.go_on(reads.files, reads.error, self._let_caller_read)
+        attachment.go_on(reads.files, reads.error, self.working._let_caller_read)
         if attachment.progress.expected >= attachment.stop and not attachment.closed:
             self._finish(attachment)
 
@@ -217,7 +222,7 @@ class AsyncRangeReader(Receiver[Any]):
             if view is None:
                 self._lose(segment_id, stop - start)
                 continue
-            attachment = RangeAttachment(self, segment_id, view.name, start, stop)
+            attachment = RangeAttachment(self.working, segment_id, view.name, start, stop)
             self.attachments[segment_id] = attachment
             attachment.begin()
             return

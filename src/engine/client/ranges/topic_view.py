@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, Self
+from typing import Self
 
 from engine._native.produce.hashing import MURMUR3, XXH64, key32
 from engine.client.base.html import html_table
+from engine.client.base.owned import Owned
 from engine.client.net.pool import Pool
 from engine.client.ranges.tails import Tails
 from engine.client.topic.layout import SegmentView, TopicLayout
@@ -98,11 +99,10 @@ def _segment(view: SegmentView, said: commands.Place) -> Segment:
     )
 
 
-class AsyncTopicView:
+class AsyncTopicView(Owned):
     """Follows one topic. Made by `client.topic_view()`; usable with `async with`."""
 
     def __init__(self, pool: Pool, topic: TopicName, name: str) -> None:
-        self.on_closed: Callable[[Any], object] | None = None
         self._session = TopicSession(pool, topic)
         self._name = name
         self._topic = str(topic)
@@ -254,6 +254,11 @@ class AsyncTopicView:
         if self._failure is not None:
             raise self._failure
 
+    @property
+    def closed(self) -> bool:
+        """Whether close() was called, here or on its client."""
+        return self._closed
+
     async def close(self) -> None:
         """Stop following. Idempotent."""
         self._closed = True
@@ -261,7 +266,7 @@ class AsyncTopicView:
             self._tails.close()
         self._session.close()
         if self.on_closed is not None:
-            self.on_closed(self)
+            self.on_closed()
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} of {self._topic}{' (closed)' if self._closed else ''}>"

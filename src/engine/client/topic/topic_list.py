@@ -10,9 +10,10 @@ import asyncio
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Self, TypedDict, overload
+from typing import Self, TypedDict, overload
 
 from engine.client.base.options import check_timeout
+from engine.client.base.owned import Owned
 from engine.client.net.link import TOPIC_LIST, Link
 from engine.client.net.pool import Pool, persist
 from engine.errors import AlreadyClosedError, EngineError, InvalidArgumentError, ProtocolError
@@ -222,7 +223,7 @@ class TopicListSession:
             link.close()
 
 
-class AsyncTopicWatch:
+class AsyncTopicWatch(Owned):
     """Follows the topics of a namespace. Made by `client.watch_topics()`; iterate it, with `async with`.
 
     The first TopicsChanged has every present topic as `added`. Changes between two calls are merged into one.
@@ -235,7 +236,6 @@ class AsyncTopicWatch:
         self._untold = True  # the first change is reported even when there is no topic
         self._came = asyncio.Event()
         self._closed = False
-        self.on_closed: Callable[[Any], object] | None = None
 
     async def start(self) -> None:
         """Fetch the list."""
@@ -305,6 +305,11 @@ class AsyncTopicWatch:
                 return
             yield changed
 
+    @property
+    def closed(self) -> bool:
+        """Whether close() was called, here or on its client."""
+        return self._closed
+
     async def close(self) -> None:
         """Stop following; waiting calls raise AlreadyClosedError. Idempotent."""
         if not self._closed:
@@ -312,7 +317,7 @@ class AsyncTopicWatch:
             self._session.close()
             self._came.set()
             if self.on_closed is not None:
-                self.on_closed(self)
+                self.on_closed()
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} of {self.namespace}{' (closed)' if self._closed else ''}>"

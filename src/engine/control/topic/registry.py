@@ -11,8 +11,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Collection
+from typing import TYPE_CHECKING
 
 from engine.aio.shielded import shielded
 from engine.aio.tasks import Supervisor
@@ -22,16 +23,18 @@ from engine.control.base.config import ControlConfig
 from engine.control.base.leadership import LeaderState
 from engine.control.base.ports import SegmentHost
 from engine.control.base.topic_records import LeaderRecord, ScalableTopicResources, TopicRecord
-from engine.control.shape.shape import Outcome
-from engine.control.shape.topic_scaling import AutoScaleCounts, AutoScaleStatus
-from engine.control.topic.controller import ScalableTopicController
 from engine.control.topic.resumption import Resumption
-from engine.control.topic.stats import ControlStatistics
 from engine.errors import AlreadyClosedError, EngineError, NotFoundError, NotOwnerError, TimeoutError
 from engine.limits import RESUME_S_MAX
 from engine.metadata import keys
 from engine.metadata.store import Session
 from engine.model.names import TopicName
+
+if TYPE_CHECKING:
+    from engine.control.shape.shape import Outcome
+    from engine.control.shape.topic_scaling import AutoScaleCounts
+    from engine.control.topic.controller import ScalableTopicController
+    from engine.control.topic.stats import ControlStatistics
 
 log = logging.getLogger(__name__)
 
@@ -66,7 +69,7 @@ class Controllers:
         self._session_lock = asyncio.Lock()
         self._sweeping = False
         self._closed = False
-        self._scaled: defaultdict[str, AutoScaleCounts] = defaultdict(AutoScaleCounts)  # by topic
+        self._scaled: dict[str, AutoScaleCounts] = {}  # by topic
         self.reshapes: Counter[tuple[str, str, str]] = Counter()  # (topic, kind, "done" or "undone"), by this broker
         self.resumption = Resumption(tasks, unfinished=resources.unfinished, finish=self.finish_change)
 
@@ -80,6 +83,9 @@ class Controllers:
 
     def statistics(self) -> ControlStatistics:
         """The topics led here, and the changes made here."""
+        from engine.control.shape.topic_scaling import AutoScaleStatus
+        from engine.control.topic.stats import ControlStatistics
+
         led = [c for c in self.led() if c.serving]
         scaling = {topic: AutoScaleStatus(self._config.auto_scale, counts=n) for topic, n in self._scaled.items() if n}
         scaling |= {str(c.topic): c.scaling.status for c in led}
@@ -132,6 +138,10 @@ class Controllers:
             await controller.lead()
 
     def _make(self, topic: TopicName) -> ScalableTopicController:
+        # What changes topics is loaded for the first one that is led here.
+        from engine.control.shape.topic_scaling import AutoScaleCounts
+        from engine.control.topic.controller import ScalableTopicController
+
         return ScalableTopicController(
             topic,
             resources=self._resources,
@@ -142,7 +152,7 @@ class Controllers:
             session=self._get_session,
             unfinished=self.resumption.resume,
             ended=self._ended,
-            scaled=self._scaled[str(topic)],
+            scaled=self._scaled.setdefault(str(topic), AutoScaleCounts()),
             tasks=self._tasks,
         )
 
@@ -167,7 +177,7 @@ class Controllers:
         controller = self._by_key.pop(key, None)
         if controller is None:
             return
-        if not (controller.serving and self._scaled[str(topic)]):
+        if not (controller.serving and self._scaled.get(str(topic))):
             self._scaled.pop(str(topic), None)
         leaving = self._leaving[key] = asyncio.get_running_loop().create_future()
         try:

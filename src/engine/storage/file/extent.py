@@ -16,7 +16,6 @@ from engine.storage.disk.disk import Disk
 from engine.storage.file.continuation import Gaps
 from engine.storage.file.logfile import LogFile, read_header
 from engine.storage.file.owners import chain, is_of
-from engine.storage.file.recovery import feed_file
 from engine.storage.file.removal import remaining, term_of
 
 
@@ -68,6 +67,8 @@ def _open(disk: Disk, directory: str, name: str) -> tuple[LogFile, int]:
 
 def _scan(disk: Disk, file: LogFile, bucket_ends: tuple[int, ...]) -> None:
     """Find the end of a file that was not closed. Raises CorruptionError when it lies below what was durable."""
+    from engine.storage.file.recovery import feed_file  # after a crash alone
+
     opening = file.opening
     scan = log.Scan(opening.salt, opening.segment_id, opening.first_offset, opening.data_position, bucket_ends)
     handle = disk.open(file.path)

@@ -41,16 +41,17 @@ OLDEST = -1  # the key, among ages by first offset, of the oldest message in the
 
 
 class Limits(NamedTuple):
-    """What is kept of acknowledged messages. None: no such limit."""
+    """What is kept of acknowledged messages, and for how long others are due. None: no such limit."""
 
     retention_ms: int | None
     retention_bytes: int | None
     round_s: float = 0.0  # between two looks: a file ends, and goes, up to so much later than it might
+    ttl_ms: int | None = None  # messages that are older count as acknowledged
 
     @property
     def none(self) -> bool:
-        """Whether everything is kept for ever."""
-        return self.retention_ms is None and self.retention_bytes is None
+        """Whether everything is kept, and due, for ever."""
+        return self.retention_ms is None and self.retention_bytes is None and self.ttl_ms is None
 
     def span_s(self, *, unread: bool = False) -> float:
         """The age of its oldest message at which a file ends. `unread`: nothing of it is acknowledged."""
@@ -59,17 +60,21 @@ class Limits(NamedTuple):
         return max(0.0, span_s - 2 * self.round_s)
 
     def due_s(self, newest_s: float | None, oldest_s: float | None) -> float | None:
-        """Seconds until the oldest file may go, or the last one has to end; below 0: since when. None: never.
+        """Seconds until the oldest file may go, the last one has to end, or its oldest message is not due any more;
+        below 0: since when. None: never.
 
         `newest_s`: the age of the newest message in the oldest file, if others follow it. `oldest_s`: of the oldest
         message in the last file, if it has any. What is limited by size may be due at any time.
         """
         if self.none or (newest_s is None and oldest_s is None):
             return None
-        if self.retention_ms is None or self.retention_bytes is not None:
+        expires_s = math.inf if self.ttl_ms is None or oldest_s is None else self.ttl_ms / 1000 - oldest_s
+        if self.retention_bytes is not None:
             return -math.inf
+        if self.retention_ms is None:
+            return None if expires_s == math.inf else expires_s
         gone_s = math.inf if newest_s is None else self.retention_ms / 1000 - newest_s
-        return min(gone_s, math.inf if oldest_s is None else self.span_s() - oldest_s)
+        return min(gone_s, math.inf if oldest_s is None else self.span_s() - oldest_s, expires_s)
 
 
 def ages_of(files: Sequence[LogFile], now_ms: int, ages: Ages[int] | None) -> dict[int, float]:
