@@ -127,6 +127,7 @@ class AsyncClient:
     def after_fork(self) -> None:
         """In a forked child: all that it has made is the parent's; it connects anew, on any loop."""
         if not self.closed:
+            self._children.after_fork()
             keep_of_parent(self._pool, self._children, self._all_transactions, self._backend, self._admin)
             self._set_up()
 

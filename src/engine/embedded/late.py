@@ -6,10 +6,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import random
 from collections.abc import Awaitable, Callable
 
-from engine.aio.backoff import RetryDelay
 from engine.embedded.doors import Doors
 from engine.errors import ConnectError, EngineError
 
@@ -45,9 +43,10 @@ class LateDoors:
             task.cancel()
 
     async def _open_late(self, missing: _Missing, open_one: Open) -> None:
-        delays = RetryDelay(random.SystemRandom(), initial=AGAIN_S_FIRST, maximum=AGAIN_S_MAX)
+        pause_s = AGAIN_S_FIRST
         while missing:
-            await asyncio.sleep(delays.next())
+            await asyncio.sleep(pause_s)
+            pause_s = min(2 * pause_s, AGAIN_S_MAX)
             left = await self._try(missing, open_one, logging.DEBUG)
             for _, part in missing:
                 if all(part is not other for _, other in left):

@@ -8,7 +8,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import os
 from collections.abc import Callable, Coroutine
 from functools import partial
 from typing import Any, Protocol
@@ -33,7 +32,7 @@ class Children:
     """Loop thread only, but for `current` and lost(). An `Owner`."""
 
     def __init__(self) -> None:
-        self._process = os.getpid()
+        self._of_parent = False
         self._loop: asyncio.AbstractEventLoop | None = None
         self._lost: Bag[asyncio.Task[None]] = Bag()  # what closes what the program has lost
         self._open: Bag[Closable] = Bag()
@@ -48,7 +47,11 @@ class Children:
     @property
     def current(self) -> bool:
         """Whether it is open, and of this process."""
-        return not self._ending and self._process == os.getpid()
+        return not self._ending and not self._of_parent
+
+    def after_fork(self) -> None:
+        """In a forked child: it is the parent's."""
+        self._of_parent = True
 
     def check_open(self) -> None:
         """Raise AlreadyClosedError from the beginning of the client's close() on."""
