@@ -13,10 +13,11 @@ import re
 import sqlite3
 import sys
 import time
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
-from processes import Child
+from processes import Child, processor_s
 from support import directory, median, median_ratio, run, sized
 
 from engine import clock as clocks  # asv takes a class with a method time_ms for a benchmark
@@ -124,44 +125,46 @@ SERVER = str(Path(__file__).with_name("served_metadata.py"))
 AT_ONCE = 64
 
 
-async def put_seconds(store: MetadataStore, at_once: int) -> float:
-    """Seconds for one put, of so many at a time."""
+async def put_seconds(store: MetadataStore, at_once: int, clock: Callable[[], float]) -> float:
+    """Seconds of a clock for one put, of so many at a time."""
     rounds = PUTS if at_once == 1 else BURSTS
-    started = time.perf_counter()
+    started = clock()
     for turn in range(rounds):
         await asyncio.gather(*(store.put(key(turn * at_once + i), RECORD) for i in range(at_once)))
-    return (time.perf_counter() - started) / rounds / at_once
+    return (clock() - started) / rounds / at_once
 
 
-async def local_seconds(path: str, at_once: int) -> float:
+async def local_seconds(path: str, at_once: int, clock: Callable[[], float]) -> float:
     store = await open_store(path)
     try:
-        return await put_seconds(store, at_once)
+        return await put_seconds(store, at_once, clock)
     finally:
         await store.close()
 
 
-async def remote_seconds(url: str, at_once: int) -> float:
+async def remote_seconds(url: str, at_once: int, clock: Callable[[], float]) -> float:
     store = await RemoteMetadataStore.connect(SocketConnector(), url, clock=clocks.SystemClock(), rng=random.Random(1))
     try:
-        return await put_seconds(store, at_once)
+        return await put_seconds(store, at_once, clock)
     finally:
         await store.close()
 
 
-def local(at_once: int) -> float:
+def local(at_once: int, *, worked: bool = False) -> float:
+    """Seconds of a put. `worked`: of processor time, in all threads."""
     with directory() as path:
-        return run(local_seconds(path, at_once))
+        return run(local_seconds(path, at_once, time.process_time if worked else time.perf_counter))
 
 
-def remote(at_once: int) -> float:
-    """With the store in a process of its own."""
+def remote(at_once: int, *, worked: bool = False) -> float:
+    """With the store in a process of its own. `worked`: of processor time, in both processes."""
     with directory() as path, Child([sys.executable, SERVER, path], re.compile(r"serving (\S+)")) as child:
-        return run(remote_seconds(child.said, at_once))
+        both = lambda: time.process_time() + processor_s(child.pid)  # noqa: E731
+        return run(remote_seconds(child.said, at_once, both if worked else time.perf_counter))
 
 
 class RemotePut:
-    """A put over the Unix socket, over a put by the process that has the store."""
+    """A put over the Unix socket, over a put by the process that has the store: bar P18, by processor time."""
 
     unit = "ratio"
 
@@ -170,6 +173,12 @@ class RemotePut:
 
     def track_64_at_once_ratio_to_local(self) -> float:
         return median_ratio(partial(remote, AT_ONCE), partial(local, AT_ONCE))
+
+    def track_single_processor_ratio_to_local(self) -> float:
+        return median_ratio(partial(remote, 1, worked=True), partial(local, 1, worked=True))
+
+    def track_64_at_once_processor_ratio_to_local(self) -> float:
+        return median_ratio(partial(remote, AT_ONCE, worked=True), partial(local, AT_ONCE, worked=True))
 
 
 class Open:

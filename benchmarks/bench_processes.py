@@ -1,6 +1,12 @@
 """`engine serve --processes N` on 127.0.0.1, the public client here: bar P18, and rates.
 
-python benchmarks/bench_processes.py    # a table: each N in turn, five times
+python benchmarks/bench_processes.py    # two tables: each N in turn, five times
+
+Processor time is that of all of the server's processes, the parent included, less what the same server takes when it is
+idle for as long, which has a column of its own.
+
+the same work      one client publishes as fast as it can into one topic, and reads it: each of N processes has an Nth
+N times the work   each process has two segments and RATE messages a second, however many there are
 """
 
 from __future__ import annotations
@@ -8,77 +14,146 @@ from __future__ import annotations
 import asyncio
 import statistics
 import time
+from collections.abc import Callable, Coroutine
 from typing import Any, ClassVar
 
 import workloads
+from pace import Ticker
 from processes import Server
-from support import TINY, rows, run, sized
+from support import TINY, Rows, rows, run, sized
 
 import engine
 
-COUNT = sized(300_000, 300)
+COUNT = sized(300_000, 300)  # of one turn
+TURNS = sized(20, 1)
 SIZE = 100
 SEGMENTS = 8
+SEGMENTS_EACH = 2
+RATE = sized(200_000, 1_000)
+TICKS = 250  # a second, at which each producer sends what is due
+PACED_S = sized(3.0, 0.1)
 PRODUCERS = 4
 ROUNDS = 5
+IDLE_S = sized(2.0, 0.01)
 NUMBERS = [1, 2] if TINY else [1, 2, 4]
 
 
 class Figures:
-    """Of one run. `server_us`: processor time of all of the server's processes for a message, in and out."""
+    """Of one run. `in_us`, `out_us`: processor time of the server for a message; `idle`: of a core, without any."""
 
-    def __init__(self, seconds_in: float, seconds_out: float, server_s: float) -> None:
-        self.rate_in = COUNT / seconds_in
-        self.rate_out = COUNT / seconds_out
-        self.server_us = server_s / COUNT * 1e6
+    def __init__(self, count: int, spent_in: tuple[float, float], spent_out: tuple[float, float], idle: float) -> None:
+        """(seconds, seconds of processor time) of publishing `count` messages, and of reading them."""
+        self.rate_in, self.rate_out = count / spent_in[0], count / spent_out[0]
+        self.in_us, self.out_us = ((busy - idle * s) / count * 1e6 for s, busy in (spent_in, spent_out))
+        self.idle = idle
+
+    @property
+    def server_us(self) -> float:
+        """In and out."""
+        return self.in_us + self.out_us
 
 
-async def _work(server: Server, sample: Any) -> Figures:
-    """Publish from several producers, read everything once, and count processor time of both."""
+async def _spent(server: Server, work: Coroutine[Any, Any, Any]) -> tuple[float, float]:
+    """Seconds that pass, and that the server works, until this is done."""
+    taken, began = server.processor_s(), time.perf_counter()
+    await work
+    return time.perf_counter() - began, server.processor_s() - taken
+
+
+async def _same(client: Any, topic: str, parts: list[Rows]) -> None:
+    for _ in range(TURNS):
+        await asyncio.gather(*(workloads.publish_each(client, topic, part) for part in parts))
+
+
+async def _paced(client: Any, topic: str, part: Rows, rate: float) -> None:
+    """Publish from one producer at a rate."""
+    ticker, sent, count, each = Ticker(TICKS), 0, int(rate * PACED_S), int(rate / TICKS)
+    async with await client.producer(topic) as producer:
+        while sent < count:
+            due = min(await ticker.wait() * each, count)
+            for number in range(sent, due):
+                key, value = part[number % len(part)]
+                producer.send_nowait(value, key=key)
+            sent = due
+            await producer.writable()
+        await producer.flush()
+    ticker.close()
+
+
+async def _more(client: Any, topic: str, parts: list[Rows], rate: float) -> None:
+    await asyncio.gather(*(_paced(client, topic, part, rate / PRODUCERS) for part in parts))
+
+
+async def _work(server: Server, processes: int, sample: Rows, paced: bool) -> Figures:
+    """Publish from several producers, read everything once; be idle."""
     async with engine.AsyncClient(server.url) as client:
         if not TINY:
             await workloads.warm(client)
-        async with workloads.new_topic(client, segments=SEGMENTS) as topic:
-            await workloads.publish_columns(client, topic, sample[: len(sample) // 20 or 1])  # segments are open
-            taken, began = server.processor_s(), time.perf_counter()
+        segments = SEGMENTS_EACH * processes if paced else SEGMENTS
+        async with workloads.new_topic(client, segments=segments) as topic:
+            first = sample[: len(sample) // 20 or 1]
+            await workloads.publish_columns(client, topic, first)  # segments are open
             parts = [sample[i::PRODUCERS] for i in range(PRODUCERS)]
-            await asyncio.gather(*(workloads.publish_each(client, topic, part) for part in parts))
-            between = time.perf_counter()
-            await workloads.consume_seconds(client, topic, "messages", COUNT + (COUNT // 20 or 1), SIZE)
-            return Figures(between - began, time.perf_counter() - between, server.processor_s() - taken)
+            rate = RATE * processes
+            count = PRODUCERS * int(rate / PRODUCERS * PACED_S) if paced else COUNT * TURNS
+            publishing = _more(client, topic, parts, rate) if paced else _same(client, topic, parts)
+            spent_in = await _spent(server, publishing)
+            reading = workloads.consume_seconds(client, topic, "messages", count + len(first), SIZE)
+            spent_out = await _spent(server, reading)
+            seconds, busy = await _spent(server, asyncio.sleep(IDLE_S))
+            return Figures(count, spent_in, spent_out, busy / seconds)
 
 
-def figures(count: int) -> Figures:
-    """Of a server of so many processes."""
-    with Server(processes=count) as server:
-        return run(_work(server, rows(COUNT, SIZE)))
+def figures(processes: int, sample: Rows, *, paced: bool) -> Figures:
+    """Of a server of so many processes. `paced`: each has the same work, else all together have."""
+    with Server(processes=processes) as server:
+        return run(_work(server, processes, sample, paced))
 
 
 class Processes:
     """P18: processor time a message, within 10 % of one process; and what several processes reach."""
 
-    params: ClassVar = NUMBERS
-    param_names: ClassVar = ["processes"]
+    params: ClassVar = [NUMBERS, [False, True]]
+    param_names: ClassVar = ["processes", "paced"]
     timeout = 600
 
-    def track_server_us(self, count: int) -> float:
-        return statistics.median(figures(count).server_us for _ in range(1 if TINY else ROUNDS))
+    def track_server_us(self, count: int, paced: bool) -> float:
+        sample = rows(COUNT, SIZE)
+        return statistics.median(figures(count, sample, paced=paced).server_us for _ in range(1 if TINY else ROUNDS))
 
     track_server_us.unit = "us of processor time/message"  # type: ignore[attr-defined]
 
 
-def main() -> None:
-    """The table."""
+def table(sample: Rows, *, paced: bool) -> None:
+    """Print it: each number of processes in turn; of columns medians, of ratios the median within a turn."""
     found: dict[int, list[Figures]] = {count: [] for count in NUMBERS}
     for _ in range(ROUNDS):
         for count, runs in found.items():
-            runs.append(figures(count))
-    print(f"{'processes':>9} {'us a message':>14} {'of one':>7} {'in msg/s':>10} {'out msg/s':>10}")
+            runs.append(figures(count, sample, paced=paced))
+    columns: list[tuple[str, str, Callable[[Figures, Figures], float]]] = [
+        ("us a message", ">13.3f", lambda one, base: one.server_us),
+        ("of one", ">7.2f", lambda one, base: one.server_us / base.server_us),
+        ("in", ">7.3f", lambda one, base: one.in_us),
+        ("of one", ">7.2f", lambda one, base: one.in_us / base.in_us),
+        ("out", ">7.3f", lambda one, base: one.out_us),
+        ("of one", ">7.2f", lambda one, base: one.out_us / base.out_us),
+        ("idle", ">7.1%", lambda one, base: one.idle),
+        ("in msg/s", ">11,.0f", lambda one, base: one.rate_in),
+        ("out msg/s", ">11,.0f", lambda one, base: one.rate_out),
+    ]
+    print("N times the work" if paced else "the same work")
+    print("processes" + "".join(f"{name:>{form[1:].split('.')[0].rstrip(',')}}" for name, form, _ in columns))
     for count, runs in found.items():
-        ratio = statistics.median(one.server_us / base.server_us for one, base in zip(runs, found[1], strict=True))
-        us = statistics.median(one.server_us for one in runs)
-        rate_in, rate_out = (statistics.median(getattr(one, name) for one in runs) for name in ("rate_in", "rate_out"))
-        print(f"{count:>9} {us:>14.3f} {ratio:>7.2f} {rate_in:>10,.0f} {rate_out:>10,.0f}")
+        pairs = list(zip(runs, found[1], strict=True))
+        medians = [(statistics.median(of(*pair) for pair in pairs), form) for _, form, of in columns]
+        print(f"{count:>9}" + "".join(f"{value:{form}}" for value, form in medians), flush=True)
+
+
+def main() -> None:
+    """Both tables."""
+    sample = rows(COUNT, SIZE)
+    table(sample, paced=False)
+    table(sample, paced=True)
 
 
 if __name__ == "__main__":

@@ -47,6 +47,14 @@ def resident_bytes(pid: int) -> int:
     return int(memory.rss - getattr(memory, "shared", 0))
 
 
+def processor_s(pid: int) -> float:
+    """Seconds of processor time that a process has taken, in all of its threads: ticks of 10 ms are too coarse."""
+    clock = ctypes.c_int()
+    if error := ctypes.CDLL(None).clock_getcpuclockid(pid, ctypes.byref(clock)):
+        raise OSError(error, os.strerror(error))
+    return time.clock_gettime_ns(clock.value) / 1e9
+
+
 class Child:
     """A process whose ready line matched `ready`; `said` is the line's first group.
 
@@ -131,12 +139,11 @@ class Server(Child):
         return resident_bytes(self.pid)
 
     def processor_s(self) -> float:
-        """Seconds of processor time that the server has taken, in all of its processes."""
+        """Seconds of processor time that the server has taken, in all of its processes, to the nanosecond."""
         import psutil
 
-        own = psutil.Process(self.pid)
-        taken = [process.cpu_times() for process in (own, *own.children())]
-        return float(sum(times.user + times.system for times in taken))
+        pids = [self.pid, *(child.pid for child in psutil.Process(self.pid).children())]
+        return sum(processor_s(pid) for pid in pids)
 
 
 class FarEnd(Child):

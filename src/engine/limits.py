@@ -44,6 +44,14 @@ LOG_COMMIT_BYTES_MAX = 64 * MIB
 LOG_INDEX_BYTES_STEP = 64 * KIB
 READ_BLOCK_SIZE = 1 * MIB
 
+# The log of objects (docs/formats/objects.md).
+WAL_FLUSH_BYTES = 8 * MIB  # an object of this size takes no more groups
+WAL_WINDOW = 8  # objects that are sent and not acknowledged
+WAL_FENCES = 16  # names at which a FENCE is PUT at once
+WAL_FOOTERS_STEP = 64  # objects; the last of so many has the footers of those before it; in the format: do not change
+WAL_FOOTERS_SIZE_MAX = 4 * MIB  # of those; older ones are left out
+WAL_PENDING_MAX = 128 * MIB  # groups that are not acknowledged
+
 # Batching and flow (client).
 BATCH_BYTES_MAX = 128 * KIB
 BATCH_MESSAGES_MAX = 10_000
@@ -158,6 +166,8 @@ def check() -> None:
         > MESSAGE_SIZE_MAX + KEY_SIZE_MAX + PROPERTIES_SIZE_MAX + ENTRY_HEADER_SIZE,
         "a frame holds the largest entry": FRAME_SIZE_MAX > ENTRY_SIZE_MAX + FRAME_HEADER_SIZE_MAX,
         "a log file holds several of the largest entries": LOG_FILE_SIZE_MAX >= 8 * ENTRY_SIZE_MAX,
+        "a fence is PUT at more names than a session has objects in flight": WAL_FENCES > WAL_WINDOW,
+        "what waits for acknowledgement holds a whole window": WAL_PENDING_MAX >= (WAL_WINDOW + 1) * WAL_FLUSH_BYTES,
         "a commit holds the largest entry": LOG_COMMIT_BYTES_MAX >= ENTRY_SIZE_MAX,
         "a layout with its owners' addresses fits a frame's header": FRAME_HEADER_SIZE_MAX
         >= LAYOUT_SIZE_MAX + SEGMENTS_PER_TOPIC_MAX * NAME_SIZE_MAX,

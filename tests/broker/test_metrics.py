@@ -12,9 +12,11 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from engine.broker.metrics.catalogue import metrics_page, metrics_text
-from engine.broker.metrics.exposition import METRICS_TYPE
+from engine.broker.metrics.exposition import METRICS_TYPE, exposition
 from engine.broker.server import Broker
 from engine.errors import ConnectError
+from engine.processes.metrics import child_families
+from engine.processes.supervision import Supervision
 from engine.proxy.config import ProxyConfig
 from engine.proxy.metrics import proxy_metrics_text
 from engine.proxy.server import Proxy
@@ -193,7 +195,7 @@ async def test_others_get_their_turn_while_many_segments_are_written(broker):
 
 
 async def test_the_dashboard_asks_for_served_names_only(broker):
-    kinds = served(metrics_text(broker))
+    kinds = served(metrics_text(broker)) | served(exposition(child_families(Supervision(2))))
     known = {name for name, kind in kinds.items() if kind != "histogram"}
     known |= {f"{n}_{part}" for n, kind in kinds.items() if kind == "histogram" for part in ("bucket", "sum", "count")}
     variables = [v["query"]["query"] for v in dashboard()["templating"]["list"] if v["type"] == "query"]

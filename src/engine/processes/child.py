@@ -102,10 +102,10 @@ class Child:
             given.data, config=config, metadata=self._metadata, clock=clock, processes=processes
         )
         broker.pages_elsewhere = self._pages_elsewhere
-        for number in given.admin:
-            await broker.serve_admin(*_inherited(number))
         await broker.start()
         self._catch_up(broker)  # before any client can connect
+        for number in given.admin:  # not before: requests go to the processes that serve
+            await broker.serve_admin(*_inherited(number))
         for own in bind_reserved(given.own):
             host, port = own.getsockname()[:2]
             await broker.serve(host, port, own)

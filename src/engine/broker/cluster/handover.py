@@ -3,7 +3,7 @@
     this broker                                     the next owner
     1  asks whether it takes the segment  ------->  yes; from now on the connection between the two is there
     2  refuses appends, and tells consumers; writes out what it has, saves cursors, closes the file; sends
-       counts of redeliveries, if there are any
+       counts of redeliveries, if there are any, and keeps them, in case the next steps fail
     3  writes the record: no owner, the other is the heir      every broker's watch shows it: layouts name the heir
     4  asks it to open the segment  ------------->  claims it under the next term, opens it
 
@@ -24,10 +24,11 @@ from engine.aio.histogram import Histogram
 from engine.broker.cluster.peers import Peers
 from engine.broker.cluster.segment_calls import pack_spec, unpack_spec
 from engine.broker.delivery.opened import subscriptions_of
+from engine.broker.hosting.inherited import Reign
 from engine.broker.hosting.open_segments import OpenSegments
 from engine.broker.hosting.open_subscriptions import OpenSubscriptions
 from engine.broker.hosting.ownership import Ownership
-from engine.errors import EngineError, NotOwnerError
+from engine.errors import EngineError, InvalidArgumentError, NotOwnerError
 from engine.metadata.store import OutcomeUnknownError
 from engine.model.names import SegmentName
 
@@ -83,6 +84,7 @@ class Handovers:
         self.under_way += 1
         try:
             await self._segments.hand_over(hosted, to, lambda: self._bequeath(hosted, to, facts))
+            self._subscriptions.inherited.drop(name)
             self.given += 1
             await self._opened(name, to, facts)
         finally:
@@ -92,13 +94,17 @@ class Handovers:
 
     async def _bequeath(self, hosted: HostedSegment, to: str, facts: Mapping[str, Any]) -> None:
         """Give the next owner what only memory has, while no consumer is attached: how often messages were delivered.
-        Where that fails, counts begin anew, as after a restart.
+        Where that fails, counts begin anew there, as after a restart. When the segment stays, they go on here.
         """
-        counts = {name: s.redeliveries.pack() for name, s in subscriptions_of(hosted).items() if s.redeliveries}
+        counts = {name: s.redeliveries for name, s in subscriptions_of(hosted).items() if s.redeliveries}
         if not counts:
             return
+        reign = Reign.of(hosted)
+        self._subscriptions.inherited.keep(hosted.name, reign, counts)
+        packed = {name: found.pack() for name, found in counts.items()}
+        given = {**facts, "redeliveries": packed, "born": reign.born, "term": reign.term}
         try:
-            await self._peers.call(to, TARGET, BEQUEATH, {**facts, "redeliveries": counts}, ASK_S_MAX)
+            await self._peers.call(to, TARGET, BEQUEATH, given, ASK_S_MAX)
         except EngineError as e:
             log.info("%s: counts of redeliveries begin anew at %s: %s", hosted.name, to, e)
 
@@ -106,8 +112,12 @@ class Handovers:
         """See _bequeath(). Raises InvalidArgumentError."""
         from engine.broker.delivery.redelivery import RedeliveryCounts
 
-        counts = {str(name): RedeliveryCounts.unpack(ranges) for name, ranges in args["redeliveries"].items()}
-        self._subscriptions.inherit(unpack_spec(args).name, counts)
+        try:
+            reign, ranges = Reign(int(args["born"]), int(args["term"])), dict(args["redeliveries"])
+        except (KeyError, TypeError, ValueError) as e:
+            raise InvalidArgumentError(f"counts of redeliveries must name their owner's term, got {e!r}") from None
+        counts = {str(name): RedeliveryCounts.unpack(found) for name, found in ranges.items()}
+        self._subscriptions.inherited.keep(unpack_spec(args).name, reign, counts)
 
     async def _opened(self, name: SegmentName, to: str, facts: Mapping[str, Any]) -> None:
         """Have the heir open it. Where that fails, the first client that is sent there does so."""

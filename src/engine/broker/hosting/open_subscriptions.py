@@ -8,12 +8,13 @@ subscription would retain messages that no consumer can acknowledge.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from typing import TYPE_CHECKING
 from weakref import WeakValueDictionary
 
 from engine._native.format.offsets import range_set
 from engine.broker.delivery.opened import subscriptions_of
+from engine.broker.hosting.inherited import InheritedCounts
 from engine.broker.hosting.open_segments import OpenSegments
 from engine.errors import InvalidArgumentError, NotFoundError, NotOwnerError, TransactionConflictError
 from engine.metadata import keys
@@ -21,14 +22,11 @@ from engine.model.names import SegmentName, TopicName
 from engine.model.subscriptions import InitialPosition, SubscriptionMetadata, SubscriptionState
 
 if TYPE_CHECKING:
-    from engine.broker.delivery.redelivery import RedeliveryCounts
     from engine.broker.delivery.subscription import HostedSubscription
     from engine.broker.segment.hosted import HostedSegment
     from engine.metadata.store import MetadataStore
     from engine.storage.cursor.cursor import Cursor
     from engine.storage.cursor.store import CursorStore
-
-_INHERITED_MAX = 1_000  # segments
 
 
 class OpenSubscriptions:
@@ -39,15 +37,9 @@ class OpenSubscriptions:
         self._operations = segments.operations
         self._cursors = cursors
         self._metadata = metadata
-        self._inherited: dict[SegmentName, dict[str, RedeliveryCounts]] = {}
+        self.inherited = InheritedCounts()
         # One lock per subscription in a segment, held while it is opened or deleted; kept while held or awaited.
         self._turns: WeakValueDictionary[tuple[SegmentName, str], asyncio.Lock] = WeakValueDictionary()
-
-    def inherit(self, segment: SegmentName, counts: Mapping[str, RedeliveryCounts]) -> None:
-        """Counts of redeliveries at the owner that is about to hand a segment over, by subscription."""
-        self._inherited[segment] = dict(counts)
-        while len(self._inherited) > _INHERITED_MAX:  # it was never opened here
-            del self._inherited[next(iter(self._inherited))]
 
     async def open(
         self, hosted: HostedSegment, name: str, facts: SubscriptionMetadata | None = None
@@ -109,7 +101,7 @@ class OpenSubscriptions:
                 hosted, name, cursor, self._segments.participation
             )
             found.pending.restore(pending)
-            counts = self._inherited.get(hosted.name, {}).pop(name, None)
+            counts = self.inherited.take(hosted, name)
             if counts is not None:
                 found.redeliveries = counts
         return found
@@ -157,6 +149,7 @@ class OpenSubscriptions:
 
                 found.delete(deleted_subscription(segment.topic, subscription))
                 await found.end()
+            self.inherited.drop(segment, subscription)
             self._segments.inventory.forget_subscription(segment, subscription)
             await self._operations.forget_subscription(segment, subscription)
             await self._cursors.delete(segment, subscription)

@@ -10,7 +10,7 @@ from engine.errors import InvalidArgumentError
 from engine.limits import FRAME_SIZE_MAX, MIB
 
 # Limits of memory, which hold for the server as a whole, and the least that a process can work with.
-_DIVIDED = {
+DIVIDED = {
     "publish_bytes_max": FRAME_SIZE_MAX,
     "read_cache_max": 0,
     "reads_in_flight_max": FRAME_SIZE_MAX,
@@ -56,6 +56,6 @@ def share_of(config: BrokerConfig, count: int) -> BrokerConfig:
     """The configuration of one of `count` processes: limits of memory are divided. 0 stays 0."""
     if count == 1:
         return config
-    parts = {name: (getattr(config, name), least) for name, least in _DIVIDED.items()}
+    parts = {name: (getattr(config, name), least) for name, least in DIVIDED.items()}
     shares = {name: whole and max(whole // count, least) for name, (whole, least) in parts.items()}
     return dataclasses.replace(config, **shares)

@@ -1,0 +1,73 @@
+"""`Location`: an object store as a URL names it, and the variables of the environment that its ecosystem uses."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import NamedTuple
+from urllib.parse import urlsplit
+
+from engine.errors import InvalidArgumentError
+
+SCHEMES = ("s3", "gs", "az")
+
+_BUCKET = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{1,221}")
+_PREFIX = re.compile(r"(?:[A-Za-z0-9._=-]+/)*[A-Za-z0-9._=-]+|")
+
+# Read from the environment, in lower case options of the store. Others that the library knows, it reads itself.
+VARIABLES = {
+    "s3": ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN", "AWS_REGION", "AWS_DEFAULT_REGION",
+           "AWS_ENDPOINT_URL"),
+    "gs": ("GOOGLE_APPLICATION_CREDENTIALS", "GOOGLE_SERVICE_ACCOUNT", "GOOGLE_SERVICE_ACCOUNT_KEY"),
+    "az": ("AZURE_STORAGE_ACCOUNT_NAME", "AZURE_STORAGE_ACCOUNT_KEY", "AZURE_STORAGE_SAS_TOKEN", "AZURE_CLIENT_ID",
+           "AZURE_CLIENT_SECRET", "AZURE_TENANT_ID", "AZURE_STORAGE_ENDPOINT"),
+}  # fmt: skip
+_ENDPOINTS = ("AWS_ENDPOINT_URL", "AZURE_STORAGE_ENDPOINT")
+
+
+class Location(NamedTuple):
+    """A bucket (in Azure a container) and the prefix of all names in it, without slashes at its ends."""
+
+    scheme: str
+    bucket: str
+    prefix: str
+
+    def __str__(self) -> str:
+        return f"{self.scheme}://{self.bucket}" + (f"/{self.prefix}" if self.prefix else "")
+
+    @staticmethod
+    def parse(url: str) -> Location:
+        """Of `s3://bucket/prefix`, `gs://…` or `az://container/prefix`. Raises InvalidArgumentError.
+
+        Credentials in a URL are refused, and not repeated in the error: URLs are logged.
+        """
+        wanted = "the URL of an object store must be s3://bucket/prefix, gs://bucket/prefix or az://container/prefix"
+        try:
+            parts = urlsplit(url)
+        except ValueError:
+            raise InvalidArgumentError(f"{wanted}, got what is no URL") from None
+        if "@" in parts.netloc:
+            raise InvalidArgumentError(f"{wanted}, got one with credentials; set them in the environment")
+        if parts.scheme not in SCHEMES:
+            raise InvalidArgumentError(f"{wanted}, got the scheme {parts.scheme!r}")
+        if parts.query or parts.fragment:
+            raise InvalidArgumentError(f"{wanted}, got one with a query or a fragment")
+        if not _BUCKET.fullmatch(parts.netloc):
+            raise InvalidArgumentError(f"{wanted}, got the bucket {parts.netloc!r}")
+        prefix = parts.path.strip("/")
+        if not _PREFIX.fullmatch(prefix) or {".", ".."} & set(prefix.split("/")):
+            raise InvalidArgumentError(
+                f"the prefix of a store must be of letters, digits and . _ = - /, got {prefix!r}"
+            )
+        return Location(parts.scheme, parts.netloc, prefix)
+
+    def options(self, environment: Mapping[str, str]) -> dict[str, str]:
+        """The options of the store that the environment sets, by their names there in lower case."""
+        known = VARIABLES[self.scheme]
+        return {name.lower(): environment[name] for name in known if environment.get(name)}
+
+    def is_plain(self, environment: Mapping[str, str]) -> bool:
+        """Whether the environment sets an endpoint without TLS."""
+        return any(
+            environment.get(name, "").startswith("http://") for name in _ENDPOINTS if name in VARIABLES[self.scheme]
+        )

@@ -1,0 +1,71 @@
+"""The probe at the start: a store that accepts two conditional PUTs of one name cannot hold a log."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+from engine.aio.backoff import RetryDelay
+from engine.errors import StorageError, UnknownOutcomeError, UnsupportedError
+from engine.storage.objects.ports import ObjectExistsError, ObjectMissingError, ObjectStore
+
+if TYPE_CHECKING:
+    import random
+
+ATTEMPTS_MAX = 5
+
+
+async def probe(store: ObjectStore, rng: random.Random) -> None:
+    """Try that the second of two conditional PUTs is refused, and what is read is the first.
+
+    Raises UnsupportedError if not; StorageError and what requests raise if the store cannot be used now.
+    """
+    token = rng.randbytes(16)
+    name, first, second = f"probe/{token.hex()}", b"1" + token, b"2" + token
+    delay = RetryDelay(rng)
+    try:
+        await _put(store, name, first, delay)
+        try:
+            accepted = not await _refused(store, name, second, delay)
+        finally:
+            found = bytes(await store.get(name))
+    except ObjectMissingError:
+        raise UnsupportedError(f"{store!r} does not return an object that it has just stored") from None
+    finally:
+        await store.delete([name])
+    if accepted or found != first:
+        raise UnsupportedError(
+            f"{store!r} accepts two conditional PUTs (If-None-Match: *) of one name; "
+            "without them two brokers could write one log: use a store that refuses the second"
+        )
+
+
+async def _put(store: ObjectStore, name: str, data: bytes, delay: RetryDelay) -> None:
+    """Store it; one's own object of an attempt that was not answered counts."""
+    while True:
+        try:
+            await store.put_if_absent(name, [data])
+        except ObjectExistsError:
+            return  # the name is drawn: it is the own object
+        except UnknownOutcomeError as e:
+            await _pause(e, delay)
+            continue
+        return
+
+
+async def _refused(store: ObjectStore, name: str, data: bytes, delay: RetryDelay) -> bool:
+    while True:
+        try:
+            await store.put_if_absent(name, [data])
+        except ObjectExistsError:
+            return True
+        except UnknownOutcomeError as e:
+            await _pause(e, delay)
+            continue
+        return False
+
+
+async def _pause(error: UnknownOutcomeError, delay: RetryDelay) -> None:
+    if delay.attempts >= ATTEMPTS_MAX:
+        raise StorageError(f"the object store did not answer the probe: {error}") from None
+    await asyncio.sleep(delay.next())

@@ -1,0 +1,246 @@
+"""`RemoteObjectStore`: S3, Google Cloud Storage and Azure through the library obstore (the extra `cluster`).
+
+The library is imported when a store is opened. It repeats nothing: `Requests` does, which counts and paces.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from engine.errors import (
+    AuthenticationError,
+    AuthorizationError,
+    EngineError,
+    InvalidConfigurationError,
+    UnsupportedError,
+)
+from engine.limits import MIB
+from engine.storage.objects.location import Location
+from engine.storage.objects.ports import (
+    ObjectExistsError,
+    ObjectInfo,
+    ObjectMissingError,
+    ObjectStatistics,
+    Tail,
+)
+from engine.storage.objects.requests import RequestLimits, Requests, TransientError
+
+if TYPE_CHECKING:
+    import random
+
+    from typing_extensions import Buffer
+
+CONNECT_S_MAX = 5.0
+PART_SIZE = 8 * MIB
+PARTS_AT_ONCE = 4
+DELETES_AT_ONCE = 1_000
+LIST_CHUNK = 1_000
+
+_STATUS = re.compile(r"status code: (\d{3})")
+_CODE = re.compile(r"<Code>(\w{1,64})</Code>")
+_SLOW = {"429", "503"}
+_Infos = list[ObjectInfo]  # inside the class, `list` is a method
+_Names = list[str]
+
+
+class RemoteObjectStore:
+    """An `ObjectStore` at a `Location`. Loop thread only. Its texts never contain credentials."""
+
+    def __init__(self, location: Location, store: Any, library: Any, requests: Requests) -> None:
+        self._location = location
+        self._store = store
+        self._library = library
+        self._requests = requests
+
+    @staticmethod
+    def open(
+        url: str, environment: Mapping[str, str], *, rng: random.Random, limits: RequestLimits | None = None
+    ) -> RemoteObjectStore:
+        """Open the store of a URL with the credentials of the environment. No request is made.
+
+        Raises InvalidArgumentError, InvalidConfigurationError, UnsupportedError.
+        """
+        location, limits = Location.parse(url), limits or RequestLimits()
+        try:
+            import obstore
+            import obstore.store
+        except ImportError:
+            raise UnsupportedError(f"{location} needs obstore 0.12 or later: pip install 'engine[cluster]'") from None
+        makers = {"s3": obstore.store.S3Store, "gs": obstore.store.GCSStore, "az": obstore.store.AzureStore}
+        client: dict[str, Any] = {
+            "timeout": f"{limits.timeout_s + 1:g}s",  # ours comes first
+            "connect_timeout": f"{min(CONNECT_S_MAX, limits.timeout_s):g}s",
+            "allow_http": location.is_plain(environment),
+        }
+        try:
+            store = makers[location.scheme](
+                location.bucket,
+                prefix=location.prefix or None,
+                config=location.options(environment),
+                client_options=client,
+                retry_config={"max_retries": 0},
+                **_provider(location, environment),
+            )
+        except EngineError:
+            raise
+        except Exception as e:
+            raise InvalidConfigurationError(f"{location} cannot be opened: {_first_line(e)}") from None
+        return RemoteObjectStore(location, store, obstore, Requests(limits, rng))
+
+    def __repr__(self) -> str:
+        return f"RemoteObjectStore({str(self._location)!r})"
+
+    # -- requests --------------------------------------------------------------------------------------------------
+
+    async def put_if_absent(self, name: str, buffers: Sequence[Buffer]) -> None:
+        async def put() -> None:
+            with _Translated():
+                await self._library.put_async(self._store, name, list(buffers), mode="create", use_multipart=False)
+
+        await self._requests.once("put", f"PUT {name}", put)
+
+    async def put_multipart(self, name: str, pieces: Iterable[Buffer]) -> None:
+        size = 0
+
+        def measured() -> Iterator[Buffer]:
+            nonlocal size
+            for piece in pieces:
+                size += memoryview(piece).nbytes
+                yield piece
+
+        async def put() -> None:
+            with _Translated():
+                await self._library.put_async(
+                    self._store,
+                    name,
+                    measured(),
+                    use_multipart=True,
+                    chunk_size=PART_SIZE,
+                    max_concurrency=PARTS_AT_ONCE,
+                )
+
+        try:
+            await self._requests.once("multipart", f"PUT {name}", put)
+        finally:
+            self._requests.count("multipart", max(1, -(-size // PART_SIZE)) + 1)  # its parts, and the end
+
+    async def get(self, name: str) -> memoryview:
+        async def get() -> memoryview:
+            with _Translated():
+                found = await self._library.get_async(self._store, name)
+                return memoryview(await found.bytes_async())
+
+        return await self._requests.repeated("get", f"GET {name}", get)
+
+    async def get_range(self, name: str, start: int, end: int) -> memoryview:
+        async def get() -> memoryview:
+            with _Translated():
+                return memoryview(await self._library.get_range_async(self._store, name, start=start, end=end))
+
+        return await self._requests.repeated("get", f"GET {name} [{start}, {end})", get)
+
+    async def get_tail(self, name: str, size: int) -> Tail:
+        async def get() -> Tail:
+            with _Translated():
+                found = await self._library.get_async(self._store, name, options={"range": {"suffix": size}})
+                return Tail(memoryview(await found.bytes_async()), found.meta["size"])
+
+        async def head() -> int:
+            with _Translated():
+                return int((await self._library.head_async(self._store, name))["size"])
+
+        if self._location.scheme != "az":
+            return await self._requests.repeated("get", f"GET {name} [-{size})", get)
+        whole = await self._requests.repeated("get", f"HEAD {name}", head)  # Azure knows no ranges from the end
+        return Tail(await self.get_range(name, max(0, whole - size), whole), whole)
+
+    async def list(self, prefix: str, after: str = "") -> AsyncIterator[ObjectInfo]:
+        while True:
+            found = await self._requests.repeated("list", f"LIST {prefix}", partial(self._page, prefix, after))
+            for info in found:
+                yield info
+            if len(found) < LIST_CHUNK:
+                return
+            after = found[-1].name
+
+    async def _page(self, prefix: str, after: str) -> _Infos:
+        with _Translated():
+            stream = self._library.list(self._store, prefix, offset=after or None, chunk_size=LIST_CHUNK)
+            async for page in stream:
+                infos = (
+                    ObjectInfo(each["path"], each["size"], int(each["last_modified"].timestamp() * 1000))
+                    for each in page
+                )
+                return sorted(infos)
+        return []
+
+    async def delete(self, names: Sequence[str]) -> None:
+        for first in range(0, len(names), DELETES_AT_ONCE):
+            some = list(names[first : first + DELETES_AT_ONCE])
+
+            async def delete(some: _Names = some) -> None:
+                try:
+                    with _Translated():
+                        await self._library.delete_async(self._store, some)
+                except ObjectMissingError:
+                    if len(some) > 1:  # the others may be there still
+                        for name in some:
+                            await delete([name])
+
+            await self._requests.repeated("delete", f"DELETE of {len(some)} objects", delete)
+
+    def statistics(self) -> ObjectStatistics:
+        return self._requests.statistics()
+
+    async def close(self) -> None:
+        self._requests.close()
+
+
+def _provider(location: Location, environment: Mapping[str, str]) -> dict[str, Any]:
+    """Credentials of a named profile, which the library itself does not read."""
+    profile = environment.get("AWS_PROFILE")
+    if location.scheme != "s3" or not profile or environment.get("AWS_ACCESS_KEY_ID"):
+        return {}
+    try:
+        from importlib import import_module
+
+        boto3 = import_module("boto3")
+        from obstore.auth.boto3 import Boto3CredentialProvider
+    except ImportError:
+        raise InvalidConfigurationError(
+            "AWS_PROFILE is set, and reading a profile needs boto3: pip install boto3"
+        ) from None
+    return {"credential_provider": Boto3CredentialProvider(boto3.Session(profile_name=profile))}
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).split("\n", 1)[0]
+
+
+class _Translated:
+    """Raises errors of the library as ours. Texts of a store may contain signatures and tokens: none is passed on."""
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
+        if not isinstance(error, Exception) or isinstance(error, TimeoutError):
+            return
+        name, text = type(error).__name__, str(error)
+        status, code = _STATUS.search(text), _CODE.search(text)
+        said = " ".join([status[1] if status else "no answer", *([code[1]] if code else [])])
+        if isinstance(error, FileNotFoundError):
+            raise ObjectMissingError("there is no such object") from None
+        if name in ("AlreadyExistsError", "PreconditionError"):
+            raise ObjectExistsError("there is an object of this name") from None
+        if name == "UnauthenticatedError":
+            raise AuthenticationError(f"the object store refused the credentials: {said}") from None
+        if name == "PermissionDeniedError":
+            raise AuthorizationError(f"the object store refused the request: {said}") from None
+        if name == "NotSupportedError":
+            raise UnsupportedError("the object store does not support the request") from None
+        slow = (status is not None and status[1] in _SLOW) or "SlowDown" in text
+        raise TransientError(f"the object store answered {said}" if status else "no connection", slow=slow) from None

@@ -1,0 +1,263 @@
+"""Requests to an object store: bounds, pace, counters, repetitions; what URLs and the environment say of a store."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import subprocess
+import sys
+
+import pytest
+
+from engine.errors import (
+    AlreadyClosedError,
+    AuthorizationError,
+    InvalidArgumentError,
+    InvalidConfigurationError,
+    StorageError,
+    UnknownOutcomeError,
+    UnsupportedError,
+)
+from engine.storage.objects.location import Location
+from engine.storage.objects.ports import ObjectExistsError
+from engine.storage.objects.probe import probe
+from engine.storage.objects.remote import RemoteObjectStore
+from engine.storage.objects.requests import RequestLimits, Requests, TransientError
+from engine.testing.loop import run_virtual
+from engine.testing.objects import FaultyObjectStore
+from tests.kit.programs import environment
+
+SECRET = "very-secret-indeed"
+ENVIRONMENT = {
+    "AWS_ACCESS_KEY_ID": "key",
+    "AWS_SECRET_ACCESS_KEY": SECRET,
+    "AWS_ENDPOINT_URL": "http://127.0.0.1:1",
+    "AWS_REGION": "us-east-1",
+}
+
+
+class Calls:
+    """Scripted answers, and when each request was sent."""
+
+    def __init__(self, *answers: Exception | str, lasts: float = 0.0) -> None:
+        self.answers = list(answers)
+        self.sent: list[float] = []
+        self.running = self.most = 0
+        self._lasts = lasts
+
+    async def __call__(self) -> str:
+        self.sent.append(asyncio.get_running_loop().time())
+        self.running += 1
+        self.most = max(self.most, self.running)
+        try:
+            await asyncio.sleep(self._lasts)
+        finally:
+            self.running -= 1
+        answer = self.answers.pop(0) if self.answers else "done"
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+
+def requests(**limits: float) -> Requests:
+    return Requests(RequestLimits(**limits), random.Random(1))
+
+
+def test_a_request_that_may_be_repeated_is_until_it_succeeds():
+    async def body() -> None:
+        sent, calls = requests(), Calls(TransientError("500"), TransientError("500"), "found")
+        assert await sent.repeated("get", "GET a", calls) == "found"
+        assert len(calls.sent) == 3
+        assert calls.sent[2] - calls.sent[1] > calls.sent[1] - calls.sent[0] > 0
+        now = sent.statistics()
+        assert (now.requests["get"], now.failures["get"], now.in_flight) == (3, 2, 0)
+
+    run_virtual(body())
+
+
+def test_after_the_last_attempt_the_error_says_what_the_store_said():
+    async def body() -> None:
+        calls = Calls(*[TransientError("the store answered 500")] * 3)
+        with pytest.raises(StorageError, match="GET a: the store answered 500, in 3 attempts"):
+            await requests(attempts_max=3).repeated("get", "GET a", calls)
+
+    run_virtual(body())
+
+
+def test_a_conditional_put_is_sent_once_and_its_outcome_unknown_when_it_fails_or_hangs():
+    async def body() -> None:
+        for calls in (Calls(TransientError("500")), Calls(lasts=100.0)):
+            with pytest.raises(UnknownOutcomeError, match="read it back"):
+                await requests(timeout_s=2.0).once("put", "PUT a", calls)
+            assert len(calls.sent) == 1
+
+    run_virtual(body())
+
+
+def test_requests_in_flight_are_bounded():
+    async def body() -> None:
+        sent, calls = requests(in_flight_max=4), Calls(lasts=1.0)
+        await asyncio.gather(*(sent.once("put", "PUT", calls) for _ in range(20)))
+        assert calls.most == 4
+        assert sent.statistics().requests["put"] == 20
+
+    run_virtual(body())
+
+
+def test_requests_per_second_are_bounded():
+    async def body() -> None:
+        sent, calls = requests(per_s_max=10.0, in_flight_max=1000), Calls()
+        await asyncio.gather(*(sent.once("put", "PUT", calls) for _ in range(100)))
+        assert 9.5 < calls.sent[-1] - calls.sent[0] <= 10.0
+
+    run_virtual(body())
+
+
+def test_a_store_that_answers_slow_down_is_asked_half_as_often_and_later_as_before():
+    async def body() -> None:
+        sent = requests(per_s_max=100.0)
+        for _ in range(5):  # within a second they count once
+            with pytest.raises(UnknownOutcomeError):
+                await sent.once("put", "PUT", Calls(TransientError("503", slow=True)))
+        assert (sent.statistics().per_s, sent.statistics().slow_downs) == (50.0, 5)
+        await asyncio.gather(*(sent.once("put", "PUT", Calls()) for _ in range(600)))
+        assert sent.statistics().per_s == 100.0
+
+    run_virtual(body())
+
+
+def test_after_close_nothing_is_sent():
+    async def body() -> None:
+        sent, calls = requests(), Calls()
+        sent.close()
+        with pytest.raises(AlreadyClosedError):
+            await sent.once("put", "PUT", calls)
+        assert not calls.sent
+
+    run_virtual(body())
+
+
+@pytest.mark.parametrize("limits", [{"in_flight_max": 0}, {"per_s_max": 0}, {"timeout_s": 0}, {"attempts_max": 0}])
+def test_limits_are_checked(limits: dict[str, float]):
+    with pytest.raises(InvalidArgumentError, match="must be"):
+        RequestLimits(**limits)
+
+
+@pytest.mark.parametrize(("url", "location"), [
+    ("s3://bucket/a/b", ("s3", "bucket", "a/b")), ("s3://bucket", ("s3", "bucket", "")),
+    ("gs://bucket/a/", ("gs", "bucket", "a")), ("az://container/x=1", ("az", "container", "x=1")),
+])  # fmt: skip
+def test_urls_name_a_bucket_and_a_prefix(url: str, location: tuple[str, str, str]):
+    assert Location.parse(url) == location
+    assert Location.parse(str(Location.parse(url))) == location
+
+
+@pytest.mark.parametrize("url", [
+    "", "bucket", "http://bucket/a", "s3://", "s3://b", "s3:///a", "s3://bucket/a?x=1", "s3://bucket/a#b",
+    "s3://bucket/a/../b", "s3://bucket/a b", "s3://bucket//a//b", f"s3://key:{SECRET}@bucket/a", "s3://[bucket",
+])  # fmt: skip
+def test_other_urls_are_refused_and_secrets_in_them_not_repeated(url: str):
+    with pytest.raises(InvalidArgumentError, match="must be") as found:
+        Location.parse(url)
+    assert SECRET not in str(found.value)
+
+
+@pytest.mark.parametrize("url", ["s3://bucket/a", "gs://bucket/a", "az://container/a"])
+def test_a_store_does_not_show_its_credentials(url: str):
+    variables = {
+        **ENVIRONMENT,
+        "AZURE_STORAGE_ACCOUNT_NAME": "account",
+        "AZURE_STORAGE_ACCOUNT_KEY": "dmVyeS1zZWNyZXQ=",
+    }
+    store = RemoteObjectStore.open(url, variables, rng=random.Random(1))
+    assert repr(store) == f"RemoteObjectStore({url!r})"
+
+
+def test_a_store_that_cannot_be_opened_says_why():
+    with pytest.raises(InvalidConfigurationError, match=r"s3://bucket cannot be opened: .*SecretAccessKey"):
+        RemoteObjectStore.open("s3://bucket", {"AWS_ACCESS_KEY_ID": "key"}, rng=random.Random(1))
+
+
+def test_without_the_library_the_error_says_how_to_get_it(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setitem(sys.modules, "obstore", None)
+    with pytest.raises(
+        UnsupportedError, match=r"s3://bucket needs obstore 0.12 or later: pip install 'engine\[cluster\]'"
+    ):
+        RemoteObjectStore.open("s3://bucket", ENVIRONMENT, rng=random.Random(1))
+
+
+def test_a_profile_needs_boto3(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setitem(sys.modules, "boto3", None)
+    with pytest.raises(InvalidConfigurationError, match="reading a profile needs boto3"):
+        RemoteObjectStore.open("s3://bucket", {"AWS_PROFILE": "work"}, rng=random.Random(1))
+
+
+async def answered(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, status: str, body: str) -> None:
+    head = await reader.readuntil(b"\r\n\r\n")
+    length = next((int(x.split(b":")[1]) for x in head.split(b"\r\n") if x.lower().startswith(b"content-length")), 0)
+    await reader.readexactly(length)
+    writer.write(f"HTTP/1.1 {status}\r\nContent-Length: {len(body)}\r\nConnection: close\r\n\r\n{body}".encode())
+    await writer.drain()
+    writer.close()
+
+
+@pytest.mark.parametrize(("status", "error", "slow"), [
+    ("409 Conflict", (ObjectExistsError, UnknownOutcomeError), False),
+    ("412 Precondition Failed", ObjectExistsError, False),
+    ("500 Internal Server Error", UnknownOutcomeError, False), ("503 Slow Down", UnknownOutcomeError, True),
+    ("429 Too Many Requests", UnknownOutcomeError, True), ("403 Forbidden", AuthorizationError, False),
+])  # fmt: skip
+async def test_answers_become_typed_errors_without_what_the_body_says(status: str, error: type, slow: bool):
+    body = f"<Error><Code>Whatever</Code><StringToSign>{SECRET}</StringToSign></Error>"
+    server = await asyncio.start_server(lambda r, w: answered(r, w, status, body), "127.0.0.1", 0)
+    async with server:
+        port = server.sockets[0].getsockname()[1]
+        variables = ENVIRONMENT | {"AWS_ENDPOINT_URL": f"http://127.0.0.1:{port}"}
+        store = RemoteObjectStore.open("s3://bucket/a", variables, rng=random.Random(1))
+        with pytest.raises(error) as found:
+            await store.put_if_absent("x", [b"a", bytearray(b"b")])
+        assert SECRET not in "".join([str(found.value), repr(found.value.__cause__), str(store.statistics())])
+        assert found.value.__suppress_context__
+        now = store.statistics()
+        assert (now.requests["put"], now.slow_downs) == (1, int(slow))
+
+
+async def test_a_store_that_nothing_serves_is_an_error_after_the_last_attempt():
+    limits = RequestLimits(attempts_max=2, retry_s_min=0.001, retry_s_max=0.001)
+    store = RemoteObjectStore.open("s3://bucket/a", ENVIRONMENT, rng=random.Random(1), limits=limits)
+    with pytest.raises(StorageError, match="GET x: no connection, in 2 attempts"):
+        await store.get("x")
+
+
+def test_the_probe_refuses_a_store_that_accepts_both():
+    async def body() -> None:
+        store = FaultyObjectStore(random.Random(3))
+        store.accepts_both = True
+        with pytest.raises(UnsupportedError, match="accepts two conditional PUTs"):
+            await probe(store, random.Random(4))
+        assert not store.objects
+
+    run_virtual(body())
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_the_probe_accepts_a_store_that_refuses_the_second_whatever_else_fails(seed: int):
+    async def body() -> None:
+        store = FaultyObjectStore(random.Random(seed))
+        store.fail_rate = store.stored_fail_rate = 0.2
+        await probe(store, random.Random(seed))
+
+    run_virtual(body())
+
+
+def test_the_library_is_imported_when_a_store_is_opened_and_not_before():
+    """A broker on files and SQLite does not pay for it."""
+    code = (
+        "import random, sys, engine, engine.broker.server, engine.storage.objects.wal\n"
+        "from engine.storage.objects.remote import RemoteObjectStore\n"
+        "assert 'obstore' not in sys.modules\n"
+        "RemoteObjectStore.open('gs://bucket', {}, rng=random.Random(1))\n"
+        "assert 'obstore' in sys.modules\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], env=environment(), capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr

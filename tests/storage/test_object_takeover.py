@@ -1,0 +1,164 @@
+"""A segment's references to logs of objects, and takeovers that go by them."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable
+
+import msgspec
+import pytest
+
+from engine.errors import CorruptionError, InvalidArgumentError
+from engine.storage.objects.format import StoredGroup
+from engine.storage.objects.references import Reference, RolledFile, SegmentObjects
+from engine.storage.objects.takeover import recovered
+from engine.storage.objects.wal import ObjectWal
+from tests.storage import takeover_scenario
+from tests.storage.takeover_scenario import JudgementError
+
+SEEDS = 25
+FILE = RolledFile(0, 10, 1_000, 7, "log/a")
+
+
+def objects(*wal: tuple[str, int, int | None, int], files: tuple[RolledFile, ...] = ()) -> SegmentObjects:
+    return SegmentObjects(tuple(Reference(*each) for each in wal), files)
+
+
+def test_references_survive_their_json():
+    some = objects(("a", 0, 5, 1), ("b", 2, None, 3), files=(FILE,))
+    text = msgspec.json.encode(some)
+    assert msgspec.json.decode(text)["wal"] == [["a", 0, 5, 1], ["b", 2, None, 3]]
+    assert msgspec.json.decode(text, type=SegmentObjects) == some
+
+
+def test_r1_r2_r3_a_takeover_closes_what_is_open_and_adds_its_own():
+    before = objects(("a", 0, 5, 1), ("b", 2, None, 3), ("c", 7, None, 4))
+    assert before.open_sessions() == ["b", "c"]
+    closed = before.closed({"b": 9, "c": 3})  # c was fenced below where it was to begin
+    assert closed == objects(("a", 0, 5, 1), ("b", 2, 9, 3), ("c", 7, 7, 4))
+    assert closed.served("d", 1, 6) == objects(("a", 0, 5, 1), ("b", 2, 9, 3), ("c", 7, 7, 4), ("d", 1, None, 6))
+    with pytest.raises(InvalidArgumentError, match="ends must have every open session, got none of c"):
+        before.closed({"b": 9})
+    with pytest.raises(InvalidArgumentError, match="every reference must be closed"):
+        before.served("d", 1, 6)
+
+
+def test_r9_a_handover_closes_the_own_reference():
+    assert objects(("a", 0, 5, 1), ("b", 2, None, 3)).handed_over("b", 4) == objects(("a", 0, 5, 1), ("b", 2, 4, 3))
+
+
+def test_r14_a_file_takes_the_place_of_what_it_covers():
+    before = objects(("a", 0, 5, 1), ("b", 2, None, 3))
+    assert before.named(FILE, "b", 6) == objects(("b", 6, None, 3), files=(FILE,))
+    for file, session, upto in ((FILE, "a", 6), (FILE, "b", 1), (RolledFile(1, 10, 1, 1, "x"), "b", 6)):
+        with pytest.raises(InvalidArgumentError, match="must"):
+            before.named(file, session, upto)
+
+
+def test_r15_the_first_object_that_is_needed_of_each_session():
+    assert objects(("a", 3, 5, 1), ("b", 2, 4, 3), ("a", 8, None, 4)).starts() == {"a": 3, "b": 2}
+
+
+class Scripted:
+    """A log that returns given groups: (term, first offset, next offset) of each session."""
+
+    def __init__(self, **groups: list[tuple[int, int, int]]) -> None:
+        self._groups = groups
+
+    async def read(
+        self, session: str, start: int, end: int, segment: str
+    ) -> AsyncIterator[tuple[StoredGroup, memoryview]]:
+        for n, (term, first, following) in enumerate(self._groups[session]):
+            if start <= n < end:
+                yield StoredGroup(n, segment, term, first, following, 16, 1, 0), memoryview(b"x")
+
+
+async def offsets(wal: Scripted, found: SegmentObjects) -> list[int]:
+    return [group.first_offset async for group, _ in recovered(wal, found, "/s")]  # type: ignore[arg-type]
+
+
+async def test_r11_recovery_goes_by_the_references_alone():
+    wal = Scripted(a=[(1, 0, 4), (1, 4, 6), (1, 6, 9)], b=[(2, 6, 8)])
+    assert await offsets(wal, objects(("a", 0, 2, 1), ("b", 0, 1, 2))) == [0, 4, 6]
+    behind_a_file = objects(("a", 0, 3, 1), files=(RolledFile(0, 6, 1, 1, "x"),))
+    assert await offsets(wal, behind_a_file) == [6]
+
+
+@pytest.mark.parametrize(("found", "text"), [
+    (objects(("a", 1, 3, 1)), "object 1 of session a begins at offset 4, the log ends at 0"),
+    (objects(("a", 0, 2, 2)), "object 0 of session a has a group of term 1, not 2"),
+    (objects(("a", 0, None, 1)), "a reference to session a is open"),
+])  # fmt: skip
+async def test_r11_what_does_not_fit_is_damage(found: SegmentObjects, text: str):
+    with pytest.raises(CorruptionError, match=text):
+        await offsets(Scripted(a=[(1, 0, 4), (1, 4, 6), (1, 6, 9)]), found)
+
+
+@pytest.mark.parametrize("seed", range(SEEDS))
+def test_r1_r2_r3_r9_r10_r11_r12_a_segment_moves_and_loses_nothing(seed: int):
+    cluster = takeover_scenario.run(seed)
+    assert cluster.served
+
+
+def test_the_lives_are_of_all_kinds():
+    lives = [takeover_scenario.run(seed) for seed in range(8)]
+    assert sum(len(life.acknowledged) for life in lives) > 100
+    assert sum(life.served for life in lives) > 20
+    assert sum(life.handed_over for life in lives) > 5
+    assert sum(life.superseded for life in lives) > 0
+
+
+@pytest.mark.fuzz
+@pytest.mark.parametrize("thousand", range(5))
+def test_thousands_of_moves(thousand: int):
+    for seed in range(1_000 * thousand, 1_000 * (thousand + 1)):
+        takeover_scenario.run(seed)
+
+
+# -- planted bugs ------------------------------------------------------------------------------------------------------
+
+
+def one_reference(monkeypatch: pytest.MonkeyPatch) -> None:
+    """R1: the record has one reference, which a takeover replaces."""
+    monkeypatch.setattr(
+        SegmentObjects, "served", lambda self, session, n, term: SegmentObjects((Reference(session, n, None, term),))
+    )
+
+
+def own_session_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """R9, R10: objects in flight are left out."""
+
+    async def drain(self: ObjectWal) -> int:
+        return self.writer.acknowledged
+
+    monkeypatch.setattr(ObjectWal, "drain", drain)
+
+
+def no_fence(monkeypatch: pytest.MonkeyPatch) -> None:
+    """R3: the end of a session is what is acknowledged by it, not what a fence says."""
+
+    async def fence(self: ObjectWal, session: str) -> int:
+        folder = f"wal/c/{session}"
+        return len([info async for info in self._store.list(folder)])
+
+    monkeypatch.setattr(ObjectWal, "fence", fence)
+
+
+def reference_begins_too_late(monkeypatch: pytest.MonkeyPatch) -> None:
+    """R2: the reference to the own session begins behind objects that it will have."""
+    real = SegmentObjects.served
+    monkeypatch.setattr(SegmentObjects, "served", lambda self, session, n, term: real(self, session, n + 1, term))
+
+
+@pytest.mark.parametrize(
+    "plant",
+    [one_reference, own_session_is_not_waited_for, no_fence, reference_begins_too_late],
+)
+def test_a_planted_bug_is_flagged(plant: Callable[[pytest.MonkeyPatch], None], monkeypatch: pytest.MonkeyPatch):
+    plant(monkeypatch)
+    with pytest.raises((JudgementError, CorruptionError)):
+        live(100)
+
+
+def live(lives: int) -> None:
+    for seed in range(lives):
+        takeover_scenario.run(seed)
