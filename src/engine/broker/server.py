@@ -44,6 +44,7 @@ from engine.broker.upkeep.unexplained import check_explained
 from engine.clock import Clock, SystemClock
 from engine.control.service import ScalableTopicService
 from engine.errors import AlreadyClosedError, AuthenticationError, ConnectError, EngineError
+from engine.metadata.etcd.statistics import EtcdStatistics
 from engine.metadata.identity import raise_generation
 from engine.metadata.memory import MemoryMetadataStore
 from engine.metadata.sqlite import MetadataStatistics, SqliteMetadataStore
@@ -428,6 +429,12 @@ class Broker:
     def metadata_statistics(self) -> MetadataStatistics | None:
         """Of its own metadata store; None where the store was handed in."""
         return None if self._own_metadata is None else self._own_metadata.statistics()
+
+    def etcd_statistics(self) -> EtcdStatistics | None:
+        """Of the store in etcd that was handed in; None where there is none."""
+        statistics = getattr(self._metadata, "statistics", None)
+        found = None if statistics is None else statistics()
+        return found if isinstance(found, EtcdStatistics) else None
 
     def refusal(self, connection: Connection) -> EngineError | None:
         """Why a new connection is refused; None: it is not."""

@@ -31,6 +31,7 @@ COMMANDS = {
     "perf": "engine.cli.perf",
     "inspect": "engine.cli.inspect",
     "top": "engine.cli.top",
+    "doctor": "engine.cli.doctor.command",
     "demo": "engine.cli.demo",
 }
 

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import TYPE_CHECKING
 
 from engine.broker.hosting.open_subscriptions import OpenSubscriptions
-from engine.broker.segment.hosted import HostedSegment
 from engine.clock import ForwardSteps
 from engine.model.subscriptions import SubscriptionMetadata
+
+if TYPE_CHECKING:
+    from engine.broker.segment.hosted import HostedSegment
 
 
 class Expiry:

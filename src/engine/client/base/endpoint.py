@@ -9,9 +9,11 @@ from pathlib import Path
 from typing import NamedTuple
 
 from engine.errors import InvalidArgumentError
-from engine.wire.url import DEFAULT_PORT, format_url
-from engine.wire.url import ServiceUrl as ServiceUrl  # for the command line, too
+from engine.wire.url import DEFAULT_PORT as DEFAULT_PORT  # for the command line, too
+from engine.wire.url import ServiceUrl as ServiceUrl
+from engine.wire.url import format_url
 from engine.wire.url import parse_url as parse_url
+from engine.wire.url import unix_path as unix_path
 
 DEFAULT_URL = format_url("127.0.0.1", DEFAULT_PORT)
 

@@ -6,6 +6,7 @@ import random
 import ssl
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from os import PathLike
 from typing import Any, Literal, TypedDict
 
 from engine.aio.files import ReadFile
@@ -42,6 +43,7 @@ AccessModeName = Literal["shared", "exclusive", "exclusive_with_fencing", "wait_
 CompressionName = Literal["none", "lz4", "zstd"]
 InitialPosition = Literal["earliest", "latest"]
 OnCorrupt = Literal["stop", "skip"]
+Keys = Mapping[str, str | bytes | PathLike[str]]  # PEM, or the path of a file, by name
 COUNT_MAX = 2**31 - 1  # of messages or bytes requested at once
 ACK_TIMEOUT_S_MIN = 0.01
 _LARGEST_MESSAGE = f"the largest message, {MESSAGE_SIZE_MAX // MIB} MiB, has to fit"
@@ -58,6 +60,12 @@ def check_count(name: str, value: Any) -> None:
     """Raise InvalidArgumentError unless it is a number of messages or bytes to ask for, 1 or more."""
     if type(value) is not int or not 1 <= value <= COUNT_MAX:
         check_number(name, value, 1, COUNT_MAX, whole=True)
+
+
+def check_keys(name: str, keys: Keys | None) -> None:
+    """Raise InvalidArgumentError unless it is None or a mapping. Each key is checked where it is first used."""
+    if keys is not None and not isinstance(keys, Mapping):
+        raise InvalidArgumentError(f"{name} must be a mapping of names to keys in PEM, got {type(keys).__name__}")
 
 
 def check_timeout(timeout: float | None) -> None:
@@ -111,6 +119,7 @@ class ProducerKeywords(TypedDict, total=False):
     initial_sequence_id: int | None
     properties: Mapping[str, str] | None
     on_error: Callable[[Exception], object] | None
+    encryption_keys: Keys | None
 
 
 class StreamConsumerKeywords(TypedDict, total=False):
@@ -124,6 +133,7 @@ class StreamConsumerKeywords(TypedDict, total=False):
     receive_queue_size: int | Literal["auto"]
     create: bool
     on_corrupt: OnCorrupt
+    decryption_keys: Keys | None
 
 
 class QueueConsumerKeywords(StreamConsumerKeywords, total=False):
@@ -150,6 +160,7 @@ class RangeReaderKeywords(TypedDict, total=False):
     skip_deleted: bool
     receive_queue_size: int | Literal["auto"]
     on_corrupt: OnCorrupt
+    decryption_keys: Keys | None
 
 
 class CheckpointConsumerKeywords(TypedDict, total=False):
@@ -161,6 +172,7 @@ class CheckpointConsumerKeywords(TypedDict, total=False):
     receive_queue_size: int | Literal["auto"]
     create: bool
     on_corrupt: OnCorrupt
+    decryption_keys: Keys | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -213,6 +225,7 @@ class ProducerOptions:
     max_pending_bytes: int = PENDING_BYTES_MAX
     initial_sequence_id: int | None = None
     on_error: Callable[[Exception], object] | None = None
+    encryption_keys: Keys | None = field(default=None, repr=False)
     schema: Schema[Any] = field(default_factory=Schema.bytes)
     properties: Mapping[str, str] = field(default_factory=dict)
 
@@ -220,6 +233,7 @@ class ProducerOptions:
         if self.name is not None:
             check_new_name(self.name, "producer", pattern=False)
         check_choice("access_mode", self.access_mode, ACCESS_MODES)
+        check_keys("encryption_keys", self.encryption_keys)
         check_seconds("send_timeout", self.send_timeout, 0.001)
         check_number("max_pending_bytes", self.max_pending_bytes, MESSAGE_SIZE_MAX, whole=True, why=_LARGEST_MESSAGE)
         if self.initial_sequence_id is not None:
@@ -253,9 +267,11 @@ class ConsumerOptions:
     priority: int = 0
     schema: Schema[Any] = field(default_factory=Schema.bytes)
     on_corrupt: str = "stop"
+    decryption_keys: Keys | None = field(default=None, repr=False)
 
     def __post_init__(self) -> None:
         check_new_name(self.name, "consumer", pattern=False)
+        check_keys("decryption_keys", self.decryption_keys)
         check_choice("on_corrupt", self.on_corrupt, ON_CORRUPT)
         if self.group is not None:
             check_new_name(self.group, "consumer group", pattern=False)
@@ -293,6 +309,14 @@ class QueueOptions:
             check_seconds("ack_timeout", self.ack_timeout, ACK_TIMEOUT_S_MIN)
         if self.dead_letter is not None and not isinstance(self.dead_letter, DeadLetter):
             raise InvalidArgumentError(f"dead_letter must be an engine.DeadLetter or None, got {self.dead_letter!r}")
+
+
+def consumer_options(
+    make_name: Callable[[str], str], name: str | None, *, schema: object = None, **more: Any
+) -> ConsumerOptions:
+    """Of a consumer that has that name, or one made up."""
+    made = make_name("consumer") if name is None else name
+    return ConsumerOptions(name=made, instance=make_name("instance"), schema=Schema.of(schema), **more)
 
 
 def backoff_of(option: Backoff | float | None) -> Backoff:
