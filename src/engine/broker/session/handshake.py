@@ -44,7 +44,7 @@ def shake_hands(connection: Connection, header: Header) -> None:
     connection.principal = found
     connection.ready = True
     connection.broker = broker
-    if host.rights.on and not found.unlimited:
+    if not found.unlimited and host.rights.on:
         connection.restrict()
     connection.features = frozenset(header.features) & frozenset(_features(connection, header))
     if forwarded:
