@@ -202,9 +202,13 @@ class Terminal:
         shown, self._seen = self._seen[: match.end()], self._seen[match.end() :]
         return shown.decode()
 
-    def interrupt(self) -> int:
-        """Ctrl-C; the exit code."""
-        os.write(self._descriptor, b"\x03")
+    def end(self, key: bytes = b"\x03") -> int:
+        """Press Ctrl-C, or another key; the exit code."""
+        os.write(self._descriptor, key)
+        return self.ended()
+
+    def ended(self) -> int:
+        """The exit code of a command that ends by itself."""
         while self.process.poll() is None:  # it may not end before its last words are read
             if select.select([self._descriptor], [], [], 0.1)[0]:
                 try:
@@ -215,10 +219,10 @@ class Terminal:
 
 
 @contextmanager
-def terminal(*arguments: str) -> Iterator[Terminal]:
+def terminal(*arguments: str, program: tuple[str, ...] = ("-m", "engine")) -> Iterator[Terminal]:
     mine, theirs = pty.openpty()
     environment = {**os.environ, "TERM": "xterm", "COLUMNS": "160", "LINES": "40"}
-    command = [sys.executable, "-m", "engine", "top", "--interval", "0.2", *arguments]
+    command = [sys.executable, *program, "top", "--interval", "0.2", *arguments]
     process = subprocess.Popen(
         command, stdin=theirs, stdout=theirs, stderr=theirs, env=environment, start_new_session=True,
         preexec_fn=lambda: _take_terminal(theirs),
@@ -240,13 +244,38 @@ def _take_terminal(descriptor: int) -> None:
     fcntl.ioctl(descriptor, termios.TIOCSCTTY, 0)
 
 
-def test_live_at_a_terminal_until_it_is_interrupted(server: Server):
-    with Client(server.url) as client, client.producer("orders") as producer, terminal("--url", server.url) as screen:
-        screen.until("publish +0 B")
-        producer.send(b"x")
-        screen.until("topic://public/default/orders +1 +")
-        screen.until("orders +1 +0?")  # and again
-        assert screen.interrupt() == 130
+def test_live_at_a_terminal_until_q_or_ctrl_c(server: Server):
+    with Client(server.url) as client, client.producer("orders") as producer:
+        with terminal("--url", server.url) as screen:
+            screen.until("ready")
+            producer.send(b"x")
+            screen.until("orders +1 ")
+            assert screen.end(b"q") == 0
+        with terminal("--url", server.url) as screen:
+            screen.until("orders +1 ")
+            assert screen.end(b"\x03") == 130
+
+
+WITHOUT_TEXTUAL = (
+    "-c",
+    "import sys; sys.modules['textual'] = None; from engine.cli.main import main; sys.exit(main(sys.argv[1:]))",
+)
+
+
+def test_without_textual_a_terminal_says_what_to_install_and_a_pipe_gets_looks(server: Server):
+    with terminal("--url", server.url, program=WITHOUT_TEXTUAL) as screen:
+        screen.until(r"pip install 'engine\[top\]'; engine top --once prints one look without it")
+        assert screen.ended() == 1
+    for options in (["--once"], ["--once", "--json"]):
+        command = [sys.executable, *WITHOUT_TEXTUAL, "top", *options, "--url", server.url]
+        done = subprocess.run(command, capture_output=True, text=True, check=True)
+        assert "ready" in done.stdout
+    command = [sys.executable, *WITHOUT_TEXTUAL, "top", "--json", "--interval", "0.1", "--url", server.url]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        assert [json.loads(process.stdout.readline())["ready"] for _ in range(2)] == [True, True]
+        process.send_signal(signal.SIGINT)
+        assert process.wait(PATIENCE_S) == 130
 
 
 def test_a_broker_that_stops_answering_is_said_to_and_one_that_dies_too(tmp_path):
@@ -263,7 +292,7 @@ def test_a_broker_that_stops_answering_is_said_to_and_one_that_dies_too(tmp_path
             server.process.kill()
             screen.until(r"no answer for \d+ s: (?!the broker is slow)")
             screen.until("orders")
-            assert screen.interrupt() == 130
+            assert screen.end() == 130
     finally:
         server.process.kill()
         stop_server(server)
@@ -272,4 +301,4 @@ def test_a_broker_that_stops_answering_is_said_to_and_one_that_dies_too(tmp_path
 def test_it_waits_for_a_broker_that_is_not_there_yet(tmp_path):
     with terminal("--url", "engine://127.0.0.1:1") as screen:
         screen.until(r"no answer for \d+ s: .*connect")
-        assert screen.interrupt() == 130
+        assert screen.end() == 130

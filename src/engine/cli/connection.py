@@ -15,6 +15,7 @@ from engine.errors import NotFoundError
 
 if TYPE_CHECKING:
     from engine.client.base.endpoint import ServiceUrl
+    from engine.client.base.options import ClientKeywords
     from engine.sync import Client
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -41,6 +42,11 @@ def connection_options(command: F) -> F:
         type=click.Path(file_okay=False),
         help="Open this data directory, in place of a connection to a broker; no broker may have it open.",
     )
+    return url(data(access_options(command)))
+
+
+def access_options(command: F) -> F:
+    """Add what a server asks for: `--token-file` and `--tls-ca`; connect() knows them."""
     token = click.option("--token", envvar="ENGINE_TOKEN", expose_value=False, callback=_remember_token, hidden=True)
     token_file = click.option(
         "--token-file",
@@ -58,7 +64,7 @@ def connection_options(command: F) -> F:
         callback=_remember,
         help="Connect by TLS, and trust certificates signed by this PEM file.",
     )
-    return url(data(token(token_file(tls(command)))))
+    return token(token_file(tls(command)))
 
 
 def _remember(context: click.Context, parameter: click.Parameter, value: str | None) -> None:
@@ -98,14 +104,20 @@ def connect(url: str, data: str | None, *, create: bool = False) -> Client:
         from engine.embedded import open as open_engine
 
         return open_engine(data)
-    from engine.client.base.endpoint import ServiceUrl
     from engine.sync import Client
+
+    return Client(url, **client_options(url))
+
+
+def client_options(url: str) -> ClientKeywords:
+    """What a client of this URL is given by the options of access_options()."""
+    from engine.client.base.endpoint import ServiceUrl
 
     meta = click.get_current_context().meta
     ca = meta.get(f"{__name__}.tls_ca")
     service = ServiceUrl.parse(url)
     tls = None if ca is None or service.ca or service.cert else _trusting(ca)
-    return Client(url, token=_token(meta, service), tls=tls)
+    return {"token": _token(meta, service), "tls": tls}
 
 
 def _token(meta: dict[str, Any], service: ServiceUrl) -> str | None:

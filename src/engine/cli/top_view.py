@@ -238,9 +238,9 @@ def rendered(view: View, note: str = "", rows: int = 1_000_000, segments: bool =
         (f"  {view.unmeasured:,} topics to be measured", "yellow") if view.unmeasured else "",
     )
     parts: list[RenderableType] = [head, Text(plain(note), style="bold red") if note else Text("")]
-    parts += [_side_by_side(_pool_table(view), _time_table(view)), Text("")]
+    parts += [_side_by_side(pool_table(view), time_table(view)), Text("")]
     if view.processes:
-        parts += [_process_table(view), Text("")]
+        parts += [process_table(view), Text("")]
         rows = max(rows - len(view.processes) - 2, 3)
     parts.append(_topic_table(view, rows))
     if segments:
@@ -265,7 +265,7 @@ def _side_by_side(left: Table, right: Table) -> Table:
     return grid
 
 
-def _pool_table(view: View) -> Table:
+def pool_table(view: View) -> Table:
     table = _table("pool", "used", "of", "waiting", "")
     for pool in view.pools:
         written = size if pool.bytes else show
@@ -274,7 +274,7 @@ def _pool_table(view: View) -> Table:
     return table
 
 
-def _process_table(view: View) -> Table:
+def process_table(view: View) -> Table:
     table = _table("process", "state", "restarts", "resident", "connections", "segments", "in msg/s", "out msg/s")
     for p in view.processes:
         state = "serving" if p.serving else "down"
@@ -289,7 +289,7 @@ def _bar(used: int, limit: int) -> Text:
     return Text("━" * full + "·" * (BAR_WIDTH - full), style="red" if part > NEARLY_FULL else "cyan")
 
 
-def _time_table(view: View) -> Table:
+def time_table(view: View) -> Table:
     table = _table("within", "half", "99 of 100")
     for what, found in view.times.items():
         table.add_row(what, *(duration(seconds) for seconds in found))

@@ -22,6 +22,7 @@ from engine.client.base.options import (
     Keys,
     ProducerOptions,
     QueueOptions,
+    Token,
     backoff_of,
     consumer_options,
 )
@@ -73,7 +74,9 @@ class AsyncClient:
     """A client of one service, `engine://host:port`. Use it from one event loop, preferably as `async with`.
 
     `url`: may name several brokers, `engine://a,b`, of which any will do; None: ENGINE_URL of the environment. See
-    docs/connecting.md. `token`: what the broker asks for; it overrides that of the URL. `tls`: an ssl.SSLContext.
+    docs/connecting.md. `token`: what the broker asks for; it overrides that of the URL. A callable returns
+    the one that is valid now: it is called for each connection, and again before the one in use expires. `tls`: an
+    ssl.SSLContext.
     `memory_limit`: bytes that all its producers and consumers may hold together. `operation_timeout`: seconds for each
     operation that has no time limit of its own. `connector`, `clock`, `rng`, `admin` are for embedding and for tests.
 
@@ -85,7 +88,7 @@ class AsyncClient:
         self,
         url: str | None = None,
         *,
-        token: str | None = None,
+        token: Token | None = None,
         tls: ssl.SSLContext | None = None,
         memory_limit: int = CLIENT_MEMORY_MAX,
         operation_timeout: float = OPERATION_TIMEOUT_S,

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import os
 import ssl
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
 from engine.errors import InvalidArgumentError
-from engine.wire.url import DEFAULT_PORT, format_url
-from engine.wire.url import ServiceUrl as ServiceUrl  # for the command line, too
+from engine.wire.url import DEFAULT_PORT as DEFAULT_PORT  # for the command line, too
+from engine.wire.url import ServiceUrl as ServiceUrl
+from engine.wire.url import format_url
 from engine.wire.url import parse_url as parse_url
+from engine.wire.url import unix_path as unix_path
 
 DEFAULT_URL = format_url("127.0.0.1", DEFAULT_PORT)
 
@@ -21,14 +23,14 @@ class Endpoint(NamedTuple):
 
     url: str  # without its token
     addresses: tuple[str, ...]
-    token: str | None
+    token: str | Callable[[], str] | None
     tls: ssl.SSLContext | None
 
     @classmethod
     def of(
         cls,
         url: str | None,
-        token: str | None,
+        token: str | Callable[[], str] | None,
         tls: ssl.SSLContext | None,
         environment: Mapping[str, str] | None = None,
     ) -> Endpoint:

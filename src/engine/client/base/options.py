@@ -92,10 +92,13 @@ class Batching:
         check_number("batching.max_delay", self.max_delay, 0, 60)
 
 
+Token = str | Callable[[], str]  # a callable returns the one that is valid now
+
+
 class ClientKeywords(TypedDict, total=False):
     """The keyword arguments of AsyncClient, for the blocking client."""
 
-    token: str | None
+    token: Token | None
     tls: ssl.SSLContext | None
     memory_limit: int
     operation_timeout: float
@@ -182,7 +185,7 @@ class ClientOptions:
     connector: Connector
     clock: Clock
     rng: random.Random
-    token: str | None = field(default=None, repr=False)
+    token: Token | None = field(default=None, repr=False)
     tls: ssl.SSLContext | None = None  # for the admin API; the connector has it for the rest
     memory_limit: int = CLIENT_MEMORY_MAX
     operation_timeout: float = OPERATION_TIMEOUT_S
@@ -190,12 +193,24 @@ class ClientOptions:
     open_file: Callable[[str], ReadFile] = ReadFile  # of a broker on this machine
 
     def __post_init__(self) -> None:
-        if self.token is not None and not isinstance(self.token, str):
-            raise InvalidArgumentError(f"token must be text, got {type(self.token).__name__}")
-        if self.token is not None and self.token != self.token.strip():  # never shown
-            raise InvalidArgumentError("token must not begin or end with white space, as what is read from a file does")
+        if self.token is not None and not callable(self.token):
+            _check_token(self.token, "token must be text")
         check_number("memory_limit", self.memory_limit, ENTRY_SIZE_MAX, whole=True, why=_LARGEST_ENTRY)
         check_seconds("operation_timeout", self.operation_timeout, 0.001)
+
+    def token_now(self) -> str | None:
+        """The token; of a callable, what it returns. Raises InvalidArgumentError, and what the callable raises."""
+        if not callable(self.token):
+            return self.token
+        return _check_token(self.token(), "token() must return text")
+
+
+def _check_token(token: object, what: str) -> str:
+    if not isinstance(token, str):
+        raise InvalidArgumentError(f"{what}, got {type(token).__name__}")
+    if token != token.strip():  # never shown
+        raise InvalidArgumentError("token must not begin or end with white space, as what is read from a file does")
+    return token
 
 
 @dataclass(frozen=True, slots=True)

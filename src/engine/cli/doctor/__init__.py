@@ -1,0 +1,1 @@
+"""`engine doctor`: what of a machine, a directory, a configuration or a server would fail in production."""

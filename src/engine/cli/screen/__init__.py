@@ -1,0 +1,1 @@
+"""The live screen of `engine top`, made with Textual, which only a terminal loads."""
