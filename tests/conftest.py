@@ -1,4 +1,4 @@
-"""What every run of the tests has in common: the examples that Hypothesis draws.
+"""What every run of the tests has in common: the examples that Hypothesis draws, and a server of etcd.
 
 The suite draws the same ones each time and keeps none, so that what passes once passes again. The long forms
 (`-m fuzz`) begin with a new seed each time, which the head of the report names.
@@ -7,9 +7,14 @@ The suite draws the same ones each time and keeps none, so that what passes once
 from __future__ import annotations
 
 import random
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import settings
+
+if TYPE_CHECKING:
+    from tests.kit.etcd import Etcd
 
 settings.register_profile("suite", derandomize=True, database=None, deadline=None)
 settings.register_profile("fuzz", derandomize=False, database=None, deadline=None, print_blob=True)
@@ -34,3 +39,16 @@ def pytest_report_header(config: pytest.Config) -> str:
     if is_fuzz(config):
         return f"hypothesis: --hypothesis-seed={config.getoption('--hypothesis-seed')}"
     return "hypothesis: the same examples each time"
+
+
+@pytest.fixture(scope="session")
+def etcd(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Etcd]:
+    """One member of etcd, for the whole session of a process; each test has a prefix of its own there."""
+    from tests.kit.etcd import Etcd
+
+    server = Etcd(tmp_path_factory.mktemp("etcd"))
+    try:
+        server.start()
+        yield server
+    finally:
+        server.stop()

@@ -29,6 +29,7 @@ from engine.model.admin_cluster_operations import CLUSTER_OPERATIONS  # noqa: E4
 from engine.model.admin_operations import OPERATIONS  # noqa: E402
 from engine.model.admin_parameters import REQUIRED, Choice, Kind, Parameter  # noqa: E402
 from engine.model.admin_requests import Operation  # noqa: E402
+from engine.model.admin_rights_operations import RIGHTS_OPERATIONS  # noqa: E402
 
 MARK = "# Generated from src/engine/model/admin_operations.py by tools/generate_admin.py: do not edit."
 _WIDTH = 112  # of a docstring in a class
@@ -58,6 +59,7 @@ from typing import Any, Literal, TypeVar
 from engine.model import admin_broker_operations as brokers
 from engine.model import admin_cluster_operations as cluster
 from engine.model import admin_operations as operations
+from engine.model import admin_rights_operations as access
 from engine.model.admin_dictionaries import TopicMetadata, TopicStatistics
 from engine.model.admin_requests import Operation
 
@@ -103,9 +105,8 @@ class Admin:
 
 def awaited(operation: Operation[Any]) -> str:
     """Its method of AdminMethods."""
-    module = (
-        "brokers" if operation in BROKER_OPERATIONS else "cluster" if operation in CLUSTER_OPERATIONS else "operations"
-    )
+    modules = {"brokers": BROKER_OPERATIONS, "cluster": CLUSTER_OPERATIONS, "access": RIGHTS_OPERATIONS}
+    module = next((name for name, rows in modules.items() if operation in rows), "operations")
     row = f"{module}.{operation.name.upper()}"
     return _method(
         "async def", operation, f"await self._ask({', '.join([row, *(p.name for p in operation.parameters)])})"

@@ -57,6 +57,7 @@ if TYPE_CHECKING:
         CorruptionError,
         DataDirectoryBusyError,
         DataDirectoryError,
+        DecryptionError,
         DiskFullError,
         EngineError,
         FencedError,
@@ -64,6 +65,7 @@ if TYPE_CHECKING:
         InvalidConfigurationError,
         MemoryLimitError,
         MessageTooLargeError,
+        MissingKeyError,
         NotAwaitedError,
         NotFoundError,
         PermitQueueFullError,
@@ -80,6 +82,7 @@ if TYPE_CHECKING:
         TransactionNotFoundError,
         UnknownOutcomeError,
         UnsupportedError,
+        WrongKeyError,
     )
     from engine.sync import (
         Admin,
@@ -105,11 +108,12 @@ _HOMES = {
         QueueConsumerStatistics Schema Segment TopicMetadata TopicSegments TopicStatistics TopicsChanged""",
     "engine.embedded": "AsyncEngine Engine open open_async",
     "engine.errors": """AlreadyClosedError AlreadyExistsError AuthenticationError AuthorizationError ConnectError
-        ConsumerBusyError CorruptionError DataDirectoryBusyError DataDirectoryError DiskFullError EngineError
-        FencedError InvalidArgumentError InvalidConfigurationError MemoryLimitError MessageTooLargeError NotAwaitedError
+        ConsumerBusyError CorruptionError DataDirectoryBusyError DataDirectoryError DecryptionError DiskFullError
+        EngineError FencedError InvalidArgumentError InvalidConfigurationError MemoryLimitError MessageTooLargeError
+        MissingKeyError NotAwaitedError
         NotFoundError PermitQueueFullError PermitTimeoutError ProducerBusyError ProtocolError QueueFullError SchemaError
         StorageError SubscriptionKindError TimeoutError TooManyRequestsError TransactionConflictError
-        TransactionNotFoundError UnknownOutcomeError UnsupportedError""",
+        TransactionNotFoundError UnknownOutcomeError UnsupportedError WrongKeyError""",
     "engine.sync": """Admin CheckpointConsumer Client Producer QueueConsumer RangeReader StreamConsumer TopicReader
         TopicView TopicWatch Transaction""",
 }
@@ -146,6 +150,7 @@ __all__ = [
     "DataDirectoryBusyError",
     "DataDirectoryError",
     "DeadLetter",
+    "DecryptionError",
     "DiskFullError",
     "Engine",
     "EngineError",
@@ -157,6 +162,7 @@ __all__ = [
     "MessageBatch",
     "MessageId",
     "MessageTooLargeError",
+    "MissingKeyError",
     "MultiConsumerStatistics",
     "MultiQueueConsumerStatistics",
     "NotAwaitedError",
@@ -191,6 +197,7 @@ __all__ = [
     "TransactionNotFoundError",
     "UnknownOutcomeError",
     "UnsupportedError",
+    "WrongKeyError",
     "open",
     "open_async",
 ]

@@ -268,6 +268,24 @@ class SubscriptionNotFoundError(NotFoundError):
     code = 43
 
 
+class DecryptionError(EngineError):
+    """An encrypted entry cannot be opened with the keys at hand. Nothing is lost: with the right key it can be read."""
+
+    code = 50
+
+
+class MissingKeyError(DecryptionError):
+    """There is no private key of any name that the entry was encrypted for; the text has the names."""
+
+    code = 51
+
+
+class WrongKeyError(DecryptionError):
+    """There is a private key of that name, but the entry was encrypted for another public key."""
+
+    code = 52
+
+
 class NotAwaitedError(TypeError, AttributeError):
     """A producer, consumer or transaction was used before `await` or `async with` had made it.
 

@@ -17,6 +17,11 @@ ENTRY_MESSAGES_MAX = 65_535
 KEY_SIZE_MAX = 64 * KIB
 PROPERTIES_SIZE_MAX = 64 * KIB
 PRODUCER_NAME_SIZE_MAX = 256
+RECIPIENTS_MAX = 64  # public keys that an entry is encrypted for
+RECIPIENT_NAME_SIZE_MAX = 256
+WRAPPED_KEY_SIZE_MAX = 1024  # RSA of 8,192 bits
+# What encryption may add to an entry: its envelope with a copy of the deliver-at times, and the tag.
+ENVELOPE_SIZE_MAX = 1 * KIB + 8 * 65_535 + RECIPIENTS_MAX * (RECIPIENT_NAME_SIZE_MAX + WRAPPED_KEY_SIZE_MAX + 32)
 ENTRY_HEADER_SIZE = 128  # on disk: do not change
 ENTRY_ALIGNMENT = 8  # on disk: do not change
 
@@ -162,7 +167,7 @@ def check() -> None:
     """Raise if two limits contradict each other. Runs when the module loads."""
     agreements = {
         "one commit holds what one call writes": METADATA_COMMIT_WRITES_MAX >= METADATA_WRITE_ALL_MAX,
-        "an entry holds the largest message with its key": ENTRY_SIZE_MAX
+        "an encrypted entry holds the largest message with its key": ENTRY_SIZE_MAX - ENVELOPE_SIZE_MAX
         > MESSAGE_SIZE_MAX + KEY_SIZE_MAX + PROPERTIES_SIZE_MAX + ENTRY_HEADER_SIZE,
         "a frame holds the largest entry": FRAME_SIZE_MAX > ENTRY_SIZE_MAX + FRAME_HEADER_SIZE_MAX,
         "a log file holds several of the largest entries": LOG_FILE_SIZE_MAX >= 8 * ENTRY_SIZE_MAX,

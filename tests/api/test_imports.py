@@ -25,8 +25,9 @@ HTTP = {"aiohttp", "yarl", "multidict", "engine.broker.admin.rest", "engine.clie
 # Each is loaded by what it is for: columns, codecs, Avro, patterns, files of TOML, metrics, kinds of consumers.
 SELDOM = HTTP | {
     "numpy", "pyarrow", "pandas", "lz4", "zstandard", "fastavro", "avro", "re2", "tomllib",
-    "engine.broker.metrics.catalogue", "engine.client.base.formed", "engine.client.many", "engine.client.ranges",
-    "engine.client.transact", "engine.model.admin_operations", "engine.broker.upkeep.repair",
+    "cryptography", "engine.client.base.encryption", "engine.broker.metrics.catalogue",
+    "engine.client.base.formed", "engine.client.many", "engine.client.ranges", "engine.client.transact",
+    "engine.model.admin_operations", "engine.broker.upkeep.repair",
 }  # fmt: skip
 # What serves topics and clients: it is loaded with the first of them.
 LATER = {

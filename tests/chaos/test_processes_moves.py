@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from engine.client.client import AsyncClient
+from engine.errors import EngineError
 from engine.testing.checker import check, describe
 from engine.testing.history import History
 from engine.testing.workload import QueueReader, Reader, Sender, StreamReader, read_all
@@ -43,7 +44,7 @@ class Moves:
         """Load, while the processes are disturbed; then everything is read and judged."""
         await self.server.start()
         client = AsyncClient(self.server.url)
-        await until(client, lambda found: len(found) == COUNT)  # the port answers when the first one serves
+        await until(self.server.url, lambda found: len(found) == COUNT)  # the port answers when the first one serves
         await client.admin.create_topic(TOPIC, segments=SEGMENTS)
         senders = [Sender(self.history, client, f"p{i}", TOPIC, self._own()) for i in range(3)]
         readers = [self._reader(kind) for kind in (StreamReader, QueueReader)]
@@ -73,6 +74,28 @@ class Moves:
         made.life_s_max, made.idle_s = 2.0, IDLE_S
         return made
 
+    async def move(self) -> None:
+        """Anything that takes segments from one process to another."""
+        children = self.server.children()
+        async with AsyncClient(self.server.url) as client:
+            name = self.rng.choice(sorted(await segments(client)))
+            match self.rng.randrange(5):
+                case 0:
+                    await client.admin.drain_broker(name)
+                    await self.sent.more(self.rng.randint(1, 20))
+                    await client.admin.undrain_broker(name)
+                case 1:
+                    await client.admin.unload_topic(TOPIC, to=name)
+                case 2:
+                    await client.admin.balance_brokers()
+                case 3:
+                    os.kill(self.rng.choice(sorted(children.values())), signal.SIGKILL)
+                case 4:
+                    pid = self.rng.choice(sorted(children.values()))
+                    os.kill(pid, signal.SIGSTOP)
+                    await asyncio.sleep(self.rng.uniform(0.5, 2.0) * SESSION_S)
+                    os.kill(pid, signal.SIGCONT)
+
     async def command(self, *words: str) -> str:
         """What `engine brokers …` prints."""
         process = await asyncio.create_subprocess_exec(
@@ -90,15 +113,16 @@ async def segments(client: AsyncClient) -> dict[str, int]:
     return {broker["url"]: broker["segments"] for broker in await client.admin.list_brokers()}
 
 
-async def until(client: AsyncClient, so: Callable[[dict[str, int]], bool]) -> None:
-    """Wait for a distribution of segments that is not told."""
+async def until(url: str, so: Callable[[dict[str, int]], bool]) -> None:
+    """Wait for a distribution of segments that is not told. Asks over connections that a stopped process has not."""
     found: dict[str, int] = {}
-    try:
-        async with asyncio.timeout(WAIT_S_MAX):
-            while not so(found := await segments(client)):  # noqa: ASYNC110 - nothing tells
-                await asyncio.sleep(LOOK_S)
-    except TimeoutError:
-        raise AssertionError(f"it did not come to that, but to {found}") from None
+    async with AsyncClient(url) as client:
+        try:
+            async with asyncio.timeout(WAIT_S_MAX):
+                while not so(found := await segments(client)):  # noqa: ASYNC110 - nothing tells
+                    await asyncio.sleep(LOOK_S)
+        except TimeoutError as e:
+            raise AssertionError(f"it did not come to that, but to {found}: {e!r}") from e
 
 
 @pytest.mark.timeout(600)
@@ -113,10 +137,10 @@ async def test_processes_drain_unload_and_balance_under_load(tmp_path: Path):
         await moves.sent.more(20)
         await client.admin.undrain_broker(name)
         await moves.command("unload", TOPIC, "--to", name)
-        await until(client, lambda found: found[name] == SEGMENTS)
+        await until(moves.server.url, lambda found: found[name] == SEGMENTS)
         await moves.sent.more(20)
         assert " went from " in await moves.command("balance")
-        await until(client, lambda found: found[name] < SEGMENTS)
+        await until(moves.server.url, lambda found: found[name] < SEGMENTS)
 
     await moves.run(disturb)
 
@@ -135,12 +159,30 @@ async def test_a_process_that_stands_still_past_its_lease_is_fenced_and_joins_ag
         assert before[name] > 0
         os.kill(children[index], signal.SIGSTOP)
         moves.history.record("nemesis", "fault", text=f"process {index} stands still")
-        await until(client, lambda found: name not in found and sum(found.values()) == SEGMENTS)
+        await until(moves.server.url, lambda found: name not in found and sum(found.values()) == SEGMENTS)
         await moves.sent.more(50)
         os.kill(children[index], signal.SIGCONT)
-        await until(client, lambda found: name in found)
+        await until(moves.server.url, lambda found: name in found)
         await moves.sent.more(20)
         await moves.command("unload", TOPIC, "--to", name)
-        await until(client, lambda found: found[name] == SEGMENTS)
+        await until(moves.server.url, lambda found: found[name] == SEGMENTS)
+
+    await moves.run(disturb)
+
+
+@pytest.mark.fuzz
+@pytest.mark.timeout(0)
+@pytest.mark.parametrize("seed", range(100, 120))
+async def test_fuzz_moves_between_processes(tmp_path: Path, seed: int):
+    """D1, O1, L1."""
+    moves = Moves(tmp_path, seed)
+
+    async def disturb(client: AsyncClient) -> None:
+        for _ in range(30):
+            try:
+                await moves.move()
+            except EngineError as e:  # the process that was asked, or that was to get a segment, has died
+                moves.history.record("nemesis", "fault", text=f"refused: {e!r}")
+            await moves.sent.more(moves.rng.randint(5, 30))
 
     await moves.run(disturb)

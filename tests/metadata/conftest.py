@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import asyncio
+import random
 from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 
 import pytest
 
+from engine.clock import SystemClock
+from engine.limits import METADATA_CHANGES_MAX
+from engine.metadata.etcd.store import EtcdMetadataStore
 from engine.metadata.memory import MemoryMetadataStore
 from engine.metadata.sqlite import SqliteMetadataStore
 from engine.metadata.store import MetadataStore
 from engine.storage.disk.metadata_commits import NativeCommits
+from tests.kit.etcd import Etcd, new_prefix
 from tests.metadata.served import Served
 
 
@@ -25,6 +31,16 @@ class HandClock:
 
     def monotonic(self) -> float:
         return self.now_ms / 1000
+
+
+class DatedClock(SystemClock):
+    """The machine's clock, by the date of another one: the timeouts of a server in another process are real."""
+
+    def __init__(self, date: HandClock) -> None:
+        self._date = date
+
+    def time_ms(self) -> int:
+        return self._date.time_ms()
 
 
 @pytest.fixture
@@ -45,9 +61,15 @@ def opened(request: pytest.FixtureRequest) -> Opened:
 REMOTE = ("unix over memory", "tcp over memory", "memory over sqlite")
 
 
-@pytest.fixture(params=["memory", "sqlite", "native", *REMOTE])
+@pytest.fixture(params=["memory", "sqlite", "native", "etcd", *REMOTE])
 async def store(request: pytest.FixtureRequest, tmp_path: Path, clock: HandClock) -> AsyncIterator[MetadataStore]:
     transport, _, kind = request.param.rpartition(" over ")
+    if kind == "etcd":
+        server: Etcd = request.getfixturevalue("etcd")
+        opened = await EtcdMetadataStore.open(server.url(new_prefix()), clock=DatedClock(clock), rng=random.Random(1))
+        yield opened
+        await opened.close()
+        return
     made = await _open(kind, tmp_path, clock)
     if not transport:
         yield made
@@ -55,6 +77,15 @@ async def store(request: pytest.FixtureRequest, tmp_path: Path, clock: HandClock
         return
     async with Served(made, transport, tmp_path) as served:
         yield await served.client(clock)
+
+
+async def forget_history(store: MetadataStore) -> None:
+    """Have a store forget which changes there were so far."""
+    if isinstance(store, EtcdMetadataStore):
+        await store.put("/x/0", b"")
+        await store.compact(await store.revision())
+        return
+    await asyncio.gather(*(store.put(f"/x/{i % 50}", b"") for i in range(METADATA_CHANGES_MAX + 1)))
 
 
 async def _open(kind: str, directory: Path, clock: HandClock) -> MetadataStore:

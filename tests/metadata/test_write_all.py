@@ -37,12 +37,12 @@ async def test_each_has_its_own_outcome(store: MetadataStore, clock: Any):
             Delete("/doomed", doomed.version),
         ]
     )
-    assert new == Stat(held.version + 2, 2_000, 2_000)
-    assert later == Stat(held.version + 3, 1_000, 2_000)
+    assert doomed.version < new.version < later.version < store.version
+    assert new == Stat(new.version, 2_000, 2_000)
+    assert later == Stat(later.version, 1_000, 2_000)
     assert (gone, absent) == (True, False)
     assert isinstance(taken, ConflictError)
     assert isinstance(old, ConflictError)
-    assert store.version == held.version + 4
     assert [(record.key, record.value) for record in await store.list("", "z")] == [("/held", b"2"), ("/new", b"1")]
     assert [record.key for _, record in await store.list_index("i", "", "z")] == ["/new"]
 

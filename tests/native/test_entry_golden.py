@@ -35,6 +35,7 @@ def row(m: EntryMessage) -> tuple[object, ...]:
 
 def test_every_file_has_its_test():
     names = {"keyed", "every-column", "keyless", "lz4", "zstd", "unstamped"}
+    names |= {"encrypted", "encrypted-zstd"}  # read in tests/client/test_encryption.py
     assert {path.name for path in GOLDEN.iterdir()} == {f"v1-{name}.entry" for name in names}
 
 

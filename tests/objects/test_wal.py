@@ -8,7 +8,7 @@ from contextlib import suppress
 
 import pytest
 
-from engine.errors import EngineError
+from engine.errors import EngineError, UnknownOutcomeError
 from engine.metadata.memory import MemoryMetadataStore
 from engine.storage.objects.format import FENCE, LogName, WalGroup
 from engine.storage.objects.reader import footers
@@ -139,6 +139,27 @@ async def test_what_was_acknowledged_survives_a_kill_of_the_server(server: S3Ser
     end = await other.fence("a")
     assert end == wal.writer.acknowledged
     assert await read(other, "a", 0, end) == {offset: b"".join(group(offset).buffers) for offset in range(100)}
+    for each in (wal, other):
+        await each.writer.close()
+    await store.close()
+
+
+async def test_what_was_acknowledged_by_a_server_that_hangs_is_stored_once(server: S3Server):
+    """PUTs time out while the server is suspended; it carries some of them out when it goes on."""
+    store, metadata = open_store(server, "hangs", timeout_s=0.5, attempts_max=40), MemoryMetadataStore(FakeClock())
+    wal, other = await opened(store, metadata, "a"), await opened(store, metadata, "b")
+    await wal.append(group(0))
+    server.pause()
+    try:
+        appends = [asyncio.create_task(wal.append(group(offset))) for offset in range(1, 20)]
+        with pytest.raises(UnknownOutcomeError, match=r"no answer within 0\.5 s"):
+            await store.put_if_absent("other", [b"x"])
+        assert not any(each.done() for each in appends)
+    finally:
+        server.resume()
+    await asyncio.gather(*appends)
+    end = await other.fence("a")
+    assert await read(other, "a", 0, end) == {offset: b"".join(group(offset).buffers) for offset in range(20)}
     for each in (wal, other):
         await each.writer.close()
     await store.close()

@@ -111,6 +111,25 @@ def test_a_program_that_ends_closes_what_it_forgot(tmp_path: Path):
         assert consumer.receive(timeout=30).value == b"x"
 
 
+EXITING = """
+import atexit, sys, threading, engine
+def late():
+    for what in (lambda: engine.open(sys.argv[1]), lambda: engine.Client("engine://127.0.0.1:1")):
+        try:
+            what()
+        except engine.UnsupportedError as e:
+            print(e)
+atexit.register(late)
+"""
+
+
+def test_in_an_exit_handler_nothing_is_opened(tmp_path: Path):
+    command = [sys.executable, "-W", "error", "-c", EXITING, str(tmp_path / "data")]
+    done = subprocess.run(command, env=environment(), timeout=60, check=True, capture_output=True, text=True)
+    assert done.stdout.count("must be opened before the interpreter shuts down") == 2
+    assert not done.stderr
+
+
 async def test_a_lost_asynchronous_handle_closes(tmp_path: Path):
     e = await engine.open_async(tmp_path / "data")
     async with e.producer("t") as producer:

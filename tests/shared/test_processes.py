@@ -124,6 +124,27 @@ async def test_a_member_asks_for_an_address_and_keeps_it(tmp_path: Path, member:
         assert await client.admin.list_topics() == ["topic://public/default/t"]
 
 
+async def test_a_joiner_that_is_stopped_while_others_take_over_goes_on_afterwards(tmp_path: Path, member: Start):
+    """One of them is killed in the moment in which it takes over."""
+    first, stopped = await member(), await member()
+    await producing(stopped, "p")
+    await stopped.do("keep['p'].send(b'0', key='k')")
+    stopped.signal(signal.SIGSTOP)
+    stopped.say("[keep['p'].send(b'%d' % i, key='k') for i in range(1, 50)] and None")
+    for _ in range(3):
+        successor = await member()
+        await first.kill()
+        successor.say("e.admin.list_topics()")
+        first = successor
+    assert await first.hear() == ["topic://public/default/t"]
+    stopped.signal(signal.SIGCONT)
+    assert await stopped.hear() is None
+    with engine.open(tmp_path / "data") as here:
+        with here.stream_consumer("t", "s", initial_position="earliest") as consumer:
+            got = [consumer.receive(timeout=BACK_S_MAX) for _ in range(50)]
+        assert [m and m.value for m in got] == [b"%d" % i for i in range(50)]
+
+
 async def test_an_address_in_use_is_told_to_the_joiner_alone(tmp_path: Path, member: Start):
     first = await member()
     with (

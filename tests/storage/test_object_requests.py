@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import random
+import subprocess
+import sys
 
 import pytest
 
@@ -23,6 +25,7 @@ from engine.storage.objects.remote import RemoteObjectStore
 from engine.storage.objects.requests import RequestLimits, Requests, TransientError
 from engine.testing.loop import run_virtual
 from engine.testing.objects import FaultyObjectStore
+from tests.kit.programs import environment
 
 SECRET = "very-secret-indeed"
 ENVIRONMENT = {
@@ -161,18 +164,32 @@ def test_other_urls_are_refused_and_secrets_in_them_not_repeated(url: str):
 
 @pytest.mark.parametrize("url", ["s3://bucket/a", "gs://bucket/a", "az://container/a"])
 def test_a_store_does_not_show_its_credentials(url: str):
-    environment = {
+    variables = {
         **ENVIRONMENT,
         "AZURE_STORAGE_ACCOUNT_NAME": "account",
         "AZURE_STORAGE_ACCOUNT_KEY": "dmVyeS1zZWNyZXQ=",
     }
-    store = RemoteObjectStore.open(url, environment, rng=random.Random(1))
+    store = RemoteObjectStore.open(url, variables, rng=random.Random(1))
     assert repr(store) == f"RemoteObjectStore({url!r})"
 
 
 def test_a_store_that_cannot_be_opened_says_why():
     with pytest.raises(InvalidConfigurationError, match=r"s3://bucket cannot be opened: .*SecretAccessKey"):
         RemoteObjectStore.open("s3://bucket", {"AWS_ACCESS_KEY_ID": "key"}, rng=random.Random(1))
+
+
+def test_without_the_library_the_error_says_how_to_get_it(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setitem(sys.modules, "obstore", None)
+    with pytest.raises(
+        UnsupportedError, match=r"s3://bucket needs obstore 0.12 or later: pip install 'engine\[cluster\]'"
+    ):
+        RemoteObjectStore.open("s3://bucket", ENVIRONMENT, rng=random.Random(1))
+
+
+def test_a_profile_needs_boto3(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setitem(sys.modules, "boto3", None)
+    with pytest.raises(InvalidConfigurationError, match="reading a profile needs boto3"):
+        RemoteObjectStore.open("s3://bucket", {"AWS_PROFILE": "work"}, rng=random.Random(1))
 
 
 async def answered(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, status: str, body: str) -> None:
@@ -195,8 +212,8 @@ async def test_answers_become_typed_errors_without_what_the_body_says(status: st
     server = await asyncio.start_server(lambda r, w: answered(r, w, status, body), "127.0.0.1", 0)
     async with server:
         port = server.sockets[0].getsockname()[1]
-        environment = ENVIRONMENT | {"AWS_ENDPOINT_URL": f"http://127.0.0.1:{port}"}
-        store = RemoteObjectStore.open("s3://bucket/a", environment, rng=random.Random(1))
+        variables = ENVIRONMENT | {"AWS_ENDPOINT_URL": f"http://127.0.0.1:{port}"}
+        store = RemoteObjectStore.open("s3://bucket/a", variables, rng=random.Random(1))
         with pytest.raises(error) as found:
             await store.put_if_absent("x", [b"a", bytearray(b"b")])
         assert SECRET not in "".join([str(found.value), repr(found.value.__cause__), str(store.statistics())])
@@ -231,3 +248,16 @@ def test_the_probe_accepts_a_store_that_refuses_the_second_whatever_else_fails(s
         await probe(store, random.Random(seed))
 
     run_virtual(body())
+
+
+def test_the_library_is_imported_when_a_store_is_opened_and_not_before():
+    """A broker on files and SQLite does not pay for it."""
+    code = (
+        "import random, sys, engine, engine.broker.server, engine.storage.objects.wal\n"
+        "from engine.storage.objects.remote import RemoteObjectStore\n"
+        "assert 'obstore' not in sys.modules\n"
+        "RemoteObjectStore.open('gs://bucket', {}, rng=random.Random(1))\n"
+        "assert 'obstore' in sys.modules\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], env=environment(), capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr

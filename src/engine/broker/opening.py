@@ -4,15 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import TYPE_CHECKING
 
+from engine.broker.settings.config import BrokerConfig
 from engine.broker.upkeep.unexplained import check_explained
-from engine.clock import Clock
-from engine.metadata.lockfile import LockFile
+from engine.clock import Clock, SystemClock
+from engine.errors import InvalidConfigurationError
+from engine.metadata.etcd.url import EtcdUrl
+from engine.metadata.lockfile import LockFile, not_writable
 from engine.metadata.memory import MemoryMetadataStore
 from engine.metadata.sqlite import SqliteMetadataStore
 from engine.metadata.store import MetadataStore
 from engine.storage.disk.metadata_commits import NativeCommits
 from engine.storage.store import SegmentStore
+
+if TYPE_CHECKING:
+    import random
+
+    from engine.metadata.etcd.store import EtcdMetadataStore
 
 METADATA_FILE = "metadata.db"
 
@@ -25,10 +34,29 @@ async def open_metadata(
 ) -> SqliteMetadataStore:
     """`segments_with`: the segments of the directory, with a metadata store. `lock`: where the caller has taken it.
 
-    Raises what SqliteMetadataStore.open() and check_explained() raise.
+    Raises DataDirectoryError, and what SqliteMetadataStore.open() and check_explained() raise.
     """
     path = data / METADATA_FILE
-    if not path.exists():  # checked before a new one is made, which would block restoring the correct one
+    try:
+        found = path.exists()
+    except PermissionError as e:
+        raise not_writable(data, e) from e
+    if not found:  # checked before a new one is made, which would block restoring the correct one
         nothing = MemoryMetadataStore(clock)
         await check_explained(segments_with(nothing), nothing, str(data))
     return await SqliteMetadataStore.open(path, clock=clock, native=NativeCommits, lock=lock)
+
+
+async def open_shared_metadata(url: str, config: BrokerConfig, rng: random.Random) -> EtcdMetadataStore:
+    """The metadata store of several brokers, at an etcd:// URL. Its owner closes it, behind the broker.
+
+    Raises InvalidArgumentError (the URL), InvalidConfigurationError, and as EtcdMetadataStore.open().
+    """
+    EtcdUrl.parse(url)
+    if config.service_url is None:
+        raise InvalidConfigurationError("service_url must be set where brokers share metadata, got none")
+    try:
+        from engine.metadata.etcd.store import EtcdMetadataStore
+    except ImportError as e:
+        raise InvalidConfigurationError(f"etcd needs {e.name}: pip install 'engine[cluster]'") from e
+    return await EtcdMetadataStore.open(url, clock=SystemClock(), rng=rng)

@@ -28,6 +28,9 @@ from engine.broker.pools.latency import BrokerMetrics
 from engine.broker.pools.partial_frames import HalfFrames
 from engine.broker.pools.pools import BrokerMemory
 from engine.broker.pools.ports import Pause
+from engine.broker.rights.audit import Audit
+from engine.broker.rights.identities import Identities
+from engine.broker.rights.rights import Rights
 from engine.broker.segment.environment import Environment
 from engine.broker.session.connection import Connection
 from engine.broker.session.handlers import accept
@@ -42,7 +45,8 @@ from engine.broker.upkeep.transaction_sweep import TransactionSweep
 from engine.broker.upkeep.unexplained import check_explained
 from engine.clock import Clock, SystemClock
 from engine.control.service import ScalableTopicService
-from engine.errors import AlreadyClosedError, ConnectError, EngineError
+from engine.errors import AlreadyClosedError, AuthenticationError, ConnectError, EngineError
+from engine.metadata.etcd.statistics import EtcdStatistics
 from engine.metadata.identity import raise_generation
 from engine.metadata.memory import MemoryMetadataStore
 from engine.metadata.sqlite import MetadataStatistics, SqliteMetadataStore
@@ -64,10 +68,12 @@ if TYPE_CHECKING:
     from socket import socket
 
     from engine.broker.admin.service import AdminService
+    from engine.broker.rights.grants import Grants
 
 log = logging.getLogger(__name__)
 
 CLOSE_S_MAX = 2.0  # on close, peers have this long to read what is queued for them
+_IDENTITIES_S = 0.5  # between two looks at the files of tokens and keys
 _REFUSED_MAX = 100  # connections above the limit that are answered with the reason; further ones are aborted
 
 
@@ -110,6 +116,9 @@ class Broker:
         self.tasks = Supervisor("broker")
         self.connections: Bag[Connection] = Bag()
         self.doors = Doors(self.clock)
+        self.identities = Identities(self.doors.attempts, lambda: self.config)
+        self.rights = Rights(lambda: self.config, Audit(self.config.audit_log, self.clock))
+        self._grants: Grants | None = None
         self._data = Path(data)
         self._disk: Disk = disk or OsDisk()
         self.joinable = joinable
@@ -243,6 +252,7 @@ class Broker:
         log.info("broker on %s started", self._data, extra={"data": str(self._data)})
 
     async def _open(self) -> None:
+        self.identities.load()
         make_data_directory(self._disk, str(self._data))
         executor = self._executor
         if executor is None:
@@ -276,11 +286,19 @@ class Broker:
             clock=self.clock,
             connector=self._connector or self._connector_to_brokers(),
             environment=environment,
+            grant_noted=self._grant_noted,
         )
         parts = self._parts = build(base, self)
         await parts.members.start()
         await parts.dynamic.start()
         await parts.service.start()
+        if self.config.has_roles:
+            from engine.broker.rights.grants import Grants
+
+            grants = self._grants = Grants(metadata, self._grants_changed)
+            await grants.start()
+            self.rights.use(grants)
+            self.tasks.spawn(self._follow_identities(), "identities")
         for name, run in parts.loops:
             self.tasks.spawn(run(), name)
 
@@ -326,6 +344,8 @@ class Broker:
             await self.tasks.close()
             await self.cluster.draining.close()
             await self.dynamic.close()
+            if self._grants is not None:
+                await self._grants.close()
             await self.service.close()
             await self.members.close_segments()
             await self._close_connections()
@@ -336,6 +356,7 @@ class Broker:
         if admin is not None:
             await admin.close()
         self.loop_lag.stop()
+        self.rights.audit.close()
 
     async def _close_connections(self) -> None:
         """Flush what is queued for peers, within CLOSE_S_MAX, then abort."""
@@ -406,6 +427,12 @@ class Broker:
     def metadata_statistics(self) -> MetadataStatistics | None:
         """Of its own metadata store; None where the store was handed in."""
         return None if self._own_metadata is None else self._own_metadata.statistics()
+
+    def etcd_statistics(self) -> EtcdStatistics | None:
+        """Of the store in etcd that was handed in; None where there is none."""
+        statistics = getattr(self._metadata, "statistics", None)
+        found = None if statistics is None else statistics()
+        return found if isinstance(found, EtcdStatistics) else None
 
     def refusal(self, connection: Connection) -> EngineError | None:
         """Why a new connection is refused; None: it is not."""
@@ -484,6 +511,26 @@ class Broker:
     def _serving_since(self) -> float | None:
         may_return = self.addresses.reachable or (self.joinable is not None and self.joinable.succeeds)
         return self.up_since if may_return else None
+
+    # -- rights ----------------------------------------------------------------------------------------------------
+
+    def _grant_noted(self, key: str, value: bytes | None) -> None:
+        if self._grants is not None and (role := self._grants.note(key, value)) is not None:
+            self._grants_changed(role)
+
+    def _grants_changed(self, role: str) -> None:
+        for connection in list(self.connections):
+            if connection.needs is not None and connection.principal.role == role:
+                connection.needs.check()
+
+    async def _follow_identities(self) -> None:
+        """Close the connections of tokens that were taken out of their file."""
+        while True:
+            await asyncio.sleep(_IDENTITIES_S)
+            if self.identities.refresh():
+                for connection in list(self.connections):
+                    if not self.identities.stands(connection.principal):
+                        connection.fail(AuthenticationError("the token was revoked"))
 
     # -- housekeeping ----------------------------------------------------------------------------------------------
 

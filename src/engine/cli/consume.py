@@ -9,6 +9,7 @@ import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from datetime import datetime
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -17,7 +18,7 @@ from engine.cli import formats, lines
 from engine.cli.connection import connect, connection_options
 from engine.cli.groups import did_you_mean, examples
 from engine.cli.template import TOKENS, Template
-from engine.cli.values import key_values, namespace_name, position, separator, topic_name
+from engine.cli.values import key_files, key_values, namespace_name, position, separator, topic_name
 from engine.errors import EngineError, NotFoundError
 from engine.model.names import TopicName
 
@@ -83,6 +84,9 @@ TOKENS_HELP = "\n".join(
 @click.option(
     "--key-separator", metavar="TEXT", help=r"With raw: write the key and TEXT before each value; \t is a tab."
 )
+@click.option(
+    "--decrypt-with", multiple=True, metavar="NAME=FILE", help="A private key in PEM of messages that are encrypted."
+)
 @click.option("--json", "as_json", is_flag=True, help="The same as --format json.")
 @connection_options
 def command(
@@ -100,6 +104,7 @@ def command(
     form: str | None,
     template: str | None,
     key_separator: str | None,
+    decrypt_with: tuple[str, ...],
     as_json: bool,
 ) -> None:
     """Print messages as they arrive.
@@ -115,7 +120,7 @@ def command(
     written = formats.writer(form, shape, separator(key_separator), sys.stdout.buffer, terminal=lines.on_terminal())
     with connect(url, data) as client:
         is_new = topic is not None and check_topic(client, topic, create)
-        chosen = Chosen(topic, namespace, key_values(properties) or None)
+        chosen = Chosen(topic, namespace, key_values(properties) or None, key_files(decrypt_with))
         with _without_warning() if is_new else contextlib.nullcontext():
             consumer, acknowledge = open_consumer(client, mode, chosen, subscription, begin)
         if is_new:
@@ -159,6 +164,7 @@ class Chosen:
     topic: str | None
     namespace: str | None
     properties: dict[str, str] | None
+    keys: dict[str, Path] | None = None  # that messages are decrypted with
 
 
 @contextlib.contextmanager
@@ -227,9 +233,12 @@ def open_consumer(
     """The consumer, and what to call with a printed batch."""
     topic = chosen.topic
     if topic is not None and mode == "checkpoint":
-        return client.checkpoint_consumer(topic, start=checkpoint(start)), lambda batch: None
+        return client.checkpoint_consumer(
+            topic, start=checkpoint(start), decryption_keys=chosen.keys
+        ), lambda batch: None
     name = subscription or ""  # check_combination requires one
     which: Any = {"namespace": chosen.namespace, "properties": chosen.properties, "initial_position": str(start)}
+    which["decryption_keys"] = chosen.keys
     if mode == "stream":
         stream = client.stream_consumer(topic, name, **which)
         return stream, stream.acknowledge_cumulative

@@ -212,14 +212,16 @@ def entry_row(entry: Any) -> dict[str, Any]:
         "buckets": f"{entry.bucket_min:04x}-{entry.bucket_max:04x}",
         "sequences": f"{entry.first_sequence}-{entry.last_sequence}",
         "published": when(entry.publish_time_ms),
-        "compression": COMPRESSIONS.get(entry.compression, "?"),
+        "compression": COMPRESSIONS.get(entry.compression, "?") + (", encrypted" if entry.encrypted else ""),
         "durable_upto": entry.durable_upto,
         "term": entry.term,
     }
 
 
 def message_rows(entry: Any) -> list[dict[str, Any]]:
-    """One line for each message of an entry."""
+    """One line for each message of an entry; none for an encrypted one."""
+    if entry.encrypted:
+        return []
     from engine.model.compression import decompressor
 
     return [

@@ -36,6 +36,29 @@ def list_namespaces(url: str, data: str | None, as_json: bool) -> None:
             lines.line(name)
 
 
+@command.command(epilog=examples("engine namespaces create billing/invoices"))
+@click.argument("namespace", type=namespace_name)
+@connection_options
+def create(namespace: str, url: str, data: str | None) -> None:
+    """Create a namespace."""
+    with connect(url, data, create=True) as client:
+        client.admin.create_namespace(namespace)
+    lines.say(f"created {namespace}")
+
+
+@command.command(epilog=examples("engine namespaces delete billing/invoices"))
+@click.argument("namespace", type=namespace_name)
+@click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
+@connection_options
+def delete(namespace: str, yes: bool, url: str, data: str | None) -> None:
+    """Delete a namespace that has no topics."""
+    if not yes:
+        lines.confirm(f"Delete {namespace} with its policies and grants?")
+    with connect(url, data) as client:
+        client.admin.delete_namespace(namespace)
+    lines.say(f"deleted {namespace}")
+
+
 @command.command(epilog=examples("engine namespaces get public/default"))
 @click.argument("namespace", type=namespace_name)
 @json_option

@@ -11,7 +11,7 @@ import click
 from engine.cli import lines, output, records
 from engine.cli.connection import connect, connection_options, json_option
 from engine.cli.groups import examples
-from engine.cli.values import key_values, separator, topic_name
+from engine.cli.values import key_files, key_values, separator, topic_name
 from engine.client.base.options import CompressionName
 from engine.errors import EngineError, InvalidArgumentError, MessageTooLargeError
 
@@ -50,6 +50,9 @@ if TYPE_CHECKING:
     show_default=True,
     help="How batches of messages are compressed.",
 )
+@click.option(
+    "--encrypt-for", multiple=True, metavar="NAME=FILE", help="A public key in PEM that messages are encrypted for."
+)
 @json_option
 @connection_options
 def command(
@@ -62,6 +65,7 @@ def command(
     key_separator: str | None,
     properties: tuple[str, ...],
     compression: str,
+    encrypt_for: tuple[str, ...],
     as_json: bool,
 ) -> None:
     """Send the lines of a file or of the standard input.
@@ -78,7 +82,12 @@ def command(
     failures: list[Exception] = []
     with (
         connect(url, data, create=True) as client,
-        client.producer(topic, compression=cast(CompressionName, compression), on_error=failures.append) as producer,
+        client.producer(
+            topic,
+            compression=cast(CompressionName, compression),
+            on_error=failures.append,
+            encryption_keys=key_files(encrypt_for),
+        ) as producer,
         output.progress(disable=total is None) as bar,
     ):
         task = bar.add_task("sending", total=total, note="")

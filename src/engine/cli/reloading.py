@@ -23,7 +23,7 @@ log = logging.getLogger(__name__)
 C = TypeVar("C", "BrokerConfig", "ProxyConfig")
 
 _DOORS = ("auth_token", "admin_hosts", "tls_cert", "tls_key")
-BROKER_KEYS = (*_DOORS, "cluster_token", "cluster_tls_cert", "cluster_tls_key", *DYNAMIC)
+BROKER_KEYS = (*_DOORS, "superusers", "cluster_token", "cluster_tls_cert", "cluster_tls_key", *DYNAMIC)
 PROXY_KEYS = (*_DOORS, "broker_token", *LIMITS)
 
 

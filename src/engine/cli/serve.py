@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+import random
 import signal
 import sys
 from collections.abc import Awaitable, Callable
@@ -87,6 +88,13 @@ def process_count(context: click.Context, parameter: click.Parameter, text: str)
     help="Settings, as a TOML file. Environment variables ENGINE_… override it.",
 )
 @click.option(
+    "--metadata",
+    envvar="ENGINE_METADATA",
+    metavar="URL",
+    help="etcd://HOST:PORT,…/PREFIX: keep the metadata in etcd, which brokers on one shared data directory have in "
+    "common. A password in it is better given as ENGINE_METADATA.",
+)
+@click.option(
     "--auth-token-file",
     type=click.Path(dir_okay=False),
     help="File with the token required of clients. ENGINE_AUTH_TOKEN is the token itself.",
@@ -124,6 +132,7 @@ def command(
     listen: tuple[str, int],
     admin: tuple[str, int] | None,
     config: str | None,
+    metadata: str | None,
     auth_token_file: str | None,
     processes: int,
     process_port: int | None,
@@ -148,10 +157,12 @@ def command(
     def load() -> BrokerConfig:
         return BrokerConfig.load(config, environment=os.environ, **options)
 
+    if metadata is not None and processes != 1:
+        raise click.UsageError("--metadata is for one process: start several, each with its own --listen")
     loaded = load()
     with asyncio.Runner(loop_factory=event_loop_factory()) as runner:
         if processes == 1:
-            runner.run(serve(data, listen, admin, loaded, load))
+            runner.run(serve(data, listen, admin, loaded, load, metadata))
             return
         from engine.cli.serve_processes import serve_processes
         from engine.processes.parent import Plan
@@ -175,15 +186,18 @@ async def serve(
     admin: tuple[str, int] | None,
     config: BrokerConfig,
     load: Callable[[], BrokerConfig],
+    metadata: str | None = None,
 ) -> None:
     """Start, wait for a signal, close. Acknowledged messages are durable however this ends."""
+    from engine.broker.opening import open_shared_metadata
     from engine.broker.server import Broker
     from engine.broker.settings.doors import check_exposed
     from engine.cli.process import collect_rarely, keep_loaded
     from engine.cli.reloading import reload_broker
 
     stopped = stop_signal()
-    broker = Broker(data, config=config)
+    store = None if metadata is None else await open_shared_metadata(metadata, config, random.Random())
+    broker = Broker(data, config=config, metadata=store)
     on_hangup(lambda: reload_broker(broker, load()))
     for where in (listen, admin):
         if where is not None:
@@ -197,6 +211,8 @@ async def serve(
         await serve_until(stopped, f"serving {data} on engine://{at(listen_at)}, {rest_at(admin_at, config)}")
     finally:
         await broker.close()
+        if store is not None:
+            await store.close()
 
 
 def stop_signal() -> asyncio.Event:

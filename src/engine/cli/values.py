@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Literal
 
 import click
@@ -77,6 +78,11 @@ def key_values(pairs: Iterable[str]) -> dict[str, str]:
     if wrong:
         raise click.BadParameter(f"a pair must be NAME=VALUE, got {wrong[0]!r}")
     return {name: value for name, _, value in split}
+
+
+def key_files(pairs: Iterable[str]) -> dict[str, Path] | None:
+    """`NAME=FILE` texts as files by name; None without any."""
+    return {name: Path(file) for name, file in key_values(pairs).items()} or None
 
 
 def separator(text: str | None) -> bytes | None:

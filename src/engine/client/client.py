@@ -19,10 +19,12 @@ from engine.client.base.options import (
     ON_CORRUPT,
     Batching,
     ClientOptions,
-    ConsumerOptions,
+    Keys,
     ProducerOptions,
     QueueOptions,
+    Token,
     backoff_of,
+    consumer_options,
 )
 from engine.client.base.owned import Owned, handle_of, warn_of
 from engine.client.base.schema import Schema
@@ -72,7 +74,9 @@ class AsyncClient:
     """A client of one service, `engine://host:port`. Use it from one event loop, preferably as `async with`.
 
     `url`: may name several brokers, `engine://a,b`, of which any will do; None: ENGINE_URL of the environment. See
-    docs/connecting.md. `token`: what the broker asks for; it overrides that of the URL. `tls`: an ssl.SSLContext.
+    docs/connecting.md. `token`: what the broker asks for; it overrides that of the URL. A callable returns
+    the one that is valid now: it is called for each connection, and again before the one in use expires. `tls`: an
+    ssl.SSLContext.
     `memory_limit`: bytes that all its producers and consumers may hold together. `operation_timeout`: seconds for each
     operation that has no time limit of its own. `connector`, `clock`, `rng`, `admin` are for embedding and for tests.
 
@@ -84,7 +88,7 @@ class AsyncClient:
         self,
         url: str | None = None,
         *,
-        token: str | None = None,
+        token: Token | None = None,
         tls: ssl.SSLContext | None = None,
         memory_limit: int = CLIENT_MEMORY_MAX,
         operation_timeout: float = OPERATION_TIMEOUT_S,
@@ -155,6 +159,7 @@ class AsyncClient:
         properties: Mapping[str, str] | None = None,
         on_error: Callable[[Exception], object] | None = None,
         schema: object = None,
+        encryption_keys: Keys | None = None,
         _on_full: Callable[[], None] | None = None,
     ) -> AsyncProducer[Any]:
         """A producer for one topic, which is created where the broker allows it.
@@ -167,7 +172,9 @@ class AsyncClient:
         `initial_sequence_id`: the first message gets the next one. `on_error`: called on the loop's thread with what
         befell messages of send_nowait and send_batch; what it raises is logged. `schema`: what values are: bytes (the
         default), str, a dataclass, or an engine.Schema; recorded with the topic. `properties`: what the statistics of
-        the topic say of this producer, text to text.
+        the topic say of this producer, text to text. `encryption_keys`: public keys by name, as PEM or the pathlib.Path
+        of a file: keys, values and properties of messages are encrypted, and only consumers with one of the private
+        keys can read them; see docs/encryption.md.
 
         Compression works on the loop's thread, an entry at a time, and nothing else happens there meanwhile: some
         tenths of a millisecond for 128 KiB with zstd, less with lz4.
@@ -189,6 +196,7 @@ class AsyncClient:
             properties=properties or {},
             on_error=on_error,
             schema=Schema.of(schema),
+            encryption_keys=encryption_keys,
         )
         producer = AsyncProducer[Any](self._pool, TopicName.parse(topic), name or self._make_name("producer"), options)
         return await self._started(producer, lambda: producer.start(_on_full))
@@ -208,6 +216,7 @@ class AsyncClient:
         schema: object = None,
         create: bool = True,
         on_corrupt: str = "stop",
+        decryption_keys: Keys | None = None,
     ) -> AsyncStreamConsumer[Any] | AsyncMultiStreamConsumer[Any]:
         """An ordered consumer; the consumers of one subscription share the topic's segments.
 
@@ -221,6 +230,7 @@ class AsyncClient:
         topic's, and recorded where that has none. `create`: a missing topic is created where the broker allows it, and
         a warning logged; False: NotFoundError. `on_corrupt`: at a bad entry, one receive raises CorruptionError and
         nothing behind it comes of its segment ("stop"), or the entry is skipped, logged and counted ("skip").
+        `decryption_keys`: private keys by name, as PEM or the pathlib.Path of a file, for messages that are encrypted.
 
         Raises NotFoundError, ConsumerBusyError (SubscriptionKindError: queue consumers hold the subscription),
         ConnectError, TimeoutError, InvalidArgumentError.
@@ -229,8 +239,11 @@ class AsyncClient:
         from engine.client.topic.topic_list import chosen
 
         check_name(subscription, "subscription name")
-        more: dict[str, Any] = {"schema": schema, "on_corrupt": on_corrupt, "create_topic": create}
-        options = self._consumer_options(name, subscription, initial_position, receive_queue_size, **more)
+        options = consumer_options(
+            self._make_name, name, subscription=subscription, initial_position=initial_position, schema=schema,
+            receive_queue_size=receive_queue_size, create_topic=create, on_corrupt=on_corrupt,
+            decryption_keys=decryption_keys,
+        )  # fmt: skip
         topics = chosen(topic, namespace, properties, pattern)
         make = partial(AsyncStreamConsumer[Any], self._pool)
         if isinstance(topics, TopicName):
@@ -260,6 +273,7 @@ class AsyncClient:
         schema: object = None,
         create: bool = True,
         on_corrupt: str = "stop",
+        decryption_keys: Keys | None = None,
     ) -> AsyncQueueConsumer[Any] | AsyncMultiQueueConsumer[Any]:
         """A consumer of single messages; each goes to one of the subscription's consumers and comes back unless
         acknowledged.
@@ -280,13 +294,11 @@ class AsyncClient:
         from engine.client.topic.topic_list import chosen
 
         check_name(subscription, "subscription name")
-        more: dict[str, Any] = {
-            "schema": schema,
-            "on_corrupt": on_corrupt,
-            "priority": priority,
-            "create_topic": create,
-        }
-        options = self._consumer_options(name, subscription, initial_position, receive_queue_size, **more)
+        options = consumer_options(
+            self._make_name, name, subscription=subscription, initial_position=initial_position, schema=schema,
+            receive_queue_size=receive_queue_size, create_topic=create, on_corrupt=on_corrupt, priority=priority,
+            decryption_keys=decryption_keys,
+        )  # fmt: skip
         queue = QueueOptions(ack_timeout=ack_timeout, nack_backoff=backoff_of(nack_backoff), dead_letter=dead_letter)
         topics = chosen(topic, namespace, properties, pattern)
         make = partial(AsyncQueueConsumer[Any], self._pool, queue=queue)
@@ -310,6 +322,7 @@ class AsyncClient:
         schema: object = None,
         create: bool = True,
         on_corrupt: str = "stop",
+        decryption_keys: Keys | None = None,
     ) -> AsyncCheckpointConsumer[Any]:
         """A reader that keeps its own position; the broker stores none.
 
@@ -326,8 +339,10 @@ class AsyncClient:
 
         if start is not None and not isinstance(start, Checkpoint):
             raise InvalidArgumentError(f"start must be an engine.Checkpoint, got {type(start).__name__}")
-        more: dict[str, Any] = {"schema": schema, "on_corrupt": on_corrupt, "group": group, "create_topic": create}
-        options = self._consumer_options(name, None, "latest", receive_queue_size, **more)
+        options = consumer_options(
+            self._make_name, name, receive_queue_size=receive_queue_size, schema=schema, create_topic=create,
+            group=group, on_corrupt=on_corrupt, decryption_keys=decryption_keys,
+        )  # fmt: skip
         consumer = AsyncCheckpointConsumer[Any](self._pool, TopicName.parse(topic), options)
         return await self._started(consumer, lambda: consumer.start(start or Checkpoint.latest()))
 
@@ -410,21 +425,6 @@ class AsyncClient:
             self._all_transactions = Transactions(self._pool, self._children.check_open)
         return self._all_transactions
 
-    def _consumer_options(
-        self, name: str | None, subscription: str | None, initial_position: str, queue_size: int | Literal["auto"], *,
-        schema: object,
-        **more: Any,
-    ) -> ConsumerOptions:  # fmt: skip
-        return ConsumerOptions(
-            name=name if name is not None else self._make_name("consumer"),
-            instance=self._make_name("instance"),
-            subscription=subscription,
-            initial_position=initial_position,
-            receive_queue_size=queue_size,
-            schema=Schema.of(schema),
-            **more,
-        )
-
     def _make_name(self, kind: str) -> str:
         return f"{kind}-{self._options.rng.getrandbits(64):016x}"
 
@@ -450,6 +450,7 @@ class AsyncClient:
         skip_deleted: bool = False,
         receive_queue_size: int | Literal["auto"] = "auto",
         on_corrupt: str = "stop",
+        decryption_keys: Keys | None = None,
     ) -> AsyncRangeReader:
         """Reads `ranges`, {segment id: (first offset, offset behind the last)}, and ends.
 
@@ -466,13 +467,10 @@ class AsyncClient:
         from engine.client.ranges.range_reader import AsyncRangeReader, ReadPlan, check_keys, check_ranges
 
         plan = ReadPlan(check_ranges(ranges), buckets, check_keys(keys), skip_deleted)
-        options = ConsumerOptions(
-            name=self._make_name("consumer"),
-            instance=self._make_name("instance"),
-            receive_queue_size=receive_queue_size,
-            create_topic=False,
-            on_corrupt=on_corrupt,
-        )
+        options = consumer_options(
+            self._make_name, None, receive_queue_size=receive_queue_size, create_topic=False, on_corrupt=on_corrupt,
+            decryption_keys=decryption_keys,
+        )  # fmt: skip
         reader = AsyncRangeReader(self._pool, TopicName.parse(topic), options, plan)
         return await self._started(reader, reader.start)
 
@@ -485,6 +483,7 @@ class AsyncClient:
         columns: Iterable[str] | None = None,
         schema: object = None,
         on_corrupt: str = "stop",
+        decryption_keys: Keys | None = None,
     ) -> AsyncTopicReader:
         """The messages of a topic from `start` to `end`, for reading as a table. It is not created, and needs pyarrow.
 
@@ -508,6 +507,7 @@ class AsyncClient:
             plan = await plan_between(view, *places)
         await learn_schemas(self._pool, TopicName.parse(topic), values)
         more: dict[str, Any] = {"skip_deleted": plan.skip_deleted, "on_corrupt": on_corrupt}
+        more["decryption_keys"] = decryption_keys
         return AsyncTopicReader(plan, table, partial(self.range_reader, topic, plan.ranges, **more))
 
     async def table(self, topic: str, **options: Unpack[TopicReaderKeywords]) -> Any:

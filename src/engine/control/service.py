@@ -482,6 +482,24 @@ class ScalableTopicService:
         """The policies set for a "tenant/namespace"; None: the broker's configuration applies."""
         return await self._resources.load_policies(*parse_namespace(namespace))
 
+    async def create_namespace(self, namespace: str) -> None:
+        """Raises AlreadyExistsError: it has a topic, policies, or was created; InvalidArgumentError."""
+        tenant, name = parse_namespace(namespace)
+        check_new_name(tenant, "tenant")
+        check_new_name(name, "namespace")
+        if namespace in await self.list_namespaces():
+            raise AlreadyExistsError(f"the namespace {namespace} exists")
+        await self._resources.create_namespace(tenant, name, self._clock.time_ms())
+
+    async def delete_namespace(self, namespace: str) -> None:
+        """With its policies. Raises NotFoundError, InvalidArgumentError (it has topics)."""
+        tenant, name = parse_namespace(namespace)
+        if namespace not in await self.list_namespaces():
+            raise NotFoundError(f"the namespace {namespace} does not exist")
+        if topics := await self._resources.list_topics(tenant, name):
+            raise InvalidArgumentError(f"the namespace must have no topics, got {len(topics)}")
+        await self._resources.delete_namespace(tenant, name)
+
     async def set_namespace_policies(self, namespace: str, policies: NamespacePolicies | None) -> None:
         """Replace the policies; None: the broker's configuration applies."""
         replaced = policies or NamespacePolicies()

@@ -40,7 +40,7 @@ def hold(path: Path, doors: Doors, terms: Terms) -> SharedHold:
 
     Raises InvalidArgumentError, DiskFullError, StorageError.
     """
-    return SharedHold(pathlib.Path(path).absolute(), doors, terms)
+    return SharedHold(pathlib.Path(path).resolve(), doors, terms)
 
 
 def is_new(path: Path) -> bool:

@@ -40,6 +40,7 @@ from engine.errors import (
     AlreadyClosedError,
     ConnectError,
     DataDirectoryBusyError,
+    DataDirectoryError,
     EngineError,
     InvalidArgumentError,
     StorageError,
@@ -69,6 +70,15 @@ PATIENCE_S = OPERATION_TIMEOUT_S  # with a process that has the lock and does no
 R = TypeVar("R")
 
 
+def identity_of(path: Path) -> tuple[int, int] | None:
+    """Device and inode of a directory; None: there is none that this process can reach."""
+    try:
+        facts = path.stat()
+    except OSError:
+        return None
+    return facts.st_dev, facts.st_ino
+
+
 class _Serving:
     """This process serves."""
 
@@ -87,6 +97,7 @@ class SharedEngine:
         self.portal = portal
         self.url = format_unix_url(str(path / SOCKET_FILE))
         self._lock_path = lock_file_of(path / METADATA_FILE)
+        self._directory: tuple[int, int] | None = None  # device and inode, once it was opened
         self._connector = SocketConnector()
         # What its handles have asked for; of the configuration also what was told where it has joined.
         self._terms = Terms({})
@@ -134,6 +145,7 @@ class SharedEngine:
             self._check_open()
             if self._following is None:
                 self._terms, self._doors[:] = terms, [doors]
+                self._directory = identity_of(self.path)
                 try:
                     await self._look(PATIENCE_S)
                 except BaseException as e:
@@ -241,8 +253,9 @@ class SharedEngine:
                 await self._look()
                 self._failure = None
             except Exception as e:  # this task is the only one that looks: whatever it was, it goes on
-                self._failure = self._typed(e)
-                log.error("%s cannot be opened: %s", self.path, e, exc_info=self._failure is not e)
+                before, self._failure = str(self._failure), self._typed(e)
+                if str(self._failure) != before:  # it is tried again and again
+                    log.error("%s cannot be opened: %s", self.path, e, exc_info=self._failure is not e)
             self._wake()
             if self._failure is not None:
                 await asyncio.sleep(AGAIN_S)
@@ -274,6 +287,7 @@ class SharedEngine:
         loop = asyncio.get_running_loop()
         begun = loop.time()
         while True:
+            self._check_directory()
             try:
                 lock = LockFile(self._lock_path, shared=True)
             except DataDirectoryBusyError:
@@ -290,6 +304,14 @@ class SharedEngine:
             if loop.time() - begun > wait_s:
                 raise self._silence()
             await asyncio.sleep(LOOK_S)
+
+    def _check_directory(self) -> None:
+        """Raise DataDirectoryError where it was moved, deleted or replaced: taking over would begin an empty one."""
+        if identity_of(self.path) != self._directory:
+            raise DataDirectoryError(
+                f"{self.path} must be the directory that this process has opened, got another one or none: it was "
+                "moved, deleted or replaced"
+            )
 
     # -- serving -------------------------------------------------------------------------------------------------------
 

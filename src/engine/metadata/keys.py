@@ -11,6 +11,8 @@ TOPICS = "/topics/"
 NAMESPACES = "/namespaces/"
 BROKERS = "/brokers/"
 CONFIGURATION = "/configuration/"
+GRANTS = "/grants/"
+TENANTS = "/tenants/"
 BALANCER = "/balancer"  # holds the URL of the broker that balances the others; ephemeral
 STORE = "/store"  # holds the store's Identity: its number, and the generation of the last start
 LOAD = "load"  # last path component of a segment's load report
@@ -41,6 +43,27 @@ def broker(url: str) -> str:
 def setting(name: str) -> str:
     """Holds a setting that an operator has changed at run time, for all brokers."""
     return f"{CONFIGURATION}{encode(name)}"
+
+
+def tenant(name: str) -> str:
+    """Holds the tenant's facts."""
+    return f"{TENANTS}{encode(name)}"
+
+
+def grant(resource: str, role: str) -> str:
+    """Holds what a role may do on a resource."""
+    return f"{grants_on(resource)}{encode(role)}"
+
+
+def grants_on(resource: str) -> str:
+    """The prefix of the grants on a resource, and not on what lies below it."""
+    return f"{GRANTS}{encode(resource)}/"
+
+
+def grant_of(key: str) -> tuple[str, str]:
+    """Undo grant(): (resource, role). Raises ValueError."""
+    resource, role = key.removeprefix(GRANTS).split("/")
+    return decode(resource), decode(role)
 
 
 def namespace(tenant: str, name: str) -> str:

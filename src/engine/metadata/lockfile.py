@@ -52,9 +52,7 @@ class LockFile:
             path.touch(mode=PRIVATE)
             self._file = path.open("r+b", buffering=0)
         except OSError as e:
-            raise DataDirectoryError(
-                f"{path.parent} cannot be written: it must be writable by this process, got {e.strerror or e}"
-            ) from e
+            raise not_writable(path.parent, e) from e
         try:
             fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as e:
@@ -112,6 +110,13 @@ def _is_alive(process: int) -> bool:
     except OSError:  # another user's
         pass
     return True
+
+
+def not_writable(directory: Path, error: OSError) -> DataDirectoryError:
+    """That this process cannot use a directory."""
+    return DataDirectoryError(
+        f"{directory} cannot be written: it must be writable by this process, got {error.strerror or error}"
+    )
 
 
 def busy(path: Path) -> DataDirectoryBusyError:

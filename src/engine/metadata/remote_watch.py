@@ -34,7 +34,7 @@ class RemoteWatch:
         """`what`: a prefix, or (index, start, end). `ended`: called with `ident` when it is closed."""
         self.ident = ident
         self._what = what
-        self._ended = ended
+        self.ended = ended
         self._passes = from_version is not None
         self._last = from_version  # the version to resume from; None: a snapshot is needed
         self._newest = 0  # of all events so far
@@ -52,10 +52,14 @@ class RemoteWatch:
 
     def request(self) -> protocol.Watch | protocol.WatchIndex:
         """What begins it on a new connection."""
-        self._shown = set()
+        self.begin_anew()
         if isinstance(self._what, str):
             return protocol.Watch(self.ident, self._what, self._last if self._whole else None)
         return protocol.WatchIndex(self.ident, *self._what)
+
+    def begin_anew(self) -> None:
+        """What is received next begins with a snapshot, unless begun() says that it is resumed."""
+        self._shown = set()
 
     def begun(self, *, resumed: bool) -> None:
         """The service has begun it, where the connection before had ended it; otherwise it sends a snapshot."""
@@ -150,7 +154,7 @@ class RemoteWatch:
         if self._closed:
             return
         self._closed = True
-        self._ended(self.ident)
+        self.ended(self.ident)
         if self._error is None:
             self._queue.clear()
         self._known.clear()

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import enum
 from collections.abc import AsyncIterator, Mapping, Sequence
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import msgspec
 
@@ -168,6 +168,17 @@ class Reads(Protocol):
 
     async def list_index(self, index: str, start: str, end: str, limit: int | None = None) -> IndexedRecords:
         """(index key, record) with start <= index key < end, ordered by index key, then key."""
+
+
+@runtime_checkable
+class Historied(Protocol):
+    """A store that keeps each change until it is told to forget it."""
+
+    async def revision(self) -> int:
+        """The number of its present state."""
+
+    async def compact(self, revision: int) -> None:
+        """Forget the changes before a revision. A watch that was disconnected for longer starts with a snapshot."""
 
 
 class MetadataStore(Protocol):

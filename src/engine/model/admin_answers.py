@@ -343,6 +343,22 @@ class Readiness(Answer):
     reasons: list[Reason]
 
 
+class Tenant(Answer):
+    """A tenant that was created."""
+
+    tenant: str
+    roles: Annotated[list[str] | None, Meta(description="that may be granted rights in it; null: any")]
+
+
+class GrantFacts(msgspec.Struct, kw_only=True):
+    """What a role may do on a resource and below it."""
+
+    resource: str
+    role: str
+    rights: list[str]
+    subscription_prefix: Annotated[str | None, Meta(description="consume is of subscriptions that begin so")]
+
+
 class BrokerNumbers(Answer):
     """A live broker."""
 

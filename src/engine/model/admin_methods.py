@@ -12,6 +12,7 @@ from typing import Any, Literal, TypeVar
 from engine.model import admin_broker_operations as brokers
 from engine.model import admin_cluster_operations as cluster
 from engine.model import admin_operations as operations
+from engine.model import admin_rights_operations as access
 from engine.model.admin_dictionaries import TopicMetadata, TopicStatistics
 from engine.model.admin_requests import Operation
 
@@ -289,6 +290,70 @@ class AdminMethods(ABC):
     async def remove_namespace_auto_scale_policy(self, namespace: str) -> None:
         """Let the broker decide."""
         await self._ask(operations.REMOVE_NAMESPACE_AUTO_SCALE_POLICY, namespace)
+
+    async def list_tenants(self) -> list[str]:
+        """Every tenant that was created, or has a namespace, sorted."""
+        return await self._ask(access.LIST_TENANTS)
+
+    async def create_tenant(self, tenant: str, *, roles: Sequence[str] | None = None) -> None:
+        """Create a tenant. A tenant that was not created is there as soon as it has a namespace.
+
+        `roles`: only these may be granted rights in it; None: any. Raises AlreadyExistsError, InvalidArgumentError.
+        """
+        await self._ask(access.CREATE_TENANT, tenant, roles)
+
+    async def get_tenant(self, tenant: str) -> dict[str, Any]:
+        """A tenant that was created: the roles that may be granted rights in it, null for any.
+
+        Raises NotFoundError.
+        """
+        return await self._ask(access.GET_TENANT, tenant)
+
+    async def delete_tenant(self, tenant: str) -> None:
+        """Delete a tenant that has no namespaces, with the grants on it.
+
+        Raises NotFoundError, InvalidArgumentError.
+        """
+        await self._ask(access.DELETE_TENANT, tenant)
+
+    async def create_namespace(self, namespace: str) -> None:
+        """Create a namespace. One that was not created is there as soon as it has a topic or policies.
+
+        Raises AlreadyExistsError, InvalidArgumentError.
+        """
+        await self._ask(access.CREATE_NAMESPACE, namespace)
+
+    async def delete_namespace(self, namespace: str) -> None:
+        """Delete a namespace that has no topics, with its policies and the grants on it.
+
+        Raises NotFoundError, InvalidArgumentError.
+        """
+        await self._ask(access.DELETE_NAMESPACE, namespace)
+
+    async def list_grants(self, resource: str) -> list[dict[str, Any]]:
+        """The grants on a resource and on what lies below it; "*" for all.
+
+        `resource`: "tenant", "tenant/namespace", "tenant/namespace/topic" or "*", the cluster.
+        """
+        return await self._ask(access.LIST_GRANTS, resource)
+
+    async def grant(
+        self, resource: str, role: str, rights: Sequence[str], *, subscription_prefix: str | None = None
+    ) -> None:
+        """Grant a role these rights on a resource and what lies below it, in place of those that it has there.
+
+        `resource`: as of `list_grants`. `rights`: "produce", "consume", "lookup", "admin"; on "*" also "operate" and
+        "superuser". `subscription_prefix`: `consume` is of subscriptions whose names begin so. It counts at once, on
+        other brokers within a second. Raises InvalidArgumentError.
+        """
+        await self._ask(access.GRANT, resource, role, rights, subscription_prefix)
+
+    async def revoke(self, resource: str, role: str) -> None:
+        """Take the rights of a role on a resource away: what it has open by them ends within a second.
+
+        Raises NotFoundError.
+        """
+        await self._ask(access.REVOKE, resource, role)
 
     async def list_brokers(self) -> list[dict[str, Any]]:
         """The live brokers that share the metadata store, by URL: what each has open, its load, whether it drains."""

@@ -45,6 +45,7 @@ from engine.model.admin_parameters import (
     Whole,
 )
 from engine.model.admin_requests import Leader, Operation, OverridesResult, Result
+from engine.model.admin_rights_operations import RIGHTS_OPERATIONS
 from engine.model.layout import KEY_HASHES
 from engine.model.policies import DURABILITIES
 
@@ -67,6 +68,8 @@ PARTS = {
     "other": "the other segment's id",
     "descriptor": "start-end-id, as in 0000-7fff-1",
     "transaction": "its id, 16 hexadecimal digits",
+    "resource": "tenant, tenant/namespace, tenant/namespace/topic, or * for the cluster; / as %2F",
+    "role": "",
     "name": "a key of the configuration, or the specification's name of it",
     "value": "a number, or text with a unit",
 }
@@ -566,7 +569,12 @@ REMOVE_NAMESPACE_AUTO_SCALE_POLICY = Operation(
 )
 
 _ROWS = [row for row in tuple(globals().values()) if isinstance(row, Operation)]
-OPERATIONS: tuple[Operation[Any], ...] = (*_ROWS, *CLUSTER_OPERATIONS, *BROKER_OPERATIONS)
+OPERATIONS: tuple[Operation[Any], ...] = (
+    *_ROWS,
+    *RIGHTS_OPERATIONS,
+    *CLUSTER_OPERATIONS,
+    *BROKER_OPERATIONS,
+)
 
 AT_ANY_TIME = tuple(row.path for row in OPERATIONS if row.at_any_time)
 WITHOUT_TOKEN = tuple(row.path for row in OPERATIONS if row.without_token)

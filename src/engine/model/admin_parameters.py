@@ -20,6 +20,7 @@ from engine.model.admin_answers import AutoScaleOverrides, NamespacePolicy, Topi
 from engine.model.autoscale import JSON_NAMES, AutoScalePolicyOverride
 from engine.model.checks import check_choice, check_flag, check_number, check_properties, milliseconds
 from engine.model.names import SEGMENT_SCHEME, TOPIC_SCHEME, SegmentName, TopicName, check_name, parse_namespace
+from engine.model.rights import check_resource, check_role
 from engine.model.transactions import parse_id
 
 ID_MAX = 2**63 - 1
@@ -303,6 +304,45 @@ class Subscriptions(Kind):
 
     def to_json(self, value: Sequence[str]) -> list[str]:
         return list(value)
+
+
+class Names(Kind):
+    """Names of roles or rights."""
+
+    annotation = "Sequence[str]"
+    json = list[str]
+    form = "a JSON array of names"
+
+    def check(self, what: str, value: Any) -> list[str] | None:
+        if value is None:
+            return None
+        if isinstance(value, str) or not isinstance(value, Iterable):
+            raise InvalidArgumentError(f"{what} must be a list of names, got {value!r:.80}")
+        return [check_name(name, what) for name in value]
+
+    def to_json(self, value: Sequence[str]) -> list[str]:
+        return list(value)
+
+
+class TenantName(Kind):
+    """A tenant's name."""
+
+    def check(self, what: str, value: Any) -> str:
+        return check_name(value, "tenant")
+
+
+class Role(Kind):
+    """A role's name."""
+
+    def check(self, what: str, value: Any) -> str:
+        return check_role(value)
+
+
+class Resource(Kind):
+    """ "tenant", "tenant/namespace", "tenant/namespace/topic", or "*" for the cluster."""
+
+    def check(self, what: str, value: Any) -> str:
+        return check_resource(value)
 
 
 class Policies(Kind):

@@ -10,13 +10,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from engine.errors import CorruptionError, InvalidArgumentError
+from engine.errors import CorruptionError, InvalidArgumentError, MissingKeyError
 from engine.limits import ENTRY_SIZE_MAX
 
 # In every entry's header: do not change.
 NONE = 0
 LZ4 = 1
 ZSTD = 2
+ENCRYPTED = 4  # a bit beside the codec
 
 CODECS = {"none": NONE, "lz4": LZ4, "zstd": ZSTD}
 ZSTD_LEVEL = 3
@@ -51,13 +52,15 @@ def _lz4_compressor() -> Compressor:
 def decompressor() -> Callable[[int, Any, int], bytes]:
     """A function (codec, body, raw size) -> body, for one thread at a time. It costs nothing before it is used.
 
-    It raises CorruptionError for a damaged body.
+    It raises CorruptionError for a damaged body, MissingKeyError for an encrypted one.
     """
     used: dict[int, Decompressor] = {}
 
     def decompress(codec: int, body: Any, raw_size: int) -> bytes:
         if not 0 <= raw_size <= ENTRY_SIZE_MAX:
             raise CorruptionError(f"an entry's header says {raw_size:,} bytes when decompressed; the limit is lower")
+        if codec & ENCRYPTED:
+            raise MissingKeyError("the message is encrypted: there must be a private key of it in decryption_keys")
         if codec not in used:
             if codec not in _DECOMPRESSORS:
                 raise CorruptionError(f"an entry names the unknown compression {codec}")

@@ -16,6 +16,7 @@ from engine.model.fields import Fields, dump
 Durability = Literal["fsync", "interval", "os"]
 DURABILITIES: tuple[Durability, ...] = get_args(Durability)
 FOR_EVER = -1
+CREATED = "createdAtMs"  # a field of the record of a namespace that was created by itself
 AUTO_SCALE = "scalableTopicAutoScalePolicy"  # a field of the namespace record beside those of NamespacePolicies
 TOPIC_FIELD = "policies"  # of the topic record
 # Far below 2**63, also in milliseconds.

@@ -90,9 +90,9 @@ class TransactionHeader(msgspec.Struct, frozen=True, omit_defaults=True):
     """`/txn/{id}`. Times are wall-clock milliseconds; `timeout_ms`: when an open one is aborted.
 
     A wall clock may be set: sweeps measure `span_ms` from `since_ms` on by a monotonic clock. `renewed_ms`: when the
-    timeout was last renewed. `expired`: whether an aborted one was ended by its timeout. `accepted`: the numbers of the
-    attempts whose operations count after a commit, ascending; None: all. `mark`: lets a committer recognise its own
-    commit.
+    timeout was last renewed. `expired`: whether an aborted one was ended by its timeout. `owner`: the role that has
+    begun it, None where roles have no rights. `accepted`: the numbers of the attempts whose operations count after a
+    commit, ascending; None: all. `mark`: lets a committer recognise its own commit.
     """
 
     state: TransactionState
@@ -104,6 +104,7 @@ class TransactionHeader(msgspec.Struct, frozen=True, omit_defaults=True):
     mark: int | None = None
     renewed_ms: int | None = None
     expired: bool | None = None
+    owner: str | None = None
 
     def ended(
         self,
@@ -123,7 +124,7 @@ class TransactionHeader(msgspec.Struct, frozen=True, omit_defaults=True):
             return self
         why = expired if state is TransactionState.ABORTED else None
         return TransactionHeader(
-            state, self.timeout_ms, self.created_ms, now_ms, self.name, accepted, mark, self.renewed_ms, why
+            state, self.timeout_ms, self.created_ms, now_ms, self.name, accepted, mark, self.renewed_ms, why, self.owner
         )
 
     @property

@@ -42,7 +42,6 @@ class Duty(msgspec.Struct, frozen=True):
     own_path: str  # of its own Unix socket
     clients: list[int]  # descriptors of the address that clients dial first
     admin: list[int]
-    admin_early: bool  # no other process answers there: serve its health also while this one starts
     local: int
     local_path: str
 
@@ -103,12 +102,10 @@ class Child:
             given.data, config=config, metadata=self._metadata, clock=clock, processes=processes
         )
         broker.pages_elsewhere = self._pages_elsewhere
-        if given.admin_early:
-            await _serve_admin(broker, given.admin)
         await broker.start()
         self._catch_up(broker)  # before any client can connect
-        if not given.admin_early:  # requests go to those that serve
-            await _serve_admin(broker, given.admin)
+        for number in given.admin:  # not before: requests go to the processes that serve
+            await broker.serve_admin(*_inherited(number))
         for own in bind_reserved(given.own):
             host, port = own.getsockname()[:2]
             await broker.serve(host, port, own)
@@ -153,11 +150,6 @@ class Child:
 def config_of(values: Mapping[str, Any]) -> BrokerConfig:
     """A configuration from the map of its fields."""
     return BrokerConfig(**values)
-
-
-async def _serve_admin(broker: Broker, descriptors: Sequence[int]) -> None:
-    for number in descriptors:
-        await broker.serve_admin(*_inherited(number))
 
 
 def _inherited(number: int) -> tuple[str, int, socket.socket]:

@@ -19,7 +19,7 @@ _SAME = [
 
 
 class OnePort:
-    """A proxy before the Unix sockets of the children. TLS and tokens end here: behind it, all is of one user."""
+    """A proxy before the Unix sockets of the children. TLS and the shared token end here; roles are the children's."""
 
     def __init__(self, urls: Sequence[str], config: BrokerConfig, admin: Reserved | None) -> None:
         """`admin`: of the children's admin API. Raises InvalidConfigurationError for an unusable certificate."""
@@ -43,7 +43,10 @@ class OnePort:
         await self.proxy.close()
 
     def _proxy_config(self, config: BrokerConfig) -> ProxyConfig:
-        return ProxyConfig(brokers=self._urls, **{name: getattr(config, name) for name in _SAME})
+        same = {name: getattr(config, name) for name in _SAME}
+        if config.has_roles:  # the children check each client's token, and give its role no other rights than over TCP
+            same |= {"auth_token": None, "insecure": True}
+        return ProxyConfig(brokers=self._urls, **same)
 
     def _admin_url(self, dialled: str | None) -> str | None:
         if self._admin is None:

@@ -273,7 +273,6 @@ class Parent:
             own_path=self._path(index),
             clients=[] if self.plan.one_port else sockets.clients.descriptors,
             admin=[] if sockets.admin is None else sockets.admin.descriptors,
-            admin_early=index == 0 and not self.supervision.serving,
             local=sockets.local.fileno(),
             local_path=sockets.local_path,
         )

@@ -81,14 +81,9 @@ class Supervision:
         self.processes: list[Supervised] = []
 
     @property
-    def serving(self) -> int:
-        """How many processes serve."""
-        return sum(process.state is State.SERVING for process in self.processes)
-
-    @property
     def complete(self) -> bool:
         """Whether every process serves."""
-        return self.serving == len(self.processes)
+        return all(process.state is State.SERVING for process in self.processes)
 
     @property
     def over(self) -> bool:

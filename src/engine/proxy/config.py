@@ -111,6 +111,11 @@ class ProxyConfig:
         }
 
     @property
+    def authenticates(self) -> bool:
+        """Whether clients must pass a token."""
+        return self.auth_token is not None
+
+    @property
     def heap(self) -> MemoryLimit:
         """The limit of lists waiting in the proxy."""
         return MemoryLimit(self.topic_list_heap_max, self.topic_list_heap_timeout, self.topic_list_heap_queue_max)

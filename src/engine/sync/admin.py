@@ -293,6 +293,68 @@ class Admin:
         """Let the broker decide."""
         self._portal.run(self._admin.remove_namespace_auto_scale_policy(namespace))
 
+    def list_tenants(self) -> list[str]:
+        """Every tenant that was created, or has a namespace, sorted."""
+        return self._portal.run(self._admin.list_tenants())
+
+    def create_tenant(self, tenant: str, *, roles: Sequence[str] | None = None) -> None:
+        """Create a tenant. A tenant that was not created is there as soon as it has a namespace.
+
+        `roles`: only these may be granted rights in it; None: any. Raises AlreadyExistsError, InvalidArgumentError.
+        """
+        self._portal.run(self._admin.create_tenant(tenant, roles=roles))
+
+    def get_tenant(self, tenant: str) -> dict[str, Any]:
+        """A tenant that was created: the roles that may be granted rights in it, null for any.
+
+        Raises NotFoundError.
+        """
+        return self._portal.run(self._admin.get_tenant(tenant))
+
+    def delete_tenant(self, tenant: str) -> None:
+        """Delete a tenant that has no namespaces, with the grants on it.
+
+        Raises NotFoundError, InvalidArgumentError.
+        """
+        self._portal.run(self._admin.delete_tenant(tenant))
+
+    def create_namespace(self, namespace: str) -> None:
+        """Create a namespace. One that was not created is there as soon as it has a topic or policies.
+
+        Raises AlreadyExistsError, InvalidArgumentError.
+        """
+        self._portal.run(self._admin.create_namespace(namespace))
+
+    def delete_namespace(self, namespace: str) -> None:
+        """Delete a namespace that has no topics, with its policies and the grants on it.
+
+        Raises NotFoundError, InvalidArgumentError.
+        """
+        self._portal.run(self._admin.delete_namespace(namespace))
+
+    def list_grants(self, resource: str) -> list[dict[str, Any]]:
+        """The grants on a resource and on what lies below it; "*" for all.
+
+        `resource`: "tenant", "tenant/namespace", "tenant/namespace/topic" or "*", the cluster.
+        """
+        return self._portal.run(self._admin.list_grants(resource))
+
+    def grant(self, resource: str, role: str, rights: Sequence[str], *, subscription_prefix: str | None = None) -> None:
+        """Grant a role these rights on a resource and what lies below it, in place of those that it has there.
+
+        `resource`: as of `list_grants`. `rights`: "produce", "consume", "lookup", "admin"; on "*" also "operate" and
+        "superuser". `subscription_prefix`: `consume` is of subscriptions whose names begin so. It counts at once, on
+        other brokers within a second. Raises InvalidArgumentError.
+        """
+        self._portal.run(self._admin.grant(resource, role, rights, subscription_prefix=subscription_prefix))
+
+    def revoke(self, resource: str, role: str) -> None:
+        """Take the rights of a role on a resource away: what it has open by them ends within a second.
+
+        Raises NotFoundError.
+        """
+        self._portal.run(self._admin.revoke(resource, role))
+
     def list_brokers(self) -> list[dict[str, Any]]:
         """The live brokers that share the metadata store, by URL: what each has open, its load, whether it drains."""
         return self._portal.run(self._admin.list_brokers())

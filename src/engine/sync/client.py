@@ -50,7 +50,9 @@ class Client:
     """A blocking client of one service, `engine://host:port`; any number of threads may use it, preferably as `with`.
 
     `url`: may name several brokers, `engine://a,b`, of which any will do; None: ENGINE_URL of the environment. See
-    docs/connecting.md. `token`: what the broker asks for; it overrides that of the URL. `tls`: an ssl.SSLContext.
+    docs/connecting.md. `token`: what the broker asks for; it overrides that of the URL. A callable returns
+    the one that is valid now: it is called for each connection, and again before the one in use expires. `tls`: an
+    ssl.SSLContext.
     `memory_limit`: bytes that all its producers and consumers may hold together. `operation_timeout`: seconds for
     whatever has no time limit of its own. `connector`, `clock`, `rng` are for tests. Raises InvalidArgumentError.
 

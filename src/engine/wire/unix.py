@@ -52,7 +52,7 @@ async def dial(path: str, handler: Accept, *, pool: ChunkPool, timeout: float) -
 
 
 async def connect(path: str, protocol: Callable[[], P], timeout: float) -> P:
-    """A protocol connected to the socket at `path`. Raises ConnectError."""
+    """A protocol connected to the socket at `path`. Raises ConnectError, AuthenticationError (another user's)."""
     url = format_unix_url(path)
     loop = asyncio.get_running_loop()
     try:
@@ -67,6 +67,9 @@ async def connect(path: str, protocol: Callable[[], P], timeout: float) -> P:
     except TimeoutError as e:
         sock.close()
         raise ConnectError(f"no connection to {url} within {timeout:g} s") from e
+    except PermissionError as e:
+        sock.close()
+        raise AuthenticationError(f"{url} must be served by this user or root, got {_reason(e)}") from e
     except OSError as e:
         sock.close()
         raise ConnectError(f"cannot connect to {url}: {_reason(e)}") from e

@@ -17,7 +17,7 @@ from engine._native.format.layout cimport Fault
 from engine._native.consume.message cimport Slice, whole
 from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
 
-from engine.errors import CorruptionError
+from engine.errors import CorruptionError, DecryptionError
 from engine.limits import ENTRY_MESSAGES_MAX
 
 from engine._native.format.entry import FAULTS
@@ -142,7 +142,7 @@ def first_value(Entry entry not None, decompress):
     try:
         entry.open_body(decompress)
         return entry.value_at(0)
-    except CorruptionError:
+    except (CorruptionError, DecryptionError):
         return None  # reported when its turn comes
     finally:
         entry.opened, entry.raw = False, None
@@ -184,7 +184,7 @@ cdef bint open_next(Slice slice, object decompress, Py_ssize_t count, Py_ssize_t
         return False
     try:
         open_slice(slice, decompress)
-    except CorruptionError:
+    except (CorruptionError, DecryptionError):
         if not count:
             raise
         return False

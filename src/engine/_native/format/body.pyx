@@ -10,7 +10,7 @@ from engine._native.format.layout cimport (
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t, uint64_t, uintptr_t
 from libc.string cimport memset
 
-from engine.errors import CorruptionError, InvalidArgumentError, UnsupportedError
+from engine.errors import CorruptionError, DecryptionError, InvalidArgumentError, UnsupportedError
 
 
 @cython.final
@@ -42,7 +42,7 @@ cdef bytes decompressed(object decompress, int codec, object body, uint32_t raw_
         raise UnsupportedError(f"{where}: the entry is compressed (codec {codec}) and no decompressor was given")
     try:
         raw = decompress(codec, body, raw_size)
-    except MemoryError:
+    except (MemoryError, DecryptionError):
         raise
     except Exception as error:
         raise CorruptionError(f"{where}: the body does not decompress: {error}") from error

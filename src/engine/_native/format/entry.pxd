@@ -49,6 +49,8 @@ cdef class Entry:
 
     # Decompress the body where it is compressed, and lay out its columns. Raises CorruptionError.
     cdef int open_body(self, object decompress) except -1
+    # What decompress() is given: the body without padding; of an encrypted entry all of it.
+    cdef object closed_body(self)
     # Bytes of its body when decompressed; 0 where it is not compressed.
     cdef inline uint32_t opens_to(self) noexcept:
         return load32(self.p + AT_RAW_SIZE) if self.p[AT_COMPRESSION] else 0

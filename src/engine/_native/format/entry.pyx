@@ -69,7 +69,8 @@ cdef Fault check_header(const uint8_t* p, size_t room) noexcept nogil:
         return FAULT_SIZE
     if load32(p + AT_HEADER_CRC) != crc32c_update(0, p + AT_BODY_CRC, PRODUCER_HEADER_SIZE - AT_BODY_CRC):
         return FAULT_HEADER_CRC
-    if p[AT_VERSION] != VERSION or p[AT_FLAGS] & ~FLAGS_KNOWN or p[AT_COMPRESSION] > COMPRESSION_ZSTD:
+    if (p[AT_VERSION] != VERSION or p[AT_FLAGS] & ~FLAGS_KNOWN
+            or (p[AT_COMPRESSION] & ~<uint8_t> ENCRYPTED) > COMPRESSION_ZSTD):
         return FAULT_VERSION
     if not _fields_agree(p, size):
         return FAULT_LAYOUT
@@ -85,6 +86,8 @@ cdef bint _fields_agree(const uint8_t* p, uint32_t size) noexcept nogil:
         return False
     if p[AT_COMPRESSION] == COMPRESSION_NONE:
         return raw_size == size - HEADER_SIZE and padding == 0
+    if p[AT_COMPRESSION] & ENCRYPTED:
+        return raw_size <= SIZE_MAX - HEADER_SIZE and padding == 0
     return (raw_size <= SIZE_MAX - HEADER_SIZE and padding < 8 and padding <= size - HEADER_SIZE
             and not p[AT_FLAGS] & DELIVER_AT)  # the broker has to read that column
 
@@ -159,7 +162,7 @@ cdef class Entry:
         if self.opened:
             return 0
         if self.p[AT_COMPRESSION] != COMPRESSION_NONE:
-            raw = decompressed(decompress, self.p[AT_COMPRESSION], self.compressed_body(), load32(self.p + AT_RAW_SIZE),
+            raw = decompressed(decompress, self.p[AT_COMPRESSION], self.closed_body(), load32(self.p + AT_RAW_SIZE),
                                f"segment {self.segment_id}, offset {self.first_offset}")
             if self.opened:  # by another thread meanwhile, whose columns may be in use already
                 return 0
@@ -245,7 +248,12 @@ cdef class Entry:
     @property
     def compression(self):
         """0 none, 1 lz4, 2 zstd."""
-        return self.p[AT_COMPRESSION]
+        return self.p[AT_COMPRESSION] & COMPRESSION_MASK
+
+    @property
+    def encrypted(self):
+        """Whether its body is encrypted, and only its consumers can open it."""
+        return self.p[AT_COMPRESSION] & ENCRYPTED != 0
 
     @property
     def raw_size(self):
@@ -319,10 +327,16 @@ cdef class Entry:
         size = self.size - HEADER_SIZE - self.p[AT_PADDING]
         return PyMemoryView_FromMemory(<char*> self.p + HEADER_SIZE, size, 0x100)
 
+    cdef object closed_body(self):
+        if self.p[AT_COMPRESSION] & ENCRYPTED:
+            return PyMemoryView_FromMemory(<char*> self.p, self.size, 0x100)
+        return self.compressed_body()
+
     def messages(self, decompress=None):
         """Every message as an EntryMessage, one by one: for inspection and repair. Raises CorruptionError.
 
-        decompress is called as decompress(codec, body, raw_size) and returns exactly raw_size bytes.
+        decompress is called as decompress(codec, body, raw_size) and returns exactly raw_size bytes; where the codec
+        has the bit 4, the entry is encrypted, and `body` is all of it, as its header is authenticated with the body.
         """
         cdef EntryMessage message
         cdef list found = []

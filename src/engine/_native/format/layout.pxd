@@ -7,7 +7,7 @@
     12   body_crc u32, bytes 128..size     |  never changed afterwards
     16   version u8                        |
     17   flags u8                          |
-    18   compression u8                    |
+    18   compression u8, and encryption    |
     19   padding u8, zeros after a          |
          compressed body (0..7)            |
     20   count u32, messages               |
@@ -94,6 +94,8 @@ cdef enum:
     COMPRESSION_NONE = 0
     COMPRESSION_LZ4 = 1
     COMPRESSION_ZSTD = 2
+    COMPRESSION_MASK = 3
+    ENCRYPTED = 4                 # beside the codec: the body is an envelope and a ciphertext, see envelope.pxd
 
 # Stands for a segment or offset that is not known.
 cdef inline uint64_t unknown() noexcept nogil:

@@ -10,9 +10,10 @@ cdef enum Flaw:
     FLAW_PROPERTIES = 3           # of a message: not one map of text to text
     FLAW_ROOM = 4                 # compressed: its columns need more than the header's raw_size
     FLAW_COMPRESSION = 5          # compressed: not the codec's beginning, or raw_size cannot be reached
-    FLAW_VALUE_SIZE = 6           # of one message, above the limit
-    FLAW_KEY_SIZE = 7
-    FLAW_PROPERTIES_SIZE = 8
+    FLAW_ENVELOPE = 6             # encrypted: the envelope contradicts the body
+    FLAW_VALUE_SIZE = 7           # of one message, above the limit
+    FLAW_KEY_SIZE = 8
+    FLAW_PROPERTIES_SIZE = 9
 
 # Check the inside of an entry whose header and body checksums hold. `p` is 8-byte aligned. An uncompressed entry is
 # checked as a whole, a compressed one as far as its header and the first bytes of its body allow.

@@ -5,10 +5,11 @@ The cost is small beside the checksum of the same bytes: offsets are compared ei
 together are within the limit of one message needs no check of each, and a compressed body is not decompressed.
 """
 from engine._native.format.body cimport Columns, map_columns
+from engine._native.format.envelope cimport AT_ENVELOPE_SIZE, TAG_SIZE, envelope_fits
 from engine._native.format.layout cimport (
     AT_COMPRESSION, AT_COUNT, AT_FIRST_SEQUENCE, AT_FLAGS, AT_LAST_SEQUENCE, AT_PADDING, AT_PRODUCER_NAME_SIZE,
-    AT_RAW_SIZE, AT_SIZE, COMPRESSION_LZ4, COMPRESSION_NONE, DELIVER_AT, EVENT_TIMES, HEADER_SIZE, KEYED, PROPERTIES,
-    SEQUENCES, load16, load32, load64, pad8,
+    AT_RAW_SIZE, AT_SIZE, COMPRESSION_LZ4, COMPRESSION_MASK, COMPRESSION_NONE, DELIVER_AT, ENCRYPTED, EVENT_TIMES,
+    HEADER_SIZE, KEYED, PROPERTIES, SEQUENCES, load16, load32, load64, pad8,
 )
 from engine._native.format.properties cimport measure
 from libc.stdint cimport int32_t, uint8_t, uint32_t, uint64_t
@@ -33,6 +34,7 @@ _FLAWS = {
     FLAW_PROPERTIES: "the properties of a message must be one map of text to text; those of one message are not",
     FLAW_ROOM: f"its columns take more bytes than its body is said to become, which is at most {ENTRY_SIZE_MAX:,}",
     FLAW_COMPRESSION: "its body must be compressed as its header says, and become what that says; it cannot be",
+    FLAW_ENVELOPE: "its body must begin with the envelope of its key, and that fit the body; it does not",
     FLAW_VALUE_SIZE: f"a value must have at most {MESSAGE_SIZE_MAX:,} bytes; one of its messages has more",
     FLAW_KEY_SIZE: f"a key must have at most {KEY_SIZE_MAX:,} bytes; one of its messages has more",
     FLAW_PROPERTIES_SIZE: f"properties must have at most {PROPERTIES_SIZE_MAX:,} bytes; those of one message have more",
@@ -93,8 +95,13 @@ cdef Flaw _check_properties(const Columns* columns, uint32_t n) noexcept nogil:
 cdef Flaw _check_compressed(const uint8_t* p) noexcept nogil:
     cdef uint64_t n = load32(p + AT_COUNT), raw_size = load32(p + AT_RAW_SIZE), offsets = pad8(4 * (n + 1))
     cdef uint64_t packed = load32(p + AT_SIZE) - HEADER_SIZE - p[AT_PADDING], least = offsets
-    cdef uint8_t flags = p[AT_FLAGS]
+    cdef uint8_t flags = p[AT_FLAGS], codec = p[AT_COMPRESSION] & COMPRESSION_MASK
+    if p[AT_COMPRESSION] & ENCRYPTED:
+        if not envelope_fits(p):
+            return FLAW_ENVELOPE
+        packed -= load32(p + HEADER_SIZE + AT_ENVELOPE_SIZE) + TAG_SIZE
     least += (offsets if flags & KEYED else 0) + (offsets if flags & PROPERTIES else 0)
+    least += 8 * n if flags & DELIVER_AT else 0
     least += (8 * n if flags & EVENT_TIMES else 0) + (pad8(4 * n) if flags & SEQUENCES else 0)
     least += pad8(load16(p + AT_PRODUCER_NAME_SIZE))
     if raw_size < least or raw_size % 8 != 0:
@@ -103,8 +110,10 @@ cdef Flaw _check_compressed(const uint8_t* p) noexcept nogil:
         return FLAW_SEQUENCES
     if load64(p + AT_LAST_SEQUENCE) < load64(p + AT_FIRST_SEQUENCE):
         return FLAW_SEQUENCES
-    if p[AT_COMPRESSION] == COMPRESSION_LZ4:
+    if codec == COMPRESSION_LZ4:
         return FLAW_NONE if raw_size <= LZ4_RATIO_MAX * packed else FLAW_COMPRESSION
+    if p[AT_COMPRESSION] & ENCRYPTED:
+        return FLAW_NONE
     return FLAW_NONE if _begins_as_zstd(p + HEADER_SIZE, packed, raw_size) else FLAW_COMPRESSION
 
 

@@ -36,6 +36,7 @@ cdef class Batcher:
     cdef bint steady              # a keyless message's way follows from its sequence id
     cdef size_t bytes_max
     cdef uint32_t messages_max
+    cdef size_t entry_max         # bytes of an entry before compression
     cdef Py_ssize_t pending_max   # 0 after refuse()
     cdef object refusal           # the error given to refuse(), or None
     cdef object on_open

@@ -37,6 +37,7 @@ class Batcher:
         least_sequence: int | None = None,
         admit: Callable[[Any], TransactionScope] | None = None,
         account: Account | None = None,
+        entry_size_max: int = ...,
     ) -> None: ...
     @property
     def counters(self) -> dict[tuple[int, int], tuple[int, int, int]]: ...

@@ -61,7 +61,6 @@ cdef enum:
 
 cdef size_t VALUE_MAX = MESSAGE_SIZE_MAX
 cdef size_t KEY_MAX = KEY_SIZE_MAX
-cdef size_t ENTRY_MAX = ENTRY_SIZE_MAX
 
 
 cdef inline bint _is_full(Batcher batcher) noexcept:
@@ -112,10 +111,13 @@ cdef class Batcher:
     def __init__(self, bytes producer_name not None, *, int key_hash=XXH64, Py_ssize_t bytes_max=BATCH_BYTES_MAX,
                  Py_ssize_t messages_max=BATCH_MESSAGES_MAX, Py_ssize_t pending_bytes_max=PENDING_BYTES_MAX,
                  uint64_t first_sequence=0, on_open=None, on_sealed=None, on_full=None, pack=None, now_ms=None,
-                 bint steady=False, least_sequence=None, admit=None, Account account=None):
+                 bint steady=False, least_sequence=None, admit=None, Account account=None,
+                 Py_ssize_t entry_size_max=ENTRY_SIZE_MAX):
         if self.routes is not None:
             raise InvalidArgumentError("a batcher must be constructed once only")
         _check_bounds("bytes_max", bytes_max, ENTRY_SIZE_MAX)
+        _check_bounds("entry_size_max", entry_size_max, ENTRY_SIZE_MAX)
+        self.entry_max = entry_size_max
         _check_bounds("messages_max", messages_max, ENTRY_MESSAGES_MAX)
         _check_bounds("pending_bytes_max", pending_bytes_max, 1 << 62)
         if len(producer_name) > PRODUCER_NAME_SIZE_MAX:
@@ -434,7 +436,7 @@ cdef class Batcher:
         m.hash = key32_hash(m.key, m.key_size, self.key_hash) if keyed else 0
         index = route(self.routes, m.hash) if keyed else self.routes.builders
         b = &self.builders[index]
-        if not builder_fits(b, m, self.bytes_max, self.messages_max, ENTRY_MAX):
+        if not builder_fits(b, m, self.bytes_max, self.messages_max, self.entry_max):
             self.seal_locked(index)
         if waiter is not None:
             waiters = self.waiters[index]
@@ -509,7 +511,7 @@ cdef class Batcher:
             m.hash = key32_hash(m.key, m.key_size, self.key_hash) if size >= 0 else 0
             index = route(self.routes, m.hash) if size >= 0 else self.routes.builders
             b = &self.builders[index]
-            if not builder_fits(b, &m, self.bytes_max, self.messages_max, ENTRY_MAX):
+            if not builder_fits(b, &m, self.bytes_max, self.messages_max, self.entry_max):
                 s.full = index
                 return
             if builder_add(b, &m) < 0:

@@ -241,7 +241,7 @@ def expand(bytes data not None, decompress):
     cdef uint8_t* p
     if entry.p[AT_COMPRESSION] == COMPRESSION_NONE:
         return data
-    body = decompress(entry.p[AT_COMPRESSION], entry.compressed_body(), load32(entry.p + AT_RAW_SIZE))
+    body = decompress(entry.p[AT_COMPRESSION], entry.closed_body(), load32(entry.p + AT_RAW_SIZE))
     if not PyBytes_CheckExact(body) or PyBytes_GET_SIZE(body) != load32(entry.p + AT_RAW_SIZE):
         raise CorruptionError(f"a body of {load32(entry.p + AT_RAW_SIZE)} bytes was decompressed to another size")
     made = PyBytes_FromStringAndSize(NULL, HEADER_SIZE + PyBytes_GET_SIZE(body))

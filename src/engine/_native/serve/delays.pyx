@@ -1,12 +1,14 @@
 # cython: language_level=3
 """When the messages of an entry are to be delivered, read from its deliver-at column; values are not touched.
 
-An entry with that column is never compressed, so that the segment's broker can read it without decompressing anything.
+An entry with that column is never compressed, and an encrypted one has a copy of it in its envelope, so that the
+segment's broker can read it without decompressing anything.
 """
 from engine._native.format.body cimport Columns, Lease, hold, map_columns
+from engine._native.format.envelope cimport AT_DELIVER_AT, envelope_fits
 from engine._native.format.entry cimport (
-    AT_COMPRESSION, AT_COUNT, AT_FIRST_OFFSET, AT_FLAGS, AT_SIZE, COMPRESSION_NONE, DELIVER_AT, FAULT_NONE, HEADER_SIZE,
-    Fault, check_header, load32, load64, raise_fault, unknown,
+    AT_COMPRESSION, AT_COUNT, AT_FIRST_OFFSET, AT_FLAGS, AT_SIZE, COMPRESSION_NONE, DELIVER_AT, ENCRYPTED,
+    FAULT_NONE, HEADER_SIZE, Fault, check_header, load32, load64, raise_fault, unknown,
 )
 from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
 
@@ -49,9 +51,13 @@ def withheld(entry, now_ms, tick_ms):
         raise_fault(fault, unknown(), unknown())
     if tick < 1:
         raise InvalidArgumentError(f"tick_ms must be at least 1, got {tick}")
-    if not p[AT_FLAGS] & DELIVER_AT or p[AT_COMPRESSION] != COMPRESSION_NONE:
+    if not p[AT_FLAGS] & DELIVER_AT:
         return runs
-    if not map_columns(&columns, p, p + HEADER_SIZE):
+    if p[AT_COMPRESSION] & ENCRYPTED:
+        if not envelope_fits(p):
+            return runs
+        columns.deliver_at = <const int64_t*> (p + HEADER_SIZE + AT_DELIVER_AT)
+    elif p[AT_COMPRESSION] != COMPRESSION_NONE or not map_columns(&columns, p, p + HEADER_SIZE):
         return runs
     offset, n = load64(p + AT_FIRST_OFFSET), load32(p + AT_COUNT)
     for i in range(n):

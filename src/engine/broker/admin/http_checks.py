@@ -11,14 +11,21 @@ from __future__ import annotations
 import asyncio
 import ipaddress
 from collections.abc import Callable, Collection
+from contextvars import ContextVar
 from urllib.parse import urlsplit
 
 from aiohttp import web
 from aiohttp.typedefs import Handler, Middleware
 
+from engine.broker.rights.identities import Credentials, Identities
+from engine.broker.rights.need import Need
+from engine.broker.rights.principal import ANONYMOUS, Principal
+from engine.broker.rights.rights import Rights
+from engine.broker.settings.attempts import Refusal
 from engine.broker.settings.doors import Doors
 from engine.broker.settings.tokens import Guarded, bearer_token
 from engine.errors import AuthorizationError, InvalidArgumentError
+from engine.model.rights import names_of
 
 ANY_HOST = "*"
 _SAFE = ("GET", "HEAD", "OPTIONS")  # methods that change nothing (RFC 9110, 9.2.1)
@@ -94,6 +101,38 @@ def _is_address(host: str) -> bool:
     except ValueError:
         return False
     return True
+
+
+PRINCIPAL: ContextVar[Principal] = ContextVar("principal", default=ANONYMOUS)  # of the request in this task
+
+
+def admitted(
+    identities: Identities, rights: Rights, needs: Callable[[web.Request], Need], open_paths: Collection[str]
+) -> Middleware:
+    """Refuse a request that proves no principal, or whose principal may not do what it needs; before its body is read.
+
+    Requests for one of `open_paths` are let through. `needs`: of a request, for a principal that not all is allowed to.
+    """
+
+    @web.middleware
+    async def check(request: web.Request, handler: Handler) -> web.StreamResponse:
+        if request.path not in open_paths:
+            found = identities.identify(Credentials(bearer_token(request.headers.get("Authorization"))), request.remote)
+            if isinstance(found, Refusal):
+                await asyncio.sleep(found.delay)
+                raise found.error
+            if not found.unlimited:
+                rights.check(found, needs(request), f"{request.method} {request.path}", request.remote)
+            PRINCIPAL.set(found)  # requests of one connection run in one task, one after the other
+            if request.method not in _SAFE and rights.audit.writes:
+                need = needs(request)
+                answer = await handler(request)
+                where = f"{request.method} {request.path}", names_of(need.rights), need.resource
+                rights.audit.note(found, request.remote, *where, allowed=True)
+                return answer
+        return await handler(request)
+
+    return check
 
 
 def only_with_token(doors: Doors, config: Callable[[], Guarded], open_paths: Collection[str]) -> Middleware:

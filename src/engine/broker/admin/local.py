@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
 from engine.broker.admin.cluster_admin import ClusterAdmin
 from engine.broker.admin.dynamic import DynamicConfig
 from engine.broker.admin.transaction_admin import TransactionAdmin
+from engine.broker.rights.records import RightsRecords
 from engine.broker.settings.config import BrokerConfig
 from engine.control.service import ScalableTopicService
 from engine.errors import UnsupportedError
@@ -21,7 +22,7 @@ T = TypeVar("T")
 class LocalAdmin:
     """One method for each operation, with its name, arguments and errors.
 
-    `dynamic`, `transactions`, `cluster`, `metrics`: None where there is no broker; their operations raise
+    `dynamic`, `transactions`, `cluster`, `metrics`, `rights`: None where there is no broker; their operations raise
     UnsupportedError then.
     """
 
@@ -34,7 +35,9 @@ class LocalAdmin:
         transactions: TransactionAdmin | None = None,
         cluster: ClusterAdmin | None = None,
         metrics: Callable[[], Awaitable[str]] | None = None,
+        rights: RightsRecords | None = None,
     ) -> None:
+        self._rights = rights
         self._transactions = transactions
         self._cluster = cluster
         self._service = service
@@ -113,6 +116,40 @@ class LocalAdmin:
 
     async def remove_namespace_auto_scale_policy(self, namespace: str) -> None:
         await self._service.scaling.set_namespace_policy(namespace, None)
+
+    async def list_tenants(self) -> list[str]:
+        """Names, sorted."""
+        return await _available(self._rights).list_tenants()
+
+    async def create_tenant(self, tenant: str, roles: Sequence[str] | None) -> None:
+        await _available(self._rights).create_tenant(tenant, roles)
+
+    async def get_tenant(self, tenant: str) -> dict[str, Any]:
+        """One that was created."""
+        return await _available(self._rights).get_tenant(tenant)
+
+    async def delete_tenant(self, tenant: str) -> None:
+        await _available(self._rights).delete_tenant(tenant)
+
+    async def create_namespace(self, namespace: str) -> None:
+        """One without topics or policies."""
+        await self._service.create_namespace(namespace)
+
+    async def delete_namespace(self, namespace: str) -> None:
+        """With the grants on it."""
+        await self._service.delete_namespace(namespace)
+        await _available(self._rights).forget(namespace)
+
+    async def list_grants(self, resource: str) -> list[dict[str, Any]]:
+        """On the resource and below it."""
+        return await _available(self._rights).list_grants(resource)
+
+    async def grant(self, resource: str, role: str, rights: Sequence[str], subscription_prefix: str | None) -> None:
+        """In place of those that the role has there."""
+        await _available(self._rights).grant(resource, role, rights, subscription_prefix)
+
+    async def revoke(self, resource: str, role: str) -> None:
+        await _available(self._rights).revoke(resource, role)
 
     async def get_metrics(self) -> str:
         """The metrics of this broker, as Prometheus text."""

@@ -6,6 +6,8 @@ from typing import Protocol
 
 from engine.broker.admin.service import AdminService
 from engine.broker.metrics.ports import Observed
+from engine.broker.rights.identities import Identities
+from engine.broker.rights.rights import Rights
 
 
 class Served(Observed, Protocol):
@@ -14,6 +16,14 @@ class Served(Observed, Protocol):
     @property
     def refusing(self) -> bool:
         """Whether operations are refused: not started yet, or closing."""
+
+    @property
+    def identities(self) -> Identities:
+        """Makes the principals of requests."""
+
+    @property
+    def rights(self) -> Rights:
+        """What principals may do."""
 
     @property
     def admin(self) -> AdminService:

@@ -12,15 +12,20 @@ from aiohttp import web
 from aiohttp.typedefs import Handler
 
 from engine.broker.admin.http import HttpDoor
-from engine.broker.admin.http_checks import hosts_of, only_with_token
+from engine.broker.admin.http_checks import PRINCIPAL, admitted, hosts_of
 from engine.broker.admin.ports import Served
 from engine.broker.admin.rest_lists import TopicListPages
 from engine.broker.admin.rest_pages import page_handlers
+from engine.broker.rights.need import Need
+from engine.broker.rights.table import ANY_ROLE
+from engine.broker.rights.table import OPERATIONS as RULES
 from engine.broker.settings.config import BrokerConfig
-from engine.errors import AlreadyClosedError, InvalidArgumentError
+from engine.errors import AlreadyClosedError, AuthorizationError, InvalidArgumentError
 from engine.limits import BODY_SIZE_MAX, HTTP_BODY_S_MAX
-from engine.model.admin_operations import AT_ANY_TIME, LIST_TOPICS, OPERATIONS, WITHOUT_TOKEN
+from engine.model.admin_operations import AT_ANY_TIME, LIST_NAMESPACES, LIST_TOPICS, OPERATIONS, WITHOUT_TOKEN
+from engine.model.admin_parameters import Where
 from engine.model.admin_requests import NO_BODY, Operation
+from engine.model.admin_rights_operations import LIST_TENANTS
 from engine.model.fields import load
 
 QUIET_S_MAX = 10.0  # a request whose body does not arrive delays close() for at most this long
@@ -34,7 +39,7 @@ class AdminServer(HttpDoor):
         self._under_way = 0
         self._quiet = asyncio.Event()
         self._receiving: set[asyncio.Timeout] = set()  # time limits of the bodies being received
-        guard = only_with_token(broker.doors, lambda: broker.config, WITHOUT_TOKEN)
+        guard = admitted(broker.identities, broker.rights, _need, WITHOUT_TOKEN)
         middlewares: list[Any] = [guard, self._only_while_running, self._whole]
         application = web.Application(middlewares=middlewares, client_max_size=BODY_SIZE_MAX)
         application.add_routes(_routes(broker))
@@ -105,6 +110,23 @@ def _routes(broker: Served) -> list[web.RouteDef]:
     return [_route(row.verb)(row.path, special.get(row) or _handler(broker, row)) for row in OPERATIONS]
 
 
+_ROWS = {(row.verb, row.path): row for row in OPERATIONS}
+
+
+def _need(request: web.Request) -> Need:
+    """By the table of rights. Raises InvalidArgumentError, AuthorizationError (it is not in the table)."""
+    resource = request.match_info.route.resource
+    verb = "GET" if request.method == "HEAD" else request.method
+    row = None if resource is None else _ROWS.get((verb, resource.canonical))
+    if row is None:
+        return ANY_ROLE  # there is no such route, which is answered so
+    rule = RULES.get(row.name)
+    if rule is None:
+        raise AuthorizationError(f"{row.name} is not in the table of rights")
+    parts = request.match_info
+    return rule({p.name: p.kind.of_texts(p.name, [parts[part] for part in p.parts]) for p in row.among(Where.PATH)})
+
+
 def _route(verb: str) -> Callable[[str, Handler], web.RouteDef]:
     return web.get if verb == "GET" else partial(web.route, verb)  # the first answers HEAD too
 
@@ -116,6 +138,9 @@ def _handler(broker: Served, operation: Operation[Any]) -> Handler:
         body = await _json(request) if operation.takes_body else NO_BODY
         arguments = operation.read(request.match_info, lambda name: request.query.getall(name, []), body)
         result = await broker.admin.call(operation, arguments)
+        if operation in (LIST_NAMESPACES, LIST_TENANTS):
+            principal = PRINCIPAL.get()
+            result = [name for name in result if broker.rights.sees(principal, name)]
         if operation.result.nothing:
             return web.Response(status=204)
         return web.json_response(operation.result.to_json(result))

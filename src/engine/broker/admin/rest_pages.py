@@ -44,12 +44,14 @@ class _Pages:
         """Liveness; 503 if only a restart can help."""
         broker = self._broker
         if broker.trouble is not None:
-            raise StorageError(broker.trouble)
+            raise StorageError("only a restart helps" if broker.rights.on else broker.trouble)
         status = "closing" if broker.closing else "ok" if broker.started else "starting"
-        return web.json_response({"status": status, "broker": broker.service_url})
+        return web.json_response({"status": status, "broker": "" if broker.rights.on else broker.service_url})
 
     async def ready(self, request: web.Request) -> web.Response:
         """Readiness, with the reasons where the broker is not ready."""
         reasons = [{"what": reason.what, "why": reason.why} for reason in unready(self._broker)]
         body = {"ready": not reasons, "broker": self._broker.service_url, "reasons": reasons}
+        if self._broker.rights.on:  # a caller without a token learns yes or no
+            body |= {"broker": "", "reasons": []}
         return web.json_response(body, status=503 if reasons else 200)

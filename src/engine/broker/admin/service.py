@@ -12,6 +12,7 @@ from engine.broker.admin.dynamic import DynamicConfig
 from engine.broker.admin.leader import LeaderAdmin
 from engine.broker.admin.local import LocalAdmin
 from engine.broker.admin.transaction_admin import TransactionAdmin
+from engine.broker.rights.records import RightsRecords
 from engine.broker.settings.config import BrokerConfig
 from engine.control.service import ScalableTopicService
 from engine.errors import ConnectError, NotOwnerError, TimeoutError
@@ -43,10 +44,11 @@ class AdminService(AdminMethods):
         transactions: TransactionAdmin | None = None,
         cluster: ClusterAdmin | None = None,
         metrics: Callable[[], Awaitable[str]] | None = None,
+        rights: RightsRecords | None = None,
     ) -> None:
         self.leading = LeaderAdmin(service)
         self.local = LocalAdmin(
-            service, config, dynamic=dynamic, transactions=transactions, cluster=cluster, metrics=metrics
+            service, config, dynamic=dynamic, transactions=transactions, cluster=cluster, metrics=metrics, rights=rights
         )
         self._forward = forward
 

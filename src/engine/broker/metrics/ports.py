@@ -20,6 +20,7 @@ from engine.broker.upkeep.stocktaking import Stocktaking
 from engine.broker.upkeep.transaction_sweep import TransactionSweep
 from engine.clock import Clock
 from engine.control.service import ScalableTopicService
+from engine.metadata.etcd.statistics import EtcdStatistics
 from engine.metadata.sqlite import MetadataStatistics
 from engine.storage.store import SegmentStore
 
@@ -115,6 +116,9 @@ class Observed(Vital, Protocol):
 
     def metadata_statistics(self) -> MetadataStatistics | None:
         """Of its own metadata store; None where the store was handed in."""
+
+    def etcd_statistics(self) -> EtcdStatistics | None:
+        """Of the store in etcd that was handed in; None where there is none."""
 
     def http_connections(self) -> PoolStatistics | None:
         """Connections to the admin API; None: it is not served."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
 from engine.aio.semaphore import PoolStatistics
@@ -12,6 +12,7 @@ from engine.broker.metrics.health import unready
 
 if TYPE_CHECKING:
     from engine.broker.metrics.ports import Observed
+    from engine.metadata.etcd.statistics import EtcdStatistics
     from engine.metadata.sqlite import MetadataStatistics
 
 
@@ -23,6 +24,7 @@ def whole_families(broker: Observed) -> Iterator[AnyFamily]:
     yield from _connected(broker)
     yield from _times(broker)
     yield from metadata_families(broker.metadata_statistics())
+    yield from _etcd_families(broker.etcd_statistics())
 
 
 def _connected(broker: Observed) -> Iterator[AnyFamily]:
@@ -78,6 +80,26 @@ def metadata_families(now: MetadataStatistics | None) -> Iterator[AnyFamily]:
         "metadata_conflicts_total", "Writes whose condition failed", [(labels, s.conflicts) for labels, s in found]
     )
     yield gauge("metadata_records", "Records in the store", [(labels, s.records) for labels, s in found])
+
+
+def _etcd_families(now: EtcdStatistics | None) -> Iterator[AnyFamily]:
+    """Of the metadata store in etcd; None: there is none, and the families are empty."""
+    none: Labels = {}
+
+    def told(of: Callable[[EtcdStatistics], float]) -> list[tuple[Labels, float]]:
+        return [] if now is None else [(none, of(now))]
+
+    took = [] if now is None else [(none, now.transaction_s)]
+    yield histogram("etcd_transaction_seconds", "A transaction, until it is answered", took)
+    yield counter("etcd_transactions_total", "Transactions, each of many writes", told(lambda s: s.transactions))
+    yield counter("etcd_writes_total", "Writes", told(lambda s: s.writes))
+    yield counter("etcd_conflicts_total", "Writes whose condition failed", told(lambda s: s.conflicts))
+    yield counter("etcd_retries_total", "Writes that another client's came before", told(lambda s: s.refused))
+    yield counter("etcd_unknown_total", "Transactions whose outcome was not known in time", told(lambda s: s.unknown))
+    yield counter("etcd_full_total", "Calls refused for want of space (NOSPACE)", told(lambda s: s.full))
+    yield gauge("etcd_watches", "Watches that are open", told(lambda s: s.watches))
+    yield counter("etcd_watch_streams_total", "Streams of watches that were opened", told(lambda s: s.watch_streams))
+    yield counter("etcd_watch_restarts_total", "Watches that began anew", told(lambda s: s.watch_restarts))
 
 
 def pools(broker: Observed) -> list[PoolStatistics]:

@@ -26,6 +26,7 @@ class Closed(Enum):
     """Why an entry is not opened."""
 
     DAMAGED = "a consumer finds that out, and skips all of it"
+    ENCRYPTED = "it is encrypted, and only consumers have the keys"
     LARGE = "it is compressed, and decompressing it would delay the loop"
 
 
@@ -52,6 +53,8 @@ class OpenEntries:
             if (found := self._cached.get(key)) is not None:
                 self._cached.move_to_end(key)
                 return found
+            if entry.encrypted:
+                return Closed.ENCRYPTED
             if entry.compression and entry.raw_size > DECOMPRESSED_MAX:
                 return Closed.LARGE
             from engine._native.serve.parts import OpenEntry  # with the first entry that is too large for a consumer

@@ -34,6 +34,10 @@ class Peer(Protocol):
         """Its connection as the pools see it."""
 
     @property
+    def role(self) -> str:
+        """Of the principal behind it; empty where that may do everything."""
+
+    @property
     def sends(self) -> ConnectionSends:
         """The frames that it has sent in open transactions."""
 

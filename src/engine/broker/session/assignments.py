@@ -84,6 +84,13 @@ class Registration:
             self._connection.send(closing)
         self._forget()
 
+    def revoke(self, error: EngineError) -> None:
+        """The client may not consume any more: the grace period begins."""
+        if not self.closed:
+            self._connection.send(commands.CloseConsumer(consumer_id=self._ident, code=error.code, message=str(error)))
+            self.connection_lost()
+        self._forget()
+
     def connection_lost(self) -> None:
         """The connection is closed: the grace period begins."""
         if not self.closed:

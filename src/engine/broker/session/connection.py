@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from engine.broker.pools.attachments import Attached
 from engine.broker.pools.ports import Pause
+from engine.broker.rights.principal import ANONYMOUS
 from engine.broker.session.answers import Answers
 from engine.broker.session.backpressure import Backpressure
 from engine.broker.session.handshake import shake_hands
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
     from engine.broker.session.layout_watch import DagWatchSession
     from engine.broker.session.list_requests import ListRequests
     from engine.broker.session.ports import Handlers, Host
+    from engine.broker.session.revocation import Needs
     from engine.broker.session.topic_lists import TopicListSession
     from engine.broker.transactions.sends import ConnectionSends
 
@@ -49,16 +51,22 @@ class Connection:
     Ids of producers, consumers and sessions are the client's, and unique within its connection.
     """
 
-    __slots__ = ("_handlers", "_list_turn", "_lists", "_sends", "answers", "broker", "caller", "closed", "consumers",
-                 "features", "host", "openings", "pressure", "producers", "pulse", "ready", "receipts",
-                 "registrations", "stream", "topic_lists", "trusted", "watches")  # fmt: skip
+    __slots__ = ("_guarded", "_handlers", "_list_turn", "_lists", "_sends", "answers", "broker", "caller", "closed",
+                 "consumers", "features", "host", "needs", "openings", "pressure", "principal", "producers", "pulse",
+                 "ready", "receipts", "registrations", "stream", "topic_lists", "trusted", "watches")  # fmt: skip
 
-    def __init__(self, host: Host, stream: FrameStream, handlers: Handlers, *, trusted: bool = False) -> None:
+    def __init__(
+        self, host: Host, stream: FrameStream, handlers: Handlers, guarded: Callable[[], Handlers], *, trusted: bool
+    ) -> None:
+        """`guarded`: the handlers for a principal that does not have all rights."""
         self.host = host
         self.stream = stream
         self.caller = stream.peer  # a proxy names another peer later
         self.trusted = trusted  # it comes from within this process
         self.ready = False  # the handshake is done
+        self.principal = ANONYMOUS  # from the handshake on
+        self._guarded = guarded
+        self.needs: Needs | None = None  # where the principal does not have all rights
         self.broker: str | None = None  # the URL of the broker that the peer has proved to be, see identity.py
         self.features: frozenset[str] = frozenset()  # of both ends
         self.closed = False
@@ -78,6 +86,13 @@ class Connection:
         self._lists: ListRequests | None = None
         self._sends: ConnectionSends | None = None
         self._list_turn: asyncio.Lock | None = None
+
+    def restrict(self) -> None:
+        """Check each request for the principal's rights from now on."""
+        from engine.broker.session.revocation import Needs
+
+        self._handlers = self._guarded()
+        self.needs = Needs(self)
 
     # -- FrameHandler ----------------------------------------------------------------------------------------------
 
@@ -126,6 +141,8 @@ class Connection:
         if self.closed:
             return
         self.closed = True
+        if self.needs is not None:
+            self.needs.close()
         self.pressure.close()
         self.answers.go_on()
         self.pulse.wake()
@@ -219,6 +236,11 @@ class Connection:
         return not self.closed
 
     @property
+    def role(self) -> str:
+        """Of its principal; empty where that may do everything."""
+        return self.principal.role
+
+    @property
     def sends(self) -> ConnectionSends:
         """The frames that it has sent in open transactions."""
         if self._sends is None:
@@ -252,8 +274,17 @@ class Connection:
 
     def check_unused(self, ident: int) -> None:
         """Raise InvalidArgumentError when a client's id is in use."""
-        if ident in self.openings or any(ident in owned for owned in self._owned()):
+        if self.is_used(ident):
             raise in_use(ident)
+
+    def is_used(self, ident: int) -> bool:
+        """Whether something has a client's id, or is being opened under it."""
+        return ident in self.openings or any(ident in owned for owned in self._owned())
+
+    @property
+    def attached(self) -> int:
+        """How many ids are attached."""
+        return sum(map(len, self._owned()))
 
     def check_attachments(self) -> None:
         """Raise TooManyRequestsError unless one more producer or consumer may be attached."""

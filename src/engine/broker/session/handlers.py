@@ -10,17 +10,27 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from engine.broker.session.connection import Connection
+from engine.broker.session.handshake import authenticate
 from engine.wire import commands
 from engine.wire.commands import Header
 from engine.wire.stream import FrameStream
 
 if TYPE_CHECKING:
-    from engine.broker.session.ports import Handler, Host
+    from engine.broker.session.ports import Handler, Handlers, Host
 
 
 def accept(host: Host, stream: FrameStream, *, trusted: bool = False) -> Connection:
     """The handler of a new stream. `trusted`: from within this process; it needs no token."""
-    return Connection(host, stream, HANDLERS, trusted=trusted)
+    return Connection(host, stream, HANDLERS, _guarded, trusted=trusted)
+
+
+def _guarded() -> Handlers:
+    """The handlers of a connection whose principal does not have all rights."""
+    if not _GUARDED:
+        from engine.broker.session.guard import guarded
+
+        _GUARDED.update(guarded(HANDLERS))
+    return _GUARDED
 
 
 def _ping(connection: Connection, header: commands.Ping, payload: memoryview) -> None:
@@ -64,11 +74,16 @@ def _first(connection: Connection, header: Any, payload: memoryview) -> None:
     """The first frame of a command: its handler takes its own place in the table."""
     module, name = PLACES[type(header)]
     handle = HANDLERS[type(header)] = getattr(import_module(f"engine.broker.session.{module}"), name)
+    if _GUARDED.get(type(header)) is _first:
+        _GUARDED[type(header)] = handle
     handle(connection, header, payload)
 
 
 HANDLERS: dict[type[Header], Handler] = {
     commands.Ping: _ping,
     commands.Pong: _pong,
+    commands.Authenticate: authenticate,
     **dict.fromkeys(PLACES, _first),
 }
+
+_GUARDED: dict[type[Header], Handler] = {}  # made for the first principal that does not have all rights

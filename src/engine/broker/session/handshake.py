@@ -7,9 +7,11 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from engine.broker.pools.ports import Pause
+from engine.broker.rights.identities import Credentials
 from engine.broker.session.identity import broker_of
-from engine.broker.settings.tokens import peer_refusal
-from engine.errors import EngineError, ProtocolError, UnsupportedError
+from engine.broker.settings.attempts import Refusal
+from engine.errors import AuthenticationError, EngineError, ProtocolError, UnsupportedError
+from engine.wire import commands
 from engine.wire.commands import FEATURES, MAGIC, PROTOCOL_VERSION, SHORT_CIRCUIT_READS, Connect, Connected, Header
 
 if TYPE_CHECKING:
@@ -26,17 +28,26 @@ def shake_hands(connection: Connection, header: Header) -> None:
     if (error := host.refusal(connection) or _refusal(header)) is not None:
         connection.fail(error)
         return
-    config, attempts = host.config, host.doors.attempts
-    refusal = None if connection.trusted else attempts.refusal(config, header.token, connection.caller, peer_refusal)
-    if refusal is not None:
+    config = host.config
+    forwarded, caller = header.forwarded, connection.caller
+    if forwarded is not None and connection.trusted and config.has_roles:
+        connection.trusted, caller = False, forwarded  # of a proxy of this user: the client is what its token says
+    broker = broker_of(connection, header)
+    certified = broker if config.cluster_token is None and config.cluster_tls_ca is not None else None
+    given = Credentials(header.token, local=connection.trusted, among_brokers=True, broker=certified)
+    found = host.identities.identify(given, caller)
+    if isinstance(found, Refusal):
         connection.hold(Pause.REFUSED)
-        delay = min(refusal.delay, config.handshake_timeout / 2)
-        asyncio.get_running_loop().call_later(delay, connection.fail, refusal.error)
+        delay = min(found.delay, config.handshake_timeout / 2)
+        asyncio.get_running_loop().call_later(delay, connection.fail, found.error)
         return
+    connection.principal = found
     connection.ready = True
-    connection.broker = broker_of(connection, header)
+    connection.broker = broker
+    if host.rights.on and not found.unlimited:
+        connection.restrict()
     connection.features = frozenset(header.features) & frozenset(_features(connection, header))
-    if forwarded := header.forwarded:
+    if forwarded:
         stream.peer = f"{forwarded!r:.100} over the proxy {stream.peer}"
     answer = Connected(
         protocol=min(PROTOCOL_VERSION, header.protocol),
@@ -45,15 +56,49 @@ def shake_hands(connection: Connection, header: Header) -> None:
         admin=host.addresses.admin_url_for(stream),
         keep_alive=config.keep_alive,
         frame_size_max=config.frame_size_max,
+        token_left=_until_expiry(connection),
     )
     connection.send(answer)
+
+
+def authenticate(connection: Connection, header: commands.Authenticate, payload: memoryview) -> None:
+    """AUTHENTICATE."""
+    connection.start(header.request_id, _authenticate(connection, header))
+
+
+async def _authenticate(connection: Connection, header: commands.Authenticate) -> commands.Authenticated:
+    if connection.needs is None:
+        return commands.Authenticated()  # it has all rights, whatever the token
+    found = connection.host.identities.identify(Credentials(header.token), connection.caller)
+    if isinstance(found, Refusal):
+        await asyncio.sleep(found.delay)
+        raise found.error
+    if (found.kind, found.role) != (connection.principal.kind, connection.principal.role):
+        raise AuthenticationError("the token must be of the connection's role")
+    connection.principal = found
+    return commands.Authenticated(token_left=_until_expiry(connection))
+
+
+def _until_expiry(connection: Connection) -> float | None:
+    """The seconds for which the connection may live on; it is closed behind them. None: without end."""
+    needs, expires = connection.needs, connection.principal.expires
+    if needs is None:
+        return None
+    needs.close()
+    if expires is None:
+        return None
+    left = max(expires - connection.host.clock.time_ms() / 1000, 0.0)
+    needs.expire(left)
+    return left
 
 
 def _features(connection: Connection, header: Connect) -> Iterator[str]:
     """The features of this end for this peer."""
     near = connection.stream.is_near and not header.forwarded
     for feature in FEATURES:
-        if feature != SHORT_CIRCUIT_READS or (near and connection.host.config.short_circuit_reads):
+        if feature != SHORT_CIRCUIT_READS or (
+            near and connection.needs is None and connection.host.config.short_circuit_reads
+        ):
             yield feature
 
 

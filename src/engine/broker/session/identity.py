@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from engine.broker.rights.principal import Kind
 from engine.broker.settings.tls import is_named
 from engine.broker.settings.tokens import is_cluster_token
 from engine.errors import AuthorizationError, InvalidArgumentError, NotOwnerError
@@ -42,6 +43,8 @@ def check_broker(connection: Connection) -> None:
     the call is repeated, where it is not known here yet. A peer within this process or of its user needs none.
     """
     config, url = connection.host.config, connection.broker
+    if config.has_roles and connection.principal.kind is Kind.ROLE:
+        raise AuthorizationError("the right broker is needed on the cluster")
     if connection.trusted or (config.cluster_token is None and config.cluster_tls_ca is None):
         return
     if url is None:

@@ -15,10 +15,12 @@ if TYPE_CHECKING:
     from engine.broker.hosting.open_subscriptions import OpenSubscriptions
     from engine.broker.hosting.segment_host import SegmentHosting
     from engine.broker.pools.pools import BrokerMemory
+    from engine.broker.rights.identities import Identities
+    from engine.broker.rights.rights import Rights
     from engine.broker.session.connection import Connection
     from engine.broker.settings.config import BrokerConfig
-    from engine.broker.settings.doors import Doors
     from engine.broker.upkeep.transaction_sweep import TransactionSweep
+    from engine.clock import Clock
     from engine.control.service import ScalableTopicService
     from engine.errors import EngineError
     from engine.wire.commands import Header
@@ -50,6 +52,10 @@ class Host(Protocol):
         """In effect now."""
 
     @property
+    def clock(self) -> Clock:
+        """The time."""
+
+    @property
     def addresses(self) -> Dialled:
         """The addresses of brokers for the client."""
 
@@ -58,8 +64,12 @@ class Host(Protocol):
         """The pools."""
 
     @property
-    def doors(self) -> Doors:
-        """Counts attempts to authenticate."""
+    def identities(self) -> Identities:
+        """Makes the principals of connections."""
+
+    @property
+    def rights(self) -> Rights:
+        """What principals may do."""
 
     @property
     def tasks(self) -> Supervisor:

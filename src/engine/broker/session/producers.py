@@ -6,11 +6,12 @@ from typing import TYPE_CHECKING
 
 from engine.broker.segment.access import applicant
 from engine.broker.session.attaching import attach, check_wanted, evict_dead, open_segment
-from engine.errors import NotFoundError
+from engine.errors import AuthorizationError, NotFoundError
 from engine.model.access import AccessMode
 from engine.wire import commands
 
 if TYPE_CHECKING:
+    from engine.broker.segment.hosted import HostedSegment
     from engine.broker.session.connection import Connection
 
 
@@ -24,15 +25,26 @@ async def _open_producer(connection: Connection, header: commands.Producer) -> N
     ident = who.ident
     hosted = await open_segment(connection, header.topic)
     hosted.check_active()
+    _check_name(connection, hosted, who.name)
     await evict_dead(connection, lambda: [p.connection for p in hosted.access.rivals(who)])
     if who.mode is AccessMode.WAIT_FOR_EXCLUSIVE:
         await hosted.access.turn(who)
+        _check_name(connection, hosted, who.name)
     check_wanted(connection, ident)
     connection.check_attachments()
     producer = hosted.access.attach(who)
     connection.producers[ident] = producer
     connection.openings.closed.discard(ident)
     connection.send(producer.success(header.request_id))
+
+
+def _check_name(connection: Connection, hosted: HostedSegment, name: str) -> None:
+    """A role does not take over the name of a producer that another one has attached: it would fence that one, and
+    what that one sends again would count as sent.
+    """
+    holder = hosted.access.producers.get(name)
+    if connection.needs is not None and holder is not None and holder.connection.role != connection.role:
+        raise AuthorizationError(f"the producer name {name!r:.200} is in use by another role")
 
 
 def send(connection: Connection, header: commands.Send, payload: memoryview) -> None:

@@ -5,9 +5,11 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING, TypedDict, cast
 
+from engine.broker.rights.need import Need
 from engine.broker.session.commit_behind import CommitBehind
 from engine.control.transactions.headers import TransactionView
-from engine.errors import InvalidArgumentError
+from engine.errors import InvalidArgumentError, TransactionNotFoundError
+from engine.model.rights import Right
 from engine.model.transactions import (
     MARK_BITS,
     TRANSACTION_OVER,
@@ -32,13 +34,14 @@ def begin(connection: Connection, header: commands.NewTxn, payload: memoryview) 
 
 async def _begin(connection: Connection, header: commands.NewTxn) -> commands.Begun:
     coordinator, timeout_s, name = connection.host.transactions.coordinator, header.timeout, header.name
+    owner = None if connection.needs is None else connection.principal.role
     if (count := header.count) is None:
-        view = await coordinator.begin(timeout_s, name)
+        view = await coordinator.begin(timeout_s, name, owner)
         left_s = timeout_s if name is None else coordinator.open.left_s(view)
         return commands.Begun(id=view.id, **_standing(view, left_s))
     if name is not None:
         raise InvalidArgumentError(f"count must be absent for a transaction of one name, got {count}")
-    view, *more = await coordinator.begin_some(timeout_s, count)
+    view, *more = await coordinator.begin_some(timeout_s, count, owner)
     return commands.Begun(id=view.id, more=[one.id for one in more], **_standing(view, timeout_s))
 
 
@@ -57,6 +60,8 @@ def end(connection: Connection, header: commands.EndTxn, payload: memoryview) ->
 async def _end(connection: Connection, number: int, header: commands.EndTxn, held: Held | None) -> commands.Ended:
     state, accepted = _wanted(header)
     coordinator = connection.host.transactions.coordinator
+    if connection.needs is not None:
+        _check_owner(connection, await coordinator.get(number))
     try:
         if (sent := header.sent) is None:
             view: TransactionView | None = await coordinator.end(number, state, accepted)
@@ -85,6 +90,14 @@ def _wanted(header: commands.EndTxn) -> tuple[TransactionState, list[str] | None
     return state, accepted
 
 
+def _check_owner(connection: Connection, view: TransactionView) -> None:
+    """A role has its own transactions alone. Of another's, it learns what it would of one that never was."""
+    if connection.needs is None or view.header.owner == connection.principal.role:
+        return
+    if not connection.host.rights.allows(connection.principal, Need(Right.OPERATE)):
+        raise TransactionNotFoundError(f"there is no transaction {view.id} of this role")
+
+
 def state(connection: Connection, header: commands.TxnState, payload: memoryview) -> None:
     """TXN_STATE."""
     connection.start(header.request_id, _state(connection, header))
@@ -93,6 +106,7 @@ def state(connection: Connection, header: commands.TxnState, payload: memoryview
 async def _state(connection: Connection, header: commands.TxnState) -> commands.Standing:
     coordinator = connection.host.transactions.coordinator
     view = await coordinator.get(parse_id(header.id))
+    _check_owner(connection, view)
     return commands.Standing(**_standing(view, coordinator.open.left_s(view)))
 
 

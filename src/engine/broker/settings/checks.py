@@ -82,6 +82,23 @@ def listed(value: Any) -> Any:
     return tuple(value) if isinstance(value, list) else value
 
 
+def path(value: Any) -> str:
+    """None, or the path of a file."""
+    return "" if value is None or (isinstance(value, str) and value) else "the path of a file"
+
+
+def together(value: Any, other: Any, name: str) -> str:
+    """None, or text, only where another key is set."""
+    good = value is None or (isinstance(value, str) and value and other is not None)
+    return "" if good else f"text, set only together with {name}"
+
+
+def names(value: Any) -> str:
+    """Names of roles."""
+    good = isinstance(value, tuple) and all(isinstance(one, str) and one and one.isprintable() for one in value)
+    return "" if good else 'a list of names, as ["operators"]'
+
+
 def hosts(value: Any) -> str:
     """Names or addresses without ports, or `*`."""
     good = isinstance(value, tuple) and all(isinstance(host, str) and _is_host(host) for host in value)

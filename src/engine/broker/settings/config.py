@@ -115,6 +115,14 @@ class BrokerConfig:
     insecure: bool = False  # may listen on addresses reachable from other machines without a token
     admin_hosts: tuple[str, ...] = ()  # names allowed in Host headers of the admin API, besides addresses
 
+    # Roles, and what they may do. Where one of the first two is set, each connection has the rights of its role alone.
+    roles_file: str | None = None  # lines "role: sha256:<hash of its token>"
+    jwt_keys: str | None = None  # the public keys of JSON Web Tokens: PEM, or a JWKS
+    jwt_audience: str | None = None  # that such a token must be for; None: it must name none
+    jwt_role_claim: str = "sub"
+    superusers: tuple[str, ...] = ()  # roles that may do everything
+    audit_log: str | None = None  # denials and administrative acts, as JSON lines: a file, or "-" for standard output
+
     # Between brokers that share a metadata store. Where one of the first two is set, calls of others are refused.
     cluster_token: str | None = field(default=None, repr=False)  # None: auth_token
     cluster_tls_ca: str | None = None  # signs the certificates of brokers; None: what the system trusts
@@ -211,6 +219,7 @@ class BrokerConfig:
             if isinstance(value, str) and (found := parse(value)) is not None:
                 object.__setattr__(self, key, found)
         object.__setattr__(self, "admin_hosts", checks.listed(self.admin_hosts))
+        object.__setattr__(self, "superusers", checks.listed(self.superusers))
         for key, wanted in self._wrong().items():
             if wanted and key in _SECRETS:
                 raise InvalidConfigurationError(f"{key} must be {wanted}, got text that is not")
@@ -222,6 +231,16 @@ class BrokerConfig:
     def token_to_brokers(self) -> str | None:
         """The token that this broker sends to others."""
         return self.auth_token if self.cluster_token is None else self.cluster_token
+
+    @property
+    def has_roles(self) -> bool:
+        """Whether clients are roles, with the rights that these are granted."""
+        return self.roles_file is not None or self.jwt_keys is not None
+
+    @property
+    def authenticates(self) -> bool:
+        """Whether clients must authenticate."""
+        return self.auth_token is not None or self.has_roles
 
     def auto_scale_policy(self) -> AutoScalePolicy:
         """The auto-scaling policy. Raises InvalidConfigurationError."""
@@ -249,6 +268,7 @@ class BrokerConfig:
             "cluster_tls_key": checks.pair(self.cluster_tls_key, self.cluster_tls_cert, "cluster_tls_cert"),
             "insecure": checks.boolean(self.insecure),
             "admin_hosts": checks.hosts(self.admin_hosts),
+            **self._wrong_roles(),
             "scalable_topic_enabled": checks.boolean(self.scalable_topic_enabled),
             "auto_create_topics": checks.boolean(self.auto_create_topics),
             "segments": checks.integer(self.segments, 1, SEGMENTS_PER_TOPIC_MAX),
@@ -302,6 +322,17 @@ class BrokerConfig:
             "scalable_topic_load_report_rate_change_threshold": checks.share(
                 self.scalable_topic_load_report_rate_change_threshold
             ),
+        }
+
+    def _wrong_roles(self) -> dict[str, str]:
+        """_wrong() of roles and their rights."""
+        return {
+            "roles_file": checks.path(self.roles_file),
+            "jwt_keys": checks.path(self.jwt_keys),
+            "jwt_audience": checks.together(self.jwt_audience, self.jwt_keys, "jwt_keys"),
+            "jwt_role_claim": checks.name(self.jwt_role_claim),
+            "superusers": checks.names(self.superusers),
+            "audit_log": checks.path(self.audit_log),
         }
 
     @classmethod

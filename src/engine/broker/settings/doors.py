@@ -28,6 +28,10 @@ class Exposed(Guarded, Certified, Protocol):
     def insecure(self) -> bool:
         """Whether it may listen for other machines without a token."""
 
+    @property
+    def authenticates(self) -> bool:
+        """Whether a client must prove an identity."""
+
 
 class Doors:
     """The certificates and the token check of all listeners."""
@@ -71,7 +75,7 @@ class Doors:
 
 async def check_exposed(host: str, config: Exposed) -> None:
     """Raises InvalidConfigurationError if other machines reach `host` and no token is required."""
-    if config.auth_token is None and not config.insecure and not await _is_loopback(host):
+    if not config.authenticates and not config.insecure and not await _is_loopback(host):
         raise InvalidConfigurationError(
             f"auth_token must be set to listen on {host or 'all addresses'}, which other machines reach, got none; "
             "set it (auth_token_file or ENGINE_AUTH_TOKEN), listen on 127.0.0.1, "

@@ -33,17 +33,6 @@ def is_cluster_token(config: Clustered, given: str | None) -> bool:
     return expected is not None and given is not None and hmac.compare_digest(_digest(given), _digest(expected))
 
 
-def peer_refusal(config: Clustered, given: str | None) -> AuthenticationError | None:
-    """As token_refusal(), at a port that other brokers use too. Where these have a token of their own, and clients need
-    none, a wrong one is refused as well: it may be a guess.
-    """
-    if is_cluster_token(config, given):
-        return None
-    if config.cluster_token is not None and config.auth_token is None and given is not None:
-        return AuthenticationError("the token is invalid")
-    return token_refusal(config, given)
-
-
 def token_refusal(config: Guarded, given: str | None) -> AuthenticationError | None:
     """Why this token is refused; None: it is valid. Takes constant time over tokens and their lengths."""
     if config.auth_token is None:

@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 import aiohttp
 from yarl import URL
 
+from engine.client.base.options import Token
 from engine.errors import (
     AlreadyClosedError,
     AuthenticationError,
@@ -34,7 +35,7 @@ _BY_STATUS: dict[int, type[EngineError]] = {401: AuthenticationError, 403: Autho
 class HttpAdmin(AdminMethods):
     """An AdminBackend for one broker's admin URL. Made on the loop."""
 
-    def __init__(self, url: str, *, token: str | None, timeout: float, tls: ssl.SSLContext | None = None) -> None:
+    def __init__(self, url: str, *, token: Token | None, timeout: float, tls: ssl.SSLContext | None = None) -> None:
         """Raises InvalidConfigurationError: the token would be sent in the clear although the client uses TLS."""
         self._url = URL(url.rstrip("/"))
         if token is not None and tls is not None and self._url.scheme != "https":
@@ -44,10 +45,9 @@ class HttpAdmin(AdminMethods):
             )
         self._timeout = timeout
         self._closed = False
-        headers = {"Authorization": f"Bearer {token}"} if token else {}
+        self._token = token
         self._session = aiohttp.ClientSession(
             timeout=aiohttp.ClientTimeout(total=timeout),
-            headers=headers,
             connector=aiohttp.TCPConnector(ssl=True if tls is None else tls),
         )
 
@@ -70,7 +70,9 @@ class HttpAdmin(AdminMethods):
             raise AlreadyClosedError("the client was closed")
         body = None if request.body is NO_BODY else request.body
         try:
-            async with self._session.request(request.verb, url, json=body, allow_redirects=False) as response:
+            async with self._session.request(
+                request.verb, url, json=body, headers=self._headers(), allow_redirects=False
+            ) as response:
                 if 300 <= response.status < 400:
                     raise ConnectError(f"the admin API at {self._url} must not redirect, got {response.status}")
                 answer = await _json(response)
@@ -91,6 +93,10 @@ class HttpAdmin(AdminMethods):
             if request.verb == "GET":
                 raise (AlreadyClosedError if self._closed else ConnectError)(why) from e
             raise UnknownOutcomeError(f"{why}; whether the change was made is not known: look, then repeat it") from e
+
+    def _headers(self) -> dict[str, str]:
+        token = self._token() if callable(self._token) else self._token
+        return {"Authorization": f"Bearer {token}"} if token else {}
 
     async def close(self) -> None:
         """Close the HTTP session."""

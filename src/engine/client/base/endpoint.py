@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import ssl
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
@@ -23,14 +23,14 @@ class Endpoint(NamedTuple):
 
     url: str  # without its token
     addresses: tuple[str, ...]
-    token: str | None
+    token: str | Callable[[], str] | None
     tls: ssl.SSLContext | None
 
     @classmethod
     def of(
         cls,
         url: str | None,
-        token: str | None,
+        token: str | Callable[[], str] | None,
         tls: ssl.SSLContext | None,
         environment: Mapping[str, str] | None = None,
     ) -> Endpoint:

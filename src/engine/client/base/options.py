@@ -6,6 +6,7 @@ import random
 import ssl
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from os import PathLike
 from typing import Any, Literal, TypedDict
 
 from engine.aio.files import ReadFile
@@ -42,6 +43,7 @@ AccessModeName = Literal["shared", "exclusive", "exclusive_with_fencing", "wait_
 CompressionName = Literal["none", "lz4", "zstd"]
 InitialPosition = Literal["earliest", "latest"]
 OnCorrupt = Literal["stop", "skip"]
+Keys = Mapping[str, str | bytes | PathLike[str]]  # PEM, or the path of a file, by name
 COUNT_MAX = 2**31 - 1  # of messages or bytes requested at once
 ACK_TIMEOUT_S_MIN = 0.01
 _LARGEST_MESSAGE = f"the largest message, {MESSAGE_SIZE_MAX // MIB} MiB, has to fit"
@@ -58,6 +60,12 @@ def check_count(name: str, value: Any) -> None:
     """Raise InvalidArgumentError unless it is a number of messages or bytes to ask for, 1 or more."""
     if type(value) is not int or not 1 <= value <= COUNT_MAX:
         check_number(name, value, 1, COUNT_MAX, whole=True)
+
+
+def check_keys(name: str, keys: Keys | None) -> None:
+    """Raise InvalidArgumentError unless it is None or a mapping. Each key is checked where it is first used."""
+    if keys is not None and not isinstance(keys, Mapping):
+        raise InvalidArgumentError(f"{name} must be a mapping of names to keys in PEM, got {type(keys).__name__}")
 
 
 def check_timeout(timeout: float | None) -> None:
@@ -84,10 +92,13 @@ class Batching:
         check_number("batching.max_delay", self.max_delay, 0, 60)
 
 
+Token = str | Callable[[], str]  # a callable returns the one that is valid now
+
+
 class ClientKeywords(TypedDict, total=False):
     """The keyword arguments of AsyncClient, for the blocking client."""
 
-    token: str | None
+    token: Token | None
     tls: ssl.SSLContext | None
     memory_limit: int
     operation_timeout: float
@@ -108,6 +119,7 @@ class ProducerKeywords(TypedDict, total=False):
     initial_sequence_id: int | None
     properties: Mapping[str, str] | None
     on_error: Callable[[Exception], object] | None
+    encryption_keys: Keys | None
 
 
 class StreamConsumerKeywords(TypedDict, total=False):
@@ -121,6 +133,7 @@ class StreamConsumerKeywords(TypedDict, total=False):
     receive_queue_size: int | Literal["auto"]
     create: bool
     on_corrupt: OnCorrupt
+    decryption_keys: Keys | None
 
 
 class QueueConsumerKeywords(StreamConsumerKeywords, total=False):
@@ -147,6 +160,7 @@ class RangeReaderKeywords(TypedDict, total=False):
     skip_deleted: bool
     receive_queue_size: int | Literal["auto"]
     on_corrupt: OnCorrupt
+    decryption_keys: Keys | None
 
 
 class CheckpointConsumerKeywords(TypedDict, total=False):
@@ -158,6 +172,7 @@ class CheckpointConsumerKeywords(TypedDict, total=False):
     receive_queue_size: int | Literal["auto"]
     create: bool
     on_corrupt: OnCorrupt
+    decryption_keys: Keys | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,7 +185,7 @@ class ClientOptions:
     connector: Connector
     clock: Clock
     rng: random.Random
-    token: str | None = field(default=None, repr=False)
+    token: Token | None = field(default=None, repr=False)
     tls: ssl.SSLContext | None = None  # for the admin API; the connector has it for the rest
     memory_limit: int = CLIENT_MEMORY_MAX
     operation_timeout: float = OPERATION_TIMEOUT_S
@@ -178,12 +193,24 @@ class ClientOptions:
     open_file: Callable[[str], ReadFile] = ReadFile  # of a broker on this machine
 
     def __post_init__(self) -> None:
-        if self.token is not None and not isinstance(self.token, str):
-            raise InvalidArgumentError(f"token must be text, got {type(self.token).__name__}")
-        if self.token is not None and self.token != self.token.strip():  # never shown
-            raise InvalidArgumentError("token must not begin or end with white space, as what is read from a file does")
+        if self.token is not None and not callable(self.token):
+            _check_token(self.token, "token must be text")
         check_number("memory_limit", self.memory_limit, ENTRY_SIZE_MAX, whole=True, why=_LARGEST_ENTRY)
         check_seconds("operation_timeout", self.operation_timeout, 0.001)
+
+    def token_now(self) -> str | None:
+        """The token; of a callable, what it returns. Raises InvalidArgumentError, and what the callable raises."""
+        if not callable(self.token):
+            return self.token
+        return _check_token(self.token(), "token() must return text")
+
+
+def _check_token(token: object, what: str) -> str:
+    if not isinstance(token, str):
+        raise InvalidArgumentError(f"{what}, got {type(token).__name__}")
+    if token != token.strip():  # never shown
+        raise InvalidArgumentError("token must not begin or end with white space, as what is read from a file does")
+    return token
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,6 +225,7 @@ class ProducerOptions:
     max_pending_bytes: int = PENDING_BYTES_MAX
     initial_sequence_id: int | None = None
     on_error: Callable[[Exception], object] | None = None
+    encryption_keys: Keys | None = field(default=None, repr=False)
     schema: Schema[Any] = field(default_factory=Schema.bytes)
     properties: Mapping[str, str] = field(default_factory=dict)
 
@@ -205,6 +233,7 @@ class ProducerOptions:
         if self.name is not None:
             check_new_name(self.name, "producer", pattern=False)
         check_choice("access_mode", self.access_mode, ACCESS_MODES)
+        check_keys("encryption_keys", self.encryption_keys)
         check_seconds("send_timeout", self.send_timeout, 0.001)
         check_number("max_pending_bytes", self.max_pending_bytes, MESSAGE_SIZE_MAX, whole=True, why=_LARGEST_MESSAGE)
         if self.initial_sequence_id is not None:
@@ -238,9 +267,11 @@ class ConsumerOptions:
     priority: int = 0
     schema: Schema[Any] = field(default_factory=Schema.bytes)
     on_corrupt: str = "stop"
+    decryption_keys: Keys | None = field(default=None, repr=False)
 
     def __post_init__(self) -> None:
         check_new_name(self.name, "consumer", pattern=False)
+        check_keys("decryption_keys", self.decryption_keys)
         check_choice("on_corrupt", self.on_corrupt, ON_CORRUPT)
         if self.group is not None:
             check_new_name(self.group, "consumer group", pattern=False)
@@ -278,6 +309,14 @@ class QueueOptions:
             check_seconds("ack_timeout", self.ack_timeout, ACK_TIMEOUT_S_MIN)
         if self.dead_letter is not None and not isinstance(self.dead_letter, DeadLetter):
             raise InvalidArgumentError(f"dead_letter must be an engine.DeadLetter or None, got {self.dead_letter!r}")
+
+
+def consumer_options(
+    make_name: Callable[[str], str], name: str | None, *, schema: object = None, **more: Any
+) -> ConsumerOptions:
+    """Of a consumer that has that name, or one made up."""
+    made = make_name("consumer") if name is None else name
+    return ConsumerOptions(name=made, instance=make_name("instance"), schema=Schema.of(schema), **more)
 
 
 def backoff_of(option: Backoff | float | None) -> Backoff:

@@ -27,13 +27,13 @@ from engine._native.format.entry import Entry
 from engine._native.format.offsets import range_set, runs
 from engine._native.produce.hashing import xxh64
 from engine.aio.backoff import RetryDelay
-from engine.client.base.options import ProducerOptions
+from engine.client.base.options import ConsumerOptions, Keys, ProducerOptions
 from engine.client.consume.failure import Failure
+from engine.client.consume.opening import opener
 from engine.client.net.pool import Pool
 from engine.client.produce.producer import AsyncProducer
 from engine.errors import AlreadyClosedError, CorruptionError, EngineError, InvalidArgumentError, MessageTooLargeError
 from engine.limits import RECEIVE_QUEUE_BYTES
-from engine.model.compression import decompressor
 from engine.model.names import TopicName
 from engine.model.positions import MessageId
 from engine.model.redelivery import DeadLetter
@@ -52,28 +52,38 @@ Acknowledge = Callable[[int, int], Awaitable[None]]
 class LetterWriter:
     """Publishes dead letters of one subscription of `source` to `target`. Loop thread only.
 
-    `created_ms`: when the source was created, which tells it from an earlier topic of its name.
+    `created_ms`: when the source was created, which tells it from an earlier topic of its name. `keys`: those that the
+    subscription's messages are decrypted with; its dead letters are encrypted for the same.
     """
 
     def __init__(
-        self, pool: Pool, source: TopicName, subscription: str, target: TopicName, created_ms: Callable[[], int | None]
-    ) -> None:
+        self, pool: Pool, source: TopicName, subscription: str, target: TopicName, created_ms: Callable[[], int | None],
+        keys: Keys | None,
+    ) -> None:  # fmt: skip
         self.source = str(source)
         self.target = target
         self._pool = pool
         self._subscription = subscription
         self._created_ms = created_ms
+        self._keys = keys
 
     async def publish(self, message: Message, failure: Failure | None = None) -> None:
         """Publish it unless it is stored already. Durable when this returns."""
         name = producer_name(self.source, self._created_ms(), self._subscription, message.segment_id, message.offset)
-        producer = AsyncProducer[Any](self._pool, self.target, name, ProducerOptions(name=name))
+        producer = AsyncProducer[Any](self._pool, self.target, name, self._options(name))
         await producer.start()
         try:
             if producer.last_sequence_id < 0:
                 await self._send(producer, message, failure)
         finally:
             await producer.close()
+
+    def _options(self, name: str) -> ProducerOptions:
+        if self._keys is None:
+            return ProducerOptions(name=name)
+        from engine.client.base.encryption import public_of  # loads cryptography
+
+        return ProducerOptions(name=name, encryption_keys=public_of(self._keys))
 
     async def _send(self, producer: AsyncProducer[Any], message: Message, failure: Failure | None) -> None:
         added = origin_of(message, self.source, self._subscription)
@@ -102,13 +112,16 @@ class DeadLetters:
         *,
         created_ms: Callable[[], int | None],
         acknowledge: Acknowledge,
+        options: ConsumerOptions,
     ) -> None:
         self.moved = 0
         self._pool = pool
         self._max = policy.max_redeliveries
-        self._writer = LetterWriter(pool, source, subscription, policy.topic_of(source), created_ms)
+        self._writer = LetterWriter(
+            pool, source, subscription, policy.topic_of(source), created_ms, options.decryption_keys
+        )
         self._acknowledge = acknowledge
-        self._queue = EntryQueue(self._writer.source, MessageId, None, None, decompressor())
+        self._queue = EntryQueue(self._writer.source, MessageId, None, None, opener(options))
         self._failed: deque[tuple[Message, Failure]] = deque()  # received for the last time
         self._failed_bytes = 0
         self._lives: dict[int, int] = {}  # by segment, how often its messages were taken back by the broker

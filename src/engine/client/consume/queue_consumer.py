@@ -98,6 +98,7 @@ class AsyncQueueConsumer(QueueRuns[V], SubscriptionConsumer[V]):
                 queue.dead_letter,
                 created_ms=lambda: self.session.layout.created_ms,
                 acknowledge=self._acknowledge_one,
+                options=options,
             )
 
     async def start(self) -> None:

@@ -26,6 +26,7 @@ from engine.client.base.options import ConsumerOptions
 from engine.client.consume.attachment import Attachment
 from engine.client.consume.credit import Budget
 from engine.client.consume.damage import Damage, end_of
+from engine.client.consume.opening import opener
 from engine.client.consume.receiving import ConsumerStatistics, MemberOwner, Receiving, V
 from engine.client.consume.writers import Writers
 from engine.client.net.pool import Pool, call_threadsafe
@@ -34,7 +35,6 @@ from engine.client.topic.layout import TopicLayout
 from engine.client.topic.session import TopicSession
 from engine.errors import AlreadyClosedError, CorruptionError, EngineError, NotFoundError, SubscriptionNotFoundError
 from engine.limits import RECEIVE_QUEUE_BYTES
-from engine.model.compression import decompressor
 from engine.model.names import TopicName
 from engine.model.positions import MessageId, split_position
 from engine.model.subscriptions import DeliveryMode
@@ -82,7 +82,7 @@ class Receiver(Receiving[V]):
     def _new_queue(self) -> EntryQueue:
         schema = self.options.schema
         decode = None if schema.raw else schema.decode
-        return EntryQueue(self._topic, self._make_id, None, decode, decompressor(), self.pool.memory.opened)
+        return EntryQueue(self._topic, self._make_id, None, decode, opener(self.options), self.pool.memory.opened)
 
     def _restart_queue(self) -> None:
         """Replace the queue by an empty one; everything counts as credited."""

@@ -466,7 +466,8 @@ class AsyncStreamConsumer(StreamRuns[V], SubscriptionConsumer[V]):
     def letter_writer(self, topic: str, target: TopicName) -> LetterWriter:
         """Publishes dead letters of this topic."""
         layout, subscription = self.session.layout, str(self.options.subscription)
-        return LetterWriter(self.pool, TopicName.parse(topic), subscription, target, lambda: layout.created_ms)
+        keys = self.options.decryption_keys
+        return LetterWriter(self.pool, TopicName.parse(topic), subscription, target, lambda: layout.created_ms, keys)
 
     def _check_dead_letter(self, target: TopicName) -> None:
         if str(target) == self._topic:

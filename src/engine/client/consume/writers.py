@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 from engine._native.consume.opening import first_value
 from engine._native.format.entry import Entry
+from engine.client.consume.opening import opener
 from engine.client.topic.declaring import learn
 from engine.errors import EngineError
-from engine.model.compression import decompressor
 
 if TYPE_CHECKING:
     from engine.client.consume.receiver import Receiver
@@ -20,7 +20,7 @@ class Writers:
 
     def __init__(self, receiver: Receiver[Any]) -> None:
         self._receiver = receiver
-        self._decompress = decompressor()
+        self._decompress = opener(receiver.options)
 
     def check(self, entries: Iterable[Entry]) -> None:
         """All messages of an entry have one schema. A compressed entry is decompressed again when it is received."""

@@ -102,7 +102,8 @@ class AsyncMultiStreamConsumer(StreamRuns[V], MultiConsumer[AsyncStreamConsumer[
         """Publishes dead letters of one of the topics, also when that has left."""
         member, subscription = self._member(topic), str(self.options.subscription)
         born = None if member is None else created_ms(member)
-        return LetterWriter(self.pool, TopicName.parse(topic), subscription, target, lambda: born)
+        keys = self.options.decryption_keys
+        return LetterWriter(self.pool, TopicName.parse(topic), subscription, target, lambda: born, keys)
 
     def _check_dead_letter(self, target: TopicName) -> None:
         query = self._query

@@ -47,6 +47,8 @@ _ADDRESSEE: dict[type[Header], Callable[[Any], int]] = {
     commands.ScalableTopicUpdate: attrgetter("session_id"),
     commands.WatchTopicListUpdate: attrgetter("session_id"),
 }
+_TOKEN_USED = 0.8  # of the time that a token is valid, after which it is renewed
+_RENEWAL_S_MIN = 0.5
 _ANSWERS = frozenset(kind for kind in HEADERS.values() if "request_id" in kind.__struct_fields__)
 
 
@@ -107,6 +109,9 @@ class Connection:
         self._due = 0.0  # when the keep-alive timer is due, by the loop's clock
         self._timer: asyncio.TimerHandle | None = None
         self._closing = False
+        self._token_left: float | None = None  # seconds, of the token in use
+        self._token_now: Callable[[], str | None] | None = None
+        self._renewal: asyncio.TimerHandle | None = None
 
     # -- opening and closing ---------------------------------------------------------------------------------
 
@@ -140,9 +145,39 @@ class Connection:
         self.broker_url = answer.broker or self.url
         self.admin_url = answer.admin
         self.proxied = bool(answer.proxied)
+        self._token_left = answer.token_left
         self._keep_alive_s = float(answer.keep_alive)
         if self._keep_alive_s > 0:
             self._ping_later()
+
+    def renew_with(self, token_now: Callable[[], str | None] | None) -> None:
+        """Show the broker a new token each time before the one in use expires."""
+        self._token_now = token_now
+        self._renew_later()
+
+    def _renew_later(self) -> None:
+        if self._token_now is not None and self._token_left is not None and self.lost is None:
+            self._renewal = self._loop.call_later(max(self._token_left * _TOKEN_USED, _RENEWAL_S_MIN), self._renew)
+
+    def _renew(self) -> None:
+        assert self._token_now is not None
+        try:
+            token = self._token_now()
+        except Exception:
+            log.exception("the token for %s could not be renewed; the connection ends with it", self.url)
+            return
+        if token is not None:
+            request = commands.Authenticate(token=token)
+            self.start_request(request, timeout_s=HANDSHAKE_S_MAX).add_done_callback(self._renewed)
+
+    def _renewed(self, done: asyncio.Future[commands.Authenticated]) -> None:
+        if done.cancelled():
+            return
+        if (error := done.exception()) is not None:
+            log.warning("%s does not take the renewed token: %s", self.url, error)
+            return
+        self._token_left = done.result().token_left
+        self._renew_later()
 
     @property
     def named(self) -> str:
@@ -312,8 +347,9 @@ class Connection:
         self.lost = self._loss(error)
         if not self.ended.done():
             self.ended.set_result(None)
-        if self._timer is not None:
-            self._timer.cancel()
+        for timer in (self._timer, self._renewal):
+            if timer is not None:
+                timer.cancel()
         requests, self._requests = self._requests, {}
         self._deadlines.clear()
         for future in [*(future for _, future in requests.values()), self._handshake]:

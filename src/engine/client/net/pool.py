@@ -270,7 +270,8 @@ class Pool:
 
         await self.options.connector.connect(dialled, handler)
         try:
-            await made[0].handshake(self.options.token, target)
+            await made[0].handshake(self.options.token_now(), target)
+            made[0].renew_with(self.options.token_now if callable(self.options.token) else None)
         except BaseException:
             made[0].stream.abort()
             self._set_aside(made[0])

@@ -1,9 +1,9 @@
 """A producer's outbox: the native batcher that takes messages, what is in flight, and a sender per segment.
 
 The way of a message. The batcher puts it into the open batch of its bucket, by the hash of its key and the layout in
-use. A closed batch is a sealed entry: pump() compresses it, adds it to what is in flight, and queues it at the sender
-of its segment, which sends it when it is attached. All this happens in the order of the sequence numbers, so the
-messages of a key stay in order.
+use. A closed batch is a sealed entry: pump() compresses and encrypts it, adds it to what is in flight, and queues it at
+the sender of its segment, which sends it when it is attached. All this happens in the order of the sequence numbers, so
+the messages of a key stay in order.
 
 When a batch is sent. A full batch at the end of this turn of the loop. With fewer than two flights outstanding, an open
 batch too, so that a single message does not wait and a burst is sent together; otherwise when a flight is answered, or
@@ -20,6 +20,7 @@ import asyncio
 import builtins
 import math
 from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING
 
 from engine._native.format import entry as native_entry
 from engine._native.produce.batcher import Batcher
@@ -35,10 +36,15 @@ from engine.client.topic.layout import TopicLayout
 from engine.client.topic.session import TopicSession
 from engine.client.transact.scope import Scope, scope_of
 from engine.errors import AlreadyClosedError, EngineError, ProtocolError, TimeoutError
+from engine.limits import ENTRY_SIZE_MAX, ENVELOPE_SIZE_MAX
 from engine.model.access import AccessMode
-from engine.model.compression import compressor
+from engine.model.compression import compressor, decompressor
 from engine.model.names import TopicName
 from engine.model.transactions import TRANSACTION_OVER
+
+if TYPE_CHECKING:
+    from engine.client.base.encryption import Encryptor
+    from engine.clock import Clock
 
 # Flights that are not answered; at this number, batches are left open. With one, a message sent meanwhile would wait
 # for a whole commit before its own begins; with two, the next commit includes it.
@@ -63,6 +69,8 @@ class Outbox:
         self._topic = str(topic)
         self._options = options
         self._codec, self._compressor = compressor(options.compression)
+        self._encryptor = encryptor(options, pool.options.clock)
+        self._seals = self._compressor is not None or self._encryptor is not None
         self._loop = asyncio.get_running_loop()
 
         self.started = False
@@ -70,7 +78,8 @@ class Outbox:
         self._begun = self._loop.time()
         self.acknowledged_below = 0  # before start() has made the batcher
         self.failure: EngineError | None = None  # the reason for which it takes nothing more
-        self._succession = Succession(self, self._compress)
+        opened = decompressor() if self._encryptor is None else self._encryptor.open
+        self._succession = Succession(self, self._pack, opened)
         self._senders = self._succession.senders
         self._shape: object = None  # active segments of the layout that messages are routed by
         # What is scheduled already.
@@ -148,6 +157,7 @@ class Outbox:
             now_ms=self.pool.options.clock.time_ms,
             admit=self._admit,
             account=self.pool.memory.sending,
+            entry_size_max=ENTRY_SIZE_MAX if self._encryptor is None else ENTRY_SIZE_MAX - ENVELOPE_SIZE_MAX,
         )
         self._leave_memory = self.pool.memory.producer_came()
         self.in_flight = InFlight(
@@ -242,8 +252,8 @@ class Outbox:
         entries = self.batcher.take()
         if not entries:
             return
-        if self._compressor is not None:
-            self._compress(entries)
+        if self._seals:
+            self._pack(entries)
         self.in_flight.enter(entries)
         if self.failure is not None:
             self.in_flight.fail(entries, self.failure)
@@ -257,16 +267,19 @@ class Outbox:
         for sender in touched:
             sender.transmit()
 
-    def _compress(self, entries: Sequence[SealedEntry]) -> None:
-        if self._compressor is not None:
-            for entry in entries:
+    def _pack(self, entries: Sequence[SealedEntry]) -> None:
+        """Compress them, and then encrypt them."""
+        for entry in entries:
+            if self._compressor is not None:
                 entry.data = native_entry.compress(entry.data, self._codec, self._compressor)
+            if self._encryptor is not None:
+                entry.data = self._encryptor.encrypt(entry.data)
 
     def take_apart(self, entry: SealedEntry) -> list[SealedEntry]:
         """See SenderOwner."""
         entry.data = self._succession.expanded(entry)
         pieces = self.batcher.take_apart(entry)
-        self._compress(pieces)
+        self._pack(pieces)
         self.in_flight.replace(entry, pieces)
         return pieces
 
@@ -321,6 +334,15 @@ class Outbox:
         self.send_open()
         for sender in self._senders.values():
             sender.fail_queued(error)
+
+
+def encryptor(options: ProducerOptions, clock: Clock) -> Encryptor | None:
+    """What encrypts its entries; None without keys. Raises InvalidArgumentError, UnsupportedError."""
+    if options.encryption_keys is None:
+        return None
+    from engine.client.base.encryption import Encryptor  # loads cryptography
+
+    return Encryptor(options.encryption_keys, clock)
 
 
 def _key_hash(layout: TopicLayout) -> int:

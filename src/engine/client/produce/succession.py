@@ -13,24 +13,30 @@ only after its own predecessors have.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
 from engine._native.produce.batcher import Batcher
 from engine._native.produce.sealed import SealedEntry, expand
 from engine.client.produce.in_flight import InFlight
 from engine.client.produce.sender import Sender, SenderOwner
 from engine.client.topic.layout import SegmentView, TopicLayout
-from engine.model.compression import decompressor
 
 
 class Succession:
     """Loop thread only."""
 
-    def __init__(self, owner: SenderOwner, compress: Callable[[Sequence[SealedEntry]], None]) -> None:
+    def __init__(
+        self,
+        owner: SenderOwner,
+        pack: Callable[[Sequence[SealedEntry]], None],
+        opened: Callable[[int, Any, int], bytes],
+    ) -> None:
+        """`pack`: compresses and encrypts entries. `opened`: undoes that for one body, see Entry.messages()."""
         self.senders: dict[int, Sender] = {}  # by segment, also those that are retired and have not handed on
         self._retired: dict[Sender, None] = {}  # the oldest generation first
         self._owner = owner
-        self._compress = compress
-        self._decompress = decompressor()
+        self._pack = pack
+        self._open = opened
 
     def adopt(self, layout: TopicLayout) -> None:
         """Have a sender for every active segment, and retire the others. settle() has to follow."""
@@ -86,8 +92,8 @@ class Succession:
                 self._hand_on(sender, batcher, in_flight)
 
     def expanded(self, entry: SealedEntry) -> bytes:
-        """Its image as it was before compression."""
-        return expand(entry.data, self._decompress)
+        """Its image as it was before compression and encryption."""
+        return expand(entry.data, self._open)
 
     def _hand_on(self, sender: Sender, batcher: Batcher, in_flight: InFlight) -> None:
         del self._retired[sender], self.senders[sender.segment.segment_id]
@@ -95,7 +101,7 @@ class Succession:
             if entry in in_flight:
                 entry.data = self.expanded(entry)
                 pieces = batcher.resplit(entry)
-                self._compress(pieces)
+                self._pack(pieces)
                 in_flight.replace(entry, pieces)
                 for piece in pieces:
                     self.senders[piece.segment_id].backlog.ahead.append(piece)

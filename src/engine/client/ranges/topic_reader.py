@@ -10,6 +10,7 @@ from typing import Any, Literal, TypedDict
 
 from engine._native.consume.batch import MessageBatch
 from engine.client.base.html import html_table
+from engine.client.base.options import Keys
 from engine.client.base.schema import Schema
 from engine.client.net.pool import Pool
 from engine.client.ranges.range_reader import AsyncRangeReader, Ranges
@@ -32,6 +33,7 @@ class TopicReaderKeywords(TypedDict, total=False):
     columns: Iterable[str] | None
     schema: object
     on_corrupt: str
+    decryption_keys: Keys | None
 
 
 @dataclass(frozen=True, slots=True)

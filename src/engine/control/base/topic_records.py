@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from engine.errors import InvalidArgumentError, UnknownOutcomeError
+from engine.errors import AlreadyExistsError, InvalidArgumentError, UnknownOutcomeError
 from engine.metadata import keys, unsure
 from engine.metadata.store import (
     ABSENT,
@@ -23,7 +23,7 @@ from engine.model.autoscale import AutoScalePolicyOverride
 from engine.model.fields import Fields, dump
 from engine.model.layout import SegmentLayout
 from engine.model.names import TopicName, check_property_names
-from engine.model.policies import AUTO_SCALE, FIELDS, NamespacePolicies, TopicPolicies, policies_of_topic
+from engine.model.policies import AUTO_SCALE, CREATED, FIELDS, NamespacePolicies, TopicPolicies, policies_of_topic
 from engine.model.redelivery import DEAD_LETTER_SUFFIX
 from engine.model.subscriptions import ConsumerRegistration, SubscriptionMetadata
 
@@ -242,6 +242,18 @@ class ScalableTopicResources:
             return {**kept, **change(NamespacePolicies.read(record)).to_fields()}
 
         await self._change_namespace(tenant, namespace, changed)
+
+    async def create_namespace(self, tenant: str, namespace: str, now_ms: int) -> None:
+        """A record of its own. Raises AlreadyExistsError."""
+        key = keys.namespace(tenant, namespace)
+        try:
+            await self._put(key, dump({CREATED: now_ms}), ABSENT)
+        except ConflictError:
+            raise AlreadyExistsError(f"the namespace {tenant}/{namespace} exists") from None
+
+    async def delete_namespace(self, tenant: str, namespace: str) -> None:
+        """Its record; nothing where it has none."""
+        await self._change_namespace(tenant, namespace, lambda _: {})
 
     async def load_namespace_auto_scale_policy(self, tenant: str, namespace: str) -> AutoScalePolicyOverride | None:
         """The auto-scale override of the namespace's topics."""

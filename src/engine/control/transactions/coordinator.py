@@ -27,6 +27,7 @@ from engine.control.transactions.headers import HeaderRecords, HeaderWrite, Tran
 from engine.control.transactions.open_transactions import OpenTransactions
 from engine.control.transactions.operations import operations_in
 from engine.errors import (
+    AuthorizationError,
     EngineError,
     InvalidArgumentError,
 )
@@ -53,6 +54,7 @@ from engine.model.transactions import (
 log = logging.getLogger(__name__)
 
 _ATTEMPTS_MAX = 16
+_KEEPS_NAME = (TransactionState.OPEN, TransactionState.COMMITTED)  # an aborted one loses it to the next
 
 
 class TransactionCoordinator:
@@ -83,18 +85,19 @@ class TransactionCoordinator:
 
     # -- beginning -------------------------------------------------------------------------------------------
 
-    async def begin(self, timeout_s: float, name: str | None = None) -> TransactionView:
+    async def begin(self, timeout_s: float, name: str | None = None, owner: str | None = None) -> TransactionView:
         """A new transaction, which is aborted after `timeout_s` seconds.
 
         With a `name`: the open or committed transaction of that name, if there is one; an open one gets the new
-        deadline if that is later. An aborted one is replaced. Raises InvalidArgumentError.
+        deadline if that is later. An aborted one is replaced. `owner`: the role that begins it. Raises
+        InvalidArgumentError; AuthorizationError: the name is that of another role's.
         """
         _check_timeout(timeout_s)
         if name is None:
-            return await self._write_begin(self._new(timeout_s, None))
-        return await self._begin_named(timeout_s, check_name(name, "transaction name"))
+            return await self._write_begin(self._new(timeout_s, None, owner))
+        return await self._begin_named(timeout_s, check_name(name, "transaction name"), owner)
 
-    async def begin_some(self, timeout_s: float, count: int) -> list[TransactionView]:
+    async def begin_some(self, timeout_s: float, count: int, owner: str | None = None) -> list[TransactionView]:
         """Begin 1 to BEGUN_MAX transactions with one write; fewer when the metadata store refused some.
 
         Their ids differ in the last digit only, so that the store keeps them side by side. Raises InvalidArgumentError,
@@ -103,7 +106,7 @@ class TransactionCoordinator:
         _check_timeout(timeout_s)
         if not 1 <= count <= BEGUN_MAX:
             raise InvalidArgumentError(f"count must be 1 to {BEGUN_MAX}, got {count}")
-        first = self._new(timeout_s, None)
+        first = self._new(timeout_s, None, owner)
         views = await self._headers.put_new([first.beside(first.number ^ i) for i in range(count)])
         begun = [view for view in views if view is not None]
         self.counters.begun += len(begun)
@@ -130,26 +133,28 @@ class TransactionCoordinator:
     def _with_other_id(self, write: HeaderWrite) -> HeaderWrite:
         return self._headers.write(self._rng.getrandbits(ID_BITS), write.header, ABSENT)
 
-    async def _begin_named(self, timeout_s: float, name: str) -> TransactionView:
+    async def _begin_named(self, timeout_s: float, name: str, owner: str | None) -> TransactionView:
         for _ in range(_ATTEMPTS_MAX):
             alias = await self._metadata.newest.get(keys.transaction_name(name))
             if alias is not None and (known := await self.find(parse_id(alias.value.decode()))) is not None:
+                if owner is not None and known.header.owner != owner and known.header.state in _KEEPS_NAME:
+                    raise AuthorizationError(f"the transaction name {name!r:.200} is in use by another role")
                 if known.header.state is TransactionState.COMMITTED:
                     return known
                 if known.header.state is TransactionState.OPEN:
                     if (extended := await self._extend(known, timeout_s)) is not None:
                         return extended
                     continue  # it has just ended
-            made = await self._write_begin(self._new(timeout_s, name))
+            made = await self._write_begin(self._new(timeout_s, name, owner))
             if await self._point(name, made, ABSENT if alias is None else alias.stat.version):
                 return made
             # Another request was faster: its transaction has the name.
             await self.end(made.number, TransactionState.ABORTED)
         raise EngineError(f"the transaction {name!r} is being begun by other requests; try again")
 
-    def _new(self, timeout_s: float, name: str | None) -> HeaderWrite:
+    def _new(self, timeout_s: float, name: str | None, owner: str | None) -> HeaderWrite:
         now = self._clock.time_ms()
-        header = TransactionHeader(TransactionState.OPEN, now + round(timeout_s * 1000), now, name=name)
+        header = TransactionHeader(TransactionState.OPEN, now + round(timeout_s * 1000), now, name=name, owner=owner)
         return self._headers.write(self._rng.getrandbits(ID_BITS), header, ABSENT)
 
     async def _extend(self, known: TransactionView, timeout_s: float) -> TransactionView | None:

@@ -143,7 +143,7 @@ def unpack_footers(data: memoryview, count: int, session: str, where: str) -> li
         if magic != _FOOTER_MAGIC or not _FOOTER.size <= size == len(image) or crc != crc32c(image[_CRC_END:]):
             raise CorruptionError(f"{where}: a footer fails its checksum")
         _check_version(version, where)
-        found = bytes(image[_FOOTER.size : _FOOTER.size + length]).decode()
+        found = _text(image[_FOOTER.size : _FOOTER.size + length], length, where)
         if found != session:
             raise CorruptionError(f"{where}: the object is of session {found!r}")
         footers.append(Footer(found, n, _groups_in(image, _FOOTER.size + length, n, groups, where)))
@@ -160,12 +160,23 @@ def _groups_in(image: memoryview, at: int, n: int, count: int, where: str) -> tu
             raise CorruptionError(f"{where}: the groups of a footer are cut off")
         position, size, first, following, term, crc, length = _GROUP.unpack_from(image, at)
         at += _GROUP.size
-        segment = bytes(image[at : at + length]).decode()
+        segment = _text(image[at : at + length], length, where)
         at += length
+        if position < UUID_SIZE or following < first:
+            raise CorruptionError(f"{where}: a group of {segment} lies at {position} and ends at offset {following}")
         groups.append(StoredGroup(n, segment, term, first, following, position, size, crc))
     if at != len(image):
         raise CorruptionError(f"{where}: a footer has {len(image) - at} bytes behind its groups")
     return tuple(groups)
+
+
+def _text(data: memoryview, size: int, where: str) -> str:
+    if len(data) != size:
+        raise CorruptionError(f"{where}: a name is cut off")
+    try:
+        return bytes(data).decode()
+    except UnicodeDecodeError:
+        raise CorruptionError(f"{where}: a name is not UTF-8") from None
 
 
 def _check_version(version: int, where: str) -> None:

@@ -68,7 +68,7 @@ class RemoteObjectStore:
             import obstore
             import obstore.store
         except ImportError:
-            raise UnsupportedError(f"{location} needs obstore 0.10 or later: pip install 'engine[cluster]'") from None
+            raise UnsupportedError(f"{location} needs obstore 0.12 or later: pip install 'engine[cluster]'") from None
         makers = {"s3": obstore.store.S3Store, "gs": obstore.store.GCSStore, "az": obstore.store.AzureStore}
         client: dict[str, Any] = {
             "timeout": f"{limits.timeout_s + 1:g}s",  # ours comes first

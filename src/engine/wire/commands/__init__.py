@@ -15,7 +15,16 @@ from engine.wire.commands.command import (
     SUBSCRIPTION_CONTROL,
     Command,
 )
-from engine.wire.commands.connection import Connect, Connected, Error, Ping, Pong, Success
+from engine.wire.commands.connection import (
+    Authenticate,
+    Authenticated,
+    Connect,
+    Connected,
+    Error,
+    Ping,
+    Pong,
+    Success,
+)
 from engine.wire.commands.consuming import (
     Ack,
     CloseConsumer,
@@ -76,6 +85,8 @@ __all__ = [
     "Answer",
     "Answerable",
     "AssignedSegment",
+    "Authenticate",
+    "Authenticated",
     "Begun",
     "BrokerCall",
     "CloseConsumer",

@@ -24,6 +24,7 @@ class Command(enum.IntEnum):
     PONG = 4
     ERROR = 5
     SUCCESS = 6
+    AUTHENTICATE = 7
 
     SCALABLE_TOPIC_LOOKUP = 10
     SCALABLE_TOPIC_UPDATE = 11

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 from msgspec import Meta
 
 from engine.wire.commands.command import Command
-from engine.wire.commands.header import Count, ErrorCode, Header, Seconds
+from engine.wire.commands.header import Count, ErrorCode, Header, Part, Request, Seconds
 
 
 class Connect(Header, frozen=True, kw_only=True):
@@ -32,7 +32,9 @@ class Connected(Header, frozen=True, kw_only=True):
     """The handshake is over.
 
     `broker`, `admin`: the broker's service and admin URLs. `keep_alive`: seconds after which a silent peer is pinged;
-    twice that, it is dropped. `proxied`: a proxy is in between; every other broker is reached over it, as a `target`.
+    twice that, it is dropped. `token_left`: seconds until the token expires and the connection is closed, unless
+    AUTHENTICATE brings another one. `proxied`: a proxy is in between; every other broker is reached over it, as a
+    `target`.
     """
 
     command = Command.CONNECTED
@@ -43,6 +45,7 @@ class Connected(Header, frozen=True, kw_only=True):
     keep_alive: Seconds
     frame_size_max: Annotated[int, Meta(ge=1, le=2**63 - 1)]
     proxied: bool | None = None
+    token_left: Seconds | None = None
 
 
 class Ping(Header, frozen=True, kw_only=True):
@@ -77,3 +80,17 @@ class Success(Header, frozen=True, kw_only=True):
     def fault(self) -> str | None:
         kind = type(self.result)
         return None if kind is dict or self.result is None else f"result must be a map or null, got {kind.__name__}"
+
+
+class Authenticated(Part, frozen=True, kw_only=True):
+    """The token is valid. `token_left`: as in CONNECTED."""
+
+    token_left: Seconds | None = None
+
+
+class Authenticate(Request[Authenticated], frozen=True, kw_only=True):
+    """Another token of the same role, for a connection that lives on. AuthenticationError: it is not."""
+
+    command = Command.AUTHENTICATE
+    answer = Authenticated
+    token: str

@@ -22,6 +22,7 @@ _TYPES: tuple[type[Header], ...] = (
     connection.Pong,
     connection.Error,
     connection.Success,
+    connection.Authenticate,
     layouts.ScalableTopicLookup,
     layouts.ScalableTopicUpdate,
     layouts.ScalableTopicClose,

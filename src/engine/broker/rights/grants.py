@@ -1,0 +1,100 @@
+"""`Grants`: the grants of all roles, as a mirror of their records in the metadata store that a watch keeps current."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from functools import partial
+
+from engine.aio.tasks import Supervisor
+from engine.errors import EngineError
+from engine.metadata import keys
+from engine.metadata.following import follow
+from engine.metadata.store import Event, EventKind, MetadataStore
+from engine.model.rights import CLUSTER, Grant, Right
+
+log = logging.getLogger(__name__)
+
+_BETWEEN = "\n"  # of a resource and a role, which have no control characters
+
+
+class Grants:
+    """One dictionary: "resource\\nrole" -> the bits of its rights, or these and a subscription prefix.
+
+    `changed` is called with a role after its grants have changed.
+    """
+
+    def __init__(self, metadata: MetadataStore, changed: Callable[[str], None]) -> None:
+        self._metadata = metadata
+        self._changed = changed
+        self._known: dict[str, int | tuple[int, str]] = {}
+        self._tasks = Supervisor("grants")
+
+    def __len__(self) -> int:
+        return len(self._known)
+
+    async def start(self) -> None:
+        """Read all grants, and follow them. Raises what the metadata store raises."""
+        for record in await self._metadata.newest.list(keys.GRANTS, keys.prefix_end(keys.GRANTS)):
+            self.note(record.key, record.value)
+        watch = partial(self._metadata.watch, keys.GRANTS)
+        following = follow(self._metadata, watch, self._heard, self._keys, what="the grants")
+        self._tasks.spawn(following, "watch of the grants")
+
+    async def close(self) -> None:
+        """Stop following."""
+        await self._tasks.close()
+
+    def holds(self, role: str, rights: int, resource: str, subscription: str | None = None) -> bool:
+        """Whether the role has one of these rights (bits) on the resource, or on one above it.
+
+        `subscription`: whose messages it wants to consume, or to acknowledge; None: no particular one's.
+        """
+        known = self._known
+        if not known:
+            return False
+        behind = _BETWEEN + role
+        while True:
+            found = known.get(resource + behind)
+            if found is not None and _allows(found, rights, subscription):
+                return True
+            if resource == CLUSTER:
+                return False
+            resource = resource.rpartition("/")[0] or CLUSTER
+
+    def note(self, key: str, value: bytes | None) -> str | None:
+        """Take a record over, None where it was deleted; the role that it is about. A damaged one grants nothing."""
+        try:
+            resource, role = keys.grant_of(key)
+        except ValueError:
+            log.warning("the grant %s in the metadata store is ignored: its key is malformed", key)
+            return None
+        self._known.pop(resource + _BETWEEN + role, None)
+        if value is not None:
+            try:
+                grant = Grant.of(resource, role, value)
+            except EngineError as e:
+                log.warning("the grant %s in the metadata store is ignored: %s", key, e)
+            else:
+                prefix = grant.subscription_prefix
+                self._known[resource + _BETWEEN + role] = grant.mask if prefix is None else (grant.mask, prefix)
+        return role
+
+    def _keys(self) -> list[str]:
+        return [keys.grant(*known.split(_BETWEEN)) for known in self._known]
+
+    def _heard(self, event: Event) -> None:
+        if event.kind is EventKind.SNAPSHOT_END:
+            return
+        role = self.note(event.key, None if event.record is None else event.record.value)
+        if role is not None:
+            self._changed(role)
+
+
+def _allows(found: int | tuple[int, str], rights: int, subscription: str | None) -> bool:
+    if isinstance(found, int):
+        return bool(found & rights)
+    mask, prefix = found
+    if subscription is not None and not mask & Right.ADMIN and not subscription.startswith(prefix):
+        mask &= ~Right.CONSUME
+    return bool(mask & rights)

@@ -1,0 +1,113 @@
+"""`Identities`: the one place where principals are made, for the wire protocol and for the HTTP API."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from engine.broker.rights.principal import ANONYMOUS, OWNER, SHARED, Kind, Principal, Proof
+from engine.broker.settings.attempts import Attempts, Refusal
+from engine.broker.settings.config import BrokerConfig
+from engine.broker.settings.tokens import is_cluster_token, token_refusal
+from engine.errors import AuthenticationError
+
+if TYPE_CHECKING:
+    from engine.broker.rights.token_file import TokenFile
+    from engine.broker.rights.web_tokens import WebTokens
+
+_WEB_TOKEN_DOTS = 2  # between header, claims and signature
+
+
+@dataclass(frozen=True, slots=True)
+class Credentials:
+    """What a peer has given. `local`: it is in this process or, over a Unix socket, of its user.
+
+    `among_brokers`: over a port that other brokers use, too. `broker`: the URL of the broker that its certificate
+    proves it to be.
+    """
+
+    token: str | None = field(default=None, repr=False)
+    local: bool = False
+    among_brokers: bool = False
+    broker: str | None = None
+
+
+class Identities:
+    """Makes principals of credentials, by the configuration in effect. Files of tokens and keys are read by load()."""
+
+    def __init__(self, attempts: Attempts, config: Callable[[], BrokerConfig]) -> None:
+        self._attempts = attempts
+        self._config = config
+        self._tokens: TokenFile | None = None
+        self._web_tokens: WebTokens | None = None
+
+    def load(self) -> None:
+        """Read the files that the configuration names. Raises InvalidConfigurationError."""
+        config = self._config()
+        if config.roles_file is not None:
+            from engine.broker.rights.token_file import TokenFile
+
+            self._tokens = TokenFile(config.roles_file)
+        if config.jwt_keys is not None:
+            from engine.broker.rights.web_tokens import WebTokens
+
+            self._web_tokens = WebTokens(config.jwt_keys, config.jwt_audience, config.jwt_role_claim)
+
+    def identify(self, given: Credentials, peer: str | None) -> Principal | Refusal:
+        """The principal, or why there is none and when to say so. A failure counts for the address of `peer`."""
+        if given.local:
+            return OWNER
+        crowded = self._attempts.crowded(peer)
+        if crowded is not None:
+            return Refusal(crowded, 0.0)
+        try:
+            return self._principal(given)
+        except AuthenticationError as e:
+            return Refusal(e, self._attempts.failed(peer, e, guess=given.token is not None))
+
+    def refresh(self) -> bool:
+        """Read files again that have changed; whether one has."""
+        tokens = self._tokens is not None and self._tokens.refresh()
+        keys = self._web_tokens is not None and self._web_tokens.refresh()
+        return tokens or keys
+
+    def stands(self, principal: Principal) -> bool:
+        """Whether a principal that was made earlier would be made again, apart from its expiry."""
+        if principal.proof is not Proof.TOKEN_FILE:
+            return True
+        return self._tokens is not None and self._tokens.has(principal.secret, principal.role)
+
+    def _principal(self, given: Credentials) -> Principal:
+        """Raises AuthenticationError."""
+        config, token = self._config(), given.token
+        if given.among_brokers and is_cluster_token(config, token):
+            return Principal(Kind.BROKER, Proof.TOKEN)
+        if config.has_roles:
+            return self._role(config, given)
+        if config.auth_token is None:
+            if given.among_brokers and config.cluster_token is not None and token is not None:
+                raise AuthenticationError("the token is invalid")  # it may be a guess
+            return ANONYMOUS
+        refusal = token_refusal(config, token)
+        if refusal is not None:
+            raise refusal
+        return SHARED
+
+    def _role(self, config: BrokerConfig, given: Credentials) -> Principal:
+        """Where there are roles. Raises AuthenticationError."""
+        token = given.token
+        if token is None:
+            if given.broker is not None:
+                return Principal(Kind.BROKER, Proof.CERTIFICATE)
+            raise AuthenticationError("a token is required, got none")
+        if config.auth_token is not None and token_refusal(config, token) is None:
+            return SHARED
+        self.refresh()
+        if self._tokens is not None and (found := self._tokens.find(token)) is not None:
+            role, digest = found
+            return Principal(Kind.ROLE, Proof.TOKEN_FILE, role, secret=digest)
+        if self._web_tokens is not None and token.count(".") == _WEB_TOKEN_DOTS:
+            claims = self._web_tokens.verify(token)
+            return Principal(Kind.ROLE, Proof.JWT, claims.role, claims.expires)
+        raise AuthenticationError("the token is invalid")

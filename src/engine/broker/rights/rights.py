@@ -1,0 +1,70 @@
+"""`Rights`: the one check of a need against what a principal may do."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from engine.broker.rights.audit import Audit
+from engine.broker.rights.need import Need
+from engine.broker.rights.principal import Kind, Principal
+from engine.broker.settings.config import BrokerConfig
+from engine.errors import AuthorizationError
+from engine.model.rights import CLUSTER, Right, names_of
+
+if TYPE_CHECKING:
+    from engine.broker.rights.grants import Grants
+
+
+class Rights:
+    """Loop thread only. Without roles in the configuration every principal may do everything."""
+
+    def __init__(self, config: Callable[[], BrokerConfig], audit: Audit) -> None:
+        self._config = config
+        self._grants: Grants | None = None
+        self.audit = audit
+
+    @property
+    def on(self) -> bool:
+        """Whether principals have rights of their own."""
+        return self._config().has_roles
+
+    @property
+    def denials(self) -> int:
+        """So far."""
+        return self.audit.denials
+
+    def use(self, grants: Grants) -> None:
+        """The grants, once they are read; nothing is granted before."""
+        self._grants = grants
+
+    def allows(self, principal: Principal, need: Need) -> bool:
+        """Whether the principal may do what needs this."""
+        kind = principal.kind
+        if kind is not Kind.ROLE:
+            return principal.unlimited or (kind is Kind.BROKER and (not self.on or need.rights == Right.BROKER))
+        rights, grants, role = need.rights, self._grants, principal.role
+        if not rights:
+            return True
+        if grants is not None and grants.holds(role, rights, need.resource, need.subscription):
+            return True
+        return role in self._config().superusers and rights != Right.BROKER
+
+    def check(self, principal: Principal, need: Need, request: str, peer: str | None) -> None:
+        """Raises AuthorizationError, which names right and resource; the denial is counted and audited."""
+        if self.allows(principal, need):
+            return
+        right = names_of(need.rights)
+        self.audit.note(principal, peer, request, right, need.resource, allowed=False)
+        raise denied(right, need)
+
+    def sees(self, principal: Principal, resource: str) -> bool:
+        """Whether a list may show the resource to the principal."""
+        return self.allows(principal, Need(Right.LOOKUP, resource))
+
+
+def denied(right: str, need: Need) -> AuthorizationError:
+    """The error of a need that is not met."""
+    where = "the cluster" if need.resource == CLUSTER else repr(need.resource)
+    of = "" if need.subscription is None else f", subscription {need.subscription!r:.200}"
+    return AuthorizationError(f"the right {right} is needed on {where}{of}")

@@ -1,0 +1,193 @@
+"""The table of rights: what each command of the wire and each operation of the admin API needs, and on which resource.
+
+A command or operation without an entry is refused. ATTACHED commands need no right of their own: they name what is
+attached over the same connection, and was checked when it was attached.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from engine.broker.rights.need import Need, on_topic
+from engine.model.names import check_name, parse_namespace
+from engine.model.rights import CLUSTER, Right, check_resource
+from engine.wire import commands
+from engine.wire.commands import Header
+
+PRODUCE, CONSUME, LOOKUP, ADMIN = Right.PRODUCE, Right.CONSUME, Right.LOOKUP, Right.ADMIN
+OPERATE, SUPERUSER, BROKER = Right.OPERATE, Right.SUPERUSER, Right.BROKER
+ANY_ROLE = Need(0)
+
+Rule = Callable[[Any], Need]  # of a header; raises InvalidArgumentError
+ATTACHED: Rule | None = None  # in the table: no check
+
+
+def _any_role(header: Header) -> Need:
+    return ANY_ROLE
+
+
+def _lookup(header: commands.ScalableTopicLookup) -> Need:
+    return Need(PRODUCE | CONSUME if header.create else LOOKUP, on_topic(header.topic))
+
+
+def _schema(header: commands.TopicSchema) -> Need:
+    declares = PRODUCE if header.producer else CONSUME
+    return Need(LOOKUP if header.schema is None else declares, on_topic(header.topic))
+
+
+def _subscription(
+    header: commands.ScalableTopicSubscribe | commands.SeekSubscription | commands.DeleteSubscription,
+) -> Need:
+    return Need(CONSUME, on_topic(header.topic), header.subscription)
+
+
+def _leave(header: commands.ScalableTopicUnsubscribe) -> Need:
+    """Without a name it is of the consumer that is registered over this connection."""
+    if header.topic is None or header.subscription is None:
+        return ANY_ROLE
+    return Need(CONSUME, on_topic(header.topic), header.subscription)
+
+
+def _consume(header: commands.Subscribe | commands.SegmentOffset) -> Need:
+    return Need(CONSUME, on_topic(header.topic), header.subscription)
+
+
+def _list(header: commands.WatchTopicList | commands.GetTopicsOfNamespace) -> Need:
+    return Need(LOOKUP, "/".join(parse_namespace(header.namespace)))
+
+
+COMMANDS: dict[type[Header], Rule | None] = {
+    commands.Ping: ATTACHED,
+    commands.Pong: ATTACHED,
+    commands.Authenticate: ATTACHED,  # it proves the same role, or nothing
+    commands.ScalableTopicLookup: _lookup,
+    commands.ScalableTopicClose: ATTACHED,
+    commands.ScalableTopicSubscribe: _subscription,
+    commands.ScalableTopicUnsubscribe: _leave,
+    commands.SeekSubscription: _subscription,
+    commands.DeleteSubscription: _subscription,
+    commands.TopicSchema: _schema,
+    commands.WatchTopicList: _list,
+    commands.WatchTopicListClose: ATTACHED,
+    commands.GetTopicsOfNamespace: _list,
+    commands.Producer: lambda header: Need(PRODUCE, on_topic(header.topic)),
+    commands.Send: ATTACHED,
+    commands.CloseProducer: ATTACHED,
+    commands.Subscribe: _consume,
+    commands.Flow: ATTACHED,
+    commands.Ack: ATTACHED,
+    commands.Redeliver: ATTACHED,
+    commands.CloseConsumer: ATTACHED,
+    commands.SegmentOffset: _consume,
+    commands.SegmentFiles: lambda header: Need(SUPERUSER),  # an open file outlives a right
+    commands.BrokerCall: lambda header: Need(BROKER),
+    commands.NewTxn: _any_role,
+    commands.EndTxn: _any_role,
+    commands.TxnState: _any_role,
+}
+
+
+# -- the admin API: by the name of the operation, of its arguments that travel in the path -----------------------------
+
+Arguments = Mapping[str, Any]
+AdminRule = Callable[[Arguments], Need]
+
+
+def _topic(rights: int) -> AdminRule:
+    return lambda arguments: Need(rights, on_topic(arguments["topic"]))
+
+
+def _segment(rights: int) -> AdminRule:
+    return lambda arguments: Need(rights, on_topic(arguments["segment"]))
+
+
+def _namespace(rights: int) -> AdminRule:
+    return lambda arguments: Need(rights, "/".join(parse_namespace(arguments["namespace"])))
+
+
+def _cluster(rights: int) -> AdminRule:
+    return lambda arguments: Need(rights)
+
+
+def _of_subscription(arguments: Arguments) -> Need:
+    return Need(CONSUME, on_topic(arguments["topic"]), arguments["subscription"])
+
+
+def _tenant(arguments: Arguments) -> Need:
+    return Need(ADMIN, check_name(arguments["tenant"], "tenant"))
+
+
+def _tenant_of_namespace(arguments: Arguments) -> Need:
+    return Need(ADMIN, parse_namespace(arguments["namespace"])[0])
+
+
+def _grants(arguments: Arguments) -> Need:
+    return Need(ADMIN, check_resource(arguments["resource"]))
+
+
+def _grant(arguments: Arguments) -> Need:
+    """What administers a resource grants on it; on the cluster, superusers do."""
+    resource = check_resource(arguments["resource"])
+    return Need(SUPERUSER if resource == CLUSTER else ADMIN, resource)
+
+
+OPERATIONS: dict[str, AdminRule] = {
+    "create_topic": _topic(ADMIN),
+    "delete_topic": _topic(ADMIN),
+    "list_topics": _namespace(LOOKUP),
+    "get_metadata": _topic(LOOKUP),
+    "get_stats": _topic(LOOKUP),
+    "set_topic_properties": _topic(ADMIN),
+    "get_topic_policies": _topic(LOOKUP),
+    "set_topic_policies": _topic(ADMIN),
+    "remove_topic_policies": _topic(ADMIN),
+    "split_segment": _topic(ADMIN),
+    "merge_segments": _topic(ADMIN),
+    "rebucket_segment": _topic(ADMIN),
+    "create_segment": _cluster(OPERATE),
+    "terminate_segment": _cluster(OPERATE),
+    "delete_segment": _cluster(OPERATE),
+    "get_segment_stats": _segment(LOOKUP),
+    "create_subscription": _of_subscription,
+    "delete_subscription": _of_subscription,
+    "seek_subscription": _of_subscription,
+    "clear_backlog": _of_subscription,
+    "skip_messages": _of_subscription,
+    "list_transactions": _cluster(OPERATE),
+    "get_transaction": _cluster(OPERATE),
+    "abort_transaction": _cluster(OPERATE),
+    "list_namespaces": _cluster(0),  # the answer has those that the role may look up
+    "get_namespace_policies": _namespace(LOOKUP),
+    "set_namespace_policies": _namespace(ADMIN),
+    "replace_namespace_policies": _namespace(ADMIN),
+    "remove_namespace_policies": _namespace(ADMIN),
+    "set_auto_scale_policy": _topic(ADMIN),
+    "get_auto_scale_policy": _topic(LOOKUP),
+    "remove_auto_scale_policy": _topic(ADMIN),
+    "set_namespace_auto_scale_policy": _namespace(ADMIN),
+    "get_namespace_auto_scale_policy": _namespace(LOOKUP),
+    "remove_namespace_auto_scale_policy": _namespace(ADMIN),
+    "list_brokers": _cluster(OPERATE),
+    "get_metrics": _cluster(OPERATE),  # it names the topics of all
+    "list_dynamic_configuration": _cluster(OPERATE),
+    "get_dynamic_configuration": _cluster(OPERATE),
+    "get_runtime_configuration": _cluster(OPERATE),
+    "set_dynamic_configuration": _cluster(OPERATE),
+    "remove_dynamic_configuration": _cluster(OPERATE),
+    "get_description": _cluster(0),
+    "list_tenants": _cluster(0),  # likewise
+    "create_tenant": _cluster(SUPERUSER),
+    "get_tenant": _tenant,
+    "delete_tenant": _cluster(SUPERUSER),
+    "create_namespace": _tenant_of_namespace,
+    "delete_namespace": _tenant_of_namespace,
+    "list_grants": _grants,
+    "grant": _grant,
+    "revoke": _grant,
+    "drain_broker": _cluster(OPERATE),
+    "undrain_broker": _cluster(OPERATE),
+    "balance_brokers": _cluster(OPERATE),
+    "unload_topic": _cluster(OPERATE),
+    "unload_segment": _cluster(OPERATE),
+}

@@ -1,0 +1,114 @@
+"""Tenants, namespaces and grants: records that administrators change, and every broker follows."""
+
+from __future__ import annotations
+
+import contextlib
+
+import pytest
+
+import engine
+from engine.broker.rights.grants import Grants
+from engine.errors import AlreadyExistsError, InvalidArgumentError, NotFoundError
+from engine.metadata import keys
+from engine.metadata.memory import MemoryMetadataStore
+from engine.model.rights import CLUSTER, Grant, Right
+from engine.testing.clock import FakeClock
+from tests.kit.peer import listening
+
+
+@contextlib.asynccontextmanager
+async def following(*grants: Grant):
+    store = MemoryMetadataStore(FakeClock())
+    for grant in grants:
+        await store.put(keys.grant(grant.resource, grant.role), grant.to_json())
+    found = Grants(store, lambda role: None)
+    await found.start()
+    try:
+        yield found
+    finally:
+        await found.close()
+        await store.close()
+
+
+@pytest.mark.parametrize("resource", ["a/b/c", "a/b", "a", CLUSTER])
+async def test_a_right_holds_for_what_lies_below(resource):
+    async with following(Grant(resource, "ann", ("produce",))) as grants:
+        assert grants.holds("ann", Right.PRODUCE, "a/b/c")
+        assert grants.holds("ann", Right.LOOKUP, "a/b/c")  # implied
+        assert not grants.holds("ann", Right.CONSUME, "a/b/c")
+        assert not grants.holds("an", Right.PRODUCE, "a/b/c")
+        if resource != CLUSTER:
+            assert not grants.holds("ann", Right.PRODUCE, resource + "x")
+            assert not grants.holds("ann", Right.PRODUCE, CLUSTER)
+
+
+@pytest.mark.parametrize(
+    ("rights", "resource", "prefix"),
+    [((), "a", None), (("broker",), "*", None), (("fly",), "a", None), ("produce", "a", None),
+     (("operate",), "a", None), (("superuser",), "a/b", None), (("produce",), "a/b", "x"),
+     (("produce",), "a/b/c/d", None),
+     (("produce",), "", None), (("produce",), "a//b", None)],
+)  # fmt: skip
+def test_what_is_no_grant_is_refused(rights, resource, prefix):
+    with pytest.raises(InvalidArgumentError):
+        Grant(resource, "ann", rights, prefix)
+
+
+async def test_a_damaged_record_grants_nothing():
+    async with following() as grants:
+        for value in (b"", b"[]", b'{"rights": 1}', b'{"rights": ["superuser"]}'):
+            assert grants.note(keys.grant("a", "ann"), value) == "ann"
+            assert not grants.holds("ann", Right.PRODUCE, "a/b/c")
+        assert grants.note("/grants/a", b"{}") is None
+
+
+async def test_grants_survive_a_restart_and_are_listed_by_resource(start_broker):
+    async with start_broker() as broker:
+        await broker.admin.grant("a/b", "ann", ["consume", "produce"], subscription_prefix="x-")
+        await broker.admin.grant("a/b/c", "bob", ["admin"])
+        await broker.admin.grant("ab", "bob", ["admin"])
+    async with start_broker() as broker:
+        found = await broker.admin.list_grants("a")
+        assert found == [
+            {"resource": "a/b", "role": "ann", "rights": ["produce", "consume"], "subscription_prefix": "x-"},
+            {"resource": "a/b/c", "role": "bob", "rights": ["admin"], "subscription_prefix": None},
+        ]
+        assert len(await broker.admin.list_grants("*")) == 3
+        await broker.admin.revoke("a/b", "ann")
+        with pytest.raises(NotFoundError):
+            await broker.admin.revoke("a/b", "ann")
+        assert await broker.admin.list_grants("a/b") == found[1:]
+
+
+async def test_tenants_and_namespaces_are_made_and_deleted(broker):
+    await broker.serve_admin("127.0.0.1", 0)
+    async with engine.AsyncClient(await listening(broker)) as client:
+        admin = client.admin
+        assert await admin.list_tenants() == []
+        await admin.create_tenant("a", roles=["ann"])
+        with pytest.raises(AlreadyExistsError):
+            await admin.create_tenant("a")
+        assert await admin.get_tenant("a") == {"tenant": "a", "roles": ["ann"]}
+        with pytest.raises(InvalidArgumentError, match="one of those of the tenant a"):
+            await admin.grant("a/b", "bob", ["produce"])
+        await admin.grant("a/b", "ann", ["produce"])
+        await admin.create_namespace("a/b")
+        with pytest.raises(AlreadyExistsError):
+            await admin.create_namespace("a/b")
+        assert await admin.list_namespaces() == ["a/b"]
+        await admin.set_namespace_policies("a/b", {"retention_time_s": 5})
+        await admin.remove_namespace_policies("a/b")
+        assert await admin.list_namespaces() == ["a/b"]  # it was created
+        with pytest.raises(InvalidArgumentError, match="no namespaces"):
+            await admin.delete_tenant("a")
+        await admin.create_topic("a/b/c")
+        with pytest.raises(InvalidArgumentError, match="no topics"):
+            await admin.delete_namespace("a/b")
+        await admin.delete_topic("a/b/c")
+        await admin.delete_namespace("a/b")
+        assert await admin.list_grants("*") == []
+        with pytest.raises(NotFoundError):
+            await admin.delete_namespace("a/b")
+        await admin.delete_tenant("a")
+        with pytest.raises(NotFoundError):
+            await admin.get_tenant("a")

