@@ -33,7 +33,7 @@ class Server:
     """How it is reached. `context`: TLS as clients use it, None for none."""
 
     url: ServiceUrl
-    token: str | None = field(repr=False)  # besides that of the URL, which it overrides
+    token: str | Callable[[], str] | None = field(repr=False)  # besides that of the URL, which it overrides
     context: ssl.SSLContext | None
     timeout: float  # seconds of each step
 
