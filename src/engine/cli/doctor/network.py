@@ -18,6 +18,7 @@ from engine.cli.doctor.finding import Finding, State, good, graded, problem, war
 from engine.cli.exposition import Metrics
 from engine.cli.output import plural, size
 from engine.client.base.endpoint import DEFAULT_PORT, ServiceUrl, parse_url, unix_path
+from engine.client.base.options import Token
 from engine.client.client import AsyncClient
 from engine.errors import AuthenticationError, EngineError, UnsupportedError
 
@@ -33,7 +34,7 @@ class Server:
     """How it is reached. `context`: TLS as clients use it, None for none."""
 
     url: ServiceUrl
-    token: str | Callable[[], str] | None = field(repr=False)  # besides that of the URL, which it overrides
+    token: Token | None = field(repr=False)  # besides that of the URL, which it overrides
     context: ssl.SSLContext | None
     timeout: float  # seconds of each step
 
