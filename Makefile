@@ -1,4 +1,4 @@
-# The workshop in ten words. Each can be the first one typed in a fresh clone: what it needs is made first, in
+# The workshop in eleven words. Each can be the first one typed in a fresh clone: what it needs is made first, in
 # the folder .venv, and not made again until its sources change.
 #
 #   make demo    build, then send 336,776 flights through an embedded engine and read them back
@@ -9,6 +9,7 @@
 #   make fuzz    the long forms of the random tests, and coverage-guided fuzzers (ENGINE_FUZZ_S seconds each)
 #   make bench   the benchmarks, published as HTML in .asv/html
 #   make docs    links lead somewhere, examples run
+#   make pictures  draw `engine top` for its page
 #   make clean   remove what was built (the folder .venv stays)
 #
 # PYTHON=python3.12 chooses another interpreter, TESTS=tests/client a part of the suite, PYTEST=-x options.
@@ -34,7 +35,7 @@ MACHINE_JAVA     := $(JAVA_HOME)
 export JAVA_HOME := $(abspath $(VENV))/java
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test build debug tidy fuzz bench docs clean
+.PHONY: help demo test build debug tidy fuzz bench docs pictures clean
 .DELETE_ON_ERROR:
 
 help:
@@ -56,6 +57,9 @@ fuzz: build $(VENV)/.with-fuzz
 
 docs: build $(VENV)/.with-test $(VENV)/.with-spark
 	$(PY) -m pytest -q tests/tidy/test_docs.py $(PYTEST)
+
+pictures: build $(VENV)/.with-test
+	$(PY) tools/draw_top.py docs/images/top.svg
 
 # Tests that preload a library of their own (tests/crash) start their processes on the usual build.
 debug: build $(DEBUG)/.built $(VENV)/.with-test

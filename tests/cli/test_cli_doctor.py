@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import datetime
+import hashlib
 import json
 import os
 import resource
@@ -302,6 +303,7 @@ def test_free_space_and_mounts():
         ("", "auth_token", WARNING),
         ("auth_token = 'short'", "auth_token", PROBLEM),
         (f"auth_token = '{TOKEN}'", "cluster_token", WARNING),
+        (f"auth_token = '{TOKEN}'", "roles", WARNING),
         (f"auth_token = '{TOKEN}'", "secrets", WARNING),
         (f"auth_token = '{TOKEN}'\nservice_url = 'engine://b.example.org:6650'", "tls", WARNING),
         (f"auth_token = '{TOKEN}'\nservice_url = 'engine://localhost:6650'", "service_url", WARNING),
@@ -328,8 +330,10 @@ def test_a_configuration_that_is_well(tmp_path: Path):
     for name in ("clients", "brokers"):
         (tmp_path / name).write_text(f"{TOKEN}-of-{name}\n")
         (tmp_path / name).chmod(0o600)
+    (tmp_path / "roles").write_text(f"shop: sha256:{hashlib.sha256(TOKEN.encode()).hexdigest()}\n")
     file = tmp_path / "engine.toml"
     file.write_text(
+        f"roles_file = '{tmp_path / 'roles'}'\n"
         f"auth_token_file = '{tmp_path / 'clients'}'\ncluster_token_file = '{tmp_path / 'brokers'}'\n"
         f"tls_cert = '{files['cert']}'\ntls_key = '{files['key']}'\nservice_url = 'engine://b.example.org:6650'\n"
     )

@@ -43,15 +43,18 @@ def _access(config: BrokerConfig) -> Iterator[Finding]:
             "insecure = true: other machines are served without a token",
             "Remove insecure, and set auth_token_file.",
         )
-    if config.auth_token is None:
-        remedy = "Set auth_token_file to a file made by openssl rand -base64 32."
+    if not config.authenticates:
+        remedy = "Set auth_token_file to a file made by openssl rand -base64 32, or roles_file."
         yield warning("configuration.auth_token", "none: every program that reaches a port may do everything", remedy)
         return
-    if len(config.auth_token) < TOKEN_LEAST:
+    if config.auth_token is not None and len(config.auth_token) < TOKEN_LEAST:
         found = f"auth_token has {len(config.auth_token)} characters"
         yield problem("configuration.auth_token", found, "Make a longer one: openssl rand -base64 32.")
+    if not config.has_roles:
+        found = "one token for all clients: each may do everything, and none can be told from another"
+        yield warning("configuration.roles", found, "Give each program a role of its own: roles_file, or jwt_keys.")
     if config.cluster_token is None:
-        found = "one token for clients and brokers: each client could speak as a broker"
+        found = "brokers have no token of their own: a client with auth_token could speak as a broker"
         yield warning("configuration.cluster_token", found, "Set cluster_token_file to a second token for the brokers.")
     if config.tls_cert is None and not _loopback(config.service_url):
         found = "no TLS: the token and all messages can be read on the network"
@@ -105,7 +108,7 @@ def _loss(config: BrokerConfig) -> Iterator[Finding]:
 
 
 def _network(config: BrokerConfig) -> Iterator[Finding]:
-    if config.service_url is not None and _loopback(config.service_url) and config.auth_token is not None:
+    if config.service_url is not None and _loopback(config.service_url) and config.authenticates:
         found = f"clients are sent to {config.service_url}, which other machines cannot reach"
         yield warning(
             "configuration.service_url", found, "Set service_url to the name by which clients reach the broker."

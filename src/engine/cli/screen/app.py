@@ -236,5 +236,5 @@ def _times_line(view: View | None) -> Text:
     if view is None:
         return Text("")
     found = {name: view.times.get(what, (None, None)) for name, what in TIMES.items()}
-    parts = [f"{name} {duration(half)} / {duration(most)}" for name, (half, most) in found.items()]
-    return Text("50% / 99%:  " + "  ".join(parts), "dim")
+    parts = [f"{name} {duration(half)}/{duration(most)}" for name, (half, most) in found.items()]
+    return Text("50%/99%:  " + "  ".join(parts), "dim")
