@@ -81,7 +81,7 @@ def test_messages_load_what_sends_and_receives_them(tmp_path: Path):
 def test_every_command_has_its_handler():
     for module, name in PLACES.values():
         assert callable(getattr(import_module(f"engine.broker.session.{module}"), name))
-    assert {*PLACES, commands.Ping, commands.Pong} == set(HANDLERS)
+    assert {*PLACES, commands.Ping, commands.Pong} <= set(HANDLERS)
 
 
 def test_an_admin_port_loads_its_server(tmp_path: Path):
