@@ -30,6 +30,9 @@ def is_fuzz(config: pytest.Config) -> bool:
 def pytest_configure(config: pytest.Config) -> None:
     """Before any test is made, which takes its settings from the profile, and before Hypothesis takes its seed."""
     settings.load_profile("fuzz" if is_fuzz(config) else "suite")
+    # The plugin of this package has pytest rewrite the assertions of all its modules, which are loaded when they are
+    # used, on any thread: CPython's parser may fail then (its count of the recursion is shared by all threads).
+    config.pluginmanager.rewrite_hook._must_rewrite.discard("engine")
     if is_fuzz(config) and config.getoption("--hypothesis-seed") is None:
         config.option.hypothesis_seed = str(random.SystemRandom().randrange(2**32))
 

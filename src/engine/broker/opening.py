@@ -10,7 +10,6 @@ from engine.broker.settings.config import BrokerConfig
 from engine.broker.upkeep.unexplained import check_explained
 from engine.clock import Clock, SystemClock
 from engine.errors import InvalidConfigurationError
-from engine.metadata.etcd.url import EtcdUrl
 from engine.metadata.lockfile import LockFile, not_writable
 from engine.metadata.memory import MemoryMetadataStore
 from engine.metadata.sqlite import SqliteMetadataStore
@@ -52,6 +51,8 @@ async def open_shared_metadata(url: str, config: BrokerConfig, rng: random.Rando
 
     Raises InvalidArgumentError (the URL), InvalidConfigurationError, and as EtcdMetadataStore.open().
     """
+    from engine.metadata.etcd.url import EtcdUrl
+
     EtcdUrl.parse(url)
     if config.service_url is None:
         raise InvalidConfigurationError("service_url must be set where brokers share metadata, got none")

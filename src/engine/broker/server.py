@@ -44,7 +44,6 @@ from engine.broker.upkeep.unexplained import check_explained
 from engine.clock import Clock, SystemClock
 from engine.control.service import ScalableTopicService
 from engine.errors import AlreadyClosedError, AuthenticationError, ConnectError, EngineError
-from engine.metadata.etcd.statistics import EtcdStatistics
 from engine.metadata.identity import raise_generation
 from engine.metadata.memory import MemoryMetadataStore
 from engine.metadata.sqlite import MetadataStatistics, SqliteMetadataStore
@@ -68,6 +67,7 @@ if TYPE_CHECKING:
     from engine.broker.admin.service import AdminService
     from engine.broker.rights.grants import Grants
     from engine.broker.rights.rights import Rights
+    from engine.metadata.etcd.statistics import EtcdStatistics
 
 log = logging.getLogger(__name__)
 
@@ -432,6 +432,8 @@ class Broker:
 
     def etcd_statistics(self) -> EtcdStatistics | None:
         """Of the store in etcd that was handed in; None where there is none."""
+        from engine.metadata.etcd.statistics import EtcdStatistics  # with the first look at the metrics
+
         statistics = getattr(self._metadata, "statistics", None)
         found = None if statistics is None else statistics()
         return found if isinstance(found, EtcdStatistics) else None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Collection, Sequence
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from engine.aio.loop_lag import LoopLag
 from engine.aio.semaphore import PoolStatistics
@@ -20,9 +20,11 @@ from engine.broker.upkeep.stocktaking import Stocktaking
 from engine.broker.upkeep.transaction_sweep import TransactionSweep
 from engine.clock import Clock
 from engine.control.service import ScalableTopicService
-from engine.metadata.etcd.statistics import EtcdStatistics
 from engine.metadata.sqlite import MetadataStatistics
 from engine.storage.store import SegmentStore
+
+if TYPE_CHECKING:
+    from engine.metadata.etcd.statistics import EtcdStatistics
 
 Pages = Callable[[], Awaitable[Sequence[str]]]
 
