@@ -7,13 +7,13 @@ import time
 import tracemalloc
 from typing import Any, ClassVar
 
+from engine import clock
 from engine.broker.rights.audit import Audit
 from engine.broker.rights.grants import Grants
 from engine.broker.rights.need import Need
 from engine.broker.rights.principal import Kind, Principal, Proof
 from engine.broker.rights.rights import Rights
 from engine.broker.settings.config import BrokerConfig
-from engine.clock import SystemClock
 from engine.metadata import keys
 from engine.metadata.memory import MemoryMetadataStore
 from engine.model.rights import Grant, Right
@@ -28,7 +28,7 @@ def topic(number: int) -> str:
 
 def made() -> Grants:
     """Grants of 5,000 roles, each on a topic."""
-    grants = Grants(MemoryMetadataStore(SystemClock()), lambda role: None)
+    grants = Grants(MemoryMetadataStore(clock.SystemClock()), lambda role: None)
     for number in range(SIZES["grants"]):
         grant = Grant(topic(number), f"role-{number % 5000}", ("produce",))
         grants.note(keys.grant(grant.resource, grant.role), grant.to_json())
@@ -44,7 +44,7 @@ class Check:
 
     def setup(self, outcome: str) -> None:
         config = BrokerConfig(roles_file="roles")
-        self.rights = Rights(lambda: config, Audit(None, SystemClock()))
+        self.rights = Rights(lambda: config, Audit(None, clock.SystemClock()))
         self.rights.use(made())
         self.need = Need(Right.PRODUCE, topic(7 if outcome == "allowed" else 8))
         self.principal = Principal(Kind.ROLE, Proof.JWT, "role-7")

@@ -222,7 +222,14 @@ def test_every_command_of_a_broker_is_in_the_table():
     said = {command for command, _, _ in CASES.values()}
     assert said == set(FRAMES)
     assert set(ANSWERS.values()) <= set(FRAMES)
-    assert set(RESULTS) - {Command.SEGMENT_FILES} <= {request for _, request, _ in CASES.values()}
+    apart = {Command.SEGMENT_FILES, Command.AUTHENTICATE}
+    assert set(RESULTS) - apart <= {request for _, request, _ in CASES.values()}
+
+
+@pytest.mark.parametrize("left", ["soon", -1.0, [5]])
+def test_a_renewed_token_has_a_time_left(left: Any):
+    with pytest.raises(ProtocolError, match="token_left"):
+        check_answer(Command.AUTHENTICATE, Command.SUCCESS, {"request_id": 1, "result": {"token_left": left}})
 
 
 @pytest.mark.parametrize("name", CASES)

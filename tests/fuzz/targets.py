@@ -28,7 +28,7 @@ from engine._native.serve import log
 from engine.broker.cluster.segment_calls import unpack_args, unpack_spec
 from engine.broker.upkeep.offline import read_log
 from engine.client.topic.layout import TopicLayout
-from engine.errors import CorruptionError, EngineError, ProtocolError
+from engine.errors import CorruptionError, EngineError, MissingKeyError, ProtocolError
 from engine.metadata.wal import find_damage
 from engine.model.autoscale import AutoScalePolicyOverride
 from engine.model.compression import decompressor
@@ -96,6 +96,8 @@ def taken(data: bytes) -> int:
         except CorruptionError:
             assert queue.damaged(drop=True) is not None
             continue
+        except MissingKeyError:  # it stays for one that has the key
+            break
         count += len(batch.values)
         assert len(batch.keys) == len(batch)
     return count
@@ -339,7 +341,7 @@ def _targets() -> list[Target]:
         Target("frame", frames, frame_seeds, (ProtocolError,)),
         Target("frame-cut", cut, frame_seeds, (ProtocolError,)),
         Target("frame-first", greet, frame_seeds, (ProtocolError,)),
-        Target("entry", entries, entry_seeds, (CorruptionError,), reseal_entry),
+        Target("entry", entries, entry_seeds, (CorruptionError, MissingKeyError), reseal_entry),
         Target("entry-taken", taken, entry_seeds, (), reseal_entry),
         Target("entry-published", published, entry_seeds, (EngineError,), sealed_unstamped),
         Target("log-opening", lambda d: Opening.unpack(d, "x"), lambda: opening, (EngineError,), crc_behind(0)),

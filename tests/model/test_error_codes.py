@@ -49,6 +49,9 @@ CODES = {
     "PermitQueueFullError": 41,
     "TooManyRequestsError": 42,
     "SubscriptionNotFoundError": 43,
+    "DecryptionError": 50,
+    "MissingKeyError": 51,
+    "WrongKeyError": 52,
 }
 
 

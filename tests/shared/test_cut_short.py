@@ -13,6 +13,7 @@ from engine.broker.opening import METADATA_FILE
 from engine.broker.settings.config import BrokerConfig
 from engine.clock import SystemClock
 from engine.embedded.doors import Doors
+from engine.embedded.shared import identity_of
 from engine.embedded.terms import Terms
 from engine.errors import DataDirectoryBusyError
 from engine.metadata import sqlite
@@ -32,6 +33,7 @@ async def _served(path: Path) -> None:
 async def _taking_over(path: Path) -> None:
     """Of a process that had joined another one, which has ended: close() cuts it short."""
     engine = shared_engine(path)
+    engine._directory = identity_of(path)
     following = asyncio.ensure_future(engine._follow())
     try:
         await following

@@ -254,7 +254,8 @@ class SimStream:
         self._soon(self._end, None)
 
     def _soon(self, function: Callable[..., None], *arguments: Any) -> None:
-        self._loop.call_soon(function, *arguments, context=self.context)
+        if not self._loop.is_closed():  # else the simulation is over, and what it has left is being collected
+            self._loop.call_soon(function, *arguments, context=self.context)
 
     # -- the network's side ------------------------------------------------------------------------------------------
 

@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import AsyncIterator, Iterable, Sequence
 from typing import TYPE_CHECKING
 
+from engine.aio.shielded import shielded
 from engine.errors import AlreadyClosedError, StorageError, UnknownOutcomeError
 from engine.storage.objects.ports import ObjectExistsError, ObjectInfo, ObjectMissingError, ObjectStatistics, Tail
 from engine.storage.objects.requests import KINDS
@@ -69,7 +70,7 @@ class FaultyObjectStore:
         else:
             loop.call_later(arrives + self._delay(), self._arrive, name, data, stored)
         if answer is None or arrives == 0.0:
-            accepted = await asyncio.shield(stored)
+            accepted = await shielded(stored)
             answer = answer or (None if accepted else ObjectExistsError(name))
         await asyncio.sleep(wait + self._delay())
         if answer is not None:

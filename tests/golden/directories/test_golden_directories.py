@@ -71,7 +71,10 @@ async def check_records(e: engine.AsyncEngine, expected: dict[str, Any]) -> None
         found = await e.admin.get_metadata(topic)
         assert {name: found.get(name) for name in facts["metadata"]} == facts["metadata"]
     namespace = expected["namespace"]
-    assert await e.admin.get_namespace_policies(KEPT) == namespace["policies"] | {"auto_create_topics": True}
+    assert await e.admin.get_namespace_policies(KEPT) == namespace["policies"] | {
+        "auto_create_topics": True,
+        "message_ttl_s": -1,
+    }
     assert await e.admin.get_namespace_auto_scale_policy(KEPT) == namespace["auto_scale"]
     for topic, policy in namespace["topic_auto_scale"].items():
         assert await e.admin.get_auto_scale_policy(topic) == policy
