@@ -247,15 +247,14 @@ class SimStream:
 
     def abort(self) -> None:
         """End at once; what was on its way may be lost."""
-        if self._lost:
+        if self._lost or self._loop.is_closed():  # closed: the simulation is over, and what it has left is collected
             return
         self._closing = self._reader.paused = True
         self.other._arrive(ConnectError(f"the connection was reset by {self.host}"), losing=True)
         self._soon(self._end, None)
 
     def _soon(self, function: Callable[..., None], *arguments: Any) -> None:
-        if not self._loop.is_closed():  # else the simulation is over, and what it has left is being collected
-            self._loop.call_soon(function, *arguments, context=self.context)
+        self._loop.call_soon(function, *arguments, context=self.context)
 
     # -- the network's side ------------------------------------------------------------------------------------------
 
