@@ -79,7 +79,7 @@ async def test_what_is_recorded_besides_is_waited_for() -> None:
 async def test_a_frame_that_comes_once_more_ends_the_wait(
     waiting: tuple[TransactionSends, Held, asyncio.Task[bool]],
 ) -> None:
-    """It is answered with the record of its original, which is not written as long as somebody waits here."""
+    """It is answered with the record of its original, which is not written as long as a commit waits here."""
     sends, _, task = waiting
     for _ in range(FRAMES - 1):
         sends.logged()

@@ -17,7 +17,7 @@ class Line:
         self._writers: set[asyncio.StreamWriter] = set()
         self._tasks: set[asyncio.Task[None]] = set()
         self.open = True
-        self.swallows = False  # what the far end says: it does its work, and nobody hears of it
+        self.swallows = False  # what the far end says: it does its work, and the answer is lost
         self.endpoint = ""
 
     async def __aenter__(self) -> Self:

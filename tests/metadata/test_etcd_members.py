@@ -34,7 +34,7 @@ def members(tmp_path: Path) -> Iterator[Etcd]:
 
 
 class Checker:
-    """What one client did and was told. `told`: key -> value of records that it made, which nobody changes."""
+    """What one client did and was told. `told`: key -> value of records that it made, which no other client changes."""
 
     def __init__(self, name: str, store: EtcdMetadataStore, rng: random.Random) -> None:
         self.name = name
@@ -59,7 +59,7 @@ class Checker:
         await self._settle(key, value, self.store.put(key, value, ABSENT, indexes={"by": self.name}))
 
     async def _settle(self, key: str, value: bytes, call) -> None:
-        """Nobody else writes the key, so a conflict would be an own write that was done twice."""
+        """No other client writes the key, so a conflict would be an own write that was done twice."""
         try:
             await call
         except TimeoutError:
