@@ -10,8 +10,8 @@ import hashlib
 import hmac
 import logging
 import re
-from pathlib import Path
 
+from engine.broker.rights.watched_file import WatchedFile
 from engine.errors import InvalidArgumentError, InvalidConfigurationError
 from engine.model.rights import check_role
 
@@ -53,8 +53,7 @@ class TokenFile:
 
     def __init__(self, path: str) -> None:
         """Raises InvalidConfigurationError."""
-        self._path = Path(path)
-        self._seen = self._look()
+        self._file = WatchedFile("roles_file", path)
         self._roles = self._read()
 
     def find(self, token: str) -> tuple[str, bytes] | None:
@@ -72,10 +71,8 @@ class TokenFile:
     def refresh(self) -> bool:
         """Read the file again if it has changed; whether it has. One that cannot be used changes nothing."""
         try:
-            seen = self._look()
-            if seen == self._seen:
+            if not self._file.has_changed():
                 return False
-            self._seen = seen
             self._roles = self._read()
         except InvalidConfigurationError as e:
             log.error("the tokens of roles stay as they were: %s", e)
@@ -83,23 +80,16 @@ class TokenFile:
         log.info("the tokens of roles were read again: %d", len(self._roles))
         return True
 
-    def _look(self) -> tuple[int, int, int]:
-        try:
-            facts = self._path.stat()
-        except OSError as e:
-            raise InvalidConfigurationError(f"roles_file {self._path} cannot be read: {e.strerror or e}") from e
-        return facts.st_ino, facts.st_mtime_ns, facts.st_size
-
     def _read(self) -> dict[bytes, str]:
         try:
-            with self._path.open(encoding="utf-8") as file:
+            with self._file.path.open(encoding="utf-8") as file:
                 text = file.read(_SIZE_MAX + 1)
         except (OSError, UnicodeDecodeError) as e:
             why = e.strerror if isinstance(e, OSError) else "it is not text"
-            raise InvalidConfigurationError(f"roles_file {self._path} cannot be read: {why}") from e
+            raise InvalidConfigurationError(f"{self._file.name} cannot be read: {why}") from e
         if len(text) > _SIZE_MAX:
-            raise InvalidConfigurationError(f"roles_file {self._path} must have at most {_SIZE_MAX} characters")
-        return parse(text, f"roles_file {self._path}")
+            raise InvalidConfigurationError(f"{self._file.name} must have at most {_SIZE_MAX} characters")
+        return parse(text, self._file.name)
 
 
 def _digest(token: str) -> bytes:

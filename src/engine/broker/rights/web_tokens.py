@@ -11,9 +11,9 @@ import json
 import logging
 import re
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
+from engine.broker.rights.watched_file import WatchedFile
 from engine.errors import AuthenticationError, InvalidArgumentError, InvalidConfigurationError
 from engine.model.rights import check_role
 
@@ -48,10 +48,9 @@ class WebTokens:
 
         Raises InvalidConfigurationError.
         """
-        self._path = Path(path)
+        self._file = WatchedFile("jwt_keys", path)
         self._audience = audience
         self._claim = claim
-        self._seen = self._look()
         self._keys = self._read()
 
     def verify(self, token: str) -> Claims:
@@ -99,22 +98,13 @@ class WebTokens:
     def refresh(self) -> bool:
         """Read the keys again if the file has changed; whether it has. One that cannot be used changes nothing."""
         try:
-            seen = self._look()
-            if seen == self._seen:
+            if not self._file.has_changed():
                 return False
-            self._seen = seen
             self._keys = self._read()
         except InvalidConfigurationError as e:
             log.error("the keys of JSON Web Tokens stay as they were: %s", e)
             return False
         return True
-
-    def _look(self) -> tuple[int, int, int]:
-        try:
-            facts = self._path.stat()
-        except OSError as e:
-            raise InvalidConfigurationError(f"jwt_keys {self._path} cannot be read: {e.strerror or e}") from e
-        return facts.st_ino, facts.st_mtime_ns, facts.st_size
 
     def _read(self) -> tuple[_Key, ...]:
         try:
@@ -122,16 +112,16 @@ class WebTokens:
         except ImportError as e:
             raise InvalidConfigurationError("jwt_keys needs the extra engine[auth]: PyJWT and cryptography") from e
         try:
-            text = self._path.read_text()
+            text = self._file.path.read_text()
         except (OSError, UnicodeDecodeError) as e:
             why = e.strerror if isinstance(e, OSError) else "it is not text"
-            raise InvalidConfigurationError(f"jwt_keys {self._path} cannot be read: {why}") from e
+            raise InvalidConfigurationError(f"{self._file.name} cannot be read: {why}") from e
         try:
             found = _of_jwks(text) if text.lstrip().startswith("{") else _of_pem(text)
         except InvalidConfigurationError as e:
-            raise InvalidConfigurationError(f"jwt_keys {self._path}: {e}") from None
+            raise InvalidConfigurationError(f"{self._file.name}: {e}") from None
         if not found:
-            raise InvalidConfigurationError(f"jwt_keys {self._path} must have a public key in PEM, or a JWKS, got none")
+            raise InvalidConfigurationError(f"{self._file.name} must have a public key in PEM, or a JWKS, got none")
         return tuple(found)
 
 
