@@ -21,7 +21,7 @@ from yarl import URL
 from engine.broker.admin.http import HttpDoor
 from engine.broker.admin.http_checks import hosts_of, only_with_token
 from engine.broker.metrics.exposition import METRICS_TYPE
-from engine.errors import AuthenticationError, ConnectError, InvalidArgumentError
+from engine.errors import AuthenticationError, AuthorizationError, ConnectError, InvalidArgumentError
 from engine.limits import HTTP_BODY_S_MAX
 from engine.model.admin_operations import OPERATIONS
 from engine.proxy.limits import LIMITS
@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 
 HEALTH, READY, METRICS = "/health", "/ready", "/metrics"
 LIMITS_PATH = "/admin/v2/proxy/configuration"
+_SETTINGS = "/admin/v2/brokers/configuration"  # of a broker: for those who may operate it
 _OPEN = (HEALTH, READY)  # answered without a token
 _ANSWER_S_MAX = 60.0  # limit between two pieces of a broker's answer
 _PIECE = 64 * 1024
@@ -112,11 +113,37 @@ class ProxyHttp:
     async def _limits_in_effect(self, request: web.Request) -> web.Response:
         return web.json_response(self._proxy.limits.runtime())
 
+    async def _check_operator(self, request: web.Request) -> None:
+        """Without a token of its own the proxy knows no operators: a broker is asked whether this is one of its.
+
+        Raises AuthenticationError, AuthorizationError, ConnectError.
+        """
+        if self._proxy.config.authenticates:
+            return  # it has shown the token
+        assert self._session is not None
+        headers = {name: value for name, value in request.headers.items() if name.lower() == "authorization"}
+        for url in await self._proxy.admin_urls():
+            try:
+                asked = self._session.get(URL(url).with_path(_SETTINGS), headers=headers, allow_redirects=False)
+                async with asked as answer:
+                    status = answer.status
+            except (TimeoutError, aiohttp.ClientError):
+                continue
+            if status == 401:
+                raise AuthenticationError("a broker refused the token")
+            if status == 403:
+                raise AuthorizationError("the right operate is needed on the cluster")
+            if status == 200:
+                return
+        raise ConnectError("no broker has answered whether this token may change limits; try again later")
+
     async def _set_limit(self, request: web.Request) -> web.Response:
+        await self._check_operator(request)
         self._proxy.limits.set(request.match_info["name"], request.match_info["value"])
         return web.Response(status=204)
 
     async def _unset_limit(self, request: web.Request) -> web.Response:
+        await self._check_operator(request)
         self._proxy.limits.unset(request.match_info["name"])
         return web.Response(status=204)
 
