@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 HEALTH, READY, METRICS = "/health", "/ready", "/metrics"
 LIMITS_PATH = "/admin/v2/proxy/configuration"
-_SETTINGS = "/admin/v2/brokers/configuration"  # of a broker: for those who may operate it
+_SETTINGS = "/admin/v2/brokers/configuration"  # of a broker, which needs the right `operate`
 _OPEN = (HEALTH, READY)  # answered without a token
 _ANSWER_S_MAX = 60.0  # limit between two pieces of a broker's answer
 _PIECE = 64 * 1024
