@@ -6,6 +6,7 @@ parents are durable. What is sent again after an interruption has the same seque
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
