@@ -33,7 +33,10 @@ def broker_of(connection: Connection, hello: Connect) -> str | None:
             host, _ = parse_url(url)
         except InvalidArgumentError:
             return None
-        if not is_named(host, connection.stream.peer_names):
+        certificate = connection.stream.certificate
+        if certificate is None or not is_named(host, certificate.hosts):
+            return None
+        if not connection.host.identities.is_of_brokers(certificate):
             return None
     return url
 

@@ -15,6 +15,7 @@ from engine.broker.settings.tls import (
     context_to_brokers,
     show_certificate,
     tls_context,
+    trust_clients,
 )
 from engine.broker.settings.tokens import Guarded
 from engine.clock import Clock
@@ -66,6 +67,7 @@ class Doors:
             return
         for context in self._contexts:
             context.load_cert_chain(config.tls_cert, config.tls_key)
+            trust_clients(context, config)
 
     def renew_to_brokers(self, config: ClusterCertified) -> None:
         """Reload what this broker shows to others. Raises InvalidConfigurationError."""
