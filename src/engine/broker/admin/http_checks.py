@@ -22,8 +22,7 @@ from engine.broker.rights.need import Need
 from engine.broker.rights.principal import ANONYMOUS, Principal
 from engine.broker.rights.rights import Rights
 from engine.broker.settings.attempts import Refusal
-from engine.broker.settings.doors import Doors
-from engine.broker.settings.tokens import Guarded, bearer_token
+from engine.broker.settings.tokens import bearer_token
 from engine.errors import AuthorizationError, InvalidArgumentError
 from engine.model.rights import names_of
 from engine.wire.certificates import certificate_of
@@ -154,19 +153,3 @@ def _principal(identities: Identities, rights: Rights, request: web.Request) -> 
     proxy = Credentials(bearer_token(headers.get(PROXY_TOKEN)), certificate=certificate)
     found = identify_proxied(identities, rights, proxy, Claim(client, token, role), request.remote)
     return found, client
-
-
-def only_with_token(doors: Doors, config: Callable[[], Guarded], open_paths: Collection[str]) -> Middleware:
-    """Refuse a request without the token, unless it is for one of `open_paths`."""
-
-    @web.middleware
-    async def check(request: web.Request, handler: Handler) -> web.StreamResponse:
-        if request.path not in open_paths:
-            token = bearer_token(request.headers.get("Authorization"))
-            refusal = doors.attempts.refusal(config(), token, request.remote)
-            if refusal is not None:
-                await asyncio.sleep(refusal.delay)
-                raise refusal.error
-        return await handler(request)
-
-    return check

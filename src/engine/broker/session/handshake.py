@@ -20,6 +20,8 @@ from engine.wire.commands import FEATURES, MAGIC, PROTOCOL_VERSION, SHORT_CIRCUI
 if TYPE_CHECKING:
     from engine.broker.session.connection import Connection
 
+_LEFT_S_MAX = 1e9  # what the wire takes; it is told anew with each connection
+
 
 def shake_hands(connection: Connection, header: Header) -> None:
     """Handle the first frame. The connection is ready, or closed: after a delay where the token was wrong."""
@@ -90,7 +92,7 @@ def _until_expiry(connection: Connection) -> float | None:
         return None
     left = max(expires - connection.host.clock.time_ms() / 1000, 0.0)
     needs.expire(left)
-    return left
+    return min(left, _LEFT_S_MAX)
 
 
 def _features(connection: Connection, header: Connect) -> Iterator[str]:
