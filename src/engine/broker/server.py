@@ -35,7 +35,7 @@ from engine.broker.session.handlers import accept
 from engine.broker.session.keepalive import KeepAlive
 from engine.broker.settings.config import BrokerConfig
 from engine.broker.settings.current import CurrentConfig
-from engine.broker.settings.doors import Doors, check_exposed
+from engine.broker.settings.doors import Doors, check_cluster, check_exposed
 from engine.broker.settings.shares import ProcessSet
 from engine.broker.upkeep.cluster_parts import ClusterParts
 from engine.broker.upkeep.stocktaking import Stocktaking
@@ -252,6 +252,8 @@ class Broker:
 
     async def _open(self) -> None:
         self.identities.load()
+        if self.shared and self.processes is None:  # those of one server know each other by their Unix sockets
+            check_cluster(self.config)
         if self.config.audit_log is not None:
             assert self.rights.audit.writes
         make_data_directory(self._disk, str(self._data))
@@ -559,6 +561,9 @@ class Broker:
         self.memory.configure(config)
         self.members.peers.token = config.token_to_brokers
         self.store.resize_cache(config.read_cache_max)
+        for connection in list(self.connections):  # superusers may be others
+            if connection.needs is not None:
+                connection.needs.check()
 
     def _swept(self) -> None:
         """After every keep-alive sweep: update rates, release unused memory."""
