@@ -95,6 +95,7 @@ def build(base: Foundation, observed: Observed) -> Parts:
         brokers=members.brokers,
         list_pace=base.memory.list_pace,
         list_memory=base.memory.topic_lists,
+        shared=base.shared,
     )
     loads = _load_reports(base, segments, service)
     cluster = _cluster(base, members, service, loads)
