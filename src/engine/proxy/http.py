@@ -216,7 +216,7 @@ class ProxyHttp:
         return headers
 
     async def _check_operator(self, request: web.Request) -> None:
-        """Ask a broker whether this client may operate it. Raises AuthenticationError, AuthorizationError, ConnectError."""
+        """Raise a broker's refusal if the client may not operate it, ConnectError if none answers."""
         assert self._session is not None
         headers = self._headers(request)
         if not self._proxy.config.speaks_for_clients:  # the client's own proof, not the proxy's
