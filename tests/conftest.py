@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING
 import pytest
 from hypothesis import settings
 
+from tests.kit.optional import closing_line
+
 if TYPE_CHECKING:
     from tests.kit.etcd import Etcd
 
@@ -42,6 +44,13 @@ def pytest_report_header(config: pytest.Config) -> str:
     if is_fuzz(config):
         return f"hypothesis: --hypothesis-seed={config.getoption('--hypothesis-seed')}"
     return "hypothesis: the same examples each time"
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Say what OPTIONAL=skip has left out."""
+    reasons = [report.longrepr for report in terminalreporter.stats.get("skipped", ())]
+    if line := closing_line(str(one[-1] if isinstance(one, tuple) else one) for one in reasons):
+        terminalreporter.write_line(line, yellow=True)
 
 
 @pytest.fixture(scope="session")
