@@ -14,7 +14,6 @@ import urllib.request
 from dataclasses import dataclass
 from email.utils import parsedate_to_datetime
 from typing import TYPE_CHECKING
-from uuid import uuid4
 
 from engine.clock import Clock
 from engine.errors import ConnectError
@@ -26,6 +25,8 @@ from engine.metadata.etcd.url import EtcdUrl
 from engine.metadata.store import ABSENT, ConflictError
 
 if TYPE_CHECKING:
+    import random
+
     from engine.metadata.etcd.store import EtcdMetadataStore
 
 TIMEOUT_S = 3.0
@@ -124,9 +125,9 @@ async def history_s(cluster: Cluster, layout: Layout, clock: Clock, compacted: i
     return (clock.time_ms() - max(written)) / 1000 if written else None
 
 
-async def latency(store: EtcdMetadataStore, clock: Clock) -> Latency:
+async def latency(store: EtcdMetadataStore, clock: Clock, rng: random.Random) -> Latency:
     """Write a record of its own some times, and delete it. Raises what the metadata store raises."""
-    key = f"{_CHECK}{uuid4().hex}"
+    key = f"{_CHECK}{rng.getrandbits(64):016x}"
     puts, sets = [], []
     honoured = False
     before = 0
