@@ -35,11 +35,25 @@ class RolledFile(msgspec.Struct, frozen=True, array_like=True):
     key: str
 
 
-class SegmentObjects(msgspec.Struct, frozen=True):
+class Inherited(msgspec.Struct, frozen=True, array_like=True):
+    """The producer snapshot of the parents, an object of its own. `term`: of the owner that wrote it."""
+
+    term: int
+    size: int
+    crc: int
+    key: str
+
+
+class SegmentObjects(msgspec.Struct, frozen=True, omit_defaults=True):
     """The files of a segment, in order of offsets, and the references behind them, in the order of the owners."""
 
     wal: tuple[Reference, ...] = ()
     files: tuple[RolledFile, ...] = ()
+    inherited: Inherited | None = None
+
+    def __bool__(self) -> bool:
+        """Whether there is anything: the segment was served, once."""
+        return bool(self.wal or self.files)
 
     def open_sessions(self) -> list[str]:
         """R3: each has to be fenced, or closed by itself, before the segment may be served."""
@@ -82,7 +96,8 @@ class SegmentObjects(msgspec.Struct, frozen=True):
             raise InvalidArgumentError(f"the open reference must be that of {session!r}, got {self.wal!r}")
         if upto < own[0].start:
             raise InvalidArgumentError(f"upto must be at least {own[0].start}, got {upto}")
-        return SegmentObjects((msgspec.structs.replace(own[0], start=upto),), (*self.files, file))
+        wal = (msgspec.structs.replace(own[0], start=upto),)
+        return msgspec.structs.replace(self, wal=wal, files=(*self.files, file))
 
     def _replaced(self, wal: Iterable[Reference]) -> SegmentObjects:
         return msgspec.structs.replace(self, wal=tuple(wal))
