@@ -496,6 +496,8 @@ class OpenSegments:
         return standing is not _Standing.NAMED
 
     async def _check_lost(self, name: SegmentName) -> None:
+        if self._objects is not None:
+            return  # what lies on this disk is a cache
         layout = await self._layout(name.topic)
         pruned_or_undone = layout is not None and name.segment_id < layout.next_segment_id
         if not pruned_or_undone and await self._store.has_messages(name):
