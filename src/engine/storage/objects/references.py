@@ -55,6 +55,15 @@ class OlderFiles(msgspec.Struct, frozen=True, array_like=True):
     size: int
 
 
+class Inherited(msgspec.Struct, frozen=True, array_like=True):
+    """The producer snapshot of the parents, an object of its own. `term`: of the owner that wrote it."""
+
+    term: int
+    size: int
+    crc: int
+    key: str
+
+
 class SegmentObjects(msgspec.Struct, frozen=True, omit_defaults=True):
     """The files of a segment, in order of offsets, and the references behind them, in the order of the owners.
 
@@ -65,6 +74,11 @@ class SegmentObjects(msgspec.Struct, frozen=True, omit_defaults=True):
     files: tuple[RolledFile, ...] = ()
     older: OlderFiles | None = None
     floor: int = 0
+    inherited: Inherited | None = None
+
+    def __bool__(self) -> bool:
+        """Whether there is anything: the segment was served, once."""
+        return bool(self.wal or self.files or self.older or self.floor)
 
     @property
     def named_end(self) -> int:
