@@ -22,8 +22,8 @@ Rules that keep this correct:
 * A failure lets running jobs end, then everything from the failed offset on is taken out of memory and out of the
   file; the more destructive of two failures is handled. See active_file.py for the file's part.
 * Under a lease nothing is begun, and nothing confirmed, once the lease may be over (file/owners.py).
-* When a backing does not say whether it has a group, the segment stops as if its lease were over: nothing is undone, and
-  the next owner finds out.
+* When a backing does not say whether it has a group, the segment stops as if its lease were over: nothing is undone,
+  and the next owner finds out.
 """
 
 from __future__ import annotations

@@ -63,7 +63,7 @@ class Backing(Protocol):
         """
 
     async def serve(self) -> None:
-        """Make the log of this owner a part of the segment: before the first append. Raises NotOwnerError, StorageError."""
+        """Make this owner's log a part of the segment: before the first append. Raises NotOwnerError, StorageError."""
 
     async def keep_inherited(self, snapshot: bytes) -> None:
         """Keep the producer snapshot of the parents. Raises NotOwnerError, StorageError."""
