@@ -2,6 +2,7 @@
 
 log/{cluster}/{segment}/{first:020d}-{term}-{session}-{try}.log      R13: no name is uploaded twice
 log/{cluster}/{segment}/{first:020d}-{term}-{session}-{try}.index
+log/{cluster}/{segment}/{0:020d}-{term}-{session}-{try}.inherited      the producer snapshot of its parents
 
 A session counts its tries over all segments; so a name is never drawn twice, even where two segments share a folder,
 as those with very long names may. Which object a segment's record names is all that counts.
@@ -19,10 +20,10 @@ from engine.storage.objects.ports import ObjectStore
 from engine.storage.objects.references import OlderFiles, RolledFile
 
 PART_SIZE_MAX = 160  # characters of one component of a segment's path
-FILE, INDEX = "log", "index"
+FILE, INDEX, INHERITED = "log", "index", "inherited"
 
 _OTHER = re.compile(r"[^A-Za-z0-9_.-]")
-_NAME = re.compile(rf"\d{{20}}-\d+-([a-z0-9-]+)-\d+\.(?:{FILE}|{INDEX})")
+_NAME = re.compile(rf"\d{{20}}-\d+-([a-z0-9-]+)-\d+\.(?:{FILE}|{INDEX}|{INHERITED})")
 
 
 def folder(cluster: str) -> str:
