@@ -320,7 +320,7 @@ class Broker:
 
         if self._objects is None:
             self._objects = self._own_objects = open_objects(self.config, self.store.rng, shared=self.shared)
-        return object_logs(self._objects, metadata, self.config, self.addresses.identity, self.store.rng)
+        return object_logs(self._objects, metadata, self.config, self.addresses.identity, self.store)
 
     def object_statistics(self) -> ObjectStatistics | None:
         """Of requests to the object store; None where there is none."""
