@@ -38,7 +38,6 @@ log = logging.getLogger(__name__)
 UPKEEP_S = 10.0
 SWEEP_S = 3600.0
 UPLOADS_AT_ONCE = 4
-NAMES_SHOWN = 1_000
 
 
 class ObjectUpkeep:
