@@ -1,4 +1,4 @@
-"""Black box: brokers on etcd and SeaweedFS are killed, and all that was on their disks is removed; the checker judges."""
+"""Black box: brokers on etcd and SeaweedFS are killed, and what was on their disks is removed; the checker judges."""
 
 from __future__ import annotations
 

@@ -29,7 +29,7 @@ def run(body: Any, seed: int = 1) -> None:
         await body(cluster)
         assert not cluster.loop.problems
 
-    simulate(seed, scenario, config=CONFIG, objects=True)
+    simulate(seed, scenario, config=CONFIG, objects=True, time_limit=20_000)
 
 
 async def send(cluster: SimCluster, first: int, count: int) -> None:

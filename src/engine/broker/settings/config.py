@@ -269,13 +269,22 @@ class BrokerConfig:
             raise InvalidConfigurationError(re.sub(r"\w+", lambda word: _POLICY_KEYS.get(word[0], word[0]), problem))
         return policy
 
-    def _wrong_durability(self) -> str:
+    def _wrong_objects(self) -> dict[str, str]:
+        """_wrong() of what is kept where."""
         if self.objects is None:
-            wanted = checks.choice(self.durability, _DURABILITIES)
-            return wanted + " without `objects`" * (self.durability == "object")
-        return (
-            "" if self.durability == "object" else "object where `objects` is set, since each broker has its own disk"
-        )
+            durability = checks.choice(self.durability, _DURABILITIES) + " without `objects`" * (
+                self.durability == "object"
+            )
+        else:
+            durability = "object where `objects` is set, as each broker has its own disk" * (
+                self.durability != "object"
+            )
+        flush = checks.number(self.object_flush_interval, 0.01)
+        return {
+            "durability": durability,
+            "objects": checks.object_store(self.objects),
+            "object_flush_interval": flush or "at most 1 s" * (self.object_flush_interval > 1),
+        }
 
     def _wrong(self) -> dict[str, str]:
         """For every key: what it must be, or "" when it is valid."""
@@ -300,10 +309,7 @@ class BrokerConfig:
             "scalable_topic_sealed_segment_drain_enabled": checks.boolean(
                 self.scalable_topic_sealed_segment_drain_enabled
             ),
-            "durability": self._wrong_durability(),
-            "objects": checks.object_store(self.objects),
-            "object_flush_interval": checks.number(self.object_flush_interval, 0.01)
-            or "at most 1 s" * (self.object_flush_interval > 1),
+            **self._wrong_objects(),
             "object_file_age": checks.number(self.object_file_age, 1.0),
             "object_cache_size": checks.integer(self.object_cache_size, 64 * MIB, 2**50),
             "key_hash": checks.choice(self.key_hash, _KEY_HASHES),
