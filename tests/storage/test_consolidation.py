@@ -10,6 +10,7 @@ import pytest
 
 from engine.errors import CorruptionError, NotOwnerError, StorageError, UnknownOutcomeError
 from engine.storage import consolidation
+from engine.storage.file import upload as uploading
 from engine.storage.objects.names import FileNames, folder, session_of
 from engine.storage.objects.references import SegmentObjects
 from engine.storage.objects.trim import needed
@@ -205,6 +206,15 @@ async def test_many_files_go_to_an_index(machines: Machines, monkeypatch: pytest
     assert [n for n in machines.store.objects if n.endswith(".index")] == []
 
 
+async def test_large_files_are_uploaded_in_parts(machines: Machines, monkeypatch: pytest.MonkeyPatch):
+    machine = await machines.machine()
+    expected = await fill(machine, 1, 6)
+    monkeypatch.setattr(uploading, "PIECE_SIZE", 1000)
+    await machine.consolidate()
+    assert machines.store.statistics().requests["multipart"] == len((await machines.objects()).files)
+    assert await messages((await machines.machine()).segment) == expected
+
+
 # -- faults ------------------------------------------------------------------------------------------------------------
 
 
@@ -249,14 +259,14 @@ async def test_an_upload_whose_outcome_is_unknown_takes_another_name(
 ):
     machine = await machines.machine()
     expected = await fill(machine, 1, 6)
-    real, failures = machines.store.put_multipart, [UnknownOutcomeError("500"), StorageError("503")]
+    real, failures = machines.store.put_if_absent, [UnknownOutcomeError("500"), StorageError("503")]
 
-    async def put_multipart(key, pieces):
-        await real(key, pieces)
-        if failures:
+    async def put_if_absent(key, buffers):
+        await real(key, buffers)
+        if failures and key.startswith("log/"):
             raise failures.pop()
 
-    monkeypatch.setattr(machines.store, "put_multipart", put_multipart)
+    monkeypatch.setattr(machines.store, "put_if_absent", put_if_absent)
     for error in (StorageError, UnknownOutcomeError):
         with pytest.raises(error):
             await machine.consolidate()
