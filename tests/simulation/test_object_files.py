@@ -73,7 +73,6 @@ def test_files_outlive_their_machines_and_old_data_is_read_from_them(log_file_si
         owner = next(b for b in cluster.brokers.values() if list(b.broker.segments))
         wal = owner.broker.parts.members.objects.wal
         assert wal.writer.acknowledged > 5
-        [record] = await owner.metadata.newest.list_index("wal-sessions", wal.session, wal.session + "\0")
         log_record = await owner.metadata.newest.get(keys.wal(wal.session))
         assert b'"trimmed":0' not in log_record.value
         await owner.lose_machine()

@@ -249,7 +249,7 @@ async def test_r14_a_file_uploaded_under_another_term_is_not_named(machines: Mac
     again = await machines.machine(machine.wal)
     machine.lease.held = True
     with pytest.raises(NotOwnerError):
-        await machine.consolidation._consolidate(machine.segment, *machine.segment.rolled(0)[0])
+        await machine.consolidation._consolidate(machine.segment, *consolidation._rolled(machine.segment, 0)[0])
     await again.consolidate()
     assert await messages((await machines.machine()).segment) == expected
 
@@ -303,7 +303,7 @@ def test_names_are_of_characters_that_every_store_takes():
 
 
 def test_r15_all_records_count():
-    records = [SegmentObjects().served("a", 7, 1), SegmentObjects().served("a", 4, 1), SegmentObjects().served("b", 1, 1)]
+    records = [SegmentObjects().served(session, n, 1) for session, n in (("a", 7), ("a", 4), ("b", 1))]
     assert needed(records, "a", 9) == 4
     assert needed(records, "a", 3) == 3
     assert needed([], "a", 9) == 9

@@ -4,6 +4,8 @@
     close    a file of a former owner, restored from its log, gets its footer here: no other process writes it
     upload   header, entries, footer; in parts if it is large, under a name of its own
     look     the object's size and its last bytes are those of the file
+
+What the record is to say of the object is the outcome.
 """
 
 from __future__ import annotations
@@ -60,9 +62,7 @@ async def upload(
     finally:
         ready.handle.close()
     closing = ready.closing
-    return RolledFile(
-        file.first_offset, closing.end_offset, ready.size, pieces.crc, name, closing.last_time_ms
-    )
+    return RolledFile(file.first_offset, closing.end_offset, ready.size, pieces.crc, name, closing.last_time_ms)
 
 
 async def _put(store: ObjectStore, name: str, pieces: _Pieces) -> None:

@@ -64,7 +64,7 @@ class ObjectCache:
             raise storage_error(e, self._directory) from e
 
     async def read(self, name: str, start: int, end: int) -> bytes:
-        """Bytes [start, end) of an object, fewer where it ends before. ObjectMissingError, and what the store raises."""
+        """Bytes [start, end) of an object, fewer where it ends before. Raises as ObjectStore.get_range()."""
         size = self._chunk_size
         numbers = range(start // size, -(-end // size))
         parts = await asyncio.gather(*(self._part(name, number, start, end) for number in numbers))
