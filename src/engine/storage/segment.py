@@ -431,9 +431,8 @@ class Segment:
     def release(self) -> None:
         """Release files and memory, without writing to the disk."""
         self._closed = True
-        named = self._reader.named
-        for file in () if named is None else self._files:
-            named.cache.let_go(file)  # the next open empties the directory
+        if self._reader.named is not None:
+            self._reader.named.cache.let_go_all(self._files)  # the next open empties the directory
         if self.lease is not None and not self.lease.held:
             self._commit.lapse(NotOwnerError(f"{self.name}: this broker's lease is over"))
         else:
