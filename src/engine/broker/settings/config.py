@@ -49,7 +49,10 @@ log = logging.getLogger(__name__)
 
 ENVIRONMENT_PREFIX = "ENGINE_"
 # Variables of that prefix for the command line, builds and benchmarks.
-_NO_SETTING = re.compile(r"ENGINE_(URL|TOKEN|TOKEN_FILE|TLS_CA|HOME|EXT|DEBUG|SANITIZE|ANNOTATE|BENCH_.*)")
+_NO_SETTING = re.compile(
+    r"ENGINE_(URL|TOKEN|TOKEN_FILE|TLS_CA|HOME|EXT|DEBUG|SANITIZE|ANNOTATE|BENCH_.*"
+    r"|CONFIG|DATA|LISTEN|ADMIN|METADATA|OBJECTS|PROCESSES|PROCESS_PORT|ONE_PORT|LOG_LEVEL|LOG_FORMAT)"
+)
 _SECRETS = ("auth_token", "cluster_token")  # each may be in a file named by `<key>_file`
 _DURABILITIES = ("fsync", "interval", "os")
 _NUMBER_MAX = 2**62  # under a name of the specification, before conversion to our unit
