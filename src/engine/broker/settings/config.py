@@ -118,11 +118,16 @@ class BrokerConfig:
     insecure: bool = False  # may listen on addresses reachable from other machines without a token
     admin_hosts: tuple[str, ...] = ()  # names allowed in Host headers of the admin API, besides addresses
 
-    # Roles, and what they may do. Where one of the first two is set, each connection has the rights of its role alone.
+    # Roles, and what they may do. Where a source of roles is set (roles_file, jwt_keys, tls_client_ca, unix_users), each
+    # connection has the rights of its role alone.
     roles_file: str | None = None  # lines "role: sha256:<hash of its token>"
     jwt_keys: str | None = None  # the public keys of JSON Web Tokens: PEM, or a JWKS
     jwt_audience: str | None = None  # that such a token must be for; None: it must name none
     jwt_role_claim: str = "sub"
+    tls_client_ca: str | None = None  # signs certificates of clients, which name their roles
+    tls_client_role: str = "subject"  # where: the common name of the subject, or "san", its one other name
+    tls_client_required: bool = False  # whether a connection without a certificate is refused
+    unix_users: tuple[str, ...] = ()  # other users of the Unix socket: "user=role"
     superusers: tuple[str, ...] = ()  # roles that may do everything
     audit_log: str | None = None  # denials and administrative acts, as JSON lines: a file, or "-" for standard output
 
@@ -223,6 +228,7 @@ class BrokerConfig:
                 object.__setattr__(self, key, found)
         object.__setattr__(self, "admin_hosts", checks.listed(self.admin_hosts))
         object.__setattr__(self, "superusers", checks.listed(self.superusers))
+        object.__setattr__(self, "unix_users", checks.listed(self.unix_users))
         for key, wanted in self._wrong().items():
             if wanted and key in _SECRETS:
                 raise InvalidConfigurationError(f"{key} must be {wanted}, got text that is not")
@@ -238,7 +244,8 @@ class BrokerConfig:
     @property
     def has_roles(self) -> bool:
         """Whether clients are roles, with the rights that these are granted."""
-        return self.roles_file is not None or self.jwt_keys is not None
+        files = self.roles_file, self.jwt_keys, self.tls_client_ca
+        return any(path is not None for path in files) or bool(self.unix_users)
 
     @property
     def authenticates(self) -> bool:
@@ -334,6 +341,10 @@ class BrokerConfig:
             "jwt_keys": checks.path(self.jwt_keys),
             "jwt_audience": checks.together(self.jwt_audience, self.jwt_keys, "jwt_keys"),
             "jwt_role_claim": checks.name(self.jwt_role_claim),
+            "tls_client_ca": checks.beside(self.tls_client_ca, self.tls_cert, "tls_cert"),
+            "tls_client_role": checks.choice(self.tls_client_role, ("subject", "san")),
+            "tls_client_required": checks.only_beside(self.tls_client_required, self.tls_client_ca, "tls_client_ca"),
+            "unix_users": checks.pairs_of_names(self.unix_users),
             "superusers": checks.names(self.superusers),
             "audit_log": checks.path(self.audit_log),
         }
