@@ -161,6 +161,7 @@ METADATA_KEY_SIZE_MAX = 8 * KIB
 METADATA_CHANGES_MAX = 16_384  # remembered for watches that resume
 METADATA_COMMIT_WRITES_MAX = 4_096
 METADATA_WRITE_ALL_MAX = 256  # writes per call
+METADATA_ALSO_MAX = 16  # other keys whose states one write demands
 
 
 def check() -> None:

@@ -44,6 +44,8 @@ CLUSTER: list[tuple[str, str, Any, Any]] = [
     ("balance_cooldown", "5m", "5m", 300.0),
     ("balance_moves_max", "8", 8, 8),
     ("durability", "interval", "interval", "interval"),
+    ("objects", "s3://bucket/prefix", "s3://bucket/prefix", "s3://bucket/prefix"),
+    ("object_flush_interval", "50ms", "50ms", 0.05),
 ]
 PATHS = ["tls_cert", "tls_key", "cluster_tls_ca", "cluster_tls_cert", "cluster_tls_key"]
 
@@ -76,7 +78,7 @@ def test_each_option_may_stand_in_the_file_and_in_the_environment(
 
 def test_every_option_is_tested_here_or_a_setting_of_the_broker():
     names = {parameter.name for parameter in command.params} - {"config"}
-    assert names == {key for key, *_ in OPTIONS} | {"cluster", "advertise", "auth_token_file", "insecure"}
+    assert names == {key for key, *_ in OPTIONS} | {"cluster", "advertise", "objects", "auth_token_file", "insecure"}
 
 
 @pytest.mark.parametrize(("key", "text", "value", "expected"), CLUSTER)

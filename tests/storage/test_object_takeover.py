@@ -9,7 +9,7 @@ import pytest
 
 from engine.errors import CorruptionError, InvalidArgumentError
 from engine.storage.objects.format import StoredGroup
-from engine.storage.objects.references import Reference, RolledFile, SegmentObjects
+from engine.storage.objects.references import OlderFiles, Reference, RolledFile, SegmentObjects
 from engine.storage.objects.takeover import recovered
 from engine.storage.objects.wal import ObjectWal
 from tests.storage import takeover_scenario
@@ -48,10 +48,42 @@ def test_r9_a_handover_closes_the_own_reference():
 
 def test_r14_a_file_takes_the_place_of_what_it_covers():
     before = objects(("a", 0, 5, 1), ("b", 2, None, 3))
-    assert before.named(FILE, "b", 6) == objects(("b", 6, None, 3), files=(FILE,))
+    assert before.named(FILE, "b", 3, 6) == objects(("b", 6, None, 3), files=(FILE,))
+    assert before.named(FILE, "b", 3) == objects(("b", 2, None, 3), files=(FILE,))
+    assert before.named(FILE, "b", None) == objects(files=(FILE,))
     for file, session, upto in ((FILE, "a", 6), (FILE, "b", 1), (RolledFile(1, 10, 1, 1, "x"), "b", 6)):
         with pytest.raises(InvalidArgumentError, match="must"):
-            before.named(file, session, upto)
+            before.named(file, session, 3, upto)
+
+
+def test_r14_references_behind_the_file_stay():
+    before = objects(("a", 0, 5, 1), ("b", 2, 4, 3), ("a", 7, 9, 5), ("c", 0, None, 8))
+    assert before.named(FILE, "c", 3) == objects(*[("b", 2, 4, 3), ("a", 7, 9, 5), ("c", 0, None, 8)], files=(FILE,))
+    assert before.named(FILE, "c", 8, 1) == objects(("c", 1, None, 8), files=(FILE,))
+    with pytest.raises(InvalidArgumentError, match="of term 8"):
+        before.named(FILE, "c", 5, 1)
+
+
+def test_retention_raises_the_floor_and_a_log_without_files_goes_on_there():
+    files = tuple(RolledFile(n, n + 10, 100, 7, f"log/{n}") for n in range(0, 50, 10))
+    some = objects(("b", 2, None, 3), files=files)
+    assert some.kept(25) == SegmentObjects(some.wal, files[2:], None, 20)
+    assert some.kept(5) == some
+    none = some.kept(50)
+    assert (none.files, none.floor, none.named_end) == ((), 50, 50)
+    assert none.named(RolledFile(50, 51, 1, 1, "x"), "b", 3, 3).named_end == 51
+
+
+def test_older_files_go_to_an_index():
+    files = tuple(RolledFile(n, n + 10, 100, 7, f"log/{n}") for n in range(0, 50, 10))
+    some = objects(("b", 2, None, 3), files=files)
+    folded = some.folded(OlderFiles("index", 0, 30, 3, 300), 3)
+    assert (folded.files, folded.named_end, folded.file_bytes) == (files[3:], 50, 500)
+    assert folded.kept(10).older == OlderFiles("index", 10, 30, 3, 300)
+    assert (folded.kept(30).older, folded.kept(30).floor, folded.kept(30).files) == (None, 30, files[3:])
+    assert folded.kept(40).files == files[4:]
+    with pytest.raises(InvalidArgumentError, match="must end with a file"):
+        some.folded(OlderFiles("index", 0, 30, 3, 300), 2)
 
 
 def test_r15_the_first_object_that_is_needed_of_each_session():

@@ -40,6 +40,7 @@ from engine.wire.stream import Connector
 
 if TYPE_CHECKING:
     from engine.broker.admin.service import AdminService
+    from engine.broker.hosting.object_logs import ObjectLogs
     from engine.control.transactions.coordinator import TransactionCoordinator
 
 Loop = tuple[str, Callable[[], Coroutine[Any, Any, None]]]
@@ -58,6 +59,7 @@ class Foundation:
     clock: Clock
     connector: Connector | None
     environment: Environment
+    objects: ObjectLogs | None
     grant_noted: Callable[[str, bytes | None], object]  # a grant was changed here
 
 
@@ -229,6 +231,7 @@ def _membership(base: Foundation, config: BrokerConfig) -> Membership:
         shared=base.shared,
         loads=base.memory.topic_loads,
         environment=base.environment,
+        objects=base.objects,
     )
 
 
@@ -251,6 +254,7 @@ def control_config(config: BrokerConfig) -> ControlConfig:
         segments=config.segments,
         entry_buckets=config.entry_buckets,
         durability=config.durability,
+        durabilities=("object",) if config.objects is not None else ("fsync", "interval", "os"),
         key_hash=config.key_hash,
         share_sealed=config.scalable_topic_sealed_segment_drain_enabled,
         grace_period=config.consumer_grace_period,

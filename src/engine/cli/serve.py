@@ -16,7 +16,7 @@ import click
 
 from engine.cli import lines, notify
 from engine.cli.groups import examples
-from engine.cli.serve_settings import SETTINGS, advertised, defaults_from_file
+from engine.cli.serve_settings import advertised, defaults_from_file
 from engine.errors import ConnectError, EngineError
 
 if TYPE_CHECKING:
@@ -58,8 +58,9 @@ def process_count(context: click.Context, parameter: click.Parameter, text: str)
     epilog=examples(
         "engine serve --data ./data",
         "engine serve --data ./data --processes auto",
+        "engine serve --cluster prod --metadata etcd://10.0.0.9:2379/prod --objects s3://messages/prod "
+        "--data /var/cache/engine --listen 10.0.0.1:6650 --advertise engine://10.0.0.1:6650 --token-file token",
         "engine serve --data /var/lib/engine --listen 0.0.0.0:6650 --auth-token-file /etc/engine/token --admin none",
-        "engine serve --data /shared --metadata etcd://etcd1,etcd2/engine --cluster blue --advertise a:6650",
     )
 )
 @click.option(
@@ -104,7 +105,13 @@ def process_count(context: click.Context, parameter: click.Parameter, text: str)
     "common. A password in it is better given as ENGINE_METADATA.",
 )
 @click.option(
-    "--cluster", metavar="NAME", help="The name of the cluster: cluster_name of the settings.  [default: standalone]"
+    "--objects",
+    metavar="URL",
+    help="s3://BUCKET/PREFIX, gs:// or az://: keep messages there, so that they survive the loss of a machine. With "
+    "--metadata. Credentials: in the environment, as AWS_ACCESS_KEY_ID. Each broker has its own data directory then.",
+)
+@click.option(
+    "--cluster", metavar="NAME", help="Of the brokers that share --metadata and --objects.  [default: standalone]"
 )
 @click.option(
     "--advertise",
@@ -164,6 +171,7 @@ def command(
     admin: tuple[str, int] | None,
     config: str | None,
     metadata: str | None,
+    objects: str | None,
     cluster: str | None,
     advertise: str | None,
     auth_token_file: str | None,
@@ -184,8 +192,10 @@ def command(
 
     configure(log_level, log_format)
     sys.setswitchinterval(SWITCH_S)
-    given = {"auth_token_file": auth_token_file, "insecure": insecure or None}
-    given |= {SETTINGS["cluster"]: cluster, SETTINGS["advertise"]: advertise}
+    given = {
+        "auth_token_file": auth_token_file, "insecure": insecure or None, "objects": objects, "cluster_name": cluster,
+        "service_url": advertise,
+    }  # fmt: skip
     options = {name: value for name, value in given.items() if value is not None}
 
     def load() -> BrokerConfig:
@@ -194,6 +204,8 @@ def command(
     if metadata is not None and processes != 1:
         raise click.UsageError("--metadata is for one process: start several, each with its own --listen")
     loaded = load()
+    if loaded.objects is not None and metadata is None:
+        raise click.UsageError("--objects needs --metadata: what a data directory knows is lost with its machine")
     with asyncio.Runner(loop_factory=event_loop_factory()) as runner:
         if processes == 1:
             runner.run(serve(data, listen, admin, loaded, load, metadata))

@@ -15,6 +15,7 @@ SECTION = "serve"
 SETTINGS = {
     "cluster": "cluster_name",
     "advertise": "service_url",
+    "objects": "objects",
     "auth_token_file": "auth_token_file",
     "insecure": "insecure",
 }

@@ -298,7 +298,7 @@ class TopicPolicy(msgspec.Struct, kw_only=True):
 class NamespacePolicy(TopicPolicy, kw_only=True):
     """What a namespace says about its topics; -1 is without end or limit, null: as the broker has it."""
 
-    durability: Literal["fsync", "interval", "os"] | None = None
+    durability: Literal["fsync", "interval", "os", "object"] | None = None
     auto_create_topics: bool | None = None
 
 

@@ -30,6 +30,7 @@ from engine.model.identity import Identity
 from engine.model.names import SegmentName
 from engine.storage.commit.committer import Committer
 from engine.storage.commit.groups import Appended, Group, join_fresh
+from engine.storage.commit.ports import Backing
 from engine.storage.dedup.dedup import producer_id
 from engine.storage.file.context import Context, SegmentStatistics
 from engine.storage.file.continuation import Gaps
@@ -65,15 +66,26 @@ class Segment:
     """One segment's log.
 
     `durable_offset` is the end of what readers see and producers get acknowledged: with durability "fsync" it is on the
-    medium, with "interval" and "os" it is written to the operating system.
+    medium, with "interval" and "os" it is written to the operating system, with "object" in the segment's backing.
     """
 
     def __init__(
-        self, name: SegmentName, context: Context, found: Recovered, durability: str, term: int, lease: Lease | None
+        self,
+        name: SegmentName,
+        context: Context,
+        found: Recovered,
+        durability: str,
+        term: int,
+        lease: Lease | None,
+        backing: Backing | None = None,
     ) -> None:
-        """`lease`: nothing is written or confirmed once it may be over; None: no other broker can own the segment."""
+        """`lease`: nothing is written or confirmed once it may be over; None: no other broker can own the segment.
+
+        `backing`: with durability "object". Then appends go to a file that this owner has begun, never to one found.
+        """
         # Fixed after open.
         self.lease = lease
+        self._backing = backing
         self.name = name
         self.durability = durability
         self.directory = found.files[-1].directory
@@ -98,8 +110,10 @@ class Segment:
         self.gaps = Gaps(self._files, self._continuation)
         self.on_gap: Callable[[], None] = lambda: None  # called when `gaps` has one more
         self._terms = FileTerms(last.opening, lease)
-        goes_on = self.sealed or (self._terms.continues and self._may_go_on_in(last))
-        self._commit = Committer(self, context, durability, last, lease, found.restart, continues=goes_on)
+        goes_on = self.sealed or (backing is None and self._terms.continues and self._may_go_on_in(last))
+        self._commit = Committer(
+            self, context, durability, last, lease, found.restart, continues=goes_on, backing=backing
+        )
         self._groups = self._commit.groups
         self.marks = self._commit.marks
         self._waiters = Waiters()
@@ -343,7 +357,10 @@ class Segment:
         await self._turns.take(self._save_inherited)
 
     async def _save_inherited(self) -> None:
-        await save_producer_snapshot(self._context, self.directory, self._dedup.parents_snapshot(), self.lease)
+        snapshot = self._dedup.parents_snapshot()
+        await save_producer_snapshot(self._context, self.directory, snapshot, self.lease)
+        if self._backing is not None:
+            await self._backing.keep_inherited(snapshot)
 
     # The end
 

@@ -29,7 +29,7 @@ from engine.metadata.store import MetadataStore
 from engine.model.identity import Identity
 from engine.model.names import SegmentName, TopicName
 from engine.storage.cursor.store import CursorStore
-from engine.storage.disk.config import FSYNC, StorageConfig, check_mode, storage_error
+from engine.storage.disk.config import FSYNC, OBJECT, StorageConfig, check_mode, storage_error
 from engine.storage.disk.disk import Disk
 from engine.storage.disk.metrics import StorageStatistics
 from engine.storage.file.context import Context
@@ -43,6 +43,7 @@ from engine.storage.file.stored import Stored, stored
 from engine.storage.file.tail import TailCache
 
 if TYPE_CHECKING:
+    from engine.storage.commit.ports import Backing
     from engine.storage.file.recovery import Recovered
     from engine.storage.segment import Segment
 
@@ -160,15 +161,16 @@ class SegmentStore:
         term: int = 0,
         lease: Lease | None = None,
         known: Known = NOTHING,
+        backing: Backing | None = None,
     ) -> Segment:
         """The segment, created if there is none. It survives a crash when this returns.
 
         `bucket_ends`: the inclusive ends of its entry buckets, rising, the last 65535. `lease`: where several brokers
         share the disk (file/owners.py). `known`: how far the log reached according to records outside of it
-        (file/continuation.py). Raises CorruptionError, StorageError.
+        (file/continuation.py). `backing`: with durability "object", and a lease. Raises CorruptionError, StorageError.
         """
         recover = partial(self._recover, name, tuple(bucket_ends), durability, lease, known, create=True)
-        return await self._enter(name, durability, interval_ms, bucket_ends, term, lease, recover)
+        return await self._enter(name, durability, interval_ms, bucket_ends, term, lease, recover, backing)
 
     async def open(
         self,
@@ -180,10 +182,11 @@ class SegmentStore:
         term: int = 0,
         lease: Lease | None = None,
         known: Known = NOTHING,
+        backing: Backing | None = None,
     ) -> Segment:
         """The segment, recovered from its files. Raises NotFoundError, CorruptionError, StorageError."""
         recover = partial(self._recover, name, tuple(bucket_ends), durability, lease, known, create=False)
-        return await self._enter(name, durability, interval_ms, bucket_ends, term, lease, recover)
+        return await self._enter(name, durability, interval_ms, bucket_ends, term, lease, recover, backing)
 
     async def _enter(
         self,
@@ -194,9 +197,12 @@ class SegmentStore:
         term: int,
         lease: Lease | None,
         recover: Callable[[], Recovered],
+        backing: Backing | None,
     ) -> Segment:
         check_mode(durability)
         _check_bucket_ends(bucket_ends)
+        if (durability == OBJECT) != (backing is not None):
+            raise UnsupportedError(f"{name}: durability {durability!r} needs an object store, which is not set up here")
         async with self._alone(name):
             self._check_open()
             segment = self._segments.get(name)
@@ -204,12 +210,16 @@ class SegmentStore:
                 self._segments.pop(name).release()  # its lease is over
                 segment = None
             if segment is None:
+                if backing is not None:
+                    await self._restore(backing, self.directory(name))
                 recovered = await self._run(recover, self.directory(name))
                 self._check_open()
                 self._report(name, recovered)
+                if backing is not None:
+                    await backing.serve()
                 from engine.storage.segment import Segment  # with the first one
 
-                segment = Segment(name, self._context, recovered, durability, term, lease)
+                segment = Segment(name, self._context, recovered, durability, term, lease, backing)
                 await self._begin(segment, recovered)
                 self._check_open()
                 self._segments[name] = segment
@@ -218,6 +228,13 @@ class SegmentStore:
         if interval_ms is not None:
             segment.interval_ms = interval_ms
         return segment
+
+    async def _restore(self, backing: Backing, directory: str) -> None:
+        """What the directory has is a cache at best: a former owner may have left it behind long ago."""
+        try:
+            await backing.restore(self._disk, self._context.workers, directory)
+        except OSError as e:
+            raise storage_error(e, directory) from e
 
     async def _begin(self, segment: Segment, recovered: Recovered) -> None:
         """Create a new file at once, if the previous owner may still write: it states where the old file ends. Likewise

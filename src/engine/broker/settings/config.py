@@ -51,10 +51,10 @@ ENVIRONMENT_PREFIX = "ENGINE_"
 # Variables of that prefix for the command line, builds and benchmarks.
 _NO_SETTING = re.compile(
     r"ENGINE_(URL|TOKEN|TOKEN_FILE|TLS_CA|HOME|EXT|DEBUG|SANITIZE|ANNOTATE|BENCH_.*"
-    r"|CONFIG|DATA|LISTEN|ADMIN|METADATA|OBJECTS|PROCESSES|PROCESS_PORT|ONE_PORT|LOG_LEVEL|LOG_FORMAT)"
+    r"|CONFIG|DATA|LISTEN|ADMIN|METADATA|PROCESSES|PROCESS_PORT|ONE_PORT|LOG_LEVEL|LOG_FORMAT)"
 )
 _SECRETS = ("auth_token", "cluster_token")  # each may be in a file named by `<key>_file`
-_DURABILITIES = ("fsync", "interval", "os")
+_DURABILITIES = ("fsync", "interval", "os")  # of a broker without an object store
 _NUMBER_MAX = 2**62  # under a name of the specification, before conversion to our unit
 _PLAIN_NUMBER = re.compile(r"-?[0-9]{1,20}(\.[0-9]{0,20})?")
 _KEY_HASHES = ("xxh64", "murmur3")
@@ -142,10 +142,14 @@ class BrokerConfig:
     segments: int = 1
     entry_buckets: int = ENTRY_BUCKETS_DEFAULT
     scalable_topic_sealed_segment_drain_enabled: bool = True  # a sealed backlog is shared by entry bucket
-    durability: str = "fsync"
+    durability: str = ""  # of new topics; "": "object" with `objects`, else "fsync"
     key_hash: str = "xxh64"
     sync_interval_ms: int = 100  # durability "interval": messages of at most this long may be lost
     log_file_size: int = LOG_FILE_SIZE_MAX
+
+    # With a shared metadata store, and no shared disk: where messages are kept.
+    objects: str | None = None  # URL of a bucket, as s3://bucket/prefix; credentials are in the environment
+    object_flush_interval: float = 0.1  # from the first append of an object to its PUT
 
     retention_time: float | None = RETENTION_S_DEFAULT
     retention_size: int | None = None
@@ -222,6 +226,8 @@ class BrokerConfig:
     scalable_topic_load_report_rate_change_threshold: float = _POLICY.load_report_rate_change_threshold
 
     def __post_init__(self) -> None:
+        if self.durability == "":
+            object.__setattr__(self, "durability", "fsync" if self.objects is None else "object")
         for key, parse in _TEXTS.items():
             value = getattr(self, key)
             if isinstance(value, str) and (found := parse(value)) is not None:
@@ -263,11 +269,19 @@ class BrokerConfig:
             raise InvalidConfigurationError(re.sub(r"\w+", lambda word: _POLICY_KEYS.get(word[0], word[0]), problem))
         return policy
 
+    def _wrong_durability(self) -> str:
+        if self.objects is None:
+            wanted = checks.choice(self.durability, _DURABILITIES)
+            return wanted + " without `objects`" * (self.durability == "object")
+        return (
+            "" if self.durability == "object" else "object where `objects` is set, since each broker has its own disk"
+        )
+
     def _wrong(self) -> dict[str, str]:
         """For every key: what it must be, or "" when it is valid."""
         return {
             "service_url": checks.optional_text(self.service_url, "engine://"),
-            "cluster_name": checks.name(self.cluster_name),
+            "cluster_name": checks.name(self.cluster_name) or checks.folder(self.cluster_name, self.objects),
             "admin_url": checks.optional_text(self.admin_url, "http"),
             "auth_token": checks.printable(self.auth_token),
             "tls_cert": checks.pair(self.tls_cert, self.tls_key, "tls_key"),
@@ -286,7 +300,10 @@ class BrokerConfig:
             "scalable_topic_sealed_segment_drain_enabled": checks.boolean(
                 self.scalable_topic_sealed_segment_drain_enabled
             ),
-            "durability": checks.choice(self.durability, _DURABILITIES),
+            "durability": self._wrong_durability(),
+            "objects": checks.object_store(self.objects),
+            "object_flush_interval": checks.number(self.object_flush_interval, 0.01)
+            or "at most 1 s" * (self.object_flush_interval > 1),
             "key_hash": checks.choice(self.key_hash, _KEY_HASHES),
             "sync_interval_ms": checks.integer(self.sync_interval_ms, 1, 3_600_000),
             "log_file_size": checks.integer(self.log_file_size, 64 * MIB, 16 * LOG_FILE_SIZE_MAX),

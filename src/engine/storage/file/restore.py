@@ -3,7 +3,10 @@
 A group has the bytes that its owner wrote into its local file. The header of a file is a group without entries, at the
 offset at which the file begins; the groups behind it, up to the next header, are what follows it:
 
-    header of 0-3.log │ group │ group │ header of 90-3.log │ group │ header of 120-5.log │ group │ …
+    header of 0-3.log │ group │ group │ header of 90-3.log │ group │ header of 120-5.log │ group │ footer
+
+A file is closed where the segment was sealed: its footer is a group without entries, too, and the closing block follows
+from it. What was begun again at once, by the same owner at the same offset, replaces what had no entry.
 
 What is restored is what was acknowledged, and perhaps more behind it; recovery under a lease opens it as on a shared
 disk (owners.py). Nothing is synced: the objects are the source, and a directory is emptied before it is restored.
@@ -16,7 +19,7 @@ from collections.abc import AsyncIterator
 from engine.aio.workers import Workers, run
 from engine.errors import CorruptionError
 from engine.storage.disk.disk import Disk, File
-from engine.storage.file.format import BLOCK_SIZE, Opening
+from engine.storage.file.format import BLOCK_SIZE, FOOTER_MAGIC, Closing, Footer, Opening
 from engine.storage.file.logfile import file_name
 from engine.storage.objects.format import StoredGroup
 
@@ -40,6 +43,9 @@ class _Files:
 
     def add(self, group: StoredGroup, data: memoryview) -> None:
         where = f"{group.segment}: object {group.n}, {group.size} bytes at {group.position}"
+        if group.first_offset == group.next_offset and data[:4] == FOOTER_MAGIC.to_bytes(4, "little"):
+            self._end(data, where)
+            return
         if group.first_offset == group.next_offset:
             self._begin(Opening.unpack(bytes(data[:BLOCK_SIZE]), where), group, len(data), where)
         elif self._opening is None or self._opening.term != group.term:
@@ -54,9 +60,22 @@ class _Files:
                 f"{where}: the header of a file is not that of term {group.term} at {group.first_offset}"
             )
         self.close()
-        self.names.append(file_name(opening))
+        if file_name(opening) not in self.names:
+            self.names.append(file_name(opening))
         self._opening, self._position = opening, 0
         self._file = self._disk.create(f"{self._directory}/{self.names[-1]}")
+
+    def _end(self, data: memoryview, where: str) -> None:
+        """The segment is sealed here. Where its last file is not restored, that has the footer itself."""
+        opening, file = self._opening, self._file
+        if opening is None or file is None:
+            return
+        footer = Footer.unpack(data, opening.salt)
+        if footer is None:
+            raise CorruptionError(f"{where}: the footer fails its checksum")
+        file.write([data], self._position)
+        closing = Closing(footer.state, footer.end_offset, self._position, len(data), footer.last_time_ms)
+        file.write([closing.pack(opening.salt)], BLOCK_SIZE)
 
     def close(self) -> None:
         if self._file is not None:
