@@ -10,6 +10,7 @@ from engine.model.names import SegmentName, TopicName
 TOPICS = "/topics/"
 NAMESPACES = "/namespaces/"
 BROKERS = "/brokers/"
+WALS = "/wal/"
 CONFIGURATION = "/configuration/"
 GRANTS = "/grants/"
 TENANTS = "/tenants/"
@@ -144,7 +145,7 @@ def visibility(segment_name: SegmentName) -> str:
 
 def wal(session: str) -> str:
     """Holds up to where the log of a broker session is trimmed, and where it was fenced."""
-    return f"/wal/{encode(session)}"
+    return f"{WALS}{encode(session)}"
 
 
 def transaction(txn_id: str) -> str:

@@ -10,12 +10,14 @@ left()          a handover in order: where the segment's groups in the own log e
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import msgspec
 
 from engine._native.format.crc32c import crc32c
+from engine.aio.backoff import RetryDelay
 from engine.aio.workers import Workers, run
 from engine.broker.hosting.ownership import Owned, OwnerLease, Ownership
 from engine.errors import CorruptionError, EngineError, FencedError, NotOwnerError, UnknownOutcomeError
@@ -36,6 +38,8 @@ from engine.storage.objects.takeover import close, recovered
 from engine.storage.objects.wal import ObjectWal
 
 if TYPE_CHECKING:
+    import random
+
     from typing_extensions import Buffer
 
 _PUTS_MAX = 8
@@ -53,6 +57,7 @@ class ObjectBacking:
         ownership: Ownership,
         name: SegmentName,
         owned: Owned,
+        rng: random.Random,
     ) -> None:
         """`owned`: as it was claimed, with a lease. `wal`: of this broker's session now."""
         assert owned.lease is not None
@@ -60,6 +65,7 @@ class ObjectBacking:
         self.path = keys.segment(name)
         self.objects = owned.objects or SegmentObjects()
         self.wal = wal
+        self._rng = rng
         self._store = store
         self._metadata = metadata
         self._ownership = ownership
@@ -187,14 +193,16 @@ class ObjectBacking:
         await self.change(lambda objects: msgspec.structs.replace(objects, inherited=named))
 
     async def _put(self, key: str, data: bytes) -> None:
+        """Store an object under a name that was drawn. A refusal is resolved like any outcome: by reading (R7)."""
+        delay = RetryDelay(self._rng)
         for _ in range(_PUTS_MAX):
-            try:
+            with contextlib.suppress(ObjectExistsError, UnknownOutcomeError):
                 await self._store.put_if_absent(key, [data])
-            except ObjectExistsError:
-                return  # the name is drawn: it is the own object
-            except UnknownOutcomeError:
-                continue
-            return
+                return
+            with contextlib.suppress(ObjectMissingError):
+                await self._store.get_range(key, 0, 1)
+                return
+            await asyncio.sleep(delay.next())
         raise UnknownOutcomeError(f"{self.name}: the object store did not say whether {key} is stored")
 
     async def left(self) -> tuple[str, int] | None:

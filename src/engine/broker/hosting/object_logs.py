@@ -95,7 +95,8 @@ class ObjectLogs:
 
     def backing(self, ownership: Ownership, name: SegmentName, owned: Owned) -> ObjectBacking:
         """What a segment is opened with that was claimed. Raises NotOwnerError: there is no session."""
-        backing = self._backings[name] = ObjectBacking(self.store, self.wal, self._metadata, ownership, name, owned)
+        made = ObjectBacking(self.store, self.wal, self._metadata, ownership, name, owned, self._rng)
+        backing = self._backings[name] = made
         return backing
 
     def of(self, name: SegmentName) -> ObjectBacking | None:

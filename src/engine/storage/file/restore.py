@@ -16,12 +16,16 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 
+from engine._native.format.crc32c import crc32c
 from engine.aio.workers import Workers, run
 from engine.errors import CorruptionError
+from engine.limits import OBJECT_CHUNK_SIZE
 from engine.storage.disk.disk import Disk, File
 from engine.storage.file.format import BLOCK_SIZE, FOOTER_MAGIC, Closing, Footer, Opening
 from engine.storage.file.logfile import file_name
 from engine.storage.objects.format import StoredGroup
+from engine.storage.objects.ports import ObjectMissingError, ObjectStore
+from engine.storage.objects.references import RolledFile
 
 
 class _Files:
@@ -98,3 +102,34 @@ async def restore(
     finally:
         await run(workers, files.close)
     return files.names
+
+
+async def fetch(disk: Disk, workers: Workers, directory: str, store: ObjectStore, named: RolledFile) -> str:
+    """Write a named file into the directory; its name. Where nothing follows it, it says how its segment ended.
+
+    Raises CorruptionError, OSError, and what the store raises.
+    """
+    image = await _piece(store, named, 0, BLOCK_SIZE)
+    path = f"{directory}/{file_name(Opening.unpack(bytes(image), named.key))}"
+    file = await run(workers, lambda: disk.create(path))
+    try:
+        crc = position = 0
+        while position < named.size:
+            data = await _piece(store, named, position, min(position + OBJECT_CHUNK_SIZE, named.size))
+            await run(workers, lambda data=data, position=position: file.write([data], position))  # type: ignore[misc]
+            crc, position = crc32c(data, crc), position + len(data)
+    finally:
+        await run(workers, file.close)
+    if crc != named.crc:
+        raise CorruptionError(f"{named.key}: the object fails its checksum")
+    return path.rpartition("/")[2]
+
+
+async def _piece(store: ObjectStore, named: RolledFile, start: int, end: int) -> memoryview:
+    try:
+        data = await store.get_range(named.key, start, end)
+    except ObjectMissingError:
+        raise CorruptionError(f"the object {named.key} is missing") from None
+    if len(data) < end - start:
+        raise CorruptionError(f"{named.key} ends before position {end}")
+    return data

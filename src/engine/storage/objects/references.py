@@ -130,7 +130,7 @@ class SegmentObjects(msgspec.Struct, frozen=True, omit_defaults=True):
         follows, and nothing ever will under this owner, so that the own reference goes as well. `upto`: the own
         session's object in which the log file behind it begins; None: it is not one of the own session.
         """
-        if file.first != self.named_end or file.end <= file.first:
+        if file.first != self.named_end or file.end < file.first or (follows is not None and file.end == file.first):
             raise InvalidArgumentError(f"a file must begin at offset {self.named_end} and have entries, got {file!r}")
         own = [each for each in self.wal if each.end is None]
         if [each.session for each in own] != [session]:
