@@ -6,6 +6,7 @@ import configparser
 import json
 import re
 import shlex
+import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -15,13 +16,16 @@ import yaml
 from engine.broker.settings.config import _FIELDS, BrokerConfig
 from engine.cli.main import cli
 from engine.cli.serve import command as serve
+from tests.kit.etcd import BINARIES
 from tests.kit.pages import commands
+from tests.kit.s3_server import binary
 from tests.tidy.source_tree import ROOT
 
 DEPLOY = ROOT / "docs" / "deploy"
 PAGE = ROOT / "docs" / "deployment.md"
 PORTS = {"engine": 6650, "admin": 8080}
 OPTION_VARIABLES = {str(parameter.envvar) for parameter in serve.params if getattr(parameter, "envvar", None)}
+STORE_VARIABLES = {"AWS_ENDPOINT_URL", "AWS_REGION", "AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"}
 SETTING_VARIABLES = {f"ENGINE_{name.upper()}" for name in _FIELDS}
 
 
@@ -68,9 +72,9 @@ def served(words: list[str], environment: dict[str, str], monkeypatch: pytest.Mo
 
 def check_variables(environment: dict[str, str], tmp_path: Path) -> None:
     """All are options or settings, and the settings are good ones. Files are stood in for, as `%d` and secrets are."""
-    unknown = environment.keys() - OPTION_VARIABLES - SETTING_VARIABLES
+    unknown = environment.keys() - OPTION_VARIABLES - SETTING_VARIABLES - STORE_VARIABLES
     assert not unknown, f"no setting and no option: {sorted(unknown)}"
-    given = {name: text for name, text in environment.items() if name not in OPTION_VARIABLES}
+    given = {name: text for name, text in environment.items() if name in SETTING_VARIABLES}
     for name in given:
         if name.endswith("_FILE"):
             (tmp_path / "token").write_text("token\n")
@@ -153,6 +157,26 @@ def test_the_brokers_of_compose_are_three_that_know_their_names(monkeypatch: pyt
     assert {v.split(":")[0] for s in services.values() for v in s.get("volumes", [])} == set(compose()["volumes"])
 
 
+def test_the_brokers_of_compose_have_a_bucket_and_its_keys():
+    found = compose()
+    (identity,) = json.loads(found["configs"]["s3"]["content"])["identities"]
+    (keys,) = identity["credentials"]
+    store = next(service for name, service in found["services"].items() if name == "seaweedfs")
+    made = re.search(r"s3.bucket.create -name (\S+)'", found["services"]["bucket"]["entrypoint"][-1])
+    assert made is not None
+    mounted = {one["source"]: one["target"] for one in store["configs"]}
+    assert f"-s3.config={mounted['s3']}" in store["command"]
+    for name, service in found["services"].items():
+        if name.startswith("broker-"):
+            environment = service["environment"]
+            assert environment["AWS_ACCESS_KEY_ID"] == keys["accessKey"]
+            assert environment["AWS_SECRET_ACCESS_KEY"] == keys["secretKey"]
+            assert environment["AWS_ENDPOINT_URL"] == "http://seaweedfs:8333"
+            at = service["command"].index("--objects")
+            assert service["command"][at + 1].startswith(f"s3://{made[1]}/")
+            assert service["depends_on"]["bucket"]["condition"] == "service_completed_successfully"
+
+
 def test_the_proxy_of_compose_knows_the_brokers_and_is_the_only_door(tmp_path: Path):
     services = compose()["services"]
     proxy = cli.get_command(cli.make_context("engine", ["proxy"]), "proxy")
@@ -201,7 +225,9 @@ def test_the_settings_in_the_config_map_are_settings(tmp_path: Path, monkeypatch
     assert token is not None
     assert token[1] in mounts
     assert params["data"] in mounts
-    assert {one["name"] for one in container["volumeMounts"]} == {one["name"] for one in template["volumes"]}
+    assert {one["name"] for one in container["volumeMounts"]} == {one["name"] for one in template["volumes"]} | {
+        one["metadata"]["name"] for one in manifests()["StatefulSet"]["spec"]["volumeClaimTemplates"]
+    }
 
 
 def test_the_probes_ask_what_the_admin_port_answers():
@@ -219,7 +245,7 @@ def test_the_probes_ask_what_the_admin_port_answers():
 
 def test_the_manifests_mean_the_same_pods():
     found = manifests()
-    assert found.keys() == {"ConfigMap", "Service", "PodDisruptionBudget", "PersistentVolumeClaim", "StatefulSet"}
+    assert found.keys() == {"ConfigMap", "Service", "PodDisruptionBudget", "StatefulSet"}
     labels = found["StatefulSet"]["spec"]["template"]["metadata"]["labels"]
     assert found["StatefulSet"]["spec"]["selector"]["matchLabels"] == labels
     assert found["Service"]["spec"]["selector"] == labels
@@ -230,7 +256,6 @@ def test_the_manifests_mean_the_same_pods():
     template = found["StatefulSet"]["spec"]["template"]["spec"]
     volumes = {one["name"]: one for one in template["volumes"]}
     assert volumes["config"]["configMap"]["name"] == found["ConfigMap"]["metadata"]["name"]
-    assert volumes["data"]["persistentVolumeClaim"]["claimName"] == found["PersistentVolumeClaim"]["metadata"]["name"]
     user = dict(instructions())["USER"].split(":")
     security = template["securityContext"]
     assert [str(security["runAsUser"]), str(security["runAsGroup"])] == user
@@ -283,3 +308,15 @@ def test_the_page_names_files_that_exist_and_commands_that_parse(tmp_path: Path)
         (tmp_path / "token").write_text("token\n")
         words = [str(tmp_path / "token") if word == "docs/deploy/token" else word for word in words]
         found.get_command(context, verb).make_context(verb, words)  # type: ignore[attr-defined]
+
+
+def test_the_servers_beside_the_brokers_have_the_options_that_compose_gives_them():
+    services = compose()["services"]
+    etcd = subprocess.run([BINARIES / "etcd", "--help"], capture_output=True, text=True, timeout=60, check=False)
+    weed = subprocess.run([binary(), "help", "server"], capture_output=True, text=True, timeout=60, check=False)
+    helps = {"etcd": etcd.stdout + etcd.stderr, "seaweedfs": weed.stdout + weed.stderr}
+    for name, text in helps.items():
+        _, *options = services[name]["command"]
+        for option in options:
+            flag = option.split("=")[0].lstrip("-")
+            assert re.search(rf"(?m)^\s+-{{1,2}}{re.escape(flag)}\b", text), f"{name} has no option {flag}"
