@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -49,21 +49,17 @@ async def open_metadata(
     return await SqliteMetadataStore.open(path, clock=clock, native=NativeCommits, lock=lock)
 
 
-def open_objects(config: BrokerConfig, rng: random.Random, *, shared: bool) -> RemoteObjectStore:
-    """The object store that the configuration names, with the credentials of the environment. Its owner closes it.
+def open_objects(config: BrokerConfig, environment: Mapping[str, str], rng: random.Random) -> RemoteObjectStore | None:
+    """The object store that the configuration names, with the credentials of the environment; None: it names none.
 
-    `shared`: other machines reach the metadata. Raises InvalidArgumentError (the URL), InvalidConfigurationError,
-    UnsupportedError.
+    Its owner closes it, behind the broker. No request is made. Raises InvalidArgumentError (the URL),
+    InvalidConfigurationError, UnsupportedError.
     """
-    import os
-
+    if config.objects is None:
+        return None
     from engine.storage.objects.remote import RemoteObjectStore
 
-    if not shared:
-        where = "with metadata that outlive this machine (--metadata)"
-        raise InvalidConfigurationError(f"objects must be used {where}, got metadata in the data directory")
-    assert config.objects is not None
-    return RemoteObjectStore.open(config.objects, os.environ, rng=rng)
+    return RemoteObjectStore.open(config.objects, environment, rng=rng)
 
 
 def object_logs(

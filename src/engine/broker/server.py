@@ -43,7 +43,13 @@ from engine.broker.upkeep.transaction_sweep import TransactionSweep
 from engine.broker.upkeep.unexplained import check_explained
 from engine.clock import Clock, SystemClock
 from engine.control.service import ScalableTopicService
-from engine.errors import AlreadyClosedError, AuthenticationError, ConnectError, EngineError
+from engine.errors import (
+    AlreadyClosedError,
+    AuthenticationError,
+    ConnectError,
+    EngineError,
+    InvalidConfigurationError,
+)
 from engine.metadata.identity import raise_generation
 from engine.metadata.memory import MemoryMetadataStore
 from engine.metadata.sqlite import MetadataStatistics, SqliteMetadataStore
@@ -70,7 +76,6 @@ if TYPE_CHECKING:
     from engine.broker.rights.rights import Rights
     from engine.metadata.etcd.statistics import EtcdStatistics
     from engine.storage.objects.ports import ObjectStatistics, ObjectStore
-    from engine.storage.objects.remote import RemoteObjectStore
 
 log = logging.getLogger(__name__)
 
@@ -105,8 +110,7 @@ class Broker:
 
         `connector`: opens connections to the other brokers; default: TCP. `joinable`: other processes may
         join the data directory, whose metadata store is its own. `processes`: it is one of several processes of a
-        server, which share `metadata` and the data directory. `objects`: in place of the store that the configuration
-        names.
+        server, which share `metadata` and the data directory. `objects`: the store that its configuration names, open.
         """
         self.processes = processes
         self.pages_elsewhere: Pages | None = None
@@ -129,7 +133,6 @@ class Broker:
         self._rng = rng
         self._metadata = metadata
         self._objects = objects
-        self._own_objects: RemoteObjectStore | None = None
         self._connector = connector
         self._executor = executor
         self._own_metadata: SqliteMetadataStore | None = None
@@ -316,10 +319,12 @@ class Broker:
     def _object_logs(self, metadata: MetadataStore) -> ObjectLogs | None:
         if self.config.objects is None:
             return None
-        from engine.broker.opening import object_logs, open_objects
-
         if self._objects is None:
-            self._objects = self._own_objects = open_objects(self.config, self.store.rng, shared=self.shared)
+            raise InvalidConfigurationError(
+                "objects is a setting of `engine serve`, with --metadata, got it without them"
+            )
+        from engine.broker.opening import object_logs
+
         return object_logs(self._objects, metadata, self.config, self.addresses.identity, self.store.rng)
 
     def object_statistics(self) -> ObjectStatistics | None:
@@ -399,8 +404,6 @@ class Broker:
                 connection.stream.abort()
 
     async def _release(self) -> None:
-        if self._own_objects is not None:
-            await self._own_objects.close()
         if self._own_metadata is not None:
             await self._own_metadata.close()
         if self._records_in_memory is not None:

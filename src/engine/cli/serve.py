@@ -27,6 +27,7 @@ log = logging.getLogger(__name__)
 LOG_LEVELS = ["debug", "info", "warning", "error"]
 LOG_FORMATS = ["text", "json"]
 PROCESSES_MAX = 256
+CACHE = "engine-data"  # the directory of a broker that keeps its messages in an object store
 SWITCH_S = 0.0005  # how long a busy loop may delay a thread that has synced a file, before that can report it
 
 
@@ -66,9 +67,8 @@ def process_count(context: click.Context, parameter: click.Parameter, text: str)
 @click.option(
     "--data",
     envvar="ENGINE_DATA",
-    required=True,
     type=click.Path(file_okay=False),
-    help="The directory of all data; created if it does not exist.",
+    help="The directory of all data; created if it does not exist. With --objects a cache: ./engine-data by default.",
 )
 @click.option(
     "--listen",
@@ -166,7 +166,7 @@ def process_count(context: click.Context, parameter: click.Parameter, text: str)
     help="Form of log lines.",
 )
 def command(
-    data: str,
+    data: str | None,
     listen: tuple[str, int],
     admin: tuple[str, int] | None,
     config: str | None,
@@ -206,6 +206,9 @@ def command(
     loaded = load()
     if loaded.objects is not None and metadata is None:
         raise click.UsageError("--objects needs --metadata: what a data directory knows is lost with its machine")
+    if data is None and loaded.objects is None:
+        raise click.UsageError("Missing option '--data'.")
+    data = data or CACHE
     with asyncio.Runner(loop_factory=event_loop_factory()) as runner:
         if processes == 1:
             runner.run(serve(data, listen, admin, loaded, load, metadata))
@@ -235,7 +238,7 @@ async def serve(
     metadata: str | None = None,
 ) -> None:
     """Start, wait for a signal, close. Acknowledged messages are durable however this ends."""
-    from engine.broker.opening import open_shared_metadata
+    from engine.broker.opening import open_objects, open_shared_metadata
     from engine.broker.server import Broker
     from engine.broker.settings.doors import check_exposed
     from engine.cli.process import collect_rarely, keep_loaded
@@ -243,7 +246,8 @@ async def serve(
 
     stopped = stop_signal()
     store = None if metadata is None else await open_shared_metadata(metadata, config, random.Random())
-    broker = Broker(data, config=config, metadata=store)
+    objects = open_objects(config, os.environ, random.SystemRandom())
+    broker = Broker(data, config=config, metadata=store, objects=objects)
     on_hangup(lambda: reload_broker(broker, load()))
     for where in (listen, admin):
         if where is not None:
@@ -257,6 +261,8 @@ async def serve(
         await serve_until(stopped, f"serving {data} on engine://{at(listen_at)}, {rest_at(admin_at, config)}")
     finally:
         await broker.close()
+        if objects is not None:
+            await objects.close()
         if store is not None:
             await store.close()
 

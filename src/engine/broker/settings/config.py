@@ -270,13 +270,22 @@ class BrokerConfig:
             raise InvalidConfigurationError(re.sub(r"\w+", lambda word: _POLICY_KEYS.get(word[0], word[0]), problem))
         return policy
 
-    def _wrong_durability(self) -> str:
+    def _wrong_objects(self) -> dict[str, str]:
+        """_wrong() of what is kept where."""
         if self.objects is None:
-            wanted = checks.choice(self.durability, _DURABILITIES)
-            return wanted + " without `objects`" * (self.durability == "object")
-        return (
-            "" if self.durability == "object" else "object where `objects` is set, since each broker has its own disk"
-        )
+            durability = checks.choice(self.durability, _DURABILITIES) + " without `objects`" * (
+                self.durability == "object"
+            )
+        else:
+            durability = "object where `objects` is set, as each broker has its own disk" * (
+                self.durability != "object"
+            )
+        flush = checks.number(self.object_flush_interval, 0.01)
+        return {
+            "durability": durability,
+            "objects": checks.object_store(self.objects),
+            "object_flush_interval": flush or "at most 1 s" * (self.object_flush_interval > 1),
+        }
 
     def _wrong(self) -> dict[str, str]:
         """For every key: what it must be, or "" when it is valid."""
@@ -295,6 +304,7 @@ class BrokerConfig:
             "admin_hosts": checks.hosts(self.admin_hosts),
             **self._wrong_roles(),
             **self._wrong_writing(),
+            **self._wrong_objects(),
             "scalable_topic_enabled": checks.boolean(self.scalable_topic_enabled),
             "auto_create_topics": checks.boolean(self.auto_create_topics),
             "segments": checks.integer(self.segments, 1, SEGMENTS_PER_TOPIC_MAX),
@@ -350,10 +360,6 @@ class BrokerConfig:
     def _wrong_writing(self) -> dict[str, str]:
         """_wrong() of how messages and cursors are written."""
         return {
-            "durability": self._wrong_durability(),
-            "objects": checks.object_store(self.objects),
-            "object_flush_interval": checks.number(self.object_flush_interval, 0.01)
-            or "at most 1 s" * (self.object_flush_interval > 1),
             "key_hash": checks.choice(self.key_hash, _KEY_HASHES),
             "sync_interval_ms": checks.integer(self.sync_interval_ms, 1, 3_600_000),
             "cursor_save_interval_ms": checks.integer(self.cursor_save_interval_ms, 0, 60_000),
