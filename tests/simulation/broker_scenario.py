@@ -43,7 +43,10 @@ class BrokerPlan:
 
 
 class BrokerScenario:
-    """Call it with a cluster whose disk is shared, or that has an object store; it raises AssertionError with the violations it found."""
+    """Call it with a cluster whose disk is shared, or that has an object store.
+
+    It raises AssertionError with the violations it found.
+    """
 
     def __init__(self, plan: BrokerPlan | None = None) -> None:
         self.plan = plan or BrokerPlan()

@@ -29,7 +29,7 @@ from engine.storage.objects.takeover import close, recovered
 from engine.storage.objects.trim import needed
 from engine.storage.objects.wal import ObjectWal
 from engine.storage.objects.writer import WalConfig
-from engine.testing.clock import LoopClock
+from engine.testing.clock import EPOCH_MS, LoopClock
 from engine.testing.loop import VirtualLoop
 from engine.testing.objects import FaultyObjectStore
 
@@ -94,7 +94,7 @@ class Cluster:
     async def sweep(self) -> None:
         """As the broker does that has the lease for it, at any time."""
         loop = asyncio.get_running_loop()
-        swept = await Sweep(self.store, self.metadata, "c", lambda: int(loop.time() * 1000) + 1, 0.0).run()
+        swept = await Sweep(self.store, self.metadata, "c", lambda: EPOCH_MS + int(loop.time() * 1000) + 1, 0.0).run()
         self.swept += swept.log_objects + swept.files
 
     def acknowledge(self, offset: int, body: bytes) -> None:

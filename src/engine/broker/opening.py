@@ -63,14 +63,17 @@ def open_objects(config: BrokerConfig, environment: Mapping[str, str], rng: rand
 
 
 def object_logs(
-    store: ObjectStore, metadata: MetadataStore, config: BrokerConfig, url: str, rng: random.Random
+    store: ObjectStore, metadata: MetadataStore, config: BrokerConfig, url: str, segments: SegmentStore
 ) -> ObjectLogs:
     """A broker's sessions with an object store. `url`: of the broker."""
     from engine.broker.hosting.object_logs import ObjectLogs
     from engine.storage.objects.writer import WalConfig
 
     flush = WalConfig(flush_s=config.object_flush_interval)
-    return ObjectLogs(store, metadata, cluster=config.cluster_name, url=url, rng=rng, config=flush)
+    cache = segments.cache_of(store, config.object_cache_size)
+    return ObjectLogs(
+        store, metadata, cluster=config.cluster_name, url=url, rng=segments.rng, config=flush, cache=cache
+    )
 
 
 async def open_shared_metadata(url: str, config: BrokerConfig, rng: random.Random) -> EtcdMetadataStore:

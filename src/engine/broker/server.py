@@ -325,7 +325,7 @@ class Broker:
             )
         from engine.broker.opening import object_logs
 
-        return object_logs(self._objects, metadata, self.config, self.addresses.identity, self.store.rng)
+        return object_logs(self._objects, metadata, self.config, self.addresses.identity, self.store)
 
     def object_statistics(self) -> ObjectStatistics | None:
         """Of requests to the object store; None where there is none."""

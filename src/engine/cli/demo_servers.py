@@ -9,6 +9,7 @@ import contextlib
 import importlib.util
 import json
 import os
+import random
 import shutil
 import signal
 import socket
@@ -25,6 +26,7 @@ from engine.errors import EngineError, NotFoundError, TimeoutError
 START_S_MAX = 60.0
 STOP_S_MAX = 20.0
 LOOK_AGAIN_S = 0.05
+PORTS = range(20_000, 30_000)
 BROKERS = 3
 SESSION_TIMEOUT_S = 5
 ACCESS = {"AWS_ACCESS_KEY_ID": "demo", "AWS_SECRET_ACCESS_KEY": "demo-on-this-machine", "AWS_REGION": "us-east-1"}
@@ -77,10 +79,16 @@ class Server:
 
 
 def free_ports(count: int) -> list[int]:
-    """Ports of the loopback interface that are free now, all different."""
+    """Ports of this machine that are free now, all different, and of those that no connection is given by itself."""
+    found: list[int] = []
     with contextlib.ExitStack() as stack:
-        sockets = [stack.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in range(count)]
-        return [one.getsockname()[1] for one in sockets]
+        for port in random.sample(PORTS, len(PORTS)):
+            with contextlib.suppress(OSError):
+                stack.enter_context(socket.create_server(("127.0.0.1", port)))
+                found.append(port)
+            if len(found) == count:
+                return found
+    raise EngineError(f"this machine has no {count} free ports from {PORTS.start} to {PORTS.stop - 1}")
 
 
 def program(package: str, inside: str, name: str) -> str:
@@ -151,9 +159,11 @@ def start_objects(folder: Path, host: Host = HERE) -> tuple[Server, str, str]:
     return server, f"http://{host.address}:{ports['s3.port']}", probe
 
 
-def start_broker(number: int, folder: Path, place: tuple[Host, int, int], metadata: str, endpoint: str) -> Server:
+def start_broker(
+    number: int, folder: Path, place: tuple[Host, int, int], metadata: str, endpoint: str, settings: Mapping[str, str]
+) -> Server:
     """A broker with a directory of its own. `place`: host, port of clients, and of the admin API, which says when it
-    is ready.
+    is ready. `settings`: in the environment.
     """
     data, (host, port, admin) = folder / f"broker-{number}", place
     command = [
@@ -168,6 +178,7 @@ def start_broker(number: int, folder: Path, place: tuple[Host, int, int], metada
         "AWS_ENDPOINT_URL": endpoint,
         "ENGINE_SESSION_TIMEOUT": str(SESSION_TIMEOUT_S),
         "ENGINE_DRAIN_TIMEOUT": "0",
+        **settings,
     }
     return Server(f"broker-{number}", command, data, environment)
 
@@ -189,9 +200,14 @@ class Cluster:
 
 
 @contextlib.contextmanager
-def running_cluster(folder: Path, hosts: Sequence[Host] = BROKERS * (HERE,), store: Host = HERE) -> Iterator[Cluster]:
+def running_cluster(
+    folder: Path,
+    hosts: Sequence[Host] = BROKERS * (HERE,),
+    store: Host = HERE,
+    settings: Mapping[str, str] | None = None,
+) -> Iterator[Cluster]:
     """Start etcd and SeaweedFS on the host `store` and a broker on each of the hosts, and stop all at the end, whatever
-    happens. Raises NotFoundError, EngineError, TimeoutError.
+    happens. `settings`: of brokers, in the environment. Raises NotFoundError, EngineError, TimeoutError.
     """
     with contextlib.ExitStack() as stack:
         etcd, metadata = start_etcd(folder, store)
@@ -206,7 +222,7 @@ def running_cluster(folder: Path, hosts: Sequence[Host] = BROKERS * (HERE,), sto
         brokers: list[Server] = []
         url = f"etcd://{metadata.removeprefix('http://')}/demo"
         for number, place in enumerate(places, 1):
-            broker = start_broker(number, folder, place, url, endpoint)
+            broker = start_broker(number, folder, place, url, endpoint, settings or {})
             stack.callback(broker.stop)
             brokers.append(broker)
         for host, _, admin in places:

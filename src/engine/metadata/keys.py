@@ -16,6 +16,7 @@ CONFIGURATION = "/configuration/"
 GRANTS = "/grants/"
 TENANTS = "/tenants/"
 BALANCER = "/balancer"  # holds the URL of the broker that balances the others; ephemeral
+SWEEPER = "/sweeper"  # holds the URL of the broker that sweeps the object store; ephemeral
 STORE = "/store"  # holds the store's Identity: its number, and the generation of the last start
 LOAD = "load"  # last path component of a segment's load report
 LAST = "\U0010ffff"  # sorts behind every key

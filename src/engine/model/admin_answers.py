@@ -387,6 +387,16 @@ class SegmentMove(Answer):
     error: Annotated[str | UnsetType, Meta(description="why it did not go")] = UNSET
 
 
+class ObjectSweep(Answer):
+    """What a sweep of the object store deleted, or would."""
+
+    sessions: Annotated[int, Meta(ge=0, description="ended sessions with objects of their log")]
+    log_objects: Annotated[int, Meta(ge=0, description="of those logs")]
+    files: Annotated[int, Meta(ge=0, description="uploaded files that no record names")]
+    size_bytes: Annotated[int, Meta(ge=0, description="of all these objects")]
+    names: Annotated[list[str], Meta(description="of the first 1,000 of them, below the store's prefix")]
+
+
 class BalanceRound(Answer):
     """What a round of balance found."""
 

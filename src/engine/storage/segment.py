@@ -58,7 +58,9 @@ from engine.storage.waiting import Waiters
 if TYPE_CHECKING:
     from typing_extensions import Buffer
 
-    from engine.storage.consolidation import Consolidation
+    from engine.storage.consolidation import Consolidation, ObjectGarbage, ObjectsRecord
+    from engine.storage.objects.cache import ObjectCache
+    from engine.storage.objects.names import FileNames
 
 _log = logging.getLogger("engine.storage")
 
@@ -530,6 +532,17 @@ class Segment:
         """From now on rolled files may be named, and named ones are read."""
         self.consolidation = consolidation
         self._reader.named = consolidation.named
+
+    def consolidate_on(
+        self, record: ObjectsRecord, names: FileNames, cache: ObjectCache, garbage: ObjectGarbage
+    ) -> None:
+        """consolidate_by() what its record says, with `names` for uploads. Idempotent."""
+        from engine.storage.consolidation import Consolidation
+        from engine.storage.file.named import NamedFiles
+
+        if self.consolidation is None:
+            named = NamedFiles(record.objects, cache, self.name.segment_id)
+            self.consolidate_by(Consolidation(self._context, record, names, named, garbage))
 
     def _is_named(self, file: LogFile) -> bool:
         named = self._reader.named

@@ -46,9 +46,12 @@ from engine.storage.file.tail import TailCache
 if TYPE_CHECKING:
     from engine.storage.commit.ports import Backing
     from engine.storage.file.recovery import Recovered
+    from engine.storage.objects.cache import ObjectCache
+    from engine.storage.objects.ports import ObjectStore
     from engine.storage.segment import Segment
 
 SEGMENTS = "segments"
+OBJECTS = "objects"  # what was read of an object store
 DIRECTORY_NAME_MAX = 255
 CLOSE_AT_ONCE = 64
 _TOPICS_AT_ONCE = 64  # per job: one that reads more directories keeps the loop waiting for the interpreter lock
@@ -91,6 +94,7 @@ class SegmentStore:
     ) -> None:
         config = config or StorageConfig()
         self._root = f"{root}/{SEGMENTS}"
+        self._cache_root = f"{root}/{OBJECTS}"
         self._disk = disk
         self._context = Context(
             disk,
@@ -126,6 +130,12 @@ class SegmentStore:
     def identify(self, store: int, generation: int) -> None:
         """Set the id and the start count of the metadata that files created or opened for writing from now on state."""
         self._context = replace(self._context, store=store, generation=generation)
+
+    def cache_of(self, objects: ObjectStore, bytes_max: int) -> ObjectCache:
+        """For what is read of an object store, on the disk beside the segments. Not started."""
+        from engine.storage.objects.cache import ObjectCache
+
+        return ObjectCache(objects, self._disk, self._context.workers, self._cache_root, bytes_max)
 
     def get(self, name: SegmentName) -> Segment | None:
         """The segment of that name, if it is open."""

@@ -54,7 +54,7 @@ DATA = "/data"
 DEFAULT_CONFIG = BrokerConfig(keep_alive=5.0, segments=2, session_timeout=5.0)
 WHERE = {
     "objects": "s3://simulated/cluster", "durability": "object", "cluster_name": "simulated",
-    "object_flush_interval": 0.01,
+    "object_flush_interval": 0.01, "object_file_age": 8.0,
 }  # fmt: skip
 CLUSTER_URL = "engine://cluster:6650"
 _DIAL_AGAIN_S = 0.2  # a broker that starts while the metadata server is down

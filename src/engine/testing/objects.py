@@ -15,6 +15,7 @@ from engine.aio.shielded import shielded
 from engine.errors import AlreadyClosedError, StorageError, UnknownOutcomeError
 from engine.storage.objects.ports import ObjectExistsError, ObjectInfo, ObjectMissingError, ObjectStatistics, Tail
 from engine.storage.objects.requests import KINDS
+from engine.testing.clock import EPOCH_MS
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
@@ -31,7 +32,7 @@ class FaultyObjectStore:
         self._closed = False
         self._sent: Counter[str] = Counter()
         self.objects: dict[str, bytes] = {}
-        self.modified_ms: dict[str, int] = {}  # by the loop's time
+        self.modified_ms: dict[str, int] = {}  # as LoopClock has it
         self.accepts_both = False  # a store without conditional PUTs
         self.delay_s_max = 0.0  # of each way
         self.refuse_rate = 0.0  # answers 409 and stores nothing
@@ -104,7 +105,7 @@ class FaultyObjectStore:
 
     def _store(self, name: str, data: bytes) -> None:
         self.objects[name] = data
-        self.modified_ms[name] = int(asyncio.get_running_loop().time() * 1000)
+        self.modified_ms[name] = EPOCH_MS + int(asyncio.get_running_loop().time() * 1000)
 
     # -- the others ------------------------------------------------------------------------------------------------
 

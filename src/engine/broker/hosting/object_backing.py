@@ -28,7 +28,7 @@ from engine.storage.commit.failures import LogEndedError
 from engine.storage.commit.ports import Ended
 from engine.storage.disk.disk import Disk
 from engine.storage.file.producer_snapshot import INHERITED, write_producer_snapshot
-from engine.storage.file.restore import restore
+from engine.storage.file.restore import fetch, restore
 from engine.storage.objects import records
 from engine.storage.objects.format import WalGroup
 from engine.storage.objects.ports import ObjectExistsError, ObjectMissingError, ObjectStore
@@ -105,7 +105,9 @@ class ObjectBacking:
                 await self.wal.drain()
             self.objects = await close(self.wal, self.objects)
             self._lease.check()
-            await restore(disk, workers, directory, recovered(self.wal, self.objects, self.path))
+            names = await restore(disk, workers, directory, recovered(self.wal, self.objects, self.path))
+            if not names and self.objects.files:  # it was sealed, and all of it is named
+                await fetch(disk, workers, directory, self._store, self.objects.files[-1])
             if self.objects.inherited is not None:
                 snapshot = await self._read_inherited(self.objects.inherited)
                 path = f"{directory}/{INHERITED}-{self.objects.inherited.term}"

@@ -14,6 +14,9 @@ from engine.broker.hosting.ownership import Owned, Ownership
 from engine.errors import EngineError, NotOwnerError
 from engine.metadata.store import MetadataStore
 from engine.model.names import SegmentName
+from engine.storage.consolidation import ObjectGarbage
+from engine.storage.objects.cache import ObjectCache
+from engine.storage.objects.names import FileNames
 from engine.storage.objects.ports import ObjectStore
 from engine.storage.objects.probe import probe
 from engine.storage.objects.wal import ObjectWal
@@ -21,6 +24,8 @@ from engine.storage.objects.writer import WalConfig
 
 if TYPE_CHECKING:
     import random
+
+    from engine.storage.segment import Segment
 
 log = logging.getLogger(__name__)
 
@@ -37,15 +42,20 @@ class ObjectLogs:
         url: str,
         rng: random.Random,
         config: WalConfig,
+        cache: ObjectCache,
     ) -> None:
+        """`cache`: for what is read of rolled files. Not started."""
         self.store = store
+        self.cache = cache
+        self.cluster = cluster
+        self.garbage = ObjectGarbage(store)
         self.lost: Callable[[], None] = lambda: None
         self._metadata = metadata
-        self._cluster = cluster
         self._url = url
         self._rng = rng
         self._config = config
         self._wal: ObjectWal | None = None
+        self._names: FileNames | None = None
         self._backings: dict[SegmentName, ObjectBacking] = {}
         self._tasks = Supervisor("sessions with the object store")
         self.sessions = 0  # that were begun
@@ -54,6 +64,7 @@ class ObjectLogs:
         """Try the store, and begin a session. Raises UnsupportedError: the store cannot hold a log; StorageError,
         AuthenticationError, AuthorizationError, and what the metadata store raises.
         """
+        await self.cache.start()
         await probe(self.store, self._rng)
         self._wal = await self._begin()
         self._tasks.spawn(self._keep(), "session with the object store")
@@ -61,7 +72,7 @@ class ObjectLogs:
     async def _begin(self) -> ObjectWal:
         session = self._rng.randbytes(10).hex()
         wal = await ObjectWal.open(
-            self.store, self._metadata, self._cluster, session, self._url, rng=self._rng, config=self._config
+            self.store, self._metadata, self.cluster, session, self._url, rng=self._rng, config=self._config
         )
         self.sessions += 1
         return wal
@@ -99,6 +110,16 @@ class ObjectLogs:
         backing = self._backings[name] = made
         return backing
 
+    def attach(self, segment: Segment, backing: ObjectBacking) -> None:
+        """An open segment is consolidated from now on, and its named files are read. Idempotent."""
+        segment.consolidate_on(backing, self._names_of(backing.session), self.cache, self.garbage)
+
+    def _names_of(self, session: str) -> FileNames:
+        """The session's one counter of tries (R13)."""
+        if self._names is None or self._names.session != session:
+            self._names = FileNames(self.cluster, session)
+        return self._names
+
     def of(self, name: SegmentName) -> ObjectBacking | None:
         """Of a segment that is open, or was last; None: it is not on objects."""
         return self._backings.get(name)
@@ -110,6 +131,7 @@ class ObjectLogs:
     async def close(self) -> None:
         """End the session in order, so that its end is known. Behind the segments. Idempotent."""
         await self._tasks.close()
+        await self.cache.close()
         wal, self._wal = self._wal, None
         if wal is not None:
             try:

@@ -181,6 +181,8 @@ class OpenSegments:
             spec.name, durability=spec.durability, bucket_ends=spec.bucket_ends, term=term, lease=owned.lease,
             known=known, backing=backing,
         )  # fmt: skip
+        if backing is not None and self._objects is not None:
+            self._objects.attach(segment, backing)
         try:
             if spec.sealed and not segment.sealed:
                 raise CorruptionError(

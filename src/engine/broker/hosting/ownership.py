@@ -53,6 +53,7 @@ log = logging.getLogger(__name__)
 
 INDEX_OWNERS = "segment-owners"  # of the ownership records; holds their own key
 INDEX_LOGS = "wal-sessions"  # of the records of segments on objects; holds the sessions that they refer to
+INDEX_OBJECTS = "segment-objects"  # likewise; holds their own key (storage.objects.sweep)
 _CLAIMS_MAX = 16
 
 Listener = Callable[[], None]
@@ -406,6 +407,8 @@ class Ownership:
         indexes: dict[str, str | tuple[str, ...]] = {INDEX_OWNERS: key} if self._follows else {}
         if owner.objects is not None and owner.objects.wal:
             indexes[INDEX_LOGS] = tuple(owner.objects.starts())
+        if owner.objects is not None:
+            indexes[INDEX_OBJECTS] = key
         return (await self._metadata.put(key, owner.to_json(), expected, indexes=indexes, also=also)).version
 
     # -- following -------------------------------------------------------------------------------------------------

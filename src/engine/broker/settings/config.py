@@ -22,6 +22,7 @@ from engine.limits import (
     CONSUMER_GRACE_S,
     ENTRY_BUCKETS_DEFAULT,
     FRAME_SIZE_MAX,
+    GIB,
     HANDSHAKE_S_MAX,
     KEEP_ALIVE_S,
     LOG_FILE_SIZE_MAX,
@@ -151,6 +152,8 @@ class BrokerConfig:
     # With a shared metadata store, and no shared disk: where messages are kept.
     objects: str | None = None  # URL of a bucket, as s3://bucket/prefix; credentials are in the environment
     object_flush_interval: float = 0.1  # from the first append of an object to its PUT
+    object_file_age: float = 600.0  # a log file whose oldest message is so old ends, and is uploaded
+    object_cache_size: int = 10 * GIB  # of old data on the disk, which can be read from the store again
 
     retention_time: float | None = RETENTION_S_DEFAULT
     retention_size: int | None = None
@@ -285,6 +288,8 @@ class BrokerConfig:
             "durability": durability,
             "objects": checks.object_store(self.objects),
             "object_flush_interval": flush or "at most 1 s" * (self.object_flush_interval > 1),
+            "object_file_age": checks.number(self.object_file_age, 1.0),
+            "object_cache_size": checks.integer(self.object_cache_size, 64 * MIB, 2**50),
         }
 
     def _wrong(self) -> dict[str, str]:
@@ -363,6 +368,7 @@ class BrokerConfig:
             "key_hash": checks.choice(self.key_hash, _KEY_HASHES),
             "sync_interval_ms": checks.integer(self.sync_interval_ms, 1, 3_600_000),
             "cursor_save_interval_ms": checks.integer(self.cursor_save_interval_ms, 0, 60_000),
+            **self._wrong_objects(),
         }
 
     def _wrong_roles(self) -> dict[str, str]:
@@ -475,7 +481,7 @@ _FIELDS = {f.name: str(f.type) for f in dataclasses.fields(BrokerConfig)}
 _FIELDS |= dict.fromkeys((f"{secret}_file" for secret in _SECRETS), "str | None")
 _SIZES = (
     "log_file_size", "retention_size", "frame_size_max", "publish_bytes_max", "read_cache_max", "reads_in_flight_max",
-    "receive_buffers_max", "topic_list_heap_max", "topic_list_direct_max",
+    "receive_buffers_max", "topic_list_heap_max", "topic_list_direct_max", "object_cache_size",
 )  # fmt: skip
 # Keys that may be text: {key: parser}.
 _TEXTS: dict[str, Callable[[str], float | None]] = {

@@ -2,7 +2,6 @@
 
 log/{cluster}/{segment}/{first:020d}-{term}-{session}-{try}.log      R13: no name is uploaded twice
 log/{cluster}/{segment}/{first:020d}-{term}-{session}-{try}.index
-log/{cluster}/{segment}/{0:020d}-{term}-{session}-{try}.inherited      the producer snapshot of its parents
 
 A session counts its tries over all segments; so a name is never drawn twice, even where two segments share a folder,
 as those with very long names may. Which object a segment's record names is all that counts.
@@ -20,10 +19,10 @@ from engine.storage.objects.ports import ObjectStore
 from engine.storage.objects.references import OlderFiles, RolledFile
 
 PART_SIZE_MAX = 160  # characters of one component of a segment's path
-FILE, INDEX, INHERITED = "log", "index", "inherited"
+FILE, INDEX = "log", "index"
 
 _OTHER = re.compile(r"[^A-Za-z0-9_.-]")
-_NAME = re.compile(rf"\d{{20}}-\d+-([a-z0-9-]+)-\d+\.(?:{FILE}|{INDEX}|{INHERITED})")
+_NAME = re.compile(rf"\d{{20}}-\d+-([a-z0-9-]+)-\d+\.(?:{FILE}|{INDEX})")
 
 
 def folder(cluster: str) -> str:
@@ -42,14 +41,14 @@ class FileNames:
 
     def __init__(self, cluster: str, session: str) -> None:
         self._cluster = cluster
-        self._session = session
+        self.session = session
         self._tries = 0
 
     def next(self, segment: str, first: int, term: int, kind: str = FILE) -> str:
         """A name that was never given. `segment`: the path of its record."""
         self._tries += 1
         parts = "/".join(_plain(part) for part in segment.split("/") if part)
-        return f"{folder(self._cluster)}/{parts}/{first:020d}-{term}-{self._session}-{self._tries}.{kind}"
+        return f"{folder(self._cluster)}/{parts}/{first:020d}-{term}-{self.session}-{self._tries}.{kind}"
 
 
 def _plain(part: str) -> str:

@@ -29,6 +29,7 @@ from engine.storage.objects.references import SegmentObjects
 from engine.storage.objects.trim import DELETED_AT_ONCE
 
 AGE_S = 3600.0
+INHERITED = "inherited"  # inherited/{cluster}/{session}/{number}: producer snapshots of parents
 INDEX_OBJECTS = "segment-objects"  # of the records of segments that say something of objects; holds their own key
 
 _PAGE = 500
@@ -73,14 +74,14 @@ class Sweep:
             swept.sessions += bool(found)
             swept.log_objects += len(found)
             await self._delete(found, swept, dry_run=dry_run)
-        files = self._store.list(folder(self._cluster))
-        orphans = [
-            info
-            async for info in files
-            if info.modified_ms < before_ms and info.name not in named and session_of(info.name) in ended
-        ]
-        swept.files += len(orphans)
-        await self._delete(orphans, swept, dry_run=dry_run)
+        for where, session_in in ((folder(self._cluster), session_of), (f"{INHERITED}/{self._cluster}", _owner_of)):
+            orphans = [
+                info
+                async for info in self._store.list(where)
+                if info.modified_ms < before_ms and info.name not in named and session_in(info.name) in ended
+            ]
+            swept.files += len(orphans)
+            await self._delete(orphans, swept, dry_run=dry_run)
         return swept
 
     async def _delete(self, found: list[ObjectInfo], swept: Swept, *, dry_run: bool) -> None:
@@ -126,6 +127,12 @@ class Sweep:
             except ObjectMissingError:  # replaced meanwhile, or lost: nothing is deleted by what is not known
                 raise CorruptionError(f"{key}: the index {objects.older.key} is missing; sweep again") from None
         return names
+
+
+def _owner_of(name: str) -> str | None:
+    """The session of an inherited snapshot."""
+    parts = name.split("/")
+    return parts[2] if len(parts) == 4 else None
 
 
 def _decoded(record: Record, kind: type[T]) -> T:
