@@ -160,5 +160,5 @@ def read_everything(client: Client, topic: str) -> Any:
 
 def first_of(flights: Flights, count: int) -> Flights:
     """Only the first so many."""
-    columns = (flights.keys, flights.values, flights.carriers, flights.delays)
-    return Flights(*(column.slice(0, count) for column in columns), names=flights.names)
+    keys, values = flights.keys.slice(0, count), flights.values.slice(0, count)
+    return Flights(keys, values, flights.carriers.slice(0, count), flights.delays.slice(0, count), flights.names)
