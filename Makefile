@@ -20,6 +20,7 @@ VENV   ?= .venv
 TESTS  ?= tests
 PYTEST ?=
 JOBS   ?= $(shell getconf _NPROCESSORS_ONLN)
+WORKERS ?= $(shell expr $(JOBS) + 1)
 
 PY     := $(VENV)/bin/python
 PIP    := $(PY) -m pip install -q --disable-pip-version-check
@@ -49,7 +50,7 @@ cluster-demo: build $(VENV)/.with-test
 	$(VENV)/bin/engine demo --cluster
 
 test: build $(VENV)/.with-test $(VENV)/.with-spark $(VENV)/.with-oldest-spark $(NEWEST)
-	$(PY) -m pytest -q -n $(JOBS) --dist worksteal $(TESTS) $(PYTEST)
+	$(PY) -m pytest -q -n $(WORKERS) --dist loadfile $(TESTS) $(PYTEST)
 
 build: $(VENV)/.built
 
