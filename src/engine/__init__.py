@@ -63,6 +63,7 @@ if TYPE_CHECKING:
         FencedError,
         InvalidArgumentError,
         InvalidConfigurationError,
+        LimitExceededError,
         MemoryLimitError,
         MessageTooLargeError,
         MissingKeyError,
@@ -109,9 +110,9 @@ _HOMES = {
     "engine.embedded": "AsyncEngine Engine open open_async",
     "engine.errors": """AlreadyClosedError AlreadyExistsError AuthenticationError AuthorizationError ConnectError
         ConsumerBusyError CorruptionError DataDirectoryBusyError DataDirectoryError DecryptionError DiskFullError
-        EngineError FencedError InvalidArgumentError InvalidConfigurationError MemoryLimitError MessageTooLargeError
-        MissingKeyError NotAwaitedError
-        NotFoundError PermitQueueFullError PermitTimeoutError ProducerBusyError ProtocolError QueueFullError SchemaError
+        EngineError FencedError InvalidArgumentError InvalidConfigurationError LimitExceededError MemoryLimitError
+        MessageTooLargeError MissingKeyError NotAwaitedError NotFoundError PermitQueueFullError PermitTimeoutError
+        ProducerBusyError ProtocolError QueueFullError SchemaError
         StorageError SubscriptionKindError TimeoutError TooManyRequestsError TransactionConflictError
         TransactionNotFoundError UnknownOutcomeError UnsupportedError WrongKeyError""",
     "engine.sync": """Admin CheckpointConsumer Client Producer QueueConsumer RangeReader StreamConsumer TopicReader
@@ -157,6 +158,7 @@ __all__ = [
     "FencedError",
     "InvalidArgumentError",
     "InvalidConfigurationError",
+    "LimitExceededError",
     "MemoryLimitError",
     "Message",
     "MessageBatch",

@@ -60,7 +60,7 @@ FLOORS: dict[str, list[str]] = {
     "client": ["base", "net", "topic", "transact", "produce", "consume", "many", "ranges", "admin"],
     "_native": ["format", "produce", "consume", "serve", "jobs", "calls"],
     "broker": [
-        "settings", "rights", "pools", "transactions", "segment", "delivery", "hosting", "cluster", "upkeep", "session",
+        "settings", "rights", "limits", "pools", "transactions", "segment", "delivery", "hosting", "cluster", "upkeep", "session",
         "metrics", "admin",
     ],
 }  # fmt: skip

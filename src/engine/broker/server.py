@@ -44,10 +44,12 @@ from engine.broker.upkeep.unexplained import check_explained
 from engine.clock import Clock, SystemClock
 from engine.control.service import ScalableTopicService
 from engine.errors import AlreadyClosedError, AuthenticationError, ConnectError, EngineError
+from engine.metadata import keys
+from engine.metadata.following import follow
 from engine.metadata.identity import raise_generation
 from engine.metadata.memory import MemoryMetadataStore
 from engine.metadata.sqlite import MetadataStatistics, SqliteMetadataStore
-from engine.metadata.store import MetadataStore
+from engine.metadata.store import Event, EventKind, MetadataStore
 from engine.model.identity import Identity
 from engine.storage.disk.disk import Disk, OsDisk, make_data_directory
 from engine.storage.disk.memory import MemoryDisk
@@ -65,6 +67,7 @@ if TYPE_CHECKING:
     from socket import socket
 
     from engine.broker.admin.service import AdminService
+    from engine.broker.limiting import Limiting
     from engine.broker.rights.grants import Grants
     from engine.broker.rights.rights import Rights
     from engine.metadata.etcd.statistics import EtcdStatistics
@@ -118,6 +121,7 @@ class Broker:
         self.identities = Identities(self.doors.attempts, lambda: self.config)
         self._rights: Rights | None = None
         self._grants: Grants | None = None
+        self._limiting: Limiting | None = None  # with the first limit of a topic, namespace, tenant or role
         self._data = Path(data)
         self._disk: Disk = disk or OsDisk()
         self.joinable = joinable
@@ -288,6 +292,7 @@ class Broker:
             connector=self._connector or self._connector_to_brokers(),
             environment=environment,
             grant_noted=self._grant_noted,
+            limit_noted=self._limit_noted,
         )
         parts = self._parts = build(base, self)
         await parts.members.start()
@@ -300,6 +305,12 @@ class Broker:
             await grants.start()
             self.rights.use(grants)
             self.tasks.spawn(self._follow_identities(), "identities")
+        for record in await metadata.newest.list(keys.LIMITS, keys.prefix_end(keys.LIMITS)):
+            self._limit_noted(record.key, record.value)
+        following = follow(
+            metadata, lambda: metadata.watch(keys.LIMITS), self._limit_heard, self._limited, what="the limits"
+        )
+        self.tasks.spawn(following, "watch of the limits")
         for name, run in parts.loops:
             self.tasks.spawn(run(), name)
 
@@ -454,6 +465,8 @@ class Broker:
     def forget(self, connection: Connection) -> None:
         self.connections.discard(connection)
         self.memory.forget(connection.pressure, connection.caller)
+        if connection.counted and self.memory.limits is not None:
+            self.memory.limits.disconnect(connection.role)
         if not self.connections:
             self._emptied.set()
 
@@ -531,6 +544,21 @@ class Broker:
     def _grant_noted(self, key: str, value: bytes | None) -> None:
         if self._grants is not None and (role := self._grants.note(key, value)) is not None:
             self._grants_changed(role)
+
+    def _limit_noted(self, key: str, value: bytes | None) -> None:
+        if self._limiting is None and value is not None:
+            from engine.broker.limiting import Limiting
+
+            self._limiting = Limiting(self)
+        if self._limiting is not None:
+            self._limiting.limits.note(key, value)
+
+    def _limit_heard(self, event: Event) -> None:
+        if event.kind is not EventKind.SNAPSHOT_END:
+            self._limit_noted(event.key, None if event.record is None else event.record.value)
+
+    def _limited(self) -> list[str]:
+        return [] if self._limiting is None else self._limiting.limits.keys()
 
     def _grants_changed(self, role: str) -> None:
         for connection in list(self.connections):

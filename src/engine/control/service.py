@@ -47,6 +47,7 @@ from engine.model.subscriptions import (
 )
 
 if TYPE_CHECKING:
+    from engine.control.base.quotas import KnownLimits
     from engine.control.schemas import TopicSchemas
     from engine.control.segment_admin import SegmentAdmin
     from engine.control.shape.shape import Plan
@@ -104,6 +105,10 @@ class ScalableTopicService:
             leader_seen=self._leader_seen,
             leaders_shown=self._controllers.resumption.search,
         )
+
+    def go_by(self, limits: KnownLimits) -> None:
+        """Refuse topics, subscriptions and schemas beyond these limits from now on."""
+        self._resources.limits = limits
 
     @cached_property
     def schemas(self) -> TopicSchemas:
@@ -176,6 +181,10 @@ class ScalableTopicService:
                 f"{name} is not created: topics are disabled on this broker (scalable_topic_enabled)"
             )
         await self._resources.check_new_topic(name, properties or {})
+        if self._resources.limits is not None:
+            from engine.control.base.quotas import check_topics
+
+            await check_topics(self._resources, name)
         policies = await self.get_namespace_policies(f"{name.tenant}/{name.namespace}")
         config = self.config
         layout = SegmentLayout.create(
@@ -256,7 +265,7 @@ class ScalableTopicService:
 
     async def get_stats(self, topic: str | TopicName) -> dict[str, Any]:
         """Counts, rates, backlogs, consumers (`stats.topic_stats`; by name only on the leader). NotFoundError."""
-        from engine.control.topic.stats import groups_of, topic_stats, with_scaling
+        from engine.control.topic.stats import groups_of, shown_limits, topic_stats, with_scaling
 
         name = TopicName.parse(topic)
         layout = (await self._load(name)).layout
@@ -271,6 +280,7 @@ class ScalableTopicService:
         else:
             groups = controller.groups()
         stats = await topic_stats(name, layout, subscriptions, consumers, groups, self._host)
+        stats["limits"] = {} if (known := self._resources.limits) is None else shown_limits(known, name)
         return with_scaling(stats, await self.scaling.status(name), self._clock.time_ms())
 
     async def get_segment_stats(self, name: SegmentName) -> dict[str, Any]:

@@ -11,8 +11,9 @@ MAGIC = "engine"
 # proxy, when it is told that it talks to one. "commit-behind-sends": END_TXN has the field `sent`.
 SHORT_CIRCUIT_READS = "short-circuit-reads"
 SUBSCRIPTION_CONTROL = "subscription-control"
+PUBLISH_CREDIT = "publish-credit"
 FEATURES = ("scalable-topics", "entry-buckets", "lz4", "zstd", "transactions", "proxy", "commit-behind-sends",
-            SHORT_CIRCUIT_READS, SUBSCRIPTION_CONTROL)  # fmt: skip
+            SHORT_CIRCUIT_READS, SUBSCRIPTION_CONTROL, PUBLISH_CREDIT)  # fmt: skip
 
 
 class Command(enum.IntEnum):
@@ -44,6 +45,7 @@ class Command(enum.IntEnum):
     SEND_ERROR = 24
     CLOSE_PRODUCER = 25
     TOPIC_SCHEMA = 26
+    PUBLISH_CREDIT = 27
 
     SUBSCRIBE = 30
     SUBSCRIBE_SUCCESS = 31

@@ -39,6 +39,7 @@ _TYPES: tuple[type[Header], ...] = (
     producing.SendReceipt,
     producing.SendError,
     producing.CloseProducer,
+    producing.PublishCredit,
     producing.TopicSchema,
     consuming.Subscribe,
     consuming.SubscribeSuccess,

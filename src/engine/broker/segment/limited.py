@@ -1,0 +1,145 @@
+"""`LimitedProducer`: what holds for one producer where there are limits: credit for its rates, and messages' sizes.
+
+A peer with the feature PUBLISH_CREDIT is given credit, and sends no more than that: other producers on its connection,
+acknowledgements and pings go on. Reading from the connection stops at last: for a peer without the feature while its
+producer owes anything, and for one that has sent far more than it had credit for.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from engine._native.format.heads import apparent_heads
+from engine.broker.limits.limits import PUBLISH
+from engine.broker.limits.throttle import Throttle
+from engine.broker.pools.ports import Pause
+from engine.broker.segment.producer import Part
+from engine.errors import MessageTooLargeError
+from engine.limits import ENTRY_HEADER_SIZE, ENTRY_MESSAGES_MAX, ENTRY_SIZE_MAX
+from engine.model.limits import Limit
+from engine.wire import commands
+
+if TYPE_CHECKING:
+    from engine.broker.limits.attendance import Attendance
+    from engine.broker.limits.limits import BrokerLimits
+    from engine.broker.segment.producer import Producer
+
+# Beyond its credit: more than is on its way when a limit begins to hold.
+_AHEAD_BYTES = 2 * ENTRY_SIZE_MAX
+_AHEAD_MESSAGES = 16 * ENTRY_MESSAGES_MAX
+# Of an entry beside its messages: its header, a name, and for each message its place in the columns.
+_OVERHEAD = ENTRY_HEADER_SIZE + 2048
+_OVERHEAD_EACH = 64
+
+
+class LimitedProducer:
+    """Loop thread only. Made anew for each attachment; change() follows the limits."""
+
+    __slots__ = ("_attendance", "_counts_messages", "_holding", "_largest", "_producer", "_throttle", "_used_bytes",
+                 "_used_messages")  # fmt: skip
+
+    def __init__(self, producer: Producer, limits: BrokerLimits) -> None:
+        self._producer = producer
+        self._throttle: Throttle | None = None
+        self._holding = False
+        self._largest: Limit | None = None
+        self._counts_messages = False
+        self._used_messages = self._used_bytes = 0  # and not asked for again
+        topic, role = producer.hosted.name.topic, producer.connection.role
+        self._attendance: Attendance = limits.attend(limits.producers, topic, role, producer.name, None)
+        self.change(limits)
+
+    def change(self, limits: BrokerLimits) -> None:
+        """Go by the limits as they are now."""
+        producer = self._producer
+        topic = producer.hosted.name.topic
+        self._largest = limits.of_topic(topic).get("message_bytes_max")
+        buckets = limits.buckets(topic, producer.connection.role, PUBLISH)
+        self._counts_messages = self._largest is not None or any(b.messages_per_s is not None for b in buckets)
+        if self._throttle is None:
+            if not buckets:
+                return
+            self._throttle = self._attendance.throttle = Throttle(buckets, self._grant)
+        else:
+            self._throttle.change(buckets)
+        if buckets:
+            messages, size = self._throttle.portion()
+            self._throttle.ask(messages or 0, size or 0)
+        else:
+            self._throttle = self._attendance.throttle = None
+            self._send_credit(None, None)
+            self._release()
+
+    def sent(self, payload: memoryview) -> list[Part] | None:
+        """Count a frame of entries. None: all of them are taken; else its parts, in order."""
+        messages, parts = self._look_at(payload) if self._counts_messages else (0, None)
+        if (throttle := self._throttle) is not None:
+            self._used_messages += messages
+            self._used_bytes += len(payload)
+            if throttle.waits or self._is_half_used(*throttle.portion()):
+                messages, size = self._used_messages, self._used_bytes
+                self._used_messages = self._used_bytes = 0
+                throttle.ask(messages, size)
+            if self._is_ahead(throttle) and not self._holding:
+                self._holding = True
+                self._producer.connection.pressure.hold(Pause.RATE)
+        return parts
+
+    def close(self) -> None:
+        """It is detached. Idempotent."""
+        self._attendance.close()
+        self._release()
+
+    def _look_at(self, payload: memoryview) -> tuple[int, list[Part] | None]:
+        """How many messages there are, and the parts of the frame where a message is too large.
+
+        The messages of a compressed entry are not looked at: it is refused where it has more bytes than messages of the
+        largest size could have.
+        """
+        messages, parts, at = 0, list[Part](), 0
+        for head in apparent_heads(payload):
+            count = min(head.last + 1 - head.first, ENTRY_MESSAGES_MAX)  # as it says; it is not checked yet
+            messages += count
+            limit = self._largest
+            if limit is None or head.stop - head.start <= count * (limit.value + _OVERHEAD_EACH) + _OVERHEAD:
+                continue
+            if at < head.start:
+                parts.append(Part(payload[at : head.start], None))
+            about = "a message" if count == 1 else f"an entry of {count} messages"
+            text = f"message_bytes_max of {limit.origin} must be at most {limit.value}, got {about} with "
+            refusal = MessageTooLargeError(f"{text}{head.stop - head.start} bytes")
+            parts.append(Part(payload[head.start : head.stop], refusal))
+            at = head.stop
+        if parts and at < len(payload):
+            parts.append(Part(payload[at:], None))
+        return messages, parts or None
+
+    def _is_half_used(self, messages: int | None, size: int | None) -> bool:
+        if messages is not None and 2 * self._used_messages >= messages:
+            return True
+        return size is not None and 2 * self._used_bytes >= size
+
+    def _is_ahead(self, throttle: Throttle) -> bool:
+        if not throttle.waits:
+            return False
+        if not self._producer.connection.takes_credit:
+            return True
+        return throttle.missing_bytes > _AHEAD_BYTES or throttle.missing_messages > _AHEAD_MESSAGES
+
+    def _grant(self, messages: int, size: int) -> None:
+        throttle = self._throttle
+        if throttle is not None:
+            most, largest = throttle.portion()
+            self._send_credit(None if most is None else messages, None if largest is None else size)
+            if not self._is_ahead(throttle):
+                self._release()
+
+    def _send_credit(self, messages: int | None, size: int | None) -> None:
+        producer = self._producer
+        if producer.connection.takes_credit and not producer.closed:
+            producer.connection.send(commands.PublishCredit(producer_id=producer.ident, messages=messages, bytes=size))
+
+    def _release(self) -> None:
+        if self._holding:
+            self._holding = False
+            self._producer.connection.pressure.release(Pause.RATE)
