@@ -30,7 +30,8 @@ GET_LIMITS = Operation(
     summary="The limits that a resource or a role says itself, None where it says nothing.",
     details="""
     `resource`: "tenant", "tenant/namespace", "tenant/namespace/topic", "*" for each broker, "role:NAME", or "role:*"
-    for each role that says nothing itself. Those in effect for a topic, with their origin, are in `get_stats`.
+    for each role that says nothing itself. Those in effect for a topic, with their origin, are in `get_stats`. Raises
+    InvalidArgumentError.
     """,
     errors=(InvalidArgumentError,),
 )

@@ -365,7 +365,7 @@ class AdminMethods(ABC):
 
         `resource`: "tenant", "tenant/namespace", "tenant/namespace/topic", "*" for each broker, "role:NAME", or
         "role:*" for each role that says nothing itself. Those in effect for a topic, with their origin, are in
-        `get_stats`.
+        `get_stats`. Raises InvalidArgumentError.
         """
         return await self._ask(limiting.GET_LIMITS, resource)
 

@@ -364,7 +364,7 @@ class Admin:
 
         `resource`: "tenant", "tenant/namespace", "tenant/namespace/topic", "*" for each broker, "role:NAME", or
         "role:*" for each role that says nothing itself. Those in effect for a topic, with their origin, are in
-        `get_stats`.
+        `get_stats`. Raises InvalidArgumentError.
         """
         return self._portal.run(self._admin.get_limits(resource))
 

@@ -9,13 +9,16 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from engine._native.format.entry import Entry
 from engine._native.format.heads import apparent_heads
 from engine.broker.limits.limits import PUBLISH
 from engine.broker.limits.throttle import Throttle
+from engine.broker.pools.open_entries import DECOMPRESSED_MAX
 from engine.broker.pools.ports import Pause
 from engine.broker.segment.producer import Part
-from engine.errors import MessageTooLargeError
+from engine.errors import EngineError, MessageTooLargeError
 from engine.limits import ENTRY_HEADER_SIZE, ENTRY_MESSAGES_MAX, ENTRY_SIZE_MAX
+from engine.model.compression import decompressor
 from engine.model.limits import Limit
 from engine.wire import commands
 
@@ -93,21 +96,20 @@ class LimitedProducer:
     def _look_at(self, payload: memoryview) -> tuple[int, list[Part] | None]:
         """How many messages there are, and the parts of the frame where a message is too large.
 
-        The messages of a compressed entry are not looked at: it is refused where it has more bytes than messages of the
-        largest size could have.
+        An entry that is larger than one message may be is opened; one that is encrypted, or very large, is refused where
+        it has more bytes than so many messages of the largest size.
         """
         messages, parts, at = 0, list[Part](), 0
         for head in apparent_heads(payload):
             count = min(head.last + 1 - head.first, ENTRY_MESSAGES_MAX)  # as it says; it is not checked yet
             messages += count
             limit = self._largest
-            if limit is None or head.stop - head.start <= count * (limit.value + _OVERHEAD_EACH) + _OVERHEAD:
+            if limit is None or (size := _size_beyond(payload[head.start : head.stop], count, limit.value)) is None:
                 continue
             if at < head.start:
                 parts.append(Part(payload[at : head.start], None))
-            about = "a message" if count == 1 else f"an entry of {count} messages"
-            text = f"message_bytes_max of {limit.origin} must be at most {limit.value}, got {about} with "
-            refusal = MessageTooLargeError(f"{text}{head.stop - head.start} bytes")
+            text = f"message_bytes_max of {limit.origin} must be at most {limit.value}, got {size} bytes"
+            refusal = MessageTooLargeError(text)
             parts.append(Part(payload[head.start : head.stop], refusal))
             at = head.stop
         if parts and at < len(payload):
@@ -143,3 +145,18 @@ class LimitedProducer:
         if self._holding:
             self._holding = False
             self._producer.connection.pressure.release(Pause.RATE)
+
+
+def _size_beyond(data: memoryview, count: int, most: int) -> int | None:
+    """The size of a message of an entry that is larger than `most`; None: there is none, or the entry is damaged."""
+    try:
+        entry = Entry(data)
+        size = max(entry.raw_size, entry.size if entry.encrypted else 0)
+        if size <= most:
+            return None
+        if entry.encrypted or size > DECOMPRESSED_MAX:
+            return size if size > count * (most + _OVERHEAD_EACH) + _OVERHEAD else None
+        largest = max(len(message.value) for message in entry.messages(decompressor()))
+    except EngineError:
+        return None  # storage refuses it, and says why
+    return largest if largest > most else None

@@ -111,7 +111,8 @@ class QuotaLoop:
     async def check(self) -> None:
         """Measure, tell the others, and close or open topics to producers."""
         by_topic = self._by_topic()
-        mine, facts = Usage(), dict[str, list[SubscriptionMetadata]]()
+        mine = Usage()
+        facts: dict[str, list[SubscriptionMetadata]] = {}
         for number, (topic, sizes) in enumerate(by_topic.items()):
             if number % _AT_ONCE == _AT_ONCE - 1:
                 await asyncio.sleep(0)
