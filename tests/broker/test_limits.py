@@ -242,6 +242,7 @@ async def test_connections_of_a_role(start_broker: Any, roles: Any) -> None:
             await ann.producer("orders")
             async with engine.AsyncClient(url, token="token-of-bob") as bob:
                 await bob.producer("orders")  # each role has its own
+
             async def once_more() -> None:
                 async with engine.AsyncClient(url, token="token-of-ann") as more:
                     await more.producer("orders")
@@ -273,7 +274,10 @@ async def test_what_a_role_publishes_counts_for_it_alone(start_broker: Any, role
     async with start_broker(**roles) as broker:
         url = await listening(broker)
         await limited(broker, "role:ann", total_publish_bytes_per_s=LEAVES_SECONDS, total_producers=1)
-        async with engine.AsyncClient(url, token="token-of-ann") as ann, engine.AsyncClient(url, token="token-of-bob") as bob:
+        async with (
+            engine.AsyncClient(url, token="token-of-ann") as ann,
+            engine.AsyncClient(url, token="token-of-bob") as bob,
+        ):
             slow, free = await ann.producer("orders"), await bob.producer("orders")
             await slow.send(BLOB)
             waits = later_sent(slow, BLOB)

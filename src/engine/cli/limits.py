@@ -34,7 +34,9 @@ def list_limits(url: str, data: str | None, as_json: bool) -> None:
     if as_json:
         output.print_json(found)
         return
-    rows = [(resource, _option(name), _shown(value)) for resource, said in found.items() for name, value in said.items()]
+    rows = [
+        (resource, _option(name), _shown(value)) for resource, said in found.items() for name, value in said.items()
+    ]
     output.print_table(["resource", "limit", "value"], rows)
 
 
@@ -56,7 +58,9 @@ def get(resource: str, url: str, data: str | None, as_json: bool) -> None:
     output.print_table(["limit", "value"], rows)
 
 
-@command.command("set", epilog=examples("engine limits set billing total-publish-bytes-per-s=10MB total-storage-bytes=1GB"))
+@command.command(
+    "set", epilog=examples("engine limits set billing total-publish-bytes-per-s=10MB total-storage-bytes=1GB")
+)
 @click.argument("resource")
 @click.argument("limits", nargs=-1, required=True, metavar="LIMIT=VALUE...")
 @connection_options
@@ -68,7 +72,9 @@ def set_limits(resource: str, limits: tuple[str, ...], url: str, data: str | Non
     lines.say(f"set {', '.join(map(_option, values))} of {resource}")
 
 
-@command.command(epilog=examples("engine limits unset billing total-storage-bytes", "engine limits unset billing --all"))
+@command.command(
+    epilog=examples("engine limits unset billing total-storage-bytes", "engine limits unset billing --all")
+)
 @click.argument("resource")
 @click.argument("limits", nargs=-1, metavar="[LIMIT]...")
 @click.option("--all", "everything", is_flag=True, help="All limits.")

@@ -169,7 +169,9 @@ class BrokerLimits:
         for limit_name, limit, scope in limits:
             count = crowd.count(scope, beside=f"{topic}\n{name}")
             if count >= limit.value:
-                raise LimitExceededError.of(limit_name, limit.origin, limit.value, f"{count + 1} {crowd.what} of {scope}")
+                raise LimitExceededError.of(
+                    limit_name, limit.origin, limit.value, f"{count + 1} {crowd.what} of {scope}"
+                )
 
     def check_topic(self, topic: TopicName) -> None:
         """Raise LimitExceededError while the topic takes no messages: too much is stored, or not acknowledged."""

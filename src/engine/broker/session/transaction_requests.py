@@ -49,9 +49,7 @@ async def _begin(connection: Connection, header: commands.NewTxn) -> commands.Be
     return commands.Begun(id=view.id, more=[one.id for one in more], **_standing(view, timeout_s))
 
 
-def _count_begun(
-    connection: Connection, owner: str | None, views: list[TransactionView], timeout_s: float
-) -> None:
+def _count_begun(connection: Connection, owner: str | None, views: list[TransactionView], timeout_s: float) -> None:
     if (limits := connection.host.memory.limits) is not None and owner:
         for view in views:
             if view.header.state is TransactionState.OPEN:

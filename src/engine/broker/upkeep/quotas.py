@@ -234,9 +234,7 @@ class QuotaLoop:
 
     # -- eviction --------------------------------------------------------------------------------------------------
 
-    async def _evict(
-        self, topic: TopicName, facts: Iterable[SubscriptionMetadata], mine: Usage, whole: Usage
-    ) -> None:
+    async def _evict(self, topic: TopicName, facts: Iterable[SubscriptionMetadata], mine: Usage, whole: Usage) -> None:
         limits, resource = self._limits.of_topic(topic), levels_of(topic)[0]
         try:
             opened = await self._opened(topic)
