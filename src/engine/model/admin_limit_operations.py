@@ -18,7 +18,7 @@ _NOTHING = Result[None]("None", type(None))
 LIST_LIMITS = Operation(
     name="list_limits",
     http="GET /admin/v2/limits",
-    result=Result[dict[str, dict[str, Any]]]("dict[str, dict[str, Any]]", dict, dict[str, answers.LimitsSaid]),
+    result=Result[dict[str, dict[str, Any]]]("dict[str, dict[str, Any]]", dict, dict[str, dict[str, Any]]),
     summary="The limits that each resource and role says itself, by its name.",
 )
 

@@ -23,8 +23,8 @@ T = TypeVar("T")
 class LocalAdmin:
     """One method for each operation, with its name, arguments and errors.
 
-    `dynamic`, `transactions`, `cluster`, `metrics`, `rights`, `limits`: None where there is no broker; their operations raise
-    UnsupportedError then.
+    `dynamic`, `transactions`, `cluster`, `metrics`, `rights`, `limits`: None where there is no broker; their operations
+    raise UnsupportedError then.
     """
 
     def __init__(

@@ -50,8 +50,8 @@ def consumer_key(subscription: str | None, name: str) -> str:
 class Consumer(ABC):
     """One attachment of a consumer. Loop thread only."""
 
-    __slots__ = ("_attendance", "_subscription_name", "bytes_credit", "closed", "connection", "hosted", "ident", "messages_credit", "name", "out", "paced",
-                 "seeks", "sent", "window")  # fmt: skip
+    __slots__ = ("_attendance", "_subscription_name", "bytes_credit", "closed", "connection", "hosted", "ident",
+                 "messages_credit", "name", "out", "paced", "seeks", "sent", "window")  # fmt: skip
     mode: DeliveryMode
 
     def __init__(

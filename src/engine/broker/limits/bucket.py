@@ -4,8 +4,8 @@ A bucket is not refilled by a timer. It is the time at which all that was taken 
 algorithm): to take n tokens of a rate moves that time by n / rate, and time itself pays. A bucket that was not used is
 at most BURST_S seconds ahead.
 
-Who wants tokens takes them in portions, in the order of asking, while nothing is owed. A portion is PORTION_S seconds of
-the rate, shared by all that use the bucket: so many of them together hold no more in advance than one does alone.
+Tokens are taken in portions, in the order of asking, while nothing is owed. A portion is PORTION_S seconds of the rate,
+divided by the number of users: so many of them together hold no more in advance than one does alone.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """`BrokerLimits`: the limits of all resources and roles, as this broker knows them, and what it counts for them.
 
 It is made when there is the first limit in the cluster: a broker without limits has none of this. Rates and counts of
-producers, consumers, connections and open transactions are those of this broker; the numbers of topics and subscriptions
-and what is stored are those of the cluster.
+producers, consumers, connections and open transactions are those of this broker; the numbers of topics, subscriptions
+and schemas, and what is stored, are those of the cluster.
 """
 
 from __future__ import annotations

@@ -96,8 +96,8 @@ class LimitedProducer:
     def _look_at(self, payload: memoryview) -> tuple[int, list[Part] | None]:
         """How many messages there are, and the parts of the frame where a message is too large.
 
-        An entry that is larger than one message may be is opened; one that is encrypted, or very large, is refused where
-        it has more bytes than so many messages of the largest size.
+        An entry that is larger than one message may be is opened; one that is encrypted, or very large, is refused
+        where it has more bytes than so many messages of the largest size.
         """
         messages, parts, at = 0, list[Part](), 0
         for head in apparent_heads(payload):

@@ -1,8 +1,8 @@
 """`QuotaLoop`: what is stored, and not acknowledged, of topics that have limits of it; and what follows above them.
 
 Each broker measures the segments that it answers for, once in ROUND_S, and shows the others the sums of what has a
-limit, in a record of its own. So limits of storage and backlog are of the whole topic, namespace or tenant, wherever its
-segments are; what the others have is as old as their last round.
+limit, in a record of its own. So limits of storage and backlog are of the whole topic, namespace or tenant, wherever
+its segments are; what the others have is as old as their last round.
 
 Above a limit the topic takes no messages, until enough was deleted or acknowledged. Where the backlog is evicted, the
 oldest messages of a subscription count as acknowledged instead, as those past their time to live do: each broker evicts
@@ -256,7 +256,7 @@ class QuotaLoop:
             log.warning("the backlog of %s is not evicted: %s", topic, e)
 
     async def _evict_bytes(self, opened: list[HostedSegment], facts: SubscriptionMetadata, size: int) -> None:
-        """The oldest messages of so many bytes: those of the segments with lower ids first, which were there earlier."""
+        """The oldest messages of so many bytes: first those of the segments with lower ids, which are older."""
         for hosted in opened:
             if size <= 0:
                 return
