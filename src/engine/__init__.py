@@ -85,6 +85,7 @@ if TYPE_CHECKING:
         UnsupportedError,
         WrongKeyError,
     )
+    from engine.migration import Migrated, migrate, migrate_async
     from engine.sync import (
         Admin,
         CheckpointConsumer,
@@ -115,6 +116,7 @@ _HOMES = {
         ProducerBusyError ProtocolError QueueFullError SchemaError
         StorageError SubscriptionKindError TimeoutError TooManyRequestsError TransactionConflictError
         TransactionNotFoundError UnknownOutcomeError UnsupportedError WrongKeyError""",
+    "engine.migration": "Migrated migrate migrate_async",
     "engine.sync": """Admin CheckpointConsumer Client Producer QueueConsumer RangeReader StreamConsumer TopicReader
         TopicView TopicWatch Transaction""",
 }
@@ -164,6 +166,7 @@ __all__ = [
     "MessageBatch",
     "MessageId",
     "MessageTooLargeError",
+    "Migrated",
     "MissingKeyError",
     "MultiConsumerStatistics",
     "MultiQueueConsumerStatistics",
@@ -200,6 +203,8 @@ __all__ = [
     "UnknownOutcomeError",
     "UnsupportedError",
     "WrongKeyError",
+    "migrate",
+    "migrate_async",
     "open",
     "open_async",
 ]

@@ -30,9 +30,9 @@ class Authority:
         """Its own certificate, PEM."""
         return self._ca.cert_pem.bytes().decode()
 
-    def certify(self, *hosts: str, name: str | None = None) -> Certified:
-        """`name`: of the files; a second certificate of that name replaces the first."""
-        made = self._ca.issue_cert(*hosts)
+    def certify(self, *hosts: str, name: str | None = None, subject: str | None = None) -> Certified:
+        """`name`: of the files; a second certificate of that name replaces the first. `subject`: its common name."""
+        made = self._ca.issue_cert(*hosts, common_name=subject)
         stem = self._directory / f"{self._name}-{name or '-'.join(hosts).replace('*', 'any')}"
         cert, key = f"{stem}.pem", f"{stem}.key"
         made.private_key_pem.write_to_path(key)

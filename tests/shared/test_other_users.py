@@ -7,12 +7,16 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 import engine
+from engine.broker.server import Broker
+from engine.broker.settings.config import BrokerConfig
 from engine.embedded.shared import SOCKET_FILE
 from tests.kit.programs import environment
 from tests.shared.conftest import Start
@@ -108,3 +112,33 @@ def test_a_read_only_file_system(tmp_path: Path, *, used: bool):
         env=environment(), timeout=60, check=True, capture_output=True, text=True,
     )  # fmt: skip
     assert done.stdout.count(f"{data} cannot be written: it must be writable by this process, got Read-only") == 2
+
+
+@several_users
+async def test_another_user_of_the_socket_has_the_rights_of_its_role(public: Path, member: Start, tmp_path: Path):
+    roles = {"unix_users": [f"{OTHER}=web"]}
+    async with started(tmp_path / "data", **roles) as broker:
+        url = await broker.serve_unix(str(public / "socket"))
+        await broker.admin.create_topic("orders")
+        await broker.admin.grant("public/default", "web", ["produce"])
+        other, third = [await member(public / str(user), user=user) for user in (OTHER, ONE)]
+        with pytest.raises(Told, match=r"AuthenticationError: .* must be served by this user or root, got user id 0|Conn"):
+            await third.do(f"engine.Client('{url}').list_topics()")
+        client = f"engine.Client('{url}?user=root')"
+        assert await other.do(f"{client}.list_topics()") == ["topic://public/default/orders"]
+        with pytest.raises(Told, match="AuthorizationError: the right consume is needed on 'public/default/orders'"):
+            await other.do(f"{client}.queue_consumer('orders', 's')")
+        with pytest.raises(Told, match="ConnectError"):
+            await third.do(f"{client}.list_topics()")
+        found = {connection.principal.role for connection in broker.connections}
+        assert found == {"web"}
+
+
+@asynccontextmanager
+async def started(path: Path, **settings: Any) -> AsyncIterator[Broker]:
+    broker = Broker(path, config=BrokerConfig(**settings))
+    await broker.start()
+    try:
+        yield broker
+    finally:
+        await broker.close()

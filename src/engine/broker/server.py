@@ -35,7 +35,7 @@ from engine.broker.session.handlers import accept
 from engine.broker.session.keepalive import KeepAlive
 from engine.broker.settings.config import BrokerConfig
 from engine.broker.settings.current import CurrentConfig
-from engine.broker.settings.doors import Doors, check_exposed
+from engine.broker.settings.doors import Doors, check_cluster, check_exposed
 from engine.broker.settings.shares import ProcessSet
 from engine.broker.upkeep.cluster_parts import ClusterParts
 from engine.broker.upkeep.stocktaking import Stocktaking
@@ -256,6 +256,8 @@ class Broker:
 
     async def _open(self) -> None:
         self.identities.load()
+        if self.shared and self.processes is None:  # those of one server know each other by their Unix sockets
+            check_cluster(self.config)
         if self.config.audit_log is not None:
             assert self.rights.audit.writes
         make_data_directory(self._disk, str(self._data))
@@ -318,7 +320,7 @@ class Broker:
         return SocketConnector(tls=self.doors.tls_to_brokers(self.config)) if self.shared else None
 
     def _segment_store(self, metadata: MetadataStore, executor: Workers | Submits) -> SegmentStore:
-        disk, config = self._disk, storage_config(self.config)
+        disk, config = self._disk, storage_config(self.config, shared=self.shared)
         return SegmentStore(
             disk, str(self._data), clock=self.clock, metadata=metadata, executor=executor, config=config, rng=self._rng
         )
@@ -403,6 +405,10 @@ class Broker:
     def accept_local(self, stream: FrameStream) -> Connection:
         """The handler for a connection from within this process, which needs no token."""
         return self._accept(accept(self, stream, trusted=True))
+
+    def _accept_user(self, stream: FrameStream) -> Connection:
+        """The handler for a connection over a Unix socket."""
+        return self.accept_local(stream) if unix.is_own(stream) else self.accept(stream)
 
     def _accept(self, connection: Connection) -> Connection:
         self.connections.add(connection)
@@ -495,15 +501,17 @@ class Broker:
         return address[0], address[1]
 
     async def serve_unix(self, path: str, sock: socket | None = None) -> str:
-        """Listen on a Unix socket for processes of this user, which need no token; its URL. Raises ConnectError.
+        """Listen on a Unix socket for processes of this user, which need no token, and of those in `unix_users`; its URL.
 
+        Raises ConnectError.
         `sock`: bound to it already, and shared with other processes.
         """
         frames, pool = self.config.frame_size_max, self._pool
+        others = self.identities.roles_of_users if self.config.unix_users else None
         if sock is None:
-            listener = await unix.listen(path, self.accept_local, pool=pool, frame_size_max=frames)
+            listener = await unix.listen(path, self._accept_user, pool=pool, frame_size_max=frames, others=others)
         else:
-            listener = await unix.serve(sock, path, self.accept_local, pool=pool, frame_size_max=frames)
+            listener = await unix.serve(sock, path, self._accept_user, pool=pool, frame_size_max=frames, others=others)
         self._servers.append(listener)
         return listener.url
 
@@ -562,7 +570,7 @@ class Broker:
 
     def _grants_changed(self, role: str) -> None:
         for connection in list(self.connections):
-            if connection.needs is not None and connection.principal.role == role:
+            if connection.needs is not None and connection.principal.is_about(role):
                 connection.needs.check()
 
     async def _follow_identities(self) -> None:
@@ -581,6 +589,9 @@ class Broker:
         self.memory.configure(config)
         self.members.peers.token = config.token_to_brokers
         self.store.resize_cache(config.read_cache_max)
+        for connection in list(self.connections):  # superusers may be others
+            if connection.needs is not None:
+                connection.needs.check()
 
     def _swept(self) -> None:
         """After every keep-alive sweep: update rates, release unused memory."""

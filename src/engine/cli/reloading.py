@@ -24,7 +24,7 @@ C = TypeVar("C", "BrokerConfig", "ProxyConfig")
 
 _DOORS = ("auth_token", "admin_hosts", "tls_cert", "tls_key")
 BROKER_KEYS = (*_DOORS, "superusers", "cluster_token", "cluster_tls_cert", "cluster_tls_key", *DYNAMIC)
-PROXY_KEYS = (*_DOORS, "broker_token", *LIMITS)
+PROXY_KEYS = (*_DOORS, "broker_token", "broker_tls_ca", "broker_tls_cert", "broker_tls_key", *LIMITS)
 
 
 def reload_broker(broker: Broker, config: BrokerConfig) -> None:
@@ -50,7 +50,7 @@ def reloaded(old: BrokerConfig, new: BrokerConfig) -> BrokerConfig:
 def reload_proxy(proxy: Proxy, config: ProxyConfig) -> None:
     """As reload_broker(), for a proxy."""
     merged = _merged(proxy.limits.base, config, PROXY_KEYS)
-    proxy.doors.renew(merged)
+    proxy.renew(merged)
     proxy.limits.rebase(merged)
 
 

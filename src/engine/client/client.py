@@ -101,7 +101,7 @@ class AsyncClient:
         service = Endpoint.of(url, token, tls)
         self._url = service.url
         self._options = ClientOptions(
-            connector=connector or SocketConnector(tls=service.tls),
+            connector=connector or SocketConnector(tls=service.tls, user=service.user),
             clock=clock or SystemClock(),
             rng=rng or random.SystemRandom(),
             token=service.token,

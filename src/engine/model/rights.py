@@ -25,19 +25,20 @@ class Right(enum.IntEnum):
     OPERATE = 16
     SUPERUSER = 32
     BROKER = 64  # that of the brokers themselves; it is never granted
+    PROXY = 128  # to speak for clients
 
     def __str__(self) -> str:
         return self.name.lower()
 
 
 GRANTABLE = tuple(str(right) for right in Right if right is not Right.BROKER)
-ON_CLUSTER_ALONE = ("operate", "superuser")
+ON_CLUSTER_ALONE = ("operate", "superuser", "proxy")
 
 _IMPLIED = {
     Right.PRODUCE: Right.LOOKUP,
     Right.CONSUME: Right.LOOKUP,
     Right.ADMIN: Right.PRODUCE | Right.CONSUME | Right.LOOKUP,
-    Right.SUPERUSER: Right.PRODUCE | Right.CONSUME | Right.LOOKUP | Right.ADMIN | Right.OPERATE,
+    Right.SUPERUSER: Right.PRODUCE | Right.CONSUME | Right.LOOKUP | Right.ADMIN | Right.OPERATE | Right.PROXY,
 }
 
 

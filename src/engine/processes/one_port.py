@@ -36,7 +36,7 @@ class OnePort:
     def configure(self, config: BrokerConfig) -> None:
         """Put another configuration into effect. Raises InvalidConfigurationError."""
         proxied = self._proxy_config(config)
-        self.proxy.doors.renew(proxied)
+        self.proxy.renew(proxied)
         self.proxy.limits.rebase(proxied)
 
     async def close(self) -> None:
@@ -45,7 +45,7 @@ class OnePort:
     def _proxy_config(self, config: BrokerConfig) -> ProxyConfig:
         same = {name: getattr(config, name) for name in _SAME}
         if config.has_roles:  # the children check each client's token, and give its role no other rights than over TCP
-            same |= {"auth_token": None, "insecure": True}
+            same |= {"auth_token": None, "insecure": True, "speaks_for_clients": config.tls_client_ca is not None}
         return ProxyConfig(brokers=self._urls, **same)
 
     def _admin_url(self, dialled: str | None) -> str | None:

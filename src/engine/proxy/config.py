@@ -51,10 +51,18 @@ class ProxyConfig:
     # Towards the brokers. Without a token of its own the proxy passes the client's.
     broker_token: str | None = field(default=None, repr=False)
     broker_tls_ca: str | None = None  # a PEM file; enables TLS towards the brokers
+    broker_tls_cert: str | None = None  # shown to the brokers: the proxy's own proof, in place of broker_token
+    broker_tls_key: str | None = None
+    # Whether it says to the brokers for which client each connection is; its own role needs the right `proxy` there.
+    # A client is then what its token says to a broker or, without one, what its certificate says here.
+    speaks_for_clients: bool = False
     # Towards the clients.
     auth_token: str | None = field(default=None, repr=False)
     tls_cert: str | None = None
     tls_key: str | None = None
+    tls_client_ca: str | None = None  # signs certificates of clients, which name their roles
+    tls_client_role: str = "subject"  # where: the common name of the subject, or "san", its one other name
+    tls_client_required: bool = False  # whether a connection without a certificate is refused
     insecure: bool = False  # may listen on addresses reachable from other machines without a token
     admin_hosts: tuple[str, ...] = ()  # names allowed in Host headers of the HTTP port, besides addresses
     admin_url: str | None = None  # advertised to clients; None: the address that they dialled
@@ -81,7 +89,11 @@ class ProxyConfig:
             if wanted:
                 given = "text that is not" if "token" in key else f"{getattr(self, key)!r:.200}"
                 raise InvalidConfigurationError(f"{key} must be {wanted}, got {given}")
-        if self.broker_token is not None and self.auth_token is None:
+        if self.speaks_for_clients and self.auth_token is not None:
+            raise InvalidConfigurationError(
+                "auth_token must be unset with speaks_for_clients, where brokers check the tokens of clients, got one"
+            )
+        if self.broker_token is not None and self.auth_token is None and not self.speaks_for_clients:
             raise InvalidConfigurationError(
                 "auth_token must be set with broker_token, which every client of the proxy would otherwise use, got "
                 "none; or set neither, and clients pass the brokers' token themselves"
@@ -93,9 +105,15 @@ class ProxyConfig:
             "broker_admin": checks.printable(self.broker_admin, "http"),
             "broker_token": checks.printable(self.broker_token),
             "broker_tls_ca": checks.printable(self.broker_tls_ca),
+            "broker_tls_cert": checks.pair(self.broker_tls_cert, self.broker_tls_key, "broker_tls_key"),
+            "broker_tls_key": checks.pair(self.broker_tls_key, self.broker_tls_cert, "broker_tls_cert"),
+            "speaks_for_clients": checks.boolean(self.speaks_for_clients),
             "auth_token": checks.printable(self.auth_token),
             "tls_cert": checks.pair(self.tls_cert, self.tls_key, "tls_key"),
             "tls_key": checks.pair(self.tls_key, self.tls_cert, "tls_cert"),
+            "tls_client_ca": checks.beside(self.tls_client_ca, self.speaks_for_clients or None, "speaks_for_clients"),
+            "tls_client_role": checks.choice(self.tls_client_role, ("subject", "san")),
+            "tls_client_required": checks.only_beside(self.tls_client_required, self.tls_client_ca, "tls_client_ca"),
             "insecure": checks.boolean(self.insecure),
             "admin_hosts": checks.hosts(self.admin_hosts),
             "admin_url": checks.printable(self.admin_url, "http"),
@@ -112,8 +130,8 @@ class ProxyConfig:
 
     @property
     def authenticates(self) -> bool:
-        """Whether clients must pass a token."""
-        return self.auth_token is not None
+        """Whether clients must prove who they are."""
+        return self.auth_token is not None or self.speaks_for_clients
 
     @property
     def heap(self) -> MemoryLimit:

@@ -55,10 +55,14 @@ def check_client(header: Header) -> Connect:
     return header
 
 
-def to_broker(config: ProxyConfig, fields: dict[str, Any], peer: str) -> PackedHeader:
-    """The client's CONNECT, adapted for a broker."""
-    token = fields.get("token") if config.broker_token is None else config.broker_token
-    return PackedHeader(Command.CONNECT, pack({**fields, "token": token, "target": None, "forwarded": peer}))
+def to_broker(config: ProxyConfig, fields: dict[str, Any], peer: str, role: str | None = None) -> PackedHeader:
+    """The client's CONNECT, adapted for a broker. `role`: of the client's certificate, for which the proxy speaks."""
+    said = {**fields, "target": None, "forwarded": peer, "proxy_token": None, "role": None}
+    if config.speaks_for_clients:
+        said |= {"proxy_token": config.broker_token, "role": None if fields.get("token") is not None else role}
+    elif config.broker_token is not None:
+        said["token"] = config.broker_token
+    return PackedHeader(Command.CONNECT, pack(said))
 
 
 def check_broker(url: str, header: Header) -> Connected:

@@ -10,19 +10,24 @@ import asyncio
 import ssl
 from collections.abc import AsyncIterator, Iterator
 from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import TYPE_CHECKING
 from urllib.parse import quote
 
 import aiohttp
 from aiohttp import web
+from aiohttp.typedefs import Handler
 from multidict import CIMultiDict
 from yarl import URL
 
 from engine.broker.admin.http import HttpDoor
-from engine.broker.admin.http_checks import hosts_of, only_with_token
+from engine.broker.admin.http_checks import PROXY_CLIENT, PROXY_HEADERS, PROXY_ROLE, PROXY_TOKEN, hosts_of
 from engine.broker.metrics.exposition import METRICS_TYPE
-from engine.errors import AuthenticationError, ConnectError, InvalidArgumentError
+from engine.broker.settings.attempts import Refusal
+from engine.broker.settings.tokens import bearer_token
+from engine.errors import AuthenticationError, AuthorizationError, ConnectError, InvalidArgumentError
 from engine.limits import HTTP_BODY_S_MAX
+from engine.model.admin_broker_operations import LIST_DYNAMIC_CONFIGURATION
 from engine.model.admin_operations import OPERATIONS
 from engine.proxy.limits import LIMITS
 from engine.proxy.metrics import proxy_metrics_text
@@ -33,6 +38,9 @@ if TYPE_CHECKING:
 HEALTH, READY, METRICS = "/health", "/ready", "/metrics"
 LIMITS_PATH = "/admin/v2/proxy/configuration"
 _OPEN = (HEALTH, READY)  # answered without a token
+_OPERATORS = LIST_DYNAMIC_CONFIGURATION.path  # what it needs is needed for what the proxy answers itself
+_ROLE: ContextVar[str | None] = ContextVar("role", default=None)  # of the client's certificate, of this task's request
+_SPOKEN = frozenset(name.lower() for name in PROXY_HEADERS)  # a client's are not passed on
 _ANSWER_S_MAX = 60.0  # limit between two pieces of a broker's answer
 _PIECE = 64 * 1024
 # Hop-by-hop (RFC 9110, 7.6.1), set anew, or about the proxy's own address and checked here.
@@ -48,7 +56,7 @@ class ProxyHttp:
 
     def __init__(self, proxy: Proxy) -> None:
         self._proxy = proxy
-        application = web.Application(middlewares=[only_with_token(proxy.doors, lambda: proxy.config, _OPEN)])
+        application = web.Application(middlewares=[self._admitted])
         application.add_routes(
             [
                 web.get(HEALTH, self._health),
@@ -69,6 +77,28 @@ class ProxyHttp:
             hosts=lambda: hosts_of(proxy.config.admin_hosts, proxy.config.admin_url),
         )
         self._session: aiohttp.ClientSession | None = None
+
+    @web.middleware
+    async def _admitted(self, request: web.Request, handler: Handler) -> web.StreamResponse:
+        """Refuse a request that proves nothing; what the proxy answers itself, also without a right at the brokers."""
+        if request.path not in _OPEN:
+            proxy = self._proxy
+            token = bearer_token(request.headers.get("Authorization"))
+            found = proxy.clients.identify(proxy.config, token, request.transport, request.remote)
+            if isinstance(found, Refusal):
+                await asyncio.sleep(found.delay)
+                raise found.error
+            _ROLE.set(found)
+            if self._for_operators(request):
+                await self._check_operator(request)
+        return await handler(request)
+
+    def _for_operators(self, request: web.Request) -> bool:
+        """Whether the client needs the right to operate the brokers for what the proxy answers itself."""
+        config, limits = self._proxy.config, request.path.startswith(LIMITS_PATH)
+        if config.speaks_for_clients:
+            return limits or request.path == METRICS
+        return limits and request.method != "GET" and not config.authenticates  # else it has shown the proxy's token
 
     async def listen(self, host: str, port: int, tls: ssl.SSLContext | None) -> tuple[str, int]:
         """Serve; the address. Raises ConnectError."""
@@ -174,12 +204,39 @@ class ProxyHttp:
 
     def _headers(self, request: web.Request) -> CIMultiDict[str]:
         """The headers of the relayed request; with the proxy's own token for brokers, if it has one."""
-        left_out = {*_HOP, "content-encoding"}  # the body has been decoded here
+        left_out = {*_HOP, *_SPOKEN, "content-encoding"}  # the body has been decoded here
         headers = CIMultiDict((name, value) for name, value in request.headers.items() if name.lower() not in left_out)
-        token = self._proxy.config.broker_token
-        if token is not None:
-            headers["Authorization"] = f"Bearer {token}"
+        config = self._proxy.config
+        bearer = None if config.broker_token is None else f"Bearer {config.broker_token}"
+        if config.speaks_for_clients:
+            said = {PROXY_TOKEN: bearer, PROXY_ROLE: _ROLE.get(), PROXY_CLIENT: request.remote or "unknown"}
+            headers.update({name: value for name, value in said.items() if value is not None})
+        elif bearer is not None:
+            headers["Authorization"] = bearer
         return headers
+
+    async def _check_operator(self, request: web.Request) -> None:
+        """Raise a broker's refusal if the client may not operate it, ConnectError if none answers."""
+        assert self._session is not None
+        headers = self._headers(request)
+        if not self._proxy.config.speaks_for_clients:  # the client's own proof, not the proxy's
+            headers.popall("Authorization", None)
+            headers.extend(("Authorization", token) for token in request.headers.getall("Authorization", ()))
+        for url in await self._proxy.admin_urls():
+            base = URL(url)
+            asked = URL.build(scheme=base.scheme, authority=base.raw_authority, path=_OPERATORS)
+            try:
+                async with self._session.get(asked, headers=headers, allow_redirects=False) as answer:
+                    status = answer.status
+            except (TimeoutError, aiohttp.ClientError):
+                continue
+            if status == 200:
+                return
+            if status == 403:
+                raise AuthorizationError("the right operate is needed on the cluster")
+            if status == 401:
+                raise AuthenticationError("a broker refused the token")
+        raise ConnectError("no broker has answered whether this client may operate it; try again later")
 
 
 class _Body:

@@ -18,6 +18,7 @@ from engine.broker.settings.doors import Doors, check_exposed
 from engine.broker.settings.tls import tls_context
 from engine.clock import SystemClock
 from engine.errors import AlreadyClosedError, ConnectError, EngineError, InvalidConfigurationError
+from engine.proxy.clients import Clients
 from engine.proxy.config import ProxyConfig
 from engine.proxy.http import ProxyHttp
 from engine.proxy.limits import RunTimeLimits
@@ -66,8 +67,9 @@ class Proxy:
         self.limits = RunTimeLimits(config, self._configure)
         self.limiter = AsyncDualMemoryLimiter(config.heap, config.direct, "topic_list")
         self.tasks = Supervisor("proxy")
-        self.tls_brokers = _trusting(config.broker_tls_ca)
+        self.tls_brokers = _to_brokers(config)
         self.doors = Doors(SystemClock(), _FAILURES_PENDING_MAX)
+        self.clients = Clients(config, self.doors.attempts)
         tls_context(config)  # raises now
         self._sessions: Bag[Session] = Bag()
         self._servers: list[asyncio.Server] = []
@@ -114,6 +116,14 @@ class Proxy:
         await check_exposed(host, self.config)
         self._http = ProxyHttp(self)
         return await self._http.listen(host, port, self.doors.tls(self.config))
+
+    def renew(self, config: ProxyConfig) -> None:
+        """Read the files of certificates again, for later connections. Raises InvalidConfigurationError."""
+        self.doors.renew(config)
+        if self.tls_brokers is not None and _to_brokers(config) is not None:  # raises before half a pair is loaded
+            assert config.broker_tls_ca is not None
+            self.tls_brokers.load_verify_locations(config.broker_tls_ca)
+            _show(self.tls_brokers, config)
 
     def _configure(self, config: ProxyConfig) -> None:
         """Apply the limits of this configuration; what was granted under a higher limit stays granted."""
@@ -241,11 +251,25 @@ class Proxy:
         )
 
 
-def _trusting(path: str | None) -> ssl.SSLContext | None:
-    """The TLS context that trusts this CA file, for brokers. Raises InvalidConfigurationError."""
+def _to_brokers(config: ProxyConfig) -> ssl.SSLContext | None:
+    """The TLS context of connections to brokers; None: plain text. Raises InvalidConfigurationError."""
+    path = config.broker_tls_ca
     if path is None:
         return None
     try:
-        return ssl.create_default_context(cafile=path)
+        context = ssl.create_default_context(cafile=path)
+        context.minimum_version = ssl.TLSVersion.TLSv1_2
     except OSError as e:  # an SSLError is one
         raise InvalidConfigurationError(f"broker_tls_ca {path} cannot be used: {e.strerror or e}") from e
+    _show(context, config)
+    return context
+
+
+def _show(context: ssl.SSLContext, config: ProxyConfig) -> None:
+    if config.broker_tls_cert is None:
+        return
+    try:
+        context.load_cert_chain(config.broker_tls_cert, config.broker_tls_key)
+    except OSError as e:
+        files = f"{config.broker_tls_cert} and {config.broker_tls_key}"
+        raise InvalidConfigurationError(f"broker_tls_cert {files} cannot be used: {e.strerror or e}") from e

@@ -6,6 +6,7 @@ import asyncio
 import logging
 from typing import TYPE_CHECKING, Any
 
+from engine.broker.settings.attempts import Refusal
 from engine.errors import AuthenticationError, AuthorizationError, ConnectError, EngineError, TimeoutError
 from engine.limits import (
     FRAME_HEADER_SIZE_MAX,
@@ -45,6 +46,7 @@ class Session:
         self._broker: Side | None = None
         self._greetings: dict[Side, Greeting] = {self.client: Greeting()}
         self._opening: asyncio.Task[None] | None = None
+        self._role: str | None = None  # of the client's certificate
         self._over = False
         self._goodbye: asyncio.TimerHandle | None = None
         self._stall: asyncio.TimerHandle | None = None
@@ -122,10 +124,11 @@ class Session:
             config, client = self._proxy.config, self.client
             said = await self._greetings[client].said(config.handshake_timeout, "the client")
             connect = check_client(said.header)
-            refusal = self._proxy.doors.attempts.refusal(config, connect.token, client.peer)
-            if refusal is not None:
-                await asyncio.sleep(refusal.delay)
-                raise refusal.error
+            found = self._proxy.clients.identify(config, connect.token, client.transport, client.peer)
+            if isinstance(found, Refusal):
+                await asyncio.sleep(found.delay)
+                raise found.error
+            self._role = found
             broker, answer = await self._find(connect, said.fields)
             self._join(broker, answer, said.rest)
         except EngineError as e:
@@ -160,7 +163,7 @@ class Session:
         proxy = self._proxy
         self._greetings = {self.client: self._greetings[self.client], side: Greeting()}
         await proxy.dial(url, side)
-        side.write(encode_bytes(to_broker(proxy.config, fields, self.client.peer)))
+        side.write(encode_bytes(to_broker(proxy.config, fields, self.client.peer, self._role)))
         answer = await self._greetings[side].said(proxy.config.handshake_timeout, f"the broker {url}")
         check_broker(url, answer.header)
         return answer

@@ -124,6 +124,11 @@ class Side(asyncio.Protocol):
         return 0 if self._transport is None or self.lost else self._transport.get_write_buffer_size()
 
     @property
+    def transport(self) -> asyncio.Transport | None:
+        """Of its connection."""
+        return self._transport
+
+    @property
     def local_host(self) -> str | None:
         """The address of this end: the one dialled by the peer of an accepted connection."""
         name = None if self._transport is None else self._transport.get_extra_info("sockname")

@@ -139,7 +139,8 @@ class SimStream:
 
     local_url = None
     is_near = False
-    peer_names = ()
+    certificate = None
+    peer_user = None
 
     def __init__(self, network: SimNetwork, host: str, context: Context) -> None:
         self.host = host

@@ -16,7 +16,11 @@ CONNECT_S_MAX = 10.0
 class SocketConnector:
     """Connects over TCP, with TLS when it is given a context, or to a Unix socket."""
 
-    def __init__(self, *, tls: ssl.SSLContext | None = None, connect_timeout: float = CONNECT_S_MAX) -> None:
+    def __init__(
+        self, *, tls: ssl.SSLContext | None = None, connect_timeout: float = CONNECT_S_MAX, user: int | None = None
+    ) -> None:
+        """`user`: the id of another user that may serve Unix sockets."""
+        self._user = user
         self._tls = tls
         self._timeout = connect_timeout
         self._pool = ChunkPool()
@@ -25,5 +29,5 @@ class SocketConnector:
         """A connected stream. Raises ConnectError saying what was wrong, InvalidArgumentError for a malformed URL."""
         path = unix_path(url)
         if path is not None:
-            return await unix.dial(path, handler, pool=self._pool, timeout=self._timeout)
+            return await unix.dial(path, handler, pool=self._pool, timeout=self._timeout, user=self._user)
         return await tcp.dial(url, handler, pool=self._pool, tls=self._tls, timeout=self._timeout)

@@ -90,7 +90,8 @@ class MemoryStream:
     # What an end within a process has no need of.
     local_url = None
     is_near = False
-    peer_names = ()
+    certificate = None
+    peer_user = None
     header_size = 0
 
     def __init__(self, peer: str, name: str, incoming: _Lane, outgoing: _Lane) -> None:

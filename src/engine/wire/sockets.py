@@ -7,7 +7,7 @@ import contextlib
 import socket
 import struct
 from collections.abc import Callable
-from typing import cast
+from typing import TYPE_CHECKING, cast
 
 from engine.aio.forked import close_when_forked
 from engine.errors import ConnectError, ProtocolError
@@ -18,6 +18,9 @@ from engine.wire.framing import FrameReader, encode
 from engine.wire.stream import Buffer, FrameHandler, FrameStream, Payload, Sent
 from engine.wire.taken import Taken
 from engine.wire.url import format_url
+
+if TYPE_CHECKING:
+    from engine.wire.certificates import Certificate
 
 _SMALL = 16 * 1024  # frames up to this size are gathered while a burst of them is being sent
 _GATHERED_MAX = 64 * 1024
@@ -211,11 +214,14 @@ class SocketStream(asyncio.BufferedProtocol):
         return len({end[0] for end in ends if isinstance(end, tuple)}) == 1
 
     @property
-    def peer_names(self) -> tuple[str, ...]:
-        """Hosts and addresses that the peer's certificate names, which TLS has verified; () where it has shown none."""
+    def certificate(self) -> Certificate | None:
+        """That of the peer, which TLS has verified; None: it has shown none."""
         found = None if self._transport is None else self._transport.get_extra_info("peercert")
-        names = (found or {}).get("subjectAltName", ())
-        return tuple(name for kind, name in names if kind in ("DNS", "IP Address"))
+        if not found:
+            return None
+        from engine.wire.certificates import certificate_of  # few peers show one
+
+        return certificate_of(self._transport)
 
     @property
     def peer_user(self) -> int | None:

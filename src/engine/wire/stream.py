@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from engine.wire.commands import Header
 from engine.wire.packing import PackedHeader
+
+if TYPE_CHECKING:
+    from engine.wire.certificates import Certificate
 
 Buffer = bytes | bytearray | memoryview
 Payload = Buffer | Sequence[Buffer]
@@ -46,8 +49,12 @@ class FrameStream(Protocol):
         """Whether the peer runs on this machine, and so may share files with this process."""
 
     @property
-    def peer_names(self) -> Sequence[str]:
-        """Hosts and addresses that the peer's certificate names, which was verified; none where it has shown none."""
+    def certificate(self) -> Certificate | None:
+        """That of the peer, which TLS has verified; None: it has shown none."""
+
+    @property
+    def peer_user(self) -> int | None:
+        """The user id of the process at the other end of a Unix socket; None over TCP and within a process."""
 
     @property
     def header_size(self) -> int:

@@ -1,7 +1,7 @@
 """Streams of frames over Unix sockets: dial, listen.
 
 A socket's file belongs to one user (mode 0600), and each side checks by the system's credentials that the other end is
-a process of that user, or of root. A listener takes its name by rename(), so a name leads to a socket that is served,
+a process of that user, or of root; or, where either was told so, of another user. A listener takes its name by rename(), so a name leads to a socket that is served,
 or, when its process was killed, to one that refuses; the next listener replaces it. Only one process at a time may
 listen on a name: callers hold a lock.
 
@@ -18,7 +18,7 @@ import logging
 import os
 import socket
 import stat
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import TypeVar
 
 from engine.errors import AuthenticationError, ConnectError, InvalidArgumentError
@@ -33,19 +33,22 @@ P = TypeVar("P", bound=asyncio.BaseProtocol)
 log = logging.getLogger(__name__)
 
 _MODE = 0o600
+_MODE_OF_ALL = 0o666  # where other users may connect: the permissions of the directory say which can
 _ADDRESS_SIZE_MAX = 107  # bytes: sun_path of unix(7) without its terminating zero
 _ROOT = 0
 _BACKLOG = 1024
 
 
-async def dial(path: str, handler: Accept, *, pool: ChunkPool, timeout: float) -> FrameStream:
-    """A stream connected to the socket at `path`.
+async def dial(
+    path: str, handler: Accept, *, pool: ChunkPool, timeout: float, user: int | None = None
+) -> FrameStream:
+    """A stream connected to the socket at `path`. `user`: the id of another user that may serve it.
 
     Raises ConnectError (nothing is served there), AuthenticationError (another user serves it).
     """
     url = format_unix_url(path)
     stream = await connect(path, lambda: SocketStream(handler, pool, url=url), timeout)
-    if not _is_welcome(stream):
+    if not is_own(stream) and stream.peer_user != user:
         stream.abort()
         raise AuthenticationError(f"{url} must be served by this user or root, got user id {stream.peer_user}")
     return stream
@@ -102,8 +105,17 @@ class UnixListener:
                 os.unlink(self._path)
 
 
-async def listen(path: str, accept: Accept, *, pool: ChunkPool, frame_size_max: int = FRAME_SIZE_MAX) -> UnixListener:
+async def listen(
+    path: str,
+    accept: Accept,
+    *,
+    pool: ChunkPool,
+    frame_size_max: int = FRAME_SIZE_MAX,
+    others: Callable[[], Collection[int]] | None = None,
+) -> UnixListener:
     """Serve connections at `path`, whose directory exists; `accept` is called with each that is this user's or root's.
+
+    `others`: the ids of other users whose connections are accepted, too; None: there are none.
 
     A socket there, left by a process that was killed, is replaced. Raises ConnectError when none can be made (another
     kind of file is there, the file system has no sockets, it is read-only), InvalidArgumentError (the file's name alone
@@ -111,7 +123,9 @@ async def listen(path: str, accept: Accept, *, pool: ChunkPool, frame_size_max: 
     """
     sock = bind(path)
     try:
-        return await serve(sock, path, accept, pool=pool, frame_size_max=frame_size_max, owned=True)
+        if others is not None:
+            os.chmod(path, _MODE_OF_ALL)
+        return await serve(sock, path, accept, pool=pool, frame_size_max=frame_size_max, owned=True, others=others)
     except BaseException:
         sock.close()
         raise
@@ -146,17 +160,18 @@ async def serve(
     pool: ChunkPool,
     frame_size_max: int = FRAME_SIZE_MAX,
     owned: bool = False,
+    others: Callable[[], Collection[int]] | None = None,
 ) -> UnixListener:
     """Serve the connections of a socket that bind() made, perhaps in another process, which then shares it.
 
-    `owned`: the name is removed when the listener is closed.
+    `owned`: the name is removed when the listener is closed. `others`: as of listen().
     """
     url = format_unix_url(path)
     loop = asyncio.get_running_loop()
 
     def accept_own(stream: FrameStream) -> FrameHandler:
         assert isinstance(stream, SocketStream)
-        if _is_welcome(stream):
+        if is_own(stream) or (others is not None and stream.peer_user in others()):
             return accept(stream)
         log.warning("refused a connection to %s by user id %s", url, stream.peer_user, extra={"url": url})
         stream.abort()
@@ -204,7 +219,8 @@ def _bind(sock: socket.socket, path: str, new: str) -> None:
         sock.bind(address)
 
 
-def _is_welcome(stream: SocketStream) -> bool:
+def is_own(stream: FrameStream) -> bool:
+    """Whether the other end is a process of this user, or of root."""
     return stream.peer_user in (os.geteuid(), _ROOT)
 
 

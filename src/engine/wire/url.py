@@ -2,7 +2,7 @@
 
     engine://[token@]host[:port][,host2[:port]…]     over TCP
     engines://…[?ca=FILE&cert=FILE&key=FILE]         over TCP with TLS
-    engine+unix://[token@]/path                      over a Unix socket
+    engine+unix://[token@]/path[?user=NAME]          over a Unix socket, which perhaps another user serves
 
 `ServiceUrl` is what a user writes. An *address* is a URL of one broker without a token: engine://host:port, with or
 without TLS, or engine+unix:///path. Brokers name themselves and each other by addresses.
@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import ipaddress
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from urllib.parse import quote, unquote
 
@@ -41,7 +42,8 @@ class ServiceUrl:
 
     `addresses`: of its brokers, each engine://host:port (the port as it was written) or engine+unix:///path. `tls`:
     whether they speak TLS; then `ca`, `cert` and `key` may be paths of PEM files: the certificates to trust in place of
-    the system's, and the client's own certificate and key.
+    the system's, and the client's own certificate and key. `user`: the name or id of another user that may serve the
+    Unix socket.
     """
 
     text: str
@@ -51,6 +53,7 @@ class ServiceUrl:
     ca: str | None = None
     cert: str | None = None
     key: str | None = None
+    user: str | None = None
 
     @classmethod
     def parse(cls, url: str) -> ServiceUrl:
@@ -60,8 +63,9 @@ class ServiceUrl:
         userinfo, at, authority = parts["authority"].rpartition("@")
         token = _token(url, userinfo) if at else None
         if scheme == UNIX_SCHEME:
-            path = _socket_path(url, authority, parts)
-            return cls(format_unix_url(path), (format_unix_url(path),), token)
+            user = _user(url, parts["query"])
+            address = format_unix_url(_socket_path(url, authority, {**parts, "query": None}))
+            return cls(address if user is None else f"{address}?user={quote(user)}", (address,), token, user=user)
         if scheme not in (SCHEME, TLS_SCHEME) or parts["path"].strip("/") or parts["rest"]:
             hint = "; a token must be percent-encoded" if not at and "@" in url else ""
             raise _malformed(url, f"{_FORM}{hint}")
@@ -164,8 +168,8 @@ def _is_v6(host: str) -> bool:
     return True
 
 
-def _socket_path(url: str, authority: str, parts: dict[str, str]) -> str:
-    path = unquote(parts["path"])
+def _socket_path(url: str, authority: str, parts: Mapping[str, str | None]) -> str:
+    path = unquote(parts["path"] or "")
     if authority or parts["query"] is not None or parts["rest"] or not path.startswith("/") or path.endswith("/"):
         raise _malformed(url, _UNIX_FORM)
     if "\0" in path:
@@ -191,6 +195,16 @@ def _options(url: str, query: str) -> dict[str, str]:
     if "key" in found and "cert" not in found:
         raise _malformed(url, "key must be given together with cert")
     return found
+
+
+def _user(url: str, query: str | None) -> str | None:
+    if query is None:
+        return None
+    name, _, value = query.partition("=")
+    user = unquote(value)
+    if name != "user" or not user or not user.isprintable():
+        raise _malformed(url, f"its option must be user, with the name or id of a user; {_UNIX_FORM}")
+    return user
 
 
 def _malformed(url: str, hint: str = _FORM) -> InvalidArgumentError:

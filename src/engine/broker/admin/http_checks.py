@@ -22,15 +22,20 @@ from engine.broker.rights.need import Need
 from engine.broker.rights.principal import ANONYMOUS, Principal
 from engine.broker.rights.rights import Rights
 from engine.broker.settings.attempts import Refusal
-from engine.broker.settings.doors import Doors
-from engine.broker.settings.tokens import Guarded, bearer_token
+from engine.broker.settings.tokens import bearer_token
 from engine.errors import AuthorizationError, InvalidArgumentError
 from engine.model.rights import names_of
+from engine.wire.certificates import certificate_of
 
 ANY_HOST = "*"
 _SAFE = ("GET", "HEAD", "OPTIONS")  # methods that change nothing (RFC 9110, 9.2.1)
 _OTHER_SITES = ("cross-site", "same-site")
 _JSON = "application/json"
+# Of a proxy that speaks for clients: its own proof, as in Authorization; the role of the client's certificate; the
+# client's address. It passes none on that a client has sent.
+PROXY_TOKEN, PROXY_ROLE, PROXY_CLIENT = PROXY_HEADERS = (
+    "Engine-Proxy-Authorization", "Engine-Proxy-Role", "Engine-Proxy-Client"
+)  # fmt: skip
 
 
 def from_here_only(hosts: Callable[[], Collection[str]], open_paths: Collection[str]) -> Middleware:
@@ -117,35 +122,34 @@ def admitted(
     @web.middleware
     async def check(request: web.Request, handler: Handler) -> web.StreamResponse:
         if request.path not in open_paths:
-            found = identities.identify(Credentials(bearer_token(request.headers.get("Authorization"))), request.remote)
+            found, peer = _principal(identities, rights, request)
             if isinstance(found, Refusal):
                 await asyncio.sleep(found.delay)
                 raise found.error
             if not found.unlimited:
-                rights.check(found, needs(request), f"{request.method} {request.path}", request.remote)
+                rights.check(found, needs(request), f"{request.method} {request.path}", peer)
             PRINCIPAL.set(found)  # requests of one connection run in one task, one after the other
             if request.method not in _SAFE and rights.audit.writes:
                 need = needs(request)
                 answer = await handler(request)
                 where = f"{request.method} {request.path}", names_of(need.rights), need.resource
-                rights.audit.note(found, request.remote, *where, allowed=True)
+                rights.audit.note(found, peer, *where, allowed=True)
                 return answer
         return await handler(request)
 
     return check
 
 
-def only_with_token(doors: Doors, config: Callable[[], Guarded], open_paths: Collection[str]) -> Middleware:
-    """Refuse a request without the token, unless it is for one of `open_paths`."""
+def _principal(identities: Identities, rights: Rights, request: web.Request) -> tuple[Principal | Refusal, str | None]:
+    """Of a request, and the address of its client."""
+    headers = request.headers
+    token, certificate = bearer_token(headers.get("Authorization")), certificate_of(request.transport)
+    role = headers.get(PROXY_ROLE)
+    if role is None and PROXY_TOKEN not in headers:
+        return identities.identify(Credentials(token, certificate=certificate), request.remote), request.remote
+    from engine.broker.rights.proxied import Claim, identify_proxied
 
-    @web.middleware
-    async def check(request: web.Request, handler: Handler) -> web.StreamResponse:
-        if request.path not in open_paths:
-            token = bearer_token(request.headers.get("Authorization"))
-            refusal = doors.attempts.refusal(config(), token, request.remote)
-            if refusal is not None:
-                await asyncio.sleep(refusal.delay)
-                raise refusal.error
-        return await handler(request)
-
-    return check
+    client = headers.get(PROXY_CLIENT) or request.remote or "unknown"
+    proxy = Credentials(bearer_token(headers.get(PROXY_TOKEN)), certificate=certificate)
+    found = identify_proxied(identities, rights, proxy, Claim(client, token, role), request.remote)
+    return found, client

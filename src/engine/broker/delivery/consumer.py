@@ -50,7 +50,7 @@ def consumer_key(subscription: str | None, name: str) -> str:
 class Consumer(ABC):
     """One attachment of a consumer. Loop thread only."""
 
-    __slots__ = ("_attendance", "_subscription_name", "bytes_credit", "closed", "connection", "hosted", "ident",
+    __slots__ = ("_attendance", "_subscription", "bytes_credit", "closed", "connection", "hosted", "ident",
                  "messages_credit", "name", "out", "paced", "seeks", "sent", "window")  # fmt: skip
     mode: DeliveryMode
 
@@ -66,6 +66,7 @@ class Consumer(ABC):
         self.ident = ident
         self.hosted = hosted
         self.name = name
+        self._subscription = subscription
         self.closed = False
         self._attendance: Attendance | None = None  # where there are limits
         # What the client has room for now.
@@ -77,7 +78,6 @@ class Consumer(ABC):
         time, heir = asyncio.get_running_loop().time, hosted.incoming.heir
         before = None if subscription is None else subscription.left.pop(name, None)
         # Sent to all consumers of the subscription, and to this one alone.
-        self._subscription_name = None if subscription is None else subscription.name
         self.out = Rate(time) if subscription is None else subscription.out
         self.sent = Rate(time, heir=heir) if before is None else before
         self.seeks = 0 if subscription is None else subscription.seeks
@@ -111,7 +111,8 @@ class Consumer(ABC):
             return
         topic, role = self.hosted.name.topic, self.connection.role
         if self._attendance is None:
-            name = consumer_key(self._subscription_name, self.name)
+            subscription = self._subscription
+            name = consumer_key(None if subscription is None else subscription.name, self.name)
             self._attendance = limits.attend(limits.consumers, topic, role, name, None)
         buckets, throttle = limits.buckets(topic, role, "dispatch"), self._attendance.throttle
         if throttle is not None:
@@ -201,6 +202,11 @@ class Consumer(ABC):
     def acknowledge(self, header: commands.Ack) -> Awaitable[Any]:
         """Done when the acknowledgement is durable. Raises EngineError."""
 
+    async def settled(self) -> None:
+        """Hurry the acknowledgements of the subscription; done when all so far are durable. Raises EngineError."""
+        if self._subscription is not None:
+            await self._subscription.cursor.settled()
+
     def leaving(self, header: commands.CloseConsumer) -> None:  # noqa: B027 - most kinds need nothing of it
         """The client closes it, with CLOSE_CONSUMER's header."""
 
@@ -212,7 +218,7 @@ class Consumer(ABC):
 class LoneReader(Consumer):
     """Reads a segment alone and in order: an exclusive consumer of a subscription, or a reader without one."""
 
-    __slots__ = ("_end_sent", "_next", "_pumping", "_reader", "_sent_in_part", "_subscription", "_waits_for")
+    __slots__ = ("_end_sent", "_next", "_pumping", "_reader", "_sent_in_part", "_waits_for")
     mode = DeliveryMode.EXCLUSIVE
 
     def __init__(
@@ -226,7 +232,6 @@ class LoneReader(Consumer):
         subscription: HostedSubscription | None = None,
     ) -> None:
         super().__init__(connection, ident, hosted, name, subscription)
-        self._subscription = subscription
         self._next = start
         self._sent_in_part = 0  # below this offset, the entry that the last part was of has been sent
         self._waits_for: BitMap64 | None = None
@@ -370,10 +375,10 @@ class LoneReader(Consumer):
         inside = transaction_of(header)
         if inside is not None or self._subscription.pending:
             return transactional_acks.acknowledge_alone(self, self._subscription, header, inside)
-        position = header.position
+        position, lazy = header.position, bool(header.lazy)
         if position is None or header.buckets is not None:
-            return acknowledge_alone(self, self._subscription, positions_of(header, self.hosted))
+            return acknowledge_alone(self, self._subscription, positions_of(header, self.hosted), lazy=lazy)
         if header.ack_type != "cumulative":
             raise InvalidArgumentError("an exclusive consumer's ack_type must be cumulative, with `position`")
         check_position(position, self.hosted.segment.durable_offset)
-        return self._subscription.ack_cumulative(position)
+        return self._subscription.ack_cumulative(position, lazy=lazy)

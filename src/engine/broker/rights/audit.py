@@ -63,6 +63,8 @@ class Audit:
             "resource": resource,
             "allowed": allowed,
         }
+        if principal.speaker is not None:
+            facts["proxy"] = str(principal.speaker)
         self._handler.handle(logging.makeLogRecord({"msg": json.dumps(facts), "levelno": logging.INFO}))
 
     def close(self) -> None:

@@ -25,13 +25,17 @@ class Proof(enum.Enum):
     TOKEN_FILE = "token file"
     JWT = "jwt"
     CERTIFICATE = "certificate"
+    UNIX_USER = "unix user"  # the credentials of its Unix socket are those of a user with a role
+    PROXY = "proxy"  # a proxy that may speak for clients says so
 
 
 @dataclass(frozen=True, slots=True)
 class Principal:
     """`role`: its name, of a ROLE. `expires`: the wall-clock second at which its proof expires; None: never.
 
-    `secret`: the digest of the token by which it was found in a token file; empty for all others.
+    `secret`: what its proof depends on, so that it can be withdrawn: the digest of its token in a token file, of the key
+    of its JSON Web Token or of the authority of its certificate, or the number of its user; empty for all others.
+    `speaker`: the proxy that it comes through, where this has said for which client.
     """
 
     kind: Kind
@@ -39,11 +43,16 @@ class Principal:
     role: str = ""
     expires: float | None = None
     secret: bytes = b""
+    speaker: Principal | None = None
 
     @property
     def unlimited(self) -> bool:
         """Whether it may do everything, whatever is granted to it."""
         return self.kind in (Kind.OWNER, Kind.ANONYMOUS, Kind.SHARED)
+
+    def is_about(self, role: str) -> bool:
+        """Whether what it may do depends on the grants of a role."""
+        return self.role == role or (self.speaker is not None and self.speaker.role == role)
 
     def __str__(self) -> str:
         return self.role if self.kind is Kind.ROLE else self.kind.value
@@ -55,3 +64,8 @@ class Principal:
 OWNER = Principal(Kind.OWNER, Proof.LOCAL)
 ANONYMOUS = Principal(Kind.ANONYMOUS, Proof.NOTHING)
 SHARED = Principal(Kind.SHARED, Proof.TOKEN)
+
+
+def earlier(one: float | None, other: float | None) -> float | None:
+    """The earlier of two expiries; None: never."""
+    return one if other is None else other if one is None else min(one, other)

@@ -7,6 +7,7 @@ no algorithm.
 
 from __future__ import annotations
 
+import hashlib
 import json
 import logging
 import re
@@ -30,14 +31,16 @@ class _Key:
     algorithm: str
     ident: str | None
     value: Any
+    digest: bytes
 
 
 @dataclass(frozen=True, slots=True)
 class Claims:
-    """What a verified token says. `expires`: wall-clock seconds."""
+    """What a verified token says. `expires`: wall-clock seconds. `key`: the digest of the key that it was signed by."""
 
     role: str
     expires: float
+    key: bytes
 
 
 class WebTokens:
@@ -85,15 +88,19 @@ class WebTokens:
                     raise AuthenticationError(f"the token is not for this cluster: {e}") from None
                 except (jwt.PyJWTError, ValueError, TypeError, OverflowError):
                     raise invalid from None
-                return self._claims(found)
+                return self._claims(found, key.digest)
         raise invalid
 
-    def _claims(self, found: dict[str, Any]) -> Claims:
+    def _claims(self, found: dict[str, Any], key: bytes) -> Claims:
         role = found.get(self._claim)
         try:
-            return Claims(check_role(role if isinstance(role, str) else ""), float(found["exp"]))
+            return Claims(check_role(role if isinstance(role, str) else ""), float(found["exp"]), key)
         except (InvalidArgumentError, ValueError, OverflowError):
             raise AuthenticationError(f"the token must name a role in its claim {self._claim!r}") from None
+
+    def has(self, digest: bytes) -> bool:
+        """Whether a key that has verified a token before is still there."""
+        return any(key.digest == digest for key in self._keys)
 
     def refresh(self) -> bool:
         """Read the keys again if the file has changed; whether it has. One that cannot be used changes nothing."""
@@ -139,7 +146,7 @@ def _of_pem(text: str) -> list[_Key]:
             key = load_pem_x509_certificate(block).public_key() if certificate else load_pem_public_key(block)
         except Exception as e:  # cryptography raises many kinds
             raise InvalidConfigurationError(f"a {match[1]} cannot be read: {type(e).__name__}") from None
-        found.append(_Key(_algorithm(key), None, key))
+        found.append(_Key(_algorithm(key), None, key, _digest_of(key)))
     return found
 
 
@@ -165,8 +172,17 @@ def _of_jwks(text: str) -> list[_Key]:
         algorithm = "HS256" if symmetric else _algorithm(key)
         if entry.get("alg", algorithm) != algorithm:
             raise InvalidConfigurationError(f"key {number} must be for {algorithm}, got {entry['alg']!r:.20}")
-        found.append(_Key(algorithm, entry.get("kid"), key))
+        found.append(_Key(algorithm, entry.get("kid"), key, _digest_of(key)))
     return found
+
+
+def _digest_of(key: Any) -> bytes:
+    """Of the key itself, whatever file form it has."""
+    if not isinstance(key, bytes):
+        from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
+
+        key = key.public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo)
+    return hashlib.sha256(key).digest()
 
 
 def _algorithm(key: Any) -> str:

@@ -52,8 +52,8 @@ class Connection:
     """
 
     __slots__ = ("_guarded", "_handlers", "_list_turn", "_lists", "_sends", "answers", "broker", "caller", "closed",
-                 "consumers", "counted", "features", "host", "needs", "openings", "pressure", "principal", "producers",
-                 "pulse", "ready", "receipts", "registrations", "stream", "topic_lists", "trusted",
+                 "consumers", "counted", "features", "host", "needs", "openings", "origin", "pressure", "principal",
+                 "producers", "pulse", "ready", "receipts", "registrations", "stream", "topic_lists", "trusted",
                  "watches")  # fmt: skip
 
     def __init__(
@@ -63,6 +63,7 @@ class Connection:
         self.host = host
         self.stream = stream
         self.caller = stream.peer  # a proxy names another peer later
+        self.origin = stream.peer  # the client's address, also behind a proxy that is believed
         self.trusted = trusted  # it comes from within this process
         self.ready = False  # the handshake is done
         self.principal = ANONYMOUS  # from the handshake on

@@ -47,7 +47,7 @@ def _checked(kind: type[Header], handlers: Handlers, rule: Rule) -> Handler:
 
     def check(connection: Connection, header: Header, payload: memoryview) -> None:
         need = rule(header)
-        connection.host.rights.check(connection.principal, need, header.command.name, connection.caller)
+        connection.host.rights.check(connection.principal, need, header.command.name, connection.origin)
         if ident_of is not None and connection.needs is not None:
             connection.needs.note(ident_of(header), need)
         handlers[kind](connection, header, payload)  # the one that is loaded now

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from engine.broker.pools.ports import Pause
 from engine.broker.rights.identities import Credentials
+from engine.broker.rights.principal import earlier
 from engine.broker.session.identity import broker_of
+from engine.broker.session.principals import principal_of
 from engine.broker.settings.attempts import Refusal
 from engine.errors import AuthenticationError, EngineError, ProtocolError, UnsupportedError
 from engine.wire import commands
@@ -16,6 +19,8 @@ from engine.wire.commands import FEATURES, MAGIC, PROTOCOL_VERSION, SHORT_CIRCUI
 
 if TYPE_CHECKING:
     from engine.broker.session.connection import Connection
+
+_LEFT_S_MAX = 1e9  # what the wire takes; it is told anew with each connection
 
 
 def shake_hands(connection: Connection, header: Header) -> None:
@@ -29,13 +34,9 @@ def shake_hands(connection: Connection, header: Header) -> None:
         connection.fail(error)
         return
     config = host.config
-    forwarded, caller = header.forwarded, connection.caller
-    if forwarded is not None and connection.trusted and config.has_roles:
-        connection.trusted, caller = False, forwarded  # of a proxy of this user: the client is what its token says
+    forwarded = header.forwarded
     broker = broker_of(connection, header)
-    certified = broker if config.cluster_token is None and config.cluster_tls_ca is not None else None
-    given = Credentials(header.token, local=connection.trusted, among_brokers=True, broker=certified)
-    found = host.identities.identify(given, caller)
+    found = principal_of(connection, header, broker)
     if isinstance(found, Refusal):
         connection.hold(Pause.REFUSED)
         delay = min(found.delay, config.handshake_timeout / 2)
@@ -74,12 +75,14 @@ def authenticate(connection: Connection, header: commands.Authenticate, payload:
 async def _authenticate(connection: Connection, header: commands.Authenticate) -> commands.Authenticated:
     if connection.needs is None:
         return commands.Authenticated()  # it has all rights, whatever the token
-    found = connection.host.identities.identify(Credentials(header.token), connection.caller)
+    found = connection.host.identities.identify(Credentials(header.token), connection.origin)
     if isinstance(found, Refusal):
         await asyncio.sleep(found.delay)
         raise found.error
     if (found.kind, found.role) != (connection.principal.kind, connection.principal.role):
         raise AuthenticationError("the token must be of the connection's role")
+    if (speaker := connection.principal.speaker) is not None:
+        found = replace(found, speaker=speaker, expires=earlier(found.expires, speaker.expires))
     connection.principal = found
     return commands.Authenticated(token_left=_until_expiry(connection))
 
@@ -94,7 +97,7 @@ def _until_expiry(connection: Connection) -> float | None:
         return None
     left = max(expires - connection.host.clock.time_ms() / 1000, 0.0)
     needs.expire(left)
-    return left
+    return min(left, _LEFT_S_MAX)
 
 
 def _features(connection: Connection, header: Connect) -> Iterator[str]:

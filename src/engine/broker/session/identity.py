@@ -33,7 +33,10 @@ def broker_of(connection: Connection, hello: Connect) -> str | None:
             host, _ = parse_url(url)
         except InvalidArgumentError:
             return None
-        if not is_named(host, connection.stream.peer_names):
+        certificate = connection.stream.certificate
+        if certificate is None or not is_named(host, certificate.hosts):
+            return None
+        if not connection.host.identities.is_of_brokers(certificate):
             return None
     return url
 
@@ -43,7 +46,8 @@ def check_broker(connection: Connection) -> None:
     the call is repeated, where it is not known here yet. A peer within this process or of its user needs none.
     """
     config, url = connection.host.config, connection.broker
-    if config.has_roles and connection.principal.kind is Kind.ROLE:
+    kind = connection.principal.kind
+    if config.has_roles and (kind is Kind.ROLE or (kind is Kind.SHARED and url is None)):
         raise AuthorizationError("the right broker is needed on the cluster")
     if connection.trusted or (config.cluster_token is None and config.cluster_tls_ca is None):
         return

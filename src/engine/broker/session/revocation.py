@@ -10,12 +10,12 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING
 
+from engine.broker.rights.need import Need
 from engine.broker.rights.rights import denied
 from engine.errors import AuthenticationError, AuthorizationError
-from engine.model.rights import names_of
+from engine.model.rights import Right, names_of
 
 if TYPE_CHECKING:
-    from engine.broker.rights.need import Need
     from engine.broker.session.connection import Connection
 
 _STALE_MAX = 64  # needs of ids that are attached no more, beside as many as are
@@ -42,10 +42,14 @@ class Needs:
     def check(self) -> None:
         """Close what the principal may not have any more."""
         connection, rights = self._connection, self._connection.host.rights
+        speaker = connection.principal.speaker
+        if speaker is not None and not rights.allows(speaker, Need(Right.PROXY)):
+            connection.fail(denied(names_of(Right.PROXY), Need(Right.PROXY)))
+            return
         for ident, need in list(self._needs.items()):
             if connection.is_used(ident) and not rights.allows(connection.principal, need):
                 right = names_of(need.rights)
-                peer = connection.caller
+                peer = connection.origin
                 rights.audit.note(connection.principal, peer, "revocation", right, need.resource, allowed=False)
                 _end(connection, ident, denied(right, need))
 

@@ -93,6 +93,20 @@ def together(value: Any, other: Any, name: str) -> str:
     return "" if good else f"text, set only together with {name}"
 
 
+def only_beside(value: Any, other: Any, name: str) -> str:
+    """True only where another key is set."""
+    return boolean(value) or ("" if not value or other is not None else f"false without {name}")
+
+
+def pairs_of_names(value: Any) -> str:
+    """Pairs name=name in a list; the first names are different."""
+    good = isinstance(value, tuple) and all(isinstance(one, str) and one.isprintable() for one in value)
+    pairs = [one.partition("=") for one in value] if good else []
+    good = good and all(first and second for first, _, second in pairs)
+    good = good and len({first for first, _, _ in pairs}) == len(pairs)
+    return "" if good else 'a list of users, each once, with their roles, as ["www-data=web", "1001=batch"]'
+
+
 def names(value: Any) -> str:
     """Names of roles."""
     good = isinstance(value, tuple) and all(isinstance(one, str) and one and one.isprintable() for one in value)

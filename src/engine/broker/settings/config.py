@@ -115,11 +115,16 @@ class BrokerConfig:
     insecure: bool = False  # may listen on addresses reachable from other machines without a token
     admin_hosts: tuple[str, ...] = ()  # names allowed in Host headers of the admin API, besides addresses
 
-    # Roles, and what they may do. Where one of the first two is set, each connection has the rights of its role alone.
+    # Roles, and what they may do. Where a source of roles is set (roles_file, jwt_keys, tls_client_ca, unix_users), each
+    # connection has the rights of its role alone.
     roles_file: str | None = None  # lines "role: sha256:<hash of its token>"
     jwt_keys: str | None = None  # the public keys of JSON Web Tokens: PEM, or a JWKS
     jwt_audience: str | None = None  # that such a token must be for; None: it must name none
     jwt_role_claim: str = "sub"
+    tls_client_ca: str | None = None  # signs certificates of clients, which name their roles
+    tls_client_role: str = "subject"  # where: the common name of the subject, or "san", its one other name
+    tls_client_required: bool = False  # whether a connection without a certificate is refused
+    unix_users: tuple[str, ...] = ()  # other users of the Unix socket: "user=role"
     superusers: tuple[str, ...] = ()  # roles that may do everything
     audit_log: str | None = None  # denials and administrative acts, as JSON lines: a file, or "-" for standard output
 
@@ -137,6 +142,7 @@ class BrokerConfig:
     durability: str = "fsync"
     key_hash: str = "xxh64"
     sync_interval_ms: int = 100  # durability "interval": messages of at most this long may be lost
+    cursor_save_interval_ms: int = 50  # between saves of acknowledgements that nothing waits for, in a shared store
     log_file_size: int = LOG_FILE_SIZE_MAX
 
     retention_time: float | None = RETENTION_S_DEFAULT
@@ -220,6 +226,7 @@ class BrokerConfig:
                 object.__setattr__(self, key, found)
         object.__setattr__(self, "admin_hosts", checks.listed(self.admin_hosts))
         object.__setattr__(self, "superusers", checks.listed(self.superusers))
+        object.__setattr__(self, "unix_users", checks.listed(self.unix_users))
         for key, wanted in self._wrong().items():
             if wanted and key in _SECRETS:
                 raise InvalidConfigurationError(f"{key} must be {wanted}, got text that is not")
@@ -235,7 +242,8 @@ class BrokerConfig:
     @property
     def has_roles(self) -> bool:
         """Whether clients are roles, with the rights that these are granted."""
-        return self.roles_file is not None or self.jwt_keys is not None
+        files = self.roles_file, self.jwt_keys, self.tls_client_ca
+        return any(path is not None for path in files) or bool(self.unix_users)
 
     @property
     def authenticates(self) -> bool:
@@ -269,6 +277,7 @@ class BrokerConfig:
             "insecure": checks.boolean(self.insecure),
             "admin_hosts": checks.hosts(self.admin_hosts),
             **self._wrong_roles(),
+            **self._wrong_writing(),
             "scalable_topic_enabled": checks.boolean(self.scalable_topic_enabled),
             "auto_create_topics": checks.boolean(self.auto_create_topics),
             "segments": checks.integer(self.segments, 1, SEGMENTS_PER_TOPIC_MAX),
@@ -276,9 +285,6 @@ class BrokerConfig:
             "scalable_topic_sealed_segment_drain_enabled": checks.boolean(
                 self.scalable_topic_sealed_segment_drain_enabled
             ),
-            "durability": checks.choice(self.durability, _DURABILITIES),
-            "key_hash": checks.choice(self.key_hash, _KEY_HASHES),
-            "sync_interval_ms": checks.integer(self.sync_interval_ms, 1, 3_600_000),
             "log_file_size": checks.integer(self.log_file_size, 64 * MIB, 16 * LOG_FILE_SIZE_MAX),
             "retention_time": checks.number(self.retention_time, 0, optional=True),
             "retention_size": "" if self.retention_size is None else checks.integer(self.retention_size, 0, 2**62),
@@ -324,6 +330,15 @@ class BrokerConfig:
             ),
         }
 
+    def _wrong_writing(self) -> dict[str, str]:
+        """_wrong() of how messages and cursors are written."""
+        return {
+            "durability": checks.choice(self.durability, _DURABILITIES),
+            "key_hash": checks.choice(self.key_hash, _KEY_HASHES),
+            "sync_interval_ms": checks.integer(self.sync_interval_ms, 1, 3_600_000),
+            "cursor_save_interval_ms": checks.integer(self.cursor_save_interval_ms, 0, 60_000),
+        }
+
     def _wrong_roles(self) -> dict[str, str]:
         """_wrong() of roles and their rights."""
         return {
@@ -331,6 +346,10 @@ class BrokerConfig:
             "jwt_keys": checks.path(self.jwt_keys),
             "jwt_audience": checks.together(self.jwt_audience, self.jwt_keys, "jwt_keys"),
             "jwt_role_claim": checks.name(self.jwt_role_claim),
+            "tls_client_ca": checks.beside(self.tls_client_ca, self.tls_cert, "tls_cert"),
+            "tls_client_role": checks.choice(self.tls_client_role, ("subject", "san")),
+            "tls_client_required": checks.only_beside(self.tls_client_required, self.tls_client_ca, "tls_client_ca"),
+            "unix_users": checks.pairs_of_names(self.unix_users),
             "superusers": checks.names(self.superusers),
             "audit_log": checks.path(self.audit_log),
         }

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import ipaddress
 import ssl
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from engine.broker.settings.attempts import PENDING_MAX, Attempts
 from engine.broker.settings.tls import (
@@ -15,10 +15,14 @@ from engine.broker.settings.tls import (
     context_to_brokers,
     show_certificate,
     tls_context,
+    trust_clients,
 )
 from engine.broker.settings.tokens import Guarded
 from engine.clock import Clock
 from engine.errors import InvalidConfigurationError
+
+if TYPE_CHECKING:
+    from engine.broker.settings.config import BrokerConfig
 
 
 class Exposed(Guarded, Certified, Protocol):
@@ -66,6 +70,7 @@ class Doors:
             return
         for context in self._contexts:
             context.load_cert_chain(config.tls_cert, config.tls_key)
+            trust_clients(context, config)
 
     def renew_to_brokers(self, config: ClusterCertified) -> None:
         """Reload what this broker shows to others. Raises InvalidConfigurationError."""
@@ -73,12 +78,21 @@ class Doors:
             show_certificate(self._to_brokers, config)
 
 
+def check_cluster(config: BrokerConfig) -> None:
+    """Raises InvalidConfigurationError if clients are roles, and nothing tells other brokers, over TCP, from them."""
+    if config.has_roles and config.cluster_token is None and config.cluster_tls_ca is None:
+        raise InvalidConfigurationError(
+            "cluster_token or cluster_tls_ca must be set where clients are roles and brokers share a metadata store, "
+            "got neither; without one a broker cannot tell another broker from a client"
+        )
+
+
 async def check_exposed(host: str, config: Exposed) -> None:
-    """Raises InvalidConfigurationError if other machines reach `host` and no token is required."""
+    """Raises InvalidConfigurationError if other machines reach `host` and no proof of an identity is required."""
     if not config.authenticates and not config.insecure and not await _is_loopback(host):
         raise InvalidConfigurationError(
             f"auth_token must be set to listen on {host or 'all addresses'}, which other machines reach, got none; "
-            "set it (auth_token_file or ENGINE_AUTH_TOKEN), listen on 127.0.0.1, "
+            "set it (auth_token_file or ENGINE_AUTH_TOKEN) or a source of roles, listen on 127.0.0.1, "
             "or set insecure (--insecure) to accept every connection"
         )
 

@@ -21,6 +21,14 @@ class Certified(Protocol):
     def tls_key(self) -> str | None:
         """The path of the private key, PEM."""
 
+    @property
+    def tls_client_ca(self) -> str | None:
+        """The path of the certificates that sign those of clients, PEM; None: none are asked for."""
+
+    @property
+    def tls_client_required(self) -> bool:
+        """Whether a connection without a certificate is refused."""
+
 
 class ClusterCertified(Certified, Protocol):
     """The configuration of a broker among others."""
@@ -43,12 +51,21 @@ def tls_context(config: Certified) -> ssl.SSLContext | None:
     if config.tls_cert is None:
         return None
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    trust_clients(context, config)
     try:
         context.load_cert_chain(config.tls_cert, config.tls_key)
     except OSError as e:  # an SSLError is one
         files = f"tls_cert {config.tls_cert} and tls_key {config.tls_key}"
         raise InvalidConfigurationError(f"{files} cannot be used: {e.strerror or e}") from e
     return context
+
+
+def trust_clients(context: ssl.SSLContext, config: Certified) -> None:
+    """Have clients show a certificate, if they have one or must. Raises InvalidConfigurationError."""
+    if config.tls_client_ca is not None:
+        _trust(context, "tls_client_ca", config.tls_client_ca)
+        context.verify_mode = ssl.CERT_REQUIRED if config.tls_client_required else ssl.CERT_OPTIONAL
 
 
 def ask_for_certificate(context: ssl.SSLContext, config: ClusterCertified) -> None:
@@ -58,11 +75,16 @@ def ask_for_certificate(context: ssl.SSLContext, config: ClusterCertified) -> No
     """
     if config.cluster_tls_ca is None:
         return
+    _trust(context, "cluster_tls_ca", config.cluster_tls_ca)
+    if context.verify_mode is ssl.CERT_NONE:
+        context.verify_mode = ssl.CERT_OPTIONAL
+
+
+def _trust(context: ssl.SSLContext, key: str, path: str) -> None:
     try:
-        context.load_verify_locations(config.cluster_tls_ca)
+        context.load_verify_locations(path)
     except OSError as e:
-        raise _unusable("cluster_tls_ca", config.cluster_tls_ca, e) from e
-    context.verify_mode = ssl.CERT_OPTIONAL
+        raise _unusable(key, path, e) from e
 
 
 def context_to_brokers(config: ClusterCertified) -> ssl.SSLContext | None:

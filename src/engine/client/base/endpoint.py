@@ -19,12 +19,15 @@ DEFAULT_URL = format_url("127.0.0.1", DEFAULT_PORT)
 
 
 class Endpoint(NamedTuple):
-    """`addresses`: of brokers; any of them will do. `tls`: None for brokers without TLS."""
+    """`addresses`: of brokers; any of them will do. `tls`: None for brokers without TLS. `user`: the id of another user
+    that may serve the Unix socket.
+    """
 
     url: str  # without its token
     addresses: tuple[str, ...]
     token: str | Callable[[], str] | None
     tls: ssl.SSLContext | None
+    user: int | None = None
 
     @classmethod
     def of(
@@ -52,7 +55,7 @@ class Endpoint(NamedTuple):
         else:
             parsed = ServiceUrl.parse(url)
             token = parsed.token if token is None else token
-        return cls(parsed.text, parsed.addresses, token, _context(parsed, tls, ca))
+        return cls(parsed.text, parsed.addresses, token, _context(parsed, tls, ca), _user_of(parsed.user))
 
 
 def _token_of(environment: Mapping[str, str]) -> str | None:
@@ -66,6 +69,15 @@ def _token_of(environment: Mapping[str, str]) -> str | None:
         raise InvalidArgumentError(
             f"ENGINE_TOKEN_FILE must be the path of a file with a token, got {path}: {why}"
         ) from e
+
+
+def _user_of(text: str | None) -> int | None:
+    """Raises InvalidArgumentError."""
+    if text is None:
+        return None
+    from engine.wire.users import user_id
+
+    return user_id(text)
 
 
 def _context(url: ServiceUrl, given: ssl.SSLContext | None, ca: str | None) -> ssl.SSLContext | None:

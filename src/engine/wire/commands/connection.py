@@ -14,7 +14,8 @@ class Connect(Header, frozen=True, kw_only=True):
     """The first frame of a connection -> CONNECTED. Anything else before that is a ProtocolError.
 
     To a proxy, `target`: the service URL of the broker that is meant; None: any. From a proxy, `forwarded`: the address
-    of its client, for logs. From a broker, `broker`: its own service URL.
+    of its client; and where it speaks for its clients, `proxy_token`, its own, or `role`, of the client's certificate.
+    From a broker, `broker`: its own service URL.
     """
 
     command = Command.CONNECT
@@ -26,6 +27,8 @@ class Connect(Header, frozen=True, kw_only=True):
     target: str | None = None
     forwarded: str | None = None
     broker: str | None = None
+    proxy_token: str | None = None
+    role: str | None = None
 
 
 class Connected(Header, frozen=True, kw_only=True):
