@@ -14,7 +14,7 @@ from engine.aio.semaphore import PoolStatistics
 from engine.aio.tasks import Supervisor
 from engine.aio.workers import Submits, Workers
 from engine.broker.addresses import Addresses
-from engine.broker.admin.dynamic import DynamicConfig
+from engine.broker.admin.dynamic import DynamicConfig, FollowedLimits
 from engine.broker.assembly import Foundation, Parts, build, storage_config
 from engine.broker.cluster.broker_calls import BrokerCalls
 from engine.broker.cluster.joinable import Joinable
@@ -44,12 +44,10 @@ from engine.broker.upkeep.unexplained import check_explained
 from engine.clock import Clock, SystemClock
 from engine.control.service import ScalableTopicService
 from engine.errors import AlreadyClosedError, AuthenticationError, ConnectError, EngineError
-from engine.metadata import keys
-from engine.metadata.following import follow
 from engine.metadata.identity import raise_generation
 from engine.metadata.memory import MemoryMetadataStore
 from engine.metadata.sqlite import MetadataStatistics, SqliteMetadataStore
-from engine.metadata.store import Event, EventKind, MetadataStore
+from engine.metadata.store import MetadataStore
 from engine.model.identity import Identity
 from engine.storage.disk.disk import Disk, OsDisk, make_data_directory
 from engine.storage.disk.memory import MemoryDisk
@@ -68,6 +66,7 @@ if TYPE_CHECKING:
 
     from engine.broker.admin.service import AdminService
     from engine.broker.limiting import Limiting
+    from engine.broker.limits.limits import BrokerLimits
     from engine.broker.rights.grants import Grants
     from engine.broker.rights.rights import Rights
     from engine.metadata.etcd.statistics import EtcdStatistics
@@ -283,6 +282,7 @@ class Broker:
             clock=self.clock,
             serving_since=self._serving_since,
         )
+        limits = FollowedLimits(metadata, self._begin_limits)
         base = Foundation(
             store=store,
             metadata=metadata,
@@ -294,7 +294,7 @@ class Broker:
             connector=self._connector or self._connector_to_brokers(),
             environment=environment,
             grant_noted=self._grant_noted,
-            limit_noted=self._limit_noted,
+            limit_noted=limits.note,
         )
         parts = self._parts = build(base, self)
         await parts.members.start()
@@ -307,12 +307,7 @@ class Broker:
             await grants.start()
             self.rights.use(grants)
             self.tasks.spawn(self._follow_identities(), "identities")
-        for record in await metadata.newest.list(keys.LIMITS, keys.prefix_end(keys.LIMITS)):
-            self._limit_noted(record.key, record.value)
-        following = follow(
-            metadata, lambda: metadata.watch(keys.LIMITS), self._limit_heard, self._limited, what="the limits"
-        )
-        self.tasks.spawn(following, "watch of the limits")
+        self.tasks.spawn(await limits.start(), "watch of the limits")
         for name, run in parts.loops:
             self.tasks.spawn(run(), name)
 
@@ -553,20 +548,11 @@ class Broker:
         if self._grants is not None and (role := self._grants.note(key, value)) is not None:
             self._grants_changed(role)
 
-    def _limit_noted(self, key: str, value: bytes | None) -> None:
-        if self._limiting is None and value is not None:
-            from engine.broker.limiting import Limiting
+    def _begin_limits(self) -> BrokerLimits:
+        from engine.broker.limiting import Limiting
 
-            self._limiting = Limiting(self)
-        if self._limiting is not None:
-            self._limiting.limits.note(key, value)
-
-    def _limit_heard(self, event: Event) -> None:
-        if event.kind is not EventKind.SNAPSHOT_END:
-            self._limit_noted(event.key, None if event.record is None else event.record.value)
-
-    def _limited(self) -> list[str]:
-        return [] if self._limiting is None else self._limiting.limits.keys()
+        self._limiting = Limiting(self)
+        return self._limiting.limits
 
     def _grants_changed(self, role: str) -> None:
         for connection in list(self.connections):

@@ -25,7 +25,6 @@ from engine.model.layout import SegmentLayout
 from engine.model.names import TopicName, check_property_names
 from engine.model.policies import AUTO_SCALE, CREATED, FIELDS, NamespacePolicies, TopicPolicies, policies_of_topic
 from engine.model.redelivery import DEAD_LETTER_SUFFIX
-from engine.model.rights import CLUSTER
 from engine.model.subscriptions import ConsumerRegistration, SubscriptionMetadata
 
 if TYPE_CHECKING:
@@ -114,6 +113,8 @@ class ScalableTopicResources:
 
     async def topics_below(self, resource: str) -> list[TopicName]:
         """The topics of a namespace, of a tenant, or all of them: "*"."""
+        from engine.model.rights import CLUSTER
+
         prefix = "" if resource == CLUSTER else "/".join(map(keys.encode, resource.split("/"))) + "/"
         end = keys.prefix_end(prefix) if prefix else keys.LAST
         found = await self.metadata.newest.list_index(INDEX_TOPICS, prefix, end)
