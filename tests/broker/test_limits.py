@@ -85,6 +85,28 @@ async def test_a_rate_of_messages_slows_as_well(start_broker: Any) -> None:
         await asyncio.gather(*sent)
 
 
+async def test_one_of_two_rates_ends_and_the_other_stays(start_broker: Any) -> None:
+    async with start_broker() as broker, engine.AsyncClient(await listening(broker)) as client:
+        await limited(broker, TOPIC, publish_messages_per_s=1, publish_bytes_per_s=1_000_000)
+        producer = await client.producer("orders", batching=engine.Batching(max_messages=1))
+        sent = [later_sent(producer, b"x") for _ in range(200)]
+        await sent[0]
+        await limited(broker, TOPIC, publish_messages_per_s=None)
+        await asyncio.gather(*sent)
+
+
+async def test_those_that_stay_get_the_share_of_those_that_leave(start_broker: Any) -> None:
+    async with start_broker() as broker, engine.AsyncClient(await listening(broker)) as client:
+        await limited(broker, TOPIC, publish_bytes_per_s=10_000_000)
+        many = [await client.producer("orders", name=f"p{i}") for i in range(50)]
+        for producer in many:
+            await producer.send(BLOB[:1_000])
+        for producer in many[1:]:
+            await producer.close()
+        for _ in range(100):
+            await many[0].send(BLOB[:1_000])
+
+
 async def test_a_living_producer_is_slowed_by_a_limit_that_is_set_later(start_broker: Any) -> None:
     async with start_broker() as broker, engine.AsyncClient(await listening(broker)) as client:
         producer = await client.producer("orders")

@@ -35,11 +35,34 @@ _OVERHEAD = ENTRY_HEADER_SIZE + 2048
 _OVERHEAD_EACH = 64
 
 
+class _Advance:
+    """Credit of one kind: `size` was asked for in advance, of which `used` is used."""
+
+    __slots__ = ("size", "used")
+
+    def __init__(self) -> None:
+        self.size = self.used = 0
+
+    @property
+    def is_half_used(self) -> bool:
+        return 2 * self.used >= self.size > 0
+
+    def due(self, portion: int | None) -> int:
+        """What to ask for, so that a portion is there in advance; None: this kind is not limited."""
+        before, used, self.used = self.size, self.used, 0
+        if portion is None:
+            self.size = 0
+            return 0
+        due = used + portion - before
+        self.size = portion if due >= 0 else before - used
+        return max(due, 0)
+
+
 class LimitedProducer:
     """Loop thread only. Made anew for each attachment; change() follows the limits."""
 
-    __slots__ = ("_attendance", "_counts_messages", "_holding", "_largest", "_producer", "_throttle", "_used_bytes",
-                 "_used_messages")  # fmt: skip
+    __slots__ = ("_attendance", "_bytes", "_counts_messages", "_holding", "_largest", "_messages", "_producer",
+                 "_throttle")  # fmt: skip
 
     def __init__(self, producer: Producer, limits: BrokerLimits) -> None:
         self._producer = producer
@@ -47,7 +70,8 @@ class LimitedProducer:
         self._holding = False
         self._largest: Limit | None = None
         self._counts_messages = False
-        self._used_messages = self._used_bytes = 0  # and not asked for again
+        self._messages, self._bytes = _Advance(), _Advance()
+        self._messages, self._bytes = _Advance(), _Advance()
         topic, role = producer.hosted.name.topic, producer.connection.role
         self._attendance: Attendance = limits.attend(limits.producers, topic, role, producer.name, None)
         self.change(limits)
@@ -65,24 +89,23 @@ class LimitedProducer:
             self._throttle = self._attendance.throttle = Throttle(buckets, self._grant)
         else:
             self._throttle.change(buckets)
-        if buckets:
-            messages, size = self._throttle.portion()
-            self._throttle.ask(messages or 0, size or 0)
-        else:
+        if not buckets:
             self._throttle = self._attendance.throttle = None
             self._send_credit(None, None)
             self._release()
+        else:
+            messages, size = self._throttle.portion()
+            self._send_credit(None if messages is None else 0, None if size is None else 0)  # which kinds there are
+            self._top_up(self._throttle)
 
     def sent(self, payload: memoryview) -> list[Part] | None:
         """Count a frame of entries. None: all of them are taken; else its parts, in order."""
         messages, parts = self._look_at(payload) if self._counts_messages else (0, None)
         if (throttle := self._throttle) is not None:
-            self._used_messages += messages
-            self._used_bytes += len(payload)
-            if throttle.waits or self._is_half_used(*throttle.portion()):
-                messages, size = self._used_messages, self._used_bytes
-                self._used_messages = self._used_bytes = 0
-                throttle.ask(messages, size)
+            self._messages.used += messages
+            self._bytes.used += len(payload)
+            if throttle.waits or self._messages.is_half_used or self._bytes.is_half_used:
+                self._top_up(throttle)
             if self._is_ahead(throttle) and not self._holding:
                 self._holding = True
                 self._producer.connection.pressure.hold(Pause.RATE)
@@ -116,10 +139,10 @@ class LimitedProducer:
             parts.append(Part(payload[at:], None))
         return messages, parts or None
 
-    def _is_half_used(self, messages: int | None, size: int | None) -> bool:
-        if messages is not None and 2 * self._used_messages >= messages:
-            return True
-        return size is not None and 2 * self._used_bytes >= size
+    def _top_up(self, throttle: Throttle) -> None:
+        """Ask for what was used, and for as much in advance as a portion is now."""
+        messages, size = throttle.portion()
+        throttle.ask(self._messages.due(messages), self._bytes.due(size))
 
     def _is_ahead(self, throttle: Throttle) -> bool:
         if not throttle.waits:
