@@ -14,7 +14,9 @@ BROKERS = "/brokers/"
 WALS = "/wal/"
 CONFIGURATION = "/configuration/"
 GRANTS = "/grants/"
+LIMITS = "/limits/"
 TENANTS = "/tenants/"
+USAGE = "/usage/"  # holds what each broker stores of what has limits, by the broker's URL; ephemeral
 BALANCER = "/balancer"  # holds the URL of the broker that balances the others; ephemeral
 SWEEPER = "/sweeper"  # holds the URL of the broker that sweeps the object store; ephemeral
 STORE = "/store"  # holds the store's Identity: its number, and the generation of the last start
@@ -75,6 +77,21 @@ def grant_of(key: str) -> tuple[str, str]:
     """Undo grant(): (resource, role). Raises ValueError."""
     resource, role = key.removeprefix(GRANTS).split("/")
     return decode(resource), decode(role)
+
+
+def limits(resource: str) -> str:
+    """Holds the limits of a resource, or of a role."""
+    return f"{LIMITS}{encode(resource)}"
+
+
+def limited(key: str) -> str:
+    """Undo limits()."""
+    return decode(key.removeprefix(LIMITS))
+
+
+def usage(url: str) -> str:
+    """Holds what a broker stores of what has limits; ephemeral."""
+    return f"{USAGE}{encode(url)}"
 
 
 def namespace(tenant: str, name: str) -> str:
