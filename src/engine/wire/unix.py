@@ -39,9 +39,7 @@ _ROOT = 0
 _BACKLOG = 1024
 
 
-async def dial(
-    path: str, handler: Accept, *, pool: ChunkPool, timeout: float, user: int | None = None
-) -> FrameStream:
+async def dial(path: str, handler: Accept, *, pool: ChunkPool, timeout: float, user: int | None = None) -> FrameStream:
     """A stream connected to the socket at `path`. `user`: the id of another user that may serve it.
 
     Raises ConnectError (nothing is served there), AuthenticationError (another user serves it).
