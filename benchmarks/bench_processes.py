@@ -2,6 +2,8 @@
 
 python benchmarks/bench_processes.py    # two tables: each N in turn, five times
 
+Each is read twice: with acknowledgements that are awaited, every 10,000 messages, and with such that are not.
+
 Processor time is that of all of the server's processes, the parent included, less what the same server takes when it is
 idle for as long, which has a column of its own.
 
@@ -39,12 +41,24 @@ NUMBERS = [1, 2] if TINY else [1, 2, 4]
 
 
 class Figures:
-    """Of one run. `in_us`, `out_us`: processor time of the server for a message; `idle`: of a core, without any."""
+    """Of one run. `in_us`, `out_us`: processor time of the server for a message; `idle`: of a core, without any.
 
-    def __init__(self, count: int, spent_in: tuple[float, float], spent_out: tuple[float, float], idle: float) -> None:
-        """(seconds, seconds of processor time) of publishing `count` messages, and of reading them."""
+    `unawaited_us`: as `out_us`, with acknowledgements that are not awaited.
+    """
+
+    def __init__(
+        self,
+        count: int,
+        spent_in: tuple[float, float],
+        spent_out: tuple[float, float],
+        unawaited: tuple[float, float],
+        idle: float,
+    ) -> None:
+        """(seconds, seconds of processor time) of publishing `count` messages, and of reading them in both ways."""
         self.rate_in, self.rate_out = count / spent_in[0], count / spent_out[0]
-        self.in_us, self.out_us = ((busy - idle * s) / count * 1e6 for s, busy in (spent_in, spent_out))
+        self.in_us, self.out_us, self.unawaited_us = (
+            (busy - idle * s) / count * 1e6 for s, busy in (spent_in, spent_out, unawaited)
+        )
         self.idle = idle
 
     @property
@@ -98,10 +112,15 @@ async def _work(server: Server, processes: int, sample: Rows, paced: bool) -> Fi
             count = PRODUCERS * int(rate / PRODUCERS * PACED_S) if paced else COUNT * TURNS
             publishing = _more(client, topic, parts, rate) if paced else _same(client, topic, parts)
             spent_in = await _spent(server, publishing)
-            reading = workloads.consume_seconds(client, topic, "messages", count + len(first), SIZE)
-            spent_out = await _spent(server, reading)
+            spent_out, unawaited = [
+                await _spent(
+                    server,
+                    workloads.consume_seconds(client, topic, "messages", count + len(first), SIZE, awaited=awaited),
+                )
+                for awaited in (True, False)
+            ]
             seconds, busy = await _spent(server, asyncio.sleep(IDLE_S))
-            return Figures(count, spent_in, spent_out, busy / seconds)
+            return Figures(count, spent_in, spent_out, unawaited, busy / seconds)
 
 
 def figures(processes: int, sample: Rows, *, paced: bool) -> Figures:
@@ -137,6 +156,8 @@ def table(sample: Rows, *, paced: bool) -> None:
         ("of one", ">7.2f", lambda one, base: one.in_us / base.in_us),
         ("out", ">7.3f", lambda one, base: one.out_us),
         ("of one", ">7.2f", lambda one, base: one.out_us / base.out_us),
+        ("unawaited", ">10.3f", lambda one, base: one.unawaited_us),
+        ("of one", ">7.2f", lambda one, base: one.unawaited_us / base.unawaited_us),
         ("idle", ">7.1%", lambda one, base: one.idle),
         ("in msg/s", ">11,.0f", lambda one, base: one.rate_in),
         ("out msg/s", ">11,.0f", lambda one, base: one.rate_out),

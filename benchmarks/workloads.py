@@ -90,8 +90,11 @@ def take_columns(batch: Any) -> int:
 CONSUME = {"messages": (take_messages, 10_000), "columns": (take_columns, 100_000)}
 
 
-async def consume_seconds(client: Any, topic: str, way: str, count: int, size: int) -> float:
-    """Seconds for a new subscription to read the topic from its start and acknowledge it, batch by batch."""
+async def consume_seconds(client: Any, topic: str, way: str, count: int, size: int, *, awaited: bool = True) -> float:
+    """Seconds for a new subscription to read the topic from its start and acknowledge it, batch by batch.
+
+    `awaited`: each acknowledgement is; else all of them at the end.
+    """
     take, batch_messages = CONSUME[way]
     got = bytes_got = 0
     started = time.perf_counter()
@@ -102,7 +105,11 @@ async def consume_seconds(client: Any, topic: str, way: str, count: int, size: i
             raise TimeoutError(f"{got} of {count} messages came")
         got += len(batch)
         bytes_got += take(batch)
-        await consumer.acknowledge_cumulative(batch)
+        if awaited:
+            await consumer.acknowledge_cumulative(batch)
+        else:
+            consumer.acknowledge_cumulative_nowait(batch)
+    await consumer.flush()
     seconds = time.perf_counter() - started
     await consumer.close()
     if (got, bytes_got) != (count, count * size):

@@ -84,6 +84,7 @@ if TYPE_CHECKING:
         UnsupportedError,
         WrongKeyError,
     )
+    from engine.migration import Migrated, migrate, migrate_async
     from engine.sync import (
         Admin,
         CheckpointConsumer,
@@ -114,6 +115,7 @@ _HOMES = {
         NotFoundError PermitQueueFullError PermitTimeoutError ProducerBusyError ProtocolError QueueFullError SchemaError
         StorageError SubscriptionKindError TimeoutError TooManyRequestsError TransactionConflictError
         TransactionNotFoundError UnknownOutcomeError UnsupportedError WrongKeyError""",
+    "engine.migration": "Migrated migrate migrate_async",
     "engine.sync": """Admin CheckpointConsumer Client Producer QueueConsumer RangeReader StreamConsumer TopicReader
         TopicView TopicWatch Transaction""",
 }
@@ -162,6 +164,7 @@ __all__ = [
     "MessageBatch",
     "MessageId",
     "MessageTooLargeError",
+    "Migrated",
     "MissingKeyError",
     "MultiConsumerStatistics",
     "MultiQueueConsumerStatistics",
@@ -198,6 +201,8 @@ __all__ = [
     "UnknownOutcomeError",
     "UnsupportedError",
     "WrongKeyError",
+    "migrate",
+    "migrate_async",
     "open",
     "open_async",
 ]

@@ -278,12 +278,21 @@ def test_without_textual_a_terminal_says_what_to_install_and_a_pipe_gets_looks(s
         assert process.wait(PATIENCE_S) == 130
 
 
+# A lost broker is looked for until an operation's timeout; that of a user is longer.
+SOON_TIMED_OUT = (
+    "-c",
+    "import sys; from engine.cli import connection, main; options = connection.client_options; "
+    "connection.client_options = lambda url: {**options(url), 'operation_timeout': 10.0}; "
+    "sys.exit(main.main(sys.argv[1:]))",
+)
+
+
 def test_a_broker_that_stops_answering_is_said_to_and_one_that_dies_too(tmp_path):
     server = start_server(tmp_path / "data")
     try:
         with Client(server.url) as client, client.producer("orders") as producer:
             producer.send(b"x")
-        with terminal("--url", server.url) as screen:
+        with terminal("--url", server.url, program=SOON_TIMED_OUT) as screen:
             screen.until("orders")
             os.kill(server.process.pid, signal.SIGSTOP)
             screen.until(r"no answer for \d+ s: the broker is slow")

@@ -102,7 +102,8 @@ async def test_a_sealed_or_moved_segment_is_retried_invisibly(broker: FakeBroker
         assert broker.log[0] == [(0, 3)]
 
 
-async def test_retries_against_a_stale_layout_are_bounded(broker: FakeBroker):
+async def test_retries_against_a_stale_layout_are_bounded(broker: FakeBroker, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("engine.client.produce.sender.SEALED_S_MAX", 0.2)
     attempts = 0
 
     def refuse(segment: int, sequence: int) -> SegmentSealedError:

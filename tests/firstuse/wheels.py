@@ -1,8 +1,9 @@
 """A wheel of this tree for each Python, and a clean environment with nothing else in it.
 
 Both are made once for all tests, processes and runs, below build/firstuse, and again when the sources have changed.
-What is built is a source distribution, unpacked: a file that it lacks is missing here, too. C files are written once
-for all Pythons, as Cython writes the same for each. The optimizer is kept short: nothing is measured with these wheels.
+What is built is a source distribution, unpacked: a file that it lacks is missing here, too. C files are those of the
+usual build where they are current, as Cython writes the same for each Python. They are compiled without optimization,
+and packages are installed without compiled modules but for those that a program imports: nothing is measured here.
 """
 
 from __future__ import annotations
@@ -120,6 +121,10 @@ def unpack() -> None:
             to = made / path.relative_to(TREE)
             to.parent.mkdir(parents=True, exist_ok=True)
             path.rename(to)
+    for path in (ROOT / "src").rglob("*.c"):  # Cython writes those again that are older than their sources
+        to = made / path.relative_to(ROOT)
+        if to.with_suffix(".pyx").exists() and not to.exists():
+            shutil.copy2(path, to)
     shutil.rmtree(TREE, ignore_errors=True)
     made.rename(TREE)
     (TREE / state()).touch()
@@ -133,17 +138,8 @@ def builder(minor: int, python: Path) -> Path:
     made, wanted = folder / "bin" / "python", f"cython=={version('cython')}"
     if not (folder / wanted).exists():
         run(python, "-m", "venv", "--clear", folder, at=BUILD, env=variables())
-        run(
-            made,
-            "-m",
-            "pip",
-            "install",
-            "-q",
-            f"setuptools=={version('setuptools')}",
-            wanted,
-            at=BUILD,
-            env=variables(),
-        )
+        tools = (f"setuptools=={version('setuptools')}", wanted)
+        run(made, "-m", "pip", "install", "-q", "--no-compile", *tools, at=BUILD, env=variables())
         for path in folder.glob("lib/*/site-packages/Cython/Includes/**/*.pxd"):
             os.utime(path, (0, 0))  # else Cython takes the C files for out of date, and writes the same once more
         (folder / wanted).touch()
@@ -164,7 +160,7 @@ def wheel(minor: int, python: Path) -> Path:
     if minor != MAIN:
         wheel(MAIN, Path(sys.executable))  # which writes the C files
     options = ("-q", "--no-deps", "--no-build-isolation", "--wheel-dir", making)
-    run(with_tools, "-m", "pip", "wheel", *options, TREE, at=BUILD, env=variables(CFLAGS="-O1 -g0"))
+    run(with_tools, "-m", "pip", "wheel", *options, TREE, at=BUILD, env=variables(CFLAGS="-O0 -g0"))
     making.rename(folder)
     (found,) = folder.glob("*.whl")
     return found
@@ -186,11 +182,11 @@ def installed(minor: int, python: Path, extra: str, more: list[str]) -> Installe
         there = json.loads(stamp.read_text()) if stamp.exists() else []
         if there != wanted:
             stamp.unlink(missing_ok=True)
-            pip = (made.python, "-m", "pip", "install", "-q")
+            install = (made.python, "-m", "pip", "install", "-q", "--no-compile")
             if there[:-1] == wanted[:-1]:
-                made.run(*pip, "--force-reinstall", "--no-deps", built, at=BUILD)
+                made.run(*install, "--force-reinstall", "--no-deps", built, at=BUILD)
             else:
                 run(python, "-m", "venv", "--clear", made.folder, at=BUILD, env=variables())
-                made.run(*pip, f"{built}[{extra}]", *more, at=BUILD)
+                made.run(*install, f"{built}[{extra}]", *more, at=BUILD)
             stamp.write_text(json.dumps(wanted))
     return made

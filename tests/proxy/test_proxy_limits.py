@@ -12,6 +12,7 @@ import pytest
 
 import engine
 from engine.aio.memory_limiter import LimitType
+from engine.broker.rights.token_file import line_of
 from engine.cli.reloading import reload_proxy
 from engine.errors import ConnectError, InvalidConfigurationError
 from engine.limits import MIB
@@ -123,3 +124,17 @@ def test_what_is_refused_is_not_kept() -> None:
         limits.set("connections_max", "0")
     limits.unset("connections_max")
     assert (limits.values(), applied) == ({}, [])
+
+
+async def test_where_brokers_have_roles_limits_are_changed_by_operators_alone(serve, tmp_path) -> None:
+    """The proxy has no token of its own, and asks a broker."""
+    roles = tmp_path / "roles"
+    roles.write_text("".join(f"{line_of(role, f'token-of-{role}')}\n" for role in ("root", "eve")))
+    async with serve({"roles_file": str(roles), "superusers": ["root"]}) as front:
+        url = f"{front.admin_url}{PATH}/topic_list_heap_max"
+        async with engine.AsyncClient(front.url, token="token-of-root"), aiohttp.ClientSession() as session:
+            for token, status in ((None, 401), ("token-of-eve", 403), ("token-of-root", 204)):
+                headers = {"Authorization": f"Bearer {token}"} if token else {}
+                for verb, path in (("POST", f"{url}/2097152"), ("DELETE", url)):
+                    async with session.request(verb, path, headers=headers) as answer:
+                        assert answer.status == status, (token, verb)

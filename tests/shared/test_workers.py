@@ -8,6 +8,7 @@ import re
 import signal
 import sys
 import urllib.request
+from collections.abc import Callable
 from pathlib import Path
 
 import nbclient
@@ -29,6 +30,14 @@ def example(mark: str) -> str:
     return str(found)
 
 
+async def listening(process: asyncio.subprocess.Process, log: Callable[[], str], workers: int) -> None:
+    """Wait until so many workers have begun to listen."""
+    async with asyncio.timeout(START_S_MAX):
+        while log().count("ASGI server listening") < workers:
+            assert process.returncode is None, log()
+            await asyncio.sleep(0.05)
+
+
 def post(url: str) -> int:
     with urllib.request.urlopen(urllib.request.Request(url, method="POST"), timeout=30) as answer:
         return int(answer.status)
@@ -45,10 +54,7 @@ async def test_gunicorn_with_four_workers_of_fastapi(tmp_path: Path):
             *(sys.executable, *command, "--bind", f"127.0.0.1:{port}"), cwd=tmp_path, env=environment(), stderr=out
         )
     try:
-        async with asyncio.timeout(START_S_MAX):
-            while log.read_text().count("ASGI server listening") < WORKERS:
-                assert process.returncode is None, log.read_text()
-                await asyncio.sleep(0.05)
+        await listening(process, log.read_text, WORKERS)
         url = f"http://127.0.0.1:{port}/orders"
         codes = await asyncio.gather(*(asyncio.to_thread(post, f"{url}/table-{i}?what={i}") for i in range(20)))
         assert codes == [200] * 20
@@ -60,6 +66,8 @@ async def test_gunicorn_with_four_workers_of_fastapi(tmp_path: Path):
             message = await consumer.receive(timeout=30)
             assert message is not None
             assert message.value == b"last"
+        # gunicorn waits 30 s for a worker that is told to end while it starts.
+        await listening(process, log.read_text, WORKERS + 1)
     finally:
         process.terminate()
         await process.wait()

@@ -26,6 +26,7 @@ from engine.metadata import keys
 from engine.metadata.memory import MemoryMetadataStore
 from engine.metadata.sqlite import SqliteMetadataStore
 from engine.metadata.store import OutcomeUnknownError
+from engine.storage.cursor.pace import Deferrable, SavePace
 from engine.storage.cursor.store import CursorStore
 from engine.testing.clock import FakeClock
 from engine.testing.metadata import FaultyMetadataStore
@@ -65,6 +66,40 @@ async def test_acks_during_a_save_are_saved_together() -> None:
     assert metadata.puts <= 2
     await cursor.ack_cumulative(50)
     assert metadata.puts <= 2, "nothing new, nothing saved"
+
+
+async def test_lazy_acks_of_all_cursors_are_saved_together_once_an_interval() -> None:
+    metadata = CountingStore(SystemClock())
+    pace = HeldPace(0.05)
+    store = CursorStore(metadata, pace)
+    cursors = [await store.create(name(i), "s", 0) for i in range(3)]
+    metadata.puts = 0
+    acked = [cursor.ack_cumulative(i, lazy=True) for i in range(1, 50) for cursor in cursors]
+    await asyncio.sleep(0)
+    assert metadata.puts == 0, "nothing waits"
+    assert all(cursor.unsaved for cursor in cursors)
+    pace.begin_all()
+    await asyncio.gather(*acked)
+    assert metadata.puts == len(cursors)
+    lazy = cursors[0].ack_individual([(60, 62)], lazy=True)
+    await asyncio.gather(cursors[0].settled(), lazy)
+    assert (metadata.puts, lazy.done()) == (4, True), "what is waited for takes the deferred one along, at once"
+    lazy = cursors[1].ack_cumulative(70, lazy=True)
+    await cursors[1].close()
+    assert (metadata.puts, lazy.done()) == (5, True), "closing saves what was deferred"
+    pace.begin_all()
+    await asyncio.sleep(0)
+    assert metadata.puts == 5, "saved since"
+
+
+class HeldPace(SavePace):
+    """Begins what was deferred when the test says so."""
+
+    def defer(self, save: Deferrable) -> None:
+        self._deferred[save] = None
+
+    def begin_all(self) -> None:
+        self._begin()
 
 
 class CountingStore(MemoryMetadataStore):

@@ -45,10 +45,11 @@ MAY_IMPORT: dict[str, set[str]] = {
     "processes": BELOW_BROKER | {"broker", "proxy"},
     "sync": {"client", "aio", "errors", "lazy"},
     "embedded": BELOW_BROKER | {"broker", "client", "sync"},
+    "migration": {"_native", "client", "sync", "model", "wire", "aio", *LEAVES},
     "testing": BELOW_BROKER | {"broker", "proxy", "client", "sync", "embedded"},
     "pytest_plugin": {"testing", "embedded"},
-    "cli": {"broker", "proxy", "processes", "client", "sync", "embedded", "aio", "model", "errors"},
-    "__init__": BELOW_BROKER | {"broker", "client", "sync", "embedded"},
+    "cli": {"broker", "proxy", "processes", "client", "sync", "embedded", "migration", "aio", "model", "errors"},
+    "__init__": BELOW_BROKER | {"broker", "client", "sync", "embedded", "migration"},
     "__main__": {"cli"},
 }
 

@@ -95,6 +95,7 @@ def build(base: Foundation, observed: Observed) -> Parts:
         brokers=members.brokers,
         list_pace=base.memory.list_pace,
         list_memory=base.memory.topic_lists,
+        shared=base.shared,
     )
     loads = _load_reports(base, segments, service)
     cluster = _cluster(base, members, service, loads)
@@ -232,11 +233,12 @@ def _membership(base: Foundation, config: BrokerConfig) -> Membership:
     )
 
 
-def storage_config(config: BrokerConfig) -> StorageConfig:
-    """Storage's part of the configuration."""
+def storage_config(config: BrokerConfig, *, shared: bool = False) -> StorageConfig:
+    """Storage's part of the configuration. `shared`: the metadata store is not this process's own."""
     return StorageConfig(
         file_size_max=config.log_file_size,
         interval_ms=config.sync_interval_ms,
+        cursor_save_ms=config.cursor_save_interval_ms if shared else 0,
         cache_bytes=config.read_cache_max,
         retention_ms=None if config.retention_time is None else int(config.retention_time * 1000),
         retention_bytes=config.retention_size,

@@ -309,7 +309,7 @@ class Broker:
         return SocketConnector(tls=self.doors.tls_to_brokers(self.config)) if self.shared else None
 
     def _segment_store(self, metadata: MetadataStore, executor: Workers | Submits) -> SegmentStore:
-        disk, config = self._disk, storage_config(self.config)
+        disk, config = self._disk, storage_config(self.config, shared=self.shared)
         return SegmentStore(
             disk, str(self._data), clock=self.clock, metadata=metadata, executor=executor, config=config, rng=self._rng
         )

@@ -28,6 +28,7 @@ COMMANDS = {
     "produce": "engine.cli.produce",
     "consume": "engine.cli.consume",
     "dead-letters": "engine.cli.dead_letters",
+    "migrate": "engine.cli.migrate",
     "perf": "engine.cli.perf",
     "inspect": "engine.cli.inspect",
     "top": "engine.cli.top",

@@ -73,8 +73,10 @@ class ScalableTopicService:
         brokers: Brokers | None = None,
         list_pace: Pace | None = None,
         list_memory: AsyncDualMemoryLimiter | None = None,
+        shared: bool = False,
     ) -> None:
-        """`brokers`: provides the session of the leaderships; without it they have one of their own.
+        """`brokers`: provides the session of the leaderships; without it they have one of their own. `shared`: other
+        brokers may use the metadata store, so that only topics which are served here are followed.
 
         `list_pace`, `list_memory`: see TopicLists.
         """
@@ -103,7 +105,11 @@ class ScalableTopicService:
             topic_seen=self._controllers.topic_seen,
             leader_seen=self._leader_seen,
             leaders_shown=self._controllers.resumption.search,
+            selects=shared,
         )
+        self._controllers.made, self._controllers.dropped = self._watches.follow, self._watches.leave
+        if shared and brokers is not None:  # of most topics nothing is heard when the broker that led them is gone
+            brokers.changed.append(self._controllers.resumption.search)
 
     @cached_property
     def schemas(self) -> TopicSchemas:

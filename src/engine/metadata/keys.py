@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from typing import AnyStr
 from urllib.parse import quote, unquote
 
 from engine.model.names import SegmentName, TopicName
@@ -23,6 +24,14 @@ def prefix_end(prefix: str) -> str:
     """The smallest text above every key that starts with `prefix`, which may not be empty."""
     last = ord(prefix[-1])
     return prefix[:-1] + chr(last + 1) if last < sys.maxunicode else prefix_end(prefix[:-1])
+
+
+def common_start(first: AnyStr, last: AnyStr) -> AnyStr:
+    """What two texts begin with alike, and with them all that sorts between them."""
+    for at, (one, other) in enumerate(zip(first, last, strict=False)):
+        if one != other:
+            return first[:at]
+    return min(first, last, key=len)
 
 
 def encode(part: str) -> str:

@@ -16,7 +16,7 @@ import asyncio
 from collections import Counter, OrderedDict
 from collections.abc import AsyncIterator, Callable, Iterable
 
-from engine.metadata.keys import prefix_end
+from engine.metadata.keys import common_start, prefix_end
 from engine.metadata.snapshots import Snapshot
 from engine.metadata.store import Event, EventKind
 from engine.metadata.table import Change, Row, Table, each_key
@@ -164,6 +164,7 @@ class IndexWatch(TableWatch):
     def __init__(self, hub: WatchHub, index: str, start: str, end: str) -> None:
         super().__init__(hub)
         self.index = index
+        self.common = common_start(start, end)  # of all index keys in the range
         self._start = start
         self._end = end
 
@@ -176,14 +177,17 @@ class IndexWatch(TableWatch):
 
 
 class WatchHub:
-    """All watches of one table. A change costs one look-up per distinct length of a watched prefix."""
+    """All watches of one table. A change costs one look-up per distinct length of a watched prefix, of its key and of
+    its index keys: so watches of single keys cost the changes of others nothing, however many they are.
+    """
 
     def __init__(self, table: Table) -> None:
         self.table = table
         # In dicts: watches are notified in the order in which they were opened.
         self._by_prefix: dict[str, dict[PrefixWatch, None]] = {}
-        self._by_index: dict[str, dict[IndexWatch, None]] = {}
+        self._by_index: dict[str, dict[str, dict[IndexWatch, None]]] = {}  # and by what the range has in common
         self._lengths: Counter[int] = Counter()
+        self._index_lengths: dict[str, Counter[int]] = {}
 
     def notify(self, changes: list[Change]) -> None:
         """Notify watches of changes that are visible in the table."""
@@ -192,8 +196,22 @@ class WatchHub:
                 for prefix_watch in self._by_prefix.get(change.key[:length], ()):
                     prefix_watch.notice(change)
             for index in _indexes_of(change):
-                for index_watch in self._by_index.get(index, ()):
+                for index_watch in self._watches_of(index, change):
                     index_watch.notice(change)
+
+    def _watches_of(self, index: str, change: Change) -> Iterable[IndexWatch]:
+        """Those that may be concerned, in the order in which they were opened, as far as they watch the same range."""
+        by_common = self._by_index.get(index)
+        if by_common is None:
+            return ()
+        keys = {
+            key for row in (change.old, change.new) if row is not None for key in each_key(row.indexes.get(index, ()))
+        }
+        found: dict[IndexWatch, None] = {}
+        for length in self._index_lengths[index]:
+            for key in keys:
+                found.update(by_common.get(key[:length], {}))
+        return found
 
     def watch_prefix(self, prefix: str, from_version: int | None) -> PrefixWatch:
         """A started watch over the keys with a prefix; "" is every key."""
@@ -213,7 +231,8 @@ class WatchHub:
         watch = IndexWatch(self, index, start, end)
         found = self.table.index_keys(index, start, end)
         watch.start(Snapshot(self.table, [key for _, key in found], index))
-        self._by_index.setdefault(index, {})[watch] = None
+        self._by_index.setdefault(index, {}).setdefault(watch.common, {})[watch] = None
+        self._index_lengths.setdefault(index, Counter())[len(watch.common)] += 1
         return watch
 
     def drop_prefix(self, watch: PrefixWatch) -> None:
@@ -225,10 +244,16 @@ class WatchHub:
         self._lengths += Counter()  # drops lengths without watches
 
     def drop_index(self, watch: IndexWatch) -> None:
-        watches = self._by_index[watch.index]
+        by_common, lengths = self._by_index[watch.index], self._index_lengths[watch.index]
+        watches = by_common[watch.common]
         del watches[watch]
+        lengths[len(watch.common)] -= 1
         if not watches:
-            del self._by_index[watch.index]
+            del by_common[watch.common]
+        if not lengths[len(watch.common)]:
+            del lengths[len(watch.common)]
+        if not by_common:
+            del self._by_index[watch.index], self._index_lengths[watch.index]
 
 
 def _indexes_of(change: Change) -> Iterable[str]:

@@ -153,6 +153,8 @@ class SegmentSubscription(Sharing):
     """A subscription in one segment."""
 
     backlog: Annotated[int, Meta(ge=0, description="messages that it has not acknowledged")]
+    position: Annotated[int, Meta(ge=0, description="the first offset that it has not acknowledged")]
+    acknowledged_above: Annotated[int, Meta(ge=0, description="messages that it has acknowledged behind that")]
     delayed: Natural
     msg_rate_out: Rate
     bytes_rate_out: Rate

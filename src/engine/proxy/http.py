@@ -7,7 +7,6 @@ which brokers or the configuration name, and the template of the route that matc
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import ssl
 from collections.abc import AsyncIterator, Iterator
 from contextlib import contextmanager
@@ -90,9 +89,16 @@ class ProxyHttp:
                 await asyncio.sleep(found.delay)
                 raise found.error
             _ROLE.set(found)
-            if proxy.config.speaks_for_clients and (request.path == METRICS or request.path.startswith(LIMITS_PATH)):
+            if self._for_operators(request):
                 await self._check_operator(request)
         return await handler(request)
+
+    def _for_operators(self, request: web.Request) -> bool:
+        """Whether the client needs the right to operate the brokers for what the proxy answers itself."""
+        config, limits = self._proxy.config, request.path.startswith(LIMITS_PATH)
+        if config.speaks_for_clients:
+            return limits or request.path == METRICS
+        return limits and request.method != "GET" and not config.authenticates  # else it has shown the proxy's token
 
     async def listen(self, host: str, port: int, tls: ssl.SSLContext | None) -> tuple[str, int]:
         """Serve; the address. Raises ConnectError."""
@@ -210,19 +216,27 @@ class ProxyHttp:
         return headers
 
     async def _check_operator(self, request: web.Request) -> None:
-        """Raise the brokers' refusal, if the client lacks the right to operate them: it has none here without it."""
+        """Raise a broker's refusal if the client may not operate it, ConnectError if none answers."""
         assert self._session is not None
+        headers = self._headers(request)
+        if not self._proxy.config.speaks_for_clients:  # the client's own proof, not the proxy's
+            headers.popall("Authorization", None)
+            headers.extend(("Authorization", token) for token in request.headers.getall("Authorization", ()))
         for url in await self._proxy.admin_urls():
             base = URL(url)
             asked = URL.build(scheme=base.scheme, authority=base.raw_authority, path=_OPERATORS)
-            with contextlib.suppress(aiohttp.ClientConnectorError):
-                async with self._session.get(asked, headers=self._headers(request), allow_redirects=False) as answer:
-                    if answer.status == 200:
-                        return
-                    if answer.status == 403:
-                        raise AuthorizationError("the right operate is needed on the cluster")
-                    raise AuthenticationError("a broker refused the token")
-        raise ConnectError("no broker can be reached that knows the rights of clients")
+            try:
+                async with self._session.get(asked, headers=headers, allow_redirects=False) as answer:
+                    status = answer.status
+            except (TimeoutError, aiohttp.ClientError):
+                continue
+            if status == 200:
+                return
+            if status == 403:
+                raise AuthorizationError("the right operate is needed on the cluster")
+            if status == 401:
+                raise AuthenticationError("a broker refused the token")
+        raise ConnectError("no broker has answered whether this client may operate it; try again later")
 
 
 class _Body:

@@ -28,6 +28,7 @@ from engine.limits import BUCKETS_PER_SEGMENT_MAX, HASH_RING_SIZE
 from engine.metadata.store import MetadataStore
 from engine.model.identity import Identity
 from engine.model.names import SegmentName, TopicName
+from engine.storage.cursor.pace import SavePace
 from engine.storage.cursor.store import CursorStore
 from engine.storage.disk.config import FSYNC, StorageConfig, check_mode, storage_error
 from engine.storage.disk.disk import Disk
@@ -99,7 +100,7 @@ class SegmentStore:
             TailCache(config.cache_bytes),
             rng or random.SystemRandom(),
         )
-        self.cursors = CursorStore(metadata)
+        self.cursors = CursorStore(metadata, SavePace(config.cursor_save_ms / 1000))
         self._segments: dict[SegmentName, Segment] = {}
         self._busy: dict[SegmentName, _Alone] = {}
         self._closed = False

@@ -97,9 +97,13 @@ def unpack_statistics(value: Args) -> HostedSegmentStatistics:
     return HostedSegmentStatistics(**{**value, "subscriptions": subscriptions})
 
 
+_KNOWN = {field.name for field in dataclasses.fields(SubscriptionStatistics)}
+
+
 def _subscription(fields: Args) -> SubscriptionStatistics:
     members = tuple(HostedConsumerStatistics(**member) for member in fields["members"])
-    return SubscriptionStatistics(**{**fields, "members": members})
+    known = {name: value for name, value in fields.items() if name in _KNOWN}  # a newer broker may say more
+    return SubscriptionStatistics(**{**known, "members": members})
 
 
 # By name: the method on the owner's host, with the call's arguments, and its result as plain values.

@@ -82,14 +82,14 @@ async def open_buckets(subscription: HostedSubscription, positions: list[Positio
 
 
 def acknowledge_alone(
-    consumer: Consumer, subscription: HostedSubscription, positions: list[Position]
+    consumer: Consumer, subscription: HostedSubscription, positions: list[Position], *, lazy: bool = False
 ) -> Awaitable[None]:
     """Acknowledge for the one consumer of all buckets. Done when durable. Raises NotOwnerError when it has detached."""
     named = dict(positions)
     floor = min(named.values()) if len(named) == len(subscription.hosted.spec.bucket_ends) else 0
     start = max(subscription.start, floor)
     if max(named.values(), default=0) <= start:
-        return subscription.ack_cumulative(floor)
+        return subscription.ack_cumulative(floor, lazy=lazy)
     return _acknowledge_found(consumer, subscription, positions, floor, start)
 
 

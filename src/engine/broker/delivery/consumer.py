@@ -43,8 +43,8 @@ Range = tuple[int, int]  # inclusive
 class Consumer(ABC):
     """One attachment of a consumer. Loop thread only."""
 
-    __slots__ = ("bytes_credit", "closed", "connection", "hosted", "ident", "messages_credit", "name", "out", "paced",
-                 "seeks", "sent", "window")  # fmt: skip
+    __slots__ = ("_subscription", "bytes_credit", "closed", "connection", "hosted", "ident", "messages_credit", "name",
+                 "out", "paced", "seeks", "sent", "window")  # fmt: skip
     mode: DeliveryMode
 
     def __init__(
@@ -59,6 +59,7 @@ class Consumer(ABC):
         self.ident = ident
         self.hosted = hosted
         self.name = name
+        self._subscription = subscription
         self.closed = False
         # What the client has room for now.
         self.messages_credit = 0
@@ -156,6 +157,11 @@ class Consumer(ABC):
     def acknowledge(self, header: commands.Ack) -> Awaitable[Any]:
         """Done when the acknowledgement is durable. Raises EngineError."""
 
+    async def settled(self) -> None:
+        """Hurry the acknowledgements of the subscription; done when all so far are durable. Raises EngineError."""
+        if self._subscription is not None:
+            await self._subscription.cursor.settled()
+
     def leaving(self, header: commands.CloseConsumer) -> None:  # noqa: B027 - most kinds need nothing of it
         """The client closes it, with CLOSE_CONSUMER's header."""
 
@@ -167,7 +173,7 @@ class Consumer(ABC):
 class LoneReader(Consumer):
     """Reads a segment alone and in order: an exclusive consumer of a subscription, or a reader without one."""
 
-    __slots__ = ("_end_sent", "_next", "_pumping", "_reader", "_sent_in_part", "_subscription", "_waits_for")
+    __slots__ = ("_end_sent", "_next", "_pumping", "_reader", "_sent_in_part", "_waits_for")
     mode = DeliveryMode.EXCLUSIVE
 
     def __init__(
@@ -181,7 +187,6 @@ class LoneReader(Consumer):
         subscription: HostedSubscription | None = None,
     ) -> None:
         super().__init__(connection, ident, hosted, name, subscription)
-        self._subscription = subscription
         self._next = start
         self._sent_in_part = 0  # below this offset, the entry that the last part was of has been sent
         self._waits_for: BitMap64 | None = None
@@ -325,10 +330,10 @@ class LoneReader(Consumer):
         inside = transaction_of(header, self.connection.role)
         if inside is not None or self._subscription.pending:
             return transactional_acks.acknowledge_alone(self, self._subscription, header, inside)
-        position = header.position
+        position, lazy = header.position, bool(header.lazy)
         if position is None or header.buckets is not None:
-            return acknowledge_alone(self, self._subscription, positions_of(header, self.hosted))
+            return acknowledge_alone(self, self._subscription, positions_of(header, self.hosted), lazy=lazy)
         if header.ack_type != "cumulative":
             raise InvalidArgumentError("an exclusive consumer's ack_type must be cumulative, with `position`")
         check_position(position, self.hosted.segment.durable_offset)
-        return self._subscription.ack_cumulative(position)
+        return self._subscription.ack_cumulative(position, lazy=lazy)

@@ -101,7 +101,7 @@ class QueueConsumer(Consumer):
         inside = transaction_of(header, self.connection.role)
         if inside is not None or self._dispatcher.subscription.pending:
             return acknowledge_some(self._dispatcher, self, offsets, inside)
-        return self._dispatcher.acknowledge(self, offsets)
+        return self._dispatcher.acknowledge(self, offsets, lazy=bool(header.lazy))
 
     def redeliver(self, header: commands.Redeliver) -> None:
         """Take `ranges` back, to be delivered again after `backoff`."""
@@ -189,11 +189,11 @@ class QueueDispatcher:
                     self._replay |= group
         self._counts.increment(offsets)
 
-    def acknowledge(self, by: QueueConsumer, offsets: BitMap64) -> asyncio.Future[None]:
+    def acknowledge(self, by: QueueConsumer, offsets: BitMap64, *, lazy: bool = False) -> asyncio.Future[None]:
         """Acknowledge messages, whichever consumer holds them (semantics 12). Done when durable."""
         self.set_aside(by, offsets)
         self._counts.clear(offsets)
-        return self.subscription.ack_set(offsets)
+        return self.subscription.ack_set(offsets, lazy=lazy)
 
     def set_aside(self, by: QueueConsumer, offsets: BitMap64) -> None:
         """No consumer holds these any more, and none gets them while `subscription.free` excludes them."""

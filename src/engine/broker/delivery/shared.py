@@ -121,7 +121,7 @@ class SharedConsumer(Consumer):
         positions, inside = positions_of(header, self.hosted), transaction_of(header, self.connection.role)
         if inside is not None or self._dispatcher.subscription.pending:
             return acknowledge_buckets(self._dispatcher, self, positions, inside)
-        return self._dispatcher.acknowledge(self, positions)
+        return self._dispatcher.acknowledge(self, positions, lazy=bool(header.lazy))
 
 
 class SharedDispatcher:
@@ -258,7 +258,9 @@ class SharedDispatcher:
 
     # -- acknowledging ---------------------------------------------------------------------------------------------
 
-    def acknowledge(self, consumer: SharedConsumer, positions: list[Position]) -> Awaitable[None]:
+    def acknowledge(
+        self, consumer: SharedConsumer, positions: list[Position], *, lazy: bool = False
+    ) -> Awaitable[None]:
         """Acknowledge up to a position in each bucket. Done when durable.
 
         Fails with FencedError when some buckets are not its own; the others are saved even so. Raises NotOwnerError
@@ -268,7 +270,7 @@ class SharedDispatcher:
         routed = self._ledger.next_offset
         if any(position > routed for _, position in positions):
             return self._acknowledge_unread(consumer, positions)
-        return self._acknowledge(consumer, positions, [])
+        return self._acknowledge(consumer, positions, [], lazy=lazy)
 
     async def _acknowledge_unread(self, consumer: SharedConsumer, positions: list[Position]) -> None:
         """Some positions were not routed since the segment was shared: message ids of an earlier attachment."""
@@ -280,7 +282,12 @@ class SharedDispatcher:
         await self._acknowledge(consumer, positions, [run for run in found if self._cursor.unacked(*run[1:])])
 
     def _acknowledge(
-        self, consumer: SharedConsumer, positions: list[Position], unread: list[tuple[int, int, int]]
+        self,
+        consumer: SharedConsumer,
+        positions: list[Position],
+        unread: list[tuple[int, int, int]],
+        *,
+        lazy: bool = False,
     ) -> Awaitable[None]:
         ledger = self._ledger
         floor, ranges, refused = ledger.acknowledge(consumer.number, positions)
@@ -289,7 +296,7 @@ class SharedDispatcher:
         for bucket, start, stop in unread:
             if bucket not in theirs:
                 offsets.add_range(start, stop)
-        saved = self.subscription.ack_set(offsets, floor)
+        saved = self.subscription.ack_set(offsets, floor, lazy=lazy)
         self.pump()
         theirs.update(refused)
         return self._refuse(saved, consumer, sorted(theirs)) if theirs else saved

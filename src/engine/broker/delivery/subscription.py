@@ -237,30 +237,35 @@ class HostedSubscription:
 
     # -- acknowledging ---------------------------------------------------------------------------------------------
 
-    def ack_cumulative(self, position: int) -> asyncio.Future[None]:
-        """Acknowledge everything before `position`. Done when durable."""
+    def ack_cumulative(self, position: int, *, lazy: bool = False) -> asyncio.Future[None]:
+        """Acknowledge everything before `position`. Done when durable. `lazy`: nothing waits for that."""
         if self.redeliveries and position > 0:
             self.redeliveries.clear(range_set(0, position - 1))
-        return self._then_check_drained(self.cursor.ack_cumulative(position))
+        return self._then_check_drained(self.cursor.ack_cumulative(position, lazy=lazy and self._deferrable))
 
     def ack_individual(self, ranges: list[Range]) -> asyncio.Future[None]:
         """Acknowledge ranges, inclusive. Done when durable."""
         return self.ack_runs(0, [(first, last + 1) for first, last in ranges])
 
-    def ack_set(self, offsets: BitMap64, below: int = 0) -> asyncio.Future[None]:
+    def ack_set(self, offsets: BitMap64, below: int = 0, *, lazy: bool = False) -> asyncio.Future[None]:
         """Acknowledge offsets, everything `below`, and hidden messages among them. Done when durable."""
         if offsets and (hidden := self.hosted.hidden(self.cursor.position, offsets.max())) is not None:
             offsets = offsets | hidden
-        return self._then_check_drained(self.cursor.ack_set(offsets, below))
+        return self._then_check_drained(self.cursor.ack_set(offsets, below, lazy=lazy and self._deferrable))
 
-    def ack_runs(self, below: int, runs: list[Range]) -> asyncio.Future[None]:
+    def ack_runs(self, below: int, runs: list[Range], *, lazy: bool = False) -> asyncio.Future[None]:
         """Acknowledge runs [start, stop), and as ack_set(). Done when durable."""
         if runs and self.hosted.hidden(self.cursor.position, max(stop for _, stop in runs)) is not None:
             offsets = BitMap64()
             for start, stop in runs:
                 offsets.add_range(start, stop)
-            return self.ack_set(offsets, below)
-        return self._then_check_drained(self.cursor.ack_individual(runs, below))
+            return self.ack_set(offsets, below, lazy=lazy)
+        return self._then_check_drained(self.cursor.ack_individual(runs, below, lazy=lazy and self._deferrable))
+
+    @property
+    def _deferrable(self) -> bool:
+        """Whether a save may wait: those that drain a sealed segment release the segments behind it."""
+        return not self.hosted.segment.sealed
 
     # -- in transactions -------------------------------------------------------------------------------------------
 

@@ -46,6 +46,8 @@ def _subscription(subscription: HostedSubscription) -> SubscriptionStatistics:
         withheld_buckets=sharing.withheld,
         drain=sharing.drain,
         backlog=subscription.backlog,
+        position=subscription.cursor.position,
+        acknowledged_above=subscription.cursor.acked_count,
         delayed=subscription.delayed,
         consumers=len(attached),
         msg_rate_out=subscription.out.messages_per_s,

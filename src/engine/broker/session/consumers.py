@@ -22,6 +22,7 @@ from engine.wire import commands
 if TYPE_CHECKING:
     from engine.broker.session.connection import Connection
 
+SETTLE = "settle"  # the type of an ACK that hurries lazy ones
 GAPS_SENT_MAX = 64  # in SUBSCRIBE_SUCCESS: the newest ones
 
 Attached = tuple[Consumer, int, int | None]  # with its position, and when its subscription was created
@@ -151,7 +152,8 @@ def acknowledge(connection: Connection, header: commands.Ack, payload: memoryvie
     consumer = connection.consumers.get(header.consumer_id)
     if consumer is None:
         raise NotOwnerError(f"the consumer {header.consumer_id} is not attached; attach and acknowledge again")
-    connection.answer_when(header.request_id, consumer.acknowledge(header))
+    done = consumer.settled() if header.ack_type == SETTLE else consumer.acknowledge(header)
+    connection.answer_when(header.request_id, done)
 
 
 def redeliver(connection: Connection, header: commands.Redeliver, payload: memoryview) -> None:

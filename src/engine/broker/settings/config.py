@@ -142,6 +142,7 @@ class BrokerConfig:
     durability: str = "fsync"
     key_hash: str = "xxh64"
     sync_interval_ms: int = 100  # durability "interval": messages of at most this long may be lost
+    cursor_save_interval_ms: int = 50  # between saves of acknowledgements that nothing waits for, in a shared store
     log_file_size: int = LOG_FILE_SIZE_MAX
 
     retention_time: float | None = RETENTION_S_DEFAULT
@@ -276,6 +277,7 @@ class BrokerConfig:
             "insecure": checks.boolean(self.insecure),
             "admin_hosts": checks.hosts(self.admin_hosts),
             **self._wrong_roles(),
+            **self._wrong_writing(),
             "scalable_topic_enabled": checks.boolean(self.scalable_topic_enabled),
             "auto_create_topics": checks.boolean(self.auto_create_topics),
             "segments": checks.integer(self.segments, 1, SEGMENTS_PER_TOPIC_MAX),
@@ -283,9 +285,6 @@ class BrokerConfig:
             "scalable_topic_sealed_segment_drain_enabled": checks.boolean(
                 self.scalable_topic_sealed_segment_drain_enabled
             ),
-            "durability": checks.choice(self.durability, _DURABILITIES),
-            "key_hash": checks.choice(self.key_hash, _KEY_HASHES),
-            "sync_interval_ms": checks.integer(self.sync_interval_ms, 1, 3_600_000),
             "log_file_size": checks.integer(self.log_file_size, 64 * MIB, 16 * LOG_FILE_SIZE_MAX),
             "retention_time": checks.number(self.retention_time, 0, optional=True),
             "retention_size": "" if self.retention_size is None else checks.integer(self.retention_size, 0, 2**62),
@@ -329,6 +328,15 @@ class BrokerConfig:
             "scalable_topic_load_report_rate_change_threshold": checks.share(
                 self.scalable_topic_load_report_rate_change_threshold
             ),
+        }
+
+    def _wrong_writing(self) -> dict[str, str]:
+        """_wrong() of how messages and cursors are written."""
+        return {
+            "durability": checks.choice(self.durability, _DURABILITIES),
+            "key_hash": checks.choice(self.key_hash, _KEY_HASHES),
+            "sync_interval_ms": checks.integer(self.sync_interval_ms, 1, 3_600_000),
+            "cursor_save_interval_ms": checks.integer(self.cursor_save_interval_ms, 0, 60_000),
         }
 
     def _wrong_roles(self) -> dict[str, str]:

@@ -63,7 +63,7 @@ from engine.errors import (
 )
 from engine.model.subscriptions import DeliveryMode
 from engine.wire import commands
-from engine.wire.commands import Header
+from engine.wire.commands import LAZY_ACKS, Header
 
 log = logging.getLogger(__name__)
 
@@ -169,6 +169,7 @@ class Attachment:
         self._url: str | None = None  # the owner's, when it was attached
         self._seeks: tuple[str | None, int] | None = None  # (owner, its count of seeks) at the attachment before
         self._attached_again = asyncio.Event()
+        self._lazy = False  # something was acknowledged lazily since hurry()
         self._owed = 0  # acknowledgements lost with an attachment: no credit is granted before they are through
 
     @property
@@ -379,12 +380,17 @@ class Attachment:
         ranges: Any = None,
         buckets: Buckets | None = None,
         scope: Scope | None = None,
+        lazy: bool = False,
     ) -> asyncio.Future[Any] | None:
-        """Send an ACK; its future ends when the acknowledgement is durable. None while it is not attached."""
+        """Send an ACK; its future ends when the acknowledgement is durable. None while it is not attached.
+
+        `lazy`: nothing waits for that, until hurry().
+        """
         link = self._link
         if link is None:
             return None
-        sent = link.connection.start_request(_ack_of(link, ack_type, position, ranges, buckets, scope))
+        lazy = self._may_be_lazy(link, lazy)
+        sent = link.connection.start_request(_ack_of(link, ack_type, position, ranges, buckets, scope, lazy=lazy))
         sent.add_done_callback(ignore_outcome)  # the caller may be cancelled by then
         return sent
 
@@ -393,10 +399,11 @@ class Attachment:
         position: int | None = None,
         ranges: Any = None,
         buckets: Buckets | None = None,
+        lazy: bool = False,
     ) -> asyncio.Future[None] | None:  # fmt: skip
         """Send an ACK outside of transactions; the future ends when it is durable, or as `finish` says.
 
-        It is sent again after a loss. None while it is not attached.
+        It is sent again after a loss. None while it is not attached. `lazy`: as start_ack().
         """
         link = self._link
         if link is None:
@@ -405,8 +412,20 @@ class Attachment:
         fields = {"ack_type": ack_type, "position": position, "ranges": ranges, "buckets": buckets, "scope": None}
         under_way = Acknowledging(self, link, fields, starting, finish, until)
         self.deadlines.add(under_way, until)
-        link.connection.ask(_ack_of(link, **fields), under_way)
+        link.connection.ask(_ack_of(link, **fields, lazy=self._may_be_lazy(link, lazy)), under_way)
         return under_way.future
+
+    def _may_be_lazy(self, link: Link, lazy: bool) -> bool:
+        lazy = lazy and LAZY_ACKS in link.connection.features
+        self._lazy = self._lazy or lazy
+        return lazy
+
+    def hurry(self) -> None:
+        """Have the broker save what was acknowledged lazily."""
+        link, lazy, self._lazy = self._link, self._lazy, False
+        if link is not None and lazy:
+            ack = _ack_of(link, "settle", None, None, None, None)
+            link.connection.start_request(ack).add_done_callback(ignore_outcome)
 
     def lost_with(self, link: Link, error: EngineError) -> bool:
         """Whether what was sent over the link was lost with it, or with its connection, and not refused."""
@@ -547,7 +566,14 @@ class Attachment:
 
 
 def _ack_of(
-    link: Link, ack_type: str, position: int | None, ranges: Any, buckets: Buckets | None, scope: Scope | None
+    link: Link,
+    ack_type: str,
+    position: int | None,
+    ranges: Any,
+    buckets: Buckets | None,
+    scope: Scope | None,
+    *,
+    lazy: bool = False,
 ) -> commands.Ack:
     return commands.Ack(
         consumer_id=link.ident,
@@ -557,6 +583,7 @@ def _ack_of(
         buckets=None if buckets is None else [list(pair) for pair in buckets],
         transaction=None if scope is None else scope.id,
         attempt=None if scope is None else scope.attempt,
+        lazy=True if lazy else None,
     )
 
 

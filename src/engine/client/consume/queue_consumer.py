@@ -88,7 +88,7 @@ class AsyncQueueConsumer(QueueRuns[V], SubscriptionConsumer[V]):
         self._lives: dict[int, int] = {}  # by segment, how often its messages were taken back by the broker
         self._timer: asyncio.TimerHandle | None = None
         self._acknowledged = self._nacked = self._timed_out = 0
-        self._unconfirmed = Unconfirmed[dict[int, BitMap64]](self._starting, self._begin_asked, _merged)
+        self._unconfirmed = Unconfirmed[dict[int, BitMap64]](self._starting, self._begin_asked, _merged, self._hurry)
         self._dead_letters: DeadLetters | None = None
         if queue is not None and queue.dead_letter is not None:
             self._dead_letters = DeadLetters(
@@ -356,14 +356,16 @@ class AsyncQueueConsumer(QueueRuns[V], SubscriptionConsumer[V]):
     async def _confirmed(self) -> None:
         await self._unconfirmed.flushed()
 
-    def _begin_asked(self, found: dict[int, BitMap64]) -> Begun:
+    def _begin_asked(self, found: dict[int, BitMap64], lazy: bool = False) -> Begun:
         """Send it at once, unless the layout must be looked up first."""
         if not self._all_known(found):
             return self._look_and_acknowledge(found, None)
-        at_once = self._send_one_ack(found)
-        return at_once or self._count_acknowledged(self._send_acks(self._attached(found), None), found)
+        at_once = self._send_one_ack(found, lazy=lazy)
+        if at_once is not None:
+            return at_once
+        return self._count_acknowledged(self._send_acks(self._attached(found), None, lazy=lazy), found)
 
-    def _send_one_ack(self, found: dict[int, BitMap64]) -> asyncio.Future[None] | None:
+    def _send_one_ack(self, found: dict[int, BitMap64], *, lazy: bool) -> asyncio.Future[None] | None:
         """The usual case: one ACK says it all, and its answer ends it. None: it does not, or not now."""
         if len(found) != 1:
             return None
@@ -383,7 +385,7 @@ class AsyncQueueConsumer(QueueRuns[V], SubscriptionConsumer[V]):
             self._acknowledged += len(offsets)
 
         try:
-            ended = attachment.acknowledge(self._starting, finish, "individual", ranges=ranges)
+            ended = attachment.acknowledge(self._starting, finish, "individual", ranges=ranges, lazy=lazy)
             self._held_changed(len(held[segment_id][1]))
         except BaseException:
             self._give_back(held)
@@ -413,7 +415,9 @@ class AsyncQueueConsumer(QueueRuns[V], SubscriptionConsumer[V]):
     async def _acknowledge(self, found: dict[int, BitMap64], scope: Scope | None = None) -> None:
         await self._send_acks(found, scope)
 
-    def _send_acks(self, found: dict[int, BitMap64], scope: Scope | None) -> Coroutine[Any, Any, None]:
+    def _send_acks(
+        self, found: dict[int, BitMap64], scope: Scope | None, *, lazy: bool = False
+    ) -> Coroutine[Any, Any, None]:
         """Send the ACKs; what is left is to hear of them."""
         self._settle()
         held = {i: (self._lives.get(i, 0), self._unacked.take(i, offsets)) for i, offsets in found.items()}
@@ -423,7 +427,7 @@ class AsyncQueueConsumer(QueueRuns[V], SubscriptionConsumer[V]):
                 "the connection was lost: some of these messages may have been delivered to another consumer, or twice"
             )
         try:
-            waits = [wait for i, offsets in found.items() for wait in self._sent(i, offsets, scope)]
+            waits = [wait for i, offsets in found.items() for wait in self._sent(i, offsets, scope, lazy)]
             self._held_changed(sum(len(taken) for _, taken in held.values()))
         except BaseException:
             self._give_back(held)
@@ -447,7 +451,7 @@ class AsyncQueueConsumer(QueueRuns[V], SubscriptionConsumer[V]):
         self._held_changed()
         self._watch()
 
-    def _sent(self, segment_id: int, offsets: BitMap64, scope: Scope | None) -> list[Outcome]:
+    def _sent(self, segment_id: int, offsets: BitMap64, scope: Scope | None, lazy: bool) -> list[Outcome]:
         """Send the acknowledgement; returns what to wait for. Nothing where the segment has no backlog."""
         attachment = self.attachments.get(segment_id)
         if attachment is None:
@@ -456,7 +460,7 @@ class AsyncQueueConsumer(QueueRuns[V], SubscriptionConsumer[V]):
         waits: list[Outcome] = []
         for start in range(0, len(found), RANGES_MAX):
             ranges = found[start : start + RANGES_MAX]
-            sent = attachment.start_ack("individual", ranges=ranges, scope=scope)
+            sent = attachment.start_ack("individual", ranges=ranges, scope=scope, lazy=lazy)
             waits.append(partial(attachment.acknowledged, sent, "individual", ranges=ranges, scope=scope))
         return waits
 

@@ -320,6 +320,11 @@ class Receiver(Receiving[V]):
         if self._budget.state != self._fitted_to:
             self._fit_windows()
 
+    def _hurry(self) -> None:
+        """Have brokers save what was acknowledged and is not awaited."""
+        for attachment in self.attachments.values():
+            attachment.hurry()
+
     # -- attachments -----------------------------------------------------------------------------------------
 
     def attached(self, attachment: Attachment) -> None:

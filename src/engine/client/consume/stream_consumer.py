@@ -58,7 +58,7 @@ class AsyncStreamConsumer(StreamRuns[V], SubscriptionConsumer[V]):
         # The same, failed ones included, with the reading (see progress.py) in which it was tried.
         self._concerned: dict[Scope, dict[Attachment, int]] = {}
         self._unconfirmed = Unconfirmed[Mapping[int, Asked]](
-            self._starting, lambda vector: self._send_acks(vector, None), _merged
+            self._starting, lambda vector, lazy: self._send_acks(vector, None, lazy=lazy), _merged, self._hurry
         )
 
     async def start(self) -> None:
@@ -256,14 +256,16 @@ class AsyncStreamConsumer(StreamRuns[V], SubscriptionConsumer[V]):
     async def _acknowledge(self, vector: Mapping[int, Asked], scope: Scope | None) -> None:
         await self._send_acks(vector, scope)
 
-    def _send_acks(self, vector: Mapping[int, Asked], scope: Scope | None) -> Coroutine[Any, Any, None]:
+    def _send_acks(
+        self, vector: Mapping[int, Asked], scope: Scope | None, *, lazy: bool = False
+    ) -> Coroutine[Any, Any, None]:
         """Send the ACKs; what is left is to hear of them."""
         due = [(a, ack) for i, asked in vector.items() if (a := self.attachments.get(i)) for ack in self._due(a, asked)]
         elsewhere = {i: asked for i, asked in vector.items() if i not in self.attachments}
         if scope is not None:
             self._begin_inside(scope, due, bool(vector) and not elsewhere)
         under_way = [
-            (a, ack, a.start_ack("cumulative", position=ack.position, buckets=ack.buckets, scope=scope))
+            (a, ack, a.start_ack("cumulative", position=ack.position, buckets=ack.buckets, scope=scope, lazy=lazy))
             for a, ack in due
         ]
         return self._hear(due, under_way, elsewhere, scope)

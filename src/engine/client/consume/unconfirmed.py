@@ -2,7 +2,8 @@
 
 The first few go out at once, each by itself. While those are under way, what comes is merged into one that goes out
 when one of them is confirmed: what is kept does not grow with how much faster a program acknowledges than the broker
-confirms.
+confirms. As nothing waits for them, they are *lazy*: the broker may save them later, with others, until flushed()
+hurries it.
 """
 
 from __future__ import annotations
@@ -20,12 +21,22 @@ Begun = Coroutine[Any, Any, None] | asyncio.Future[None]
 
 
 class Unconfirmed(Generic[A]):
-    """Loop thread only. `begin` sends what is asked, and returns what is left to do; `merge` makes one of two."""
+    """Loop thread only. `begin(asked, lazy)` sends what is asked, and returns what is left to do; `merge` makes one of
+    two; `hurry` has the broker save what was sent lazily.
+    """
 
-    def __init__(self, starting: Starting, begin: Callable[[A], Begun], merge: Callable[[A, A], A]) -> None:
+    def __init__(
+        self,
+        starting: Starting,
+        begin: Callable[[A, bool], Begun],
+        merge: Callable[[A, A], A],
+        hurry: Callable[[], None],
+    ) -> None:
         self._starting = starting
         self._begin = begin
         self._merge = merge
+        self._hurry = hurry
+        self._awaited = 0  # by flushed()
         self._next: list[A] = []  # none or one
         self._tasks: set[asyncio.Future[None]] = set()
         self._error: Exception | None = None
@@ -42,7 +53,7 @@ class Unconfirmed(Generic[A]):
 
     def _send(self, asked: A) -> None:
         try:
-            begun = self._begin(asked)
+            begun = self._begin(asked, not self._awaited)
             task = begun if isinstance(begun, asyncio.Future) else self._starting.keep(begun)
         except Exception as e:
             self._error = self._error or e
@@ -60,8 +71,14 @@ class Unconfirmed(Generic[A]):
 
     async def flushed(self) -> None:
         """Wait until all of them are durable. Raises the first failure that was not raised yet."""
-        while self._tasks:
-            await asyncio.wait(set(self._tasks))
+        if self._tasks:
+            self._hurry()
+        self._awaited += 1
+        try:
+            while self._tasks:
+                await asyncio.wait(set(self._tasks))
+        finally:
+            self._awaited -= 1
         error, self._error = self._error, None
         if error is not None:
             raise error

@@ -61,6 +61,8 @@ class SubscriptionStatistics:
     withheld_buckets: int = 0
     drain: bool = False
     backlog: int = 0  # messages not acknowledged
+    position: int = 0  # the first offset not acknowledged
+    acknowledged_above: int = 0  # messages acknowledged behind it
     delayed: int = 0
     consumers: int = 0
     msg_rate_out: float = 0.0

@@ -12,7 +12,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import Counter
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from typing import TYPE_CHECKING
 
 from engine.aio.shielded import shielded
@@ -69,6 +69,9 @@ class Controllers:
         self._session_lock = asyncio.Lock()
         self._sweeping = False
         self._closed = False
+        # Called with a topic when its controller is made here, and when it is dropped.
+        self.made: Callable[[TopicName], None] = lambda topic: None
+        self.dropped: Callable[[TopicName], None] = lambda topic: None
         self._scaled: dict[str, AutoScaleCounts] = {}  # by topic
         self.reshapes: Counter[tuple[str, str, str]] = Counter()  # (topic, kind, "done" or "undone"), by this broker
         self.resumption = Resumption(tasks, unfinished=resources.unfinished, finish=self.finish_change)
@@ -112,6 +115,7 @@ class Controllers:
             except NotFoundError:
                 if self._by_key.get(key) is controller:
                     del self._by_key[key]
+                    self.dropped(topic)
                 raise
             if controller.leadership.state is not LeaderState.CLOSED:
                 return controller
@@ -122,6 +126,7 @@ class Controllers:
         controller = self._by_key.get(key)
         if controller is None:
             controller = self._by_key[key] = self._make(topic)
+            self.made(topic)
             self._sweep_later()
         return controller
 
@@ -177,6 +182,7 @@ class Controllers:
         controller = self._by_key.pop(key, None)
         if controller is None:
             return
+        self.dropped(topic)
         if not (controller.serving and self._scaled.get(str(topic))):
             self._scaled.pop(str(topic), None)
         leaving = self._leaving[key] = asyncio.get_running_loop().create_future()

@@ -192,6 +192,8 @@ def _part(part: SubscriptionStatistics) -> dict[str, Any]:
     return {
         **_sharing(part),
         "backlog": part.backlog,
+        "position": part.position,  # everything before it is acknowledged
+        "acknowledgedAbove": part.acknowledged_above,
         "delayed": part.delayed,
         "msgRateOut": part.msg_rate_out,
         "bytesRateOut": part.bytes_rate_out,

@@ -1,6 +1,8 @@
 """`TopicWatches`: forwards changes in the metadata store to the listeners on this broker (PIP-468).
 
-Two watches of the store serve all topics of the broker; a topic without listeners costs nothing here.
+Where the broker has the store to itself, two watches serve all topics, and a topic without listeners costs nothing.
+Where brokers share a store, each follows only the topics with listeners or a controller here, by two watches each: what
+it receives does not grow with the topics of the others.
 """
 
 from __future__ import annotations
@@ -16,11 +18,13 @@ from engine.control.base.topic_records import (
     LeaderRecord,
     ScalableTopicResources,
     TopicRecord,
+    index_key,
     topic_of_key,
 )
 from engine.errors import EngineError, NotFoundError
 from engine.metadata import keys
 from engine.metadata.following import follow
+from engine.metadata.selection import Selection
 from engine.metadata.store import Event, EventKind, Record
 from engine.model.layout import SegmentLayout
 from engine.model.names import TopicName
@@ -96,8 +100,9 @@ class _Watch:
 class TopicWatches:
     """Loop thread only. Topics are keyed by their record.
 
-    `led`: the topics with a controller here. `topic_seen` is called for these, `leader_seen` for all topics.
-    `leaders_shown`: all present leaders were reported; a leader that is gone may never have been.
+    `led`: the topics with a controller here. `topic_seen` is called for these, `leader_seen` for all topics that are
+    followed. `leaders_shown`: all present leaders were reported; a leader that is gone may never have been. `selects`:
+    only topics with listeners are followed, and those that follow() names; else all.
     """
 
     def __init__(
@@ -109,6 +114,7 @@ class TopicWatches:
         topic_seen: TopicSeen,
         leader_seen: LeaderSeen,
         leaders_shown: Callable[[], None],
+        selects: bool = False,
     ) -> None:
         self._resources = resources
         self._broker_url = broker_url
@@ -118,9 +124,19 @@ class TopicWatches:
         self._leaders_shown = leaders_shown
         self._watched: dict[str, _Watched] = {}
         self._tasks = Supervisor("topic watches")
+        store = resources.metadata
+        self._selected: tuple[Selection[TopicName], ...] = ()
+        if selects:
+            self._selected = (
+                Selection(store, INDEX_TOPICS, _only, self._topic_event, self._known_topic, self._tasks),
+                Selection(store, INDEX_CONTROLLERS, _only, self._leader_event, self._known_leader, self._tasks),
+            )
 
     def start(self) -> None:
         """Begin to follow the store."""
+        if self._selected:
+            self._leaders_shown()
+            return
         self._follow(INDEX_TOPICS, self._topic_event, lambda: self._watched.keys())
         self._follow(INDEX_CONTROLLERS, self._leader_event, self._leaders)
 
@@ -135,6 +151,7 @@ class TopicWatches:
         watched = self._watched.get(key)
         if watched is None:
             watched = self._watched[key] = _Watched(topic, self._broker_url)
+            self.follow(topic)
         watch = _Watch(self, watched, listener)
         watched.listeners[watch] = None  # before the reads, so that no change is missed
         try:
@@ -162,6 +179,17 @@ class TopicWatches:
         key = keys.topic(watched.topic)
         if not watched.listeners and self._watched.get(key) is watched:
             del self._watched[key]
+            self.leave(watched.topic)
+
+    def follow(self, topic: TopicName) -> None:
+        """Report what becomes of a topic, until leave()."""
+        for selection in self._selected:
+            selection.add(topic)
+
+    def leave(self, topic: TopicName) -> None:
+        """Undo one follow()."""
+        for selection in self._selected:
+            selection.drop(topic)
 
     def cached(self, topic: TopicName) -> TopicRecord | None:
         """A watched topic's newest record seen here."""
@@ -175,6 +203,17 @@ class TopicWatches:
         self._tasks.spawn(
             follow(store, lambda: store.watch_index(index, "", keys.LAST), heard, known, what=index), index
         )
+
+    def _known_topic(self, topic: TopicName) -> Collection[str]:
+        key = keys.topic(topic)
+        watched = self._watched.get(key)
+        return [key] if watched is not None and watched.record is not None else []
+
+    def _known_leader(self, topic: TopicName) -> Collection[str]:
+        key = keys.topic(topic)
+        watched = self._watched.get(key)
+        known = watched is not None and watched.leader_version >= 0
+        return [keys.controller(topic)] if known or key in self._led() else []
 
     def _leaders(self) -> Collection[str]:
         """The keys of leaders' records that matter here."""
@@ -205,7 +244,8 @@ class TopicWatches:
 
     def _leader_event(self, event: Event) -> None:
         if event.kind is EventKind.SNAPSHOT_END:
-            self._leaders_shown()
+            if not self._selected:
+                self._leaders_shown()
             return
         key = event.key.rpartition("/")[0]
         leader = None if event.record is None else _leader(event.record)
@@ -229,6 +269,12 @@ class TopicWatches:
         if announced is not None and not same:
             for watch in list(watched.listeners):
                 watch.notify(view)
+
+
+def _only(topic: TopicName) -> tuple[str, str]:
+    """The range of an index that holds this topic alone."""
+    key = index_key(topic)
+    return key, f"{key}\0"
 
 
 def _parse(record: Record) -> TopicRecord | None:

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 
 from engine.metadata.etcd import messages as m
 from engine.metadata.etcd.layout import Layout, Stored, decoded, record_of, revision_of, version_of
+from engine.metadata.keys import common_start
 from engine.metadata.remote_watch import RemoteWatch
 from engine.metadata.store import Event, EventKind, Record
 
@@ -33,6 +34,7 @@ class Feed:
     def __init__(self, watch: RemoteWatch, layout: Layout, keys: tuple[bytes, bytes], from_version: int | None) -> None:
         self.watch = watch
         self.range = keys
+        self.common = common_start(*keys)  # of all keys in the range
         self.ident = 0  # of the watcher in the present stream
         self.revision = 0  # all up to it has been received
         self.live = False  # etcd has the watcher

@@ -15,7 +15,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Callable, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import grpc.aio
@@ -57,6 +58,8 @@ class WatchHub:
         self._snapshot_version = snapshot_version
         self._feeds: dict[Feed, asyncio.Task[None] | None] = {}  # and the task that begins it
         self._by_ident: dict[int, Feed] = {}
+        self._by_common: dict[bytes, dict[Feed, None]] = {}
+        self._lengths: Counter[int] = Counter()  # of the keys of `_by_common`
         self._beginning: dict[Feed, asyncio.Event] = {}  # set when the snapshot's revision is certain
         self._last_ident = 0
         self._out: asyncio.Queue[Any] | None = None  # requests to the present stream
@@ -74,6 +77,8 @@ class WatchHub:
         """Begin a watch: behind `feed.after` where it is resumed, else with a snapshot."""
         if self._running is None:
             self._running = asyncio.get_running_loop().create_task(self._run(), name="etcd watches")
+        self._by_common.setdefault(feed.common, {})[feed] = None
+        self._lengths[len(feed.common)] += 1
         if resumed:
             # The last revision again, whose later events the reader may not have seen.
             feed.revision = (feed.after >> 16) - 1
@@ -89,12 +94,32 @@ class WatchHub:
 
     def drop(self, feed: Feed) -> None:
         """End a watch. Idempotent."""
-        beginning = self._feeds.pop(feed, None)
+        if feed not in self._feeds:
+            return
+        beginning = self._feeds.pop(feed)
         if beginning is not None:
             beginning.cancel()
+        self._unlist(feed)
         self._begun_one(feed)
         if self._by_ident.pop(feed.ident, None) is not None and self._out is not None:
             self._out.put_nowait(m.WatchRequest(cancel_request=m.WatchCancelRequest(watch_id=feed.ident)))
+
+    def _unlist(self, feed: Feed) -> None:
+        feeds, length = self._by_common[feed.common], len(feed.common)
+        del feeds[feed]
+        self._lengths[length] -= 1
+        if not feeds:
+            del self._by_common[feed.common]
+        if not self._lengths[length]:
+            del self._lengths[length]
+
+    def _covering(self, keys: Iterable[bytes]) -> list[Feed]:
+        """The watches of some keys: found by look-ups, however many watches there are."""
+        found = {
+            feed: None for key in keys for length in self._lengths for feed in self._by_common.get(key[:length], ())
+            if feed.covers(key)
+        }  # fmt: skip
+        return list(found)
 
     async def close(self) -> None:
         """End all of it."""
@@ -275,7 +300,7 @@ class WatchHub:
         if self._feeds:
             keys = [self._layout.record(key) for part in parts for key in part.records]
             keys += [row for part in parts for row in part.rows]
-            await self._until([feed for feed in self._feeds if any(map(feed.covers, keys))], revision)
+            await self._until(self._covering(keys), revision)
 
     async def reached_range(self, revision: int, start: str, end: str) -> None:
         """The same of the records of a range."""

@@ -19,6 +19,7 @@ from engine.errors import (
     UnsupportedError,
 )
 from engine.metadata.store import MetadataStore, Record
+from engine.storage.cursor.pace import AT_ONCE, SavePace
 from engine.storage.cursor.record import SavedRecord
 from engine.storage.file.owners import Lease
 
@@ -96,13 +97,14 @@ class Cursor:
         lease: Lease | None = None,
         *,
         pieces: str = "",
+        pace: SavePace = AT_ONCE,
     ) -> None:
         """`pieces`: the name of the pieces in which it is stored; "" for none."""
         self.key = key
         self._lease = lease
         self._position = position
         self._acked = acked
-        self._record = SavedRecord(metadata, key, version, self._image, lease, pieces=pieces)
+        self._record = SavedRecord(metadata, key, version, self._image, lease, pieces=pieces, pace=pace)
 
     def _image(self) -> bytes:
         return pack(self._position, self._acked, 0 if self._lease is None else self._lease.term)
@@ -170,8 +172,9 @@ class Cursor:
         there = offsets.range_cardinality(self._position, stop)
         return there - offsets.intersection_cardinality(self._acked) if there and self._acked else there
 
-    def ack_cumulative(self, position: int) -> asyncio.Future[None]:
+    def ack_cumulative(self, position: int, *, lazy: bool = False) -> asyncio.Future[None]:
         """Acknowledge everything below `position`; the future is done when that is durable. Never moves back.
+        `lazy`: the save may be deferred (pace.py).
 
         The future may fail with FencedError (another owner saved the cursor), StorageError or an error of the metadata
         store, AlreadyClosedError.
@@ -180,9 +183,11 @@ class Cursor:
         if changed:
             self._position = position
             self._fold()
-        return self._record.save(changed)
+        return self._record.save(changed, lazy)
 
-    def ack_individual(self, ranges: Iterable[tuple[int, int]], below: int = 0) -> asyncio.Future[None]:
+    def ack_individual(
+        self, ranges: Iterable[tuple[int, int]], below: int = 0, *, lazy: bool = False
+    ) -> asyncio.Future[None]:
         """Acknowledge runs [start, stop) of offsets, and all `below`; the future is done when that is durable."""
         before = (self._position, len(self._acked))
         if not self._record.refuses:
@@ -195,16 +200,16 @@ class Cursor:
                 if stop > self._position:
                     self._acked.add_range(start if start > self._position else self._position, stop)
             self._fold()
-        return self._record.save(before != (self._position, len(self._acked)))
+        return self._record.save(before != (self._position, len(self._acked)), lazy)
 
-    def ack_set(self, offsets: BitMap64, below: int = 0) -> asyncio.Future[None]:
+    def ack_set(self, offsets: BitMap64, below: int = 0, *, lazy: bool = False) -> asyncio.Future[None]:
         """Acknowledge a set of offsets, and all `below`; the future is done when that is durable."""
         before = (self._position, len(self._acked))
         if not self._record.refuses:
             self._position = max(self._position, below)
             self._acked |= offsets
             self._fold()
-        return self._record.save(before != (self._position, len(self._acked)))
+        return self._record.save(before != (self._position, len(self._acked)), lazy)
 
     def pass_gaps(self, gaps: Iterable[tuple[int, int]]) -> None:
         """Count runs [start, stop) of offsets without messages as acknowledged. Saved with the next change."""

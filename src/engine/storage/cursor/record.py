@@ -1,5 +1,7 @@
 """`SavedRecord`: a record in the metadata store that one owner saves repeatedly; changes during a save share the next.
 
+A save that nothing waits for (`lazy`) is deferred by a SavePace, where the store is such that each write costs much.
+
 `claim()` takes such a record over from its previous owner.
 """
 
@@ -18,6 +20,7 @@ from engine.errors import (
     UnknownOutcomeError,
 )
 from engine.metadata.store import ABSENT, ConflictError, Expected, MetadataStore, OutcomeUnknownError
+from engine.storage.cursor.pace import AT_ONCE, SavePace
 from engine.storage.cursor.pieces import WholeRecord, delete, name_in, read, write
 from engine.storage.file.owners import Lease
 
@@ -32,8 +35,8 @@ class SavedRecord:
     lease may be over, nothing is saved or confirmed.
     """
 
-    __slots__ = ("_closed", "_dirty", "_lease", "_metadata", "_pack", "_pieces", "_task", "_unsure", "_version",
-                 "_waiters", "key")  # fmt: skip
+    __slots__ = ("_closed", "_dirty", "_due", "_lease", "_metadata", "_pace", "_pack", "_pieces", "_task", "_unsure",
+                 "_version", "_waiters", "key")  # fmt: skip
 
     def __init__(
         self,
@@ -44,6 +47,7 @@ class SavedRecord:
         lease: Lease | None = None,
         *,
         pieces: str = "",
+        pace: SavePace = AT_ONCE,
     ) -> None:
         """`version`: of the record as it was read; None if it did not exist. `pieces`: the name of its pieces."""
         self.key = key
@@ -55,7 +59,9 @@ class SavedRecord:
         # Values that may have been saved since `_version`: the store did not confirm them.
         self._unsure: deque[bytes] = deque(maxlen=_UNSURE_MAX)
         self._closed: EngineError | None = None
+        self._pace = pace
         self._dirty = False
+        self._due = False  # a save is to begin once the present one has ended
         self._waiters: list[asyncio.Future[None]] = []
         self._task: asyncio.Task[None] | None = None
 
@@ -81,8 +87,9 @@ class SavedRecord:
     def _refusal(self) -> EngineError:
         return self._closed or NotOwnerError(f"{self.key}: this broker's lease of the segment is over")
 
-    def save(self, changed: bool = True) -> asyncio.Future[None]:
+    def save(self, changed: bool = True, lazy: bool = False) -> asyncio.Future[None]:
         """A future that is done when the present state is durable. `changed`: whether it differs from the last save.
+        `lazy`: it may be deferred.
 
         The future may fail with FencedError (another owner saved it), NotOwnerError, StorageError or an error of the
         store, AlreadyClosedError. After a failure the next call saves the state in memory.
@@ -96,15 +103,24 @@ class SavedRecord:
             future.set_result(None)
             return future
         self._waiters.append(future)
-        if self._task is None:
-            self._task = asyncio.get_running_loop().create_task(self._save_all())
+        if lazy and self._pace.interval:
+            self._pace.defer(self)
+        else:
+            self.begin()
         return future
+
+    def begin(self) -> None:
+        """Save what was asked for; nothing where that was done since."""
+        if self._waiters:
+            self._due = True
+            if self._task is None:
+                self._task = asyncio.get_running_loop().create_task(self._save_all())
 
     async def _save_all(self) -> None:
         waiters: list[asyncio.Future[None]] = []
         try:
-            while self._dirty or self._waiters:
-                waiters, self._waiters, self._dirty = self._waiters, [], False
+            while self._due:
+                waiters, self._waiters, self._dirty, self._due = self._waiters, [], False, False
                 await self._save(self._pack())
                 for future in waiters:
                     if not future.done():
@@ -115,7 +131,7 @@ class SavedRecord:
             self._task = None
 
     def _failed(self, waiters: list[asyncio.Future[None]], error: Exception) -> None:
-        self._dirty = True
+        self._dirty, self._due = True, False
         self._waiters = []
         if isinstance(error, FencedError):
             self._closed = error
@@ -163,11 +179,11 @@ class SavedRecord:
 
     async def close(self) -> None:
         """Finish saving; later calls fail. Idempotent."""
-        task = self._task
         if self._closed is None:
             self._closed = AlreadyClosedError(f"{self.key} is closed")
-        if task is not None:
-            await asyncio.wait([task])
+        self.begin()
+        if self._task is not None:
+            await asyncio.wait([self._task])
 
 
 async def claim(

@@ -12,6 +12,7 @@ from engine.metadata.store import ABSENT, ANY, ConflictError, MetadataStore, Out
 from engine.model.names import SegmentName
 from engine.storage.cursor import pieces
 from engine.storage.cursor.cursor import Cursor, owner_of, pack, unpack
+from engine.storage.cursor.pace import AT_ONCE, SavePace
 from engine.storage.cursor.record import SAVES_MAX, claim
 from engine.storage.file.owners import Lease
 
@@ -19,10 +20,11 @@ _Records = list[tuple[str, Record]]  # inside the class, `list` is a method
 
 
 class CursorStore:
-    """Creates, opens, lists and deletes cursors."""
+    """Creates, opens, lists and deletes cursors. `pace`: of their saves."""
 
-    def __init__(self, metadata: MetadataStore) -> None:
+    def __init__(self, metadata: MetadataStore, pace: SavePace = AT_ONCE) -> None:
         self._metadata = metadata
+        self._pace = pace
 
     async def open(self, segment: SegmentName, subscription: str, lease: Lease | None = None) -> Cursor:
         """The cursor of a subscription in a segment. Raises NotFoundError, CorruptionError, UnsupportedError.
@@ -40,7 +42,8 @@ class CursorStore:
         if record is None:
             raise NotFoundError(f"subscription {subscription!r} has no cursor in {segment}")
         position, acked = unpack(record.value, key)
-        return Cursor(self._metadata, key, position, acked, record.stat.version, lease, pieces=record.pieces)
+        version, pieces = record.stat.version, record.pieces
+        return Cursor(self._metadata, key, position, acked, version, lease, pieces=pieces, pace=self._pace)
 
     async def create(
         self, segment: SegmentName, subscription: str, position: int, lease: Lease | None = None

@@ -9,6 +9,7 @@ from __future__ import annotations
 from engine.wire.commands.codec import answer_to, decode, encode
 from engine.wire.commands.command import (
     FEATURES,
+    LAZY_ACKS,
     MAGIC,
     PROTOCOL_VERSION,
     SHORT_CIRCUIT_READS,
@@ -77,6 +78,7 @@ from engine.wire.commands.transactions import Begun, Ended, EndTxn, NewTxn, Stan
 __all__ = [
     "FEATURES",
     "HEADERS",
+    "LAZY_ACKS",
     "MAGIC",
     "PROTOCOL_VERSION",
     "SHORT_CIRCUIT_READS",

@@ -8,11 +8,13 @@ PROTOCOL_VERSION = 1
 MAGIC = "engine"
 
 # What this build can do; both sides send theirs, and use what both have. "proxy": a client reaches every broker over a
-# proxy, when it is told that it talks to one. "commit-behind-sends": END_TXN has the field `sent`.
+# proxy, when it is told that it talks to one. "commit-behind-sends": END_TXN has the field `sent`. "lazy-acks":
+# ACK has the field `lazy`, and the type "settle".
 SHORT_CIRCUIT_READS = "short-circuit-reads"
+LAZY_ACKS = "lazy-acks"
 SUBSCRIPTION_CONTROL = "subscription-control"
 FEATURES = ("scalable-topics", "entry-buckets", "lz4", "zstd", "transactions", "proxy", "commit-behind-sends",
-            SHORT_CIRCUIT_READS, SUBSCRIPTION_CONTROL)  # fmt: skip
+            SHORT_CIRCUIT_READS, SUBSCRIPTION_CONTROL, LAZY_ACKS)  # fmt: skip
 
 
 class Command(enum.IntEnum):

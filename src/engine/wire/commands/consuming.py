@@ -100,6 +100,8 @@ class Ack(Request[None], frozen=True, kw_only=True):
     consumer; what the others say is saved all the same. "individual": `ranges`.
     `transaction`, `attempt`: it is only recorded, and takes effect when that transaction is committed, and accepts the
     attempt. TransactionConflictError: it has ended, or another open one acknowledges one of these messages.
+    `lazy`: nothing waits for the answer, so the broker may save it later, with others. "settle": nothing new is
+    acknowledged; save now what was acknowledged lazily.
     """
 
     command = Command.ACK
@@ -110,6 +112,7 @@ class Ack(Request[None], frozen=True, kw_only=True):
     buckets: list[Any] | None = None
     transaction: str | None = None
     attempt: str | None = None
+    lazy: bool | None = None
 
 
 class Redeliver(Header, frozen=True, kw_only=True):

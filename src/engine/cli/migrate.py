@@ -1,0 +1,168 @@
+"""`engine migrate`: copies topics from one server, cluster or data directory to another."""
+
+from __future__ import annotations
+
+import dataclasses
+import ssl
+from contextlib import ExitStack
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from engine.cli import output
+from engine.cli.connection import connect, json_option
+from engine.cli.groups import examples
+from engine.cli.values import key_files, namespace_name, service_url, topic_name
+from engine.errors import NotFoundError
+from engine.model.names import TopicName
+
+if TYPE_CHECKING:
+    from engine.migration import Migrated
+    from engine.sync import Client
+
+STEPS = {"copy": "copying", "verify": "comparing"}
+
+
+@click.command(
+    epilog=examples(
+        "engine migrate orders --from /var/lib/engine --to engine://a,b,c --to-token-file token --verify",
+        "engine migrate --namespace public/default --pattern 'orders.*' --from engine://old --to engine://new",
+        "engine migrate orders --from engine://a,b,c --to ./data --as orders-copy --subscriptions --verify",
+    )
+)
+@click.argument("topic", type=topic_name, required=False)
+@click.option("--from", "source", required=True, metavar="WHERE", help="A broker's URL, or a data directory.")
+@click.option(
+    "--to", "destination", required=True, metavar="WHERE", help="Likewise; a directory that does not exist is begun."
+)
+@click.option(
+    "--from-token-file", type=click.Path(exists=True, dir_okay=False), help="File with the token of the source."
+)
+@click.option(
+    "--to-token-file", type=click.Path(exists=True, dir_okay=False), help="File with the token of the destination."
+)
+@click.option("--from-tls-ca", type=click.Path(exists=True, dir_okay=False), help="TLS to the source, by this PEM file")
+@click.option(
+    "--to-tls-ca", type=click.Path(exists=True, dir_okay=False), help="TLS to the destination, by this PEM file."
+)
+@click.option("--namespace", type=namespace_name, metavar="NAMESPACE", help="All topics of it, in place of one.")
+@click.option("--pattern", metavar="RE2", help="With --namespace: only topics whose own name this matches as a whole.")
+@click.option("--as", "copy_name", type=topic_name, metavar="TOPIC", help="The name of the copy.  [default: the same]")
+@click.option(
+    "--to-namespace", type=namespace_name, metavar="NAMESPACE", help="The namespace of copies.  [default: the same]"
+)
+@click.option("--verify", is_flag=True, help="Read both, and compare counts, contents and the order of each key.")
+@click.option("--subscriptions", is_flag=True, help="Subscriptions, too, with what they have acknowledged.")
+@click.option(
+    "--compression", type=click.Choice(["none", "lz4", "zstd"]), default="none", show_default=True, help="Of the copy."
+)
+@click.option("--decrypt-with", multiple=True, metavar="NAME=FILE", help="A private key in PEM of encrypted messages.")
+@click.option("--encrypt-for", multiple=True, metavar="NAME=FILE", help="A public key in PEM: encrypt the copy for it.")
+@json_option
+def command(
+    topic: str | None,
+    source: str,
+    destination: str,
+    namespace: str | None,
+    pattern: str | None,
+    copy_name: str | None,
+    to_namespace: str | None,
+    as_json: bool,
+    **options: Any,
+) -> None:
+    """Copy topics, as far as they go when this begins.
+
+    It may be interrupted at any moment, or killed: run it again, and it sends what is missing, and nothing twice. Run
+    it once more when producers have stopped, to copy what they have sent meanwhile.
+    """
+    check(topic, namespace, pattern, copy_name, to_namespace)
+    keys = {
+        "decryption_keys": key_files(options.pop("decrypt_with")),
+        "encryption_keys": key_files(options.pop("encrypt_for")),
+    }
+    if keys["encryption_keys"]:
+        keys["copy_decryption_keys"] = keys["decryption_keys"]
+    access = {name: options.pop(name) for name in ("from_token_file", "from_tls_ca", "to_token_file", "to_tls_ca")}
+    with ExitStack() as stack:
+        here = stack.enter_context(client_of(source, access["from_token_file"], access["from_tls_ca"], create=False))
+        there = stack.enter_context(client_of(destination, access["to_token_file"], access["to_tls_ca"], create=True))
+        topics = [topic] if topic is not None else here.list_topics(namespace or "", pattern=pattern)
+        if not topics:
+            raise NotFoundError(f"{namespace} has no such topic")
+        done = [one(here, there, name, copy_name or moved(name, to_namespace), {**options, **keys}) for name in topics]
+    if as_json:
+        output.print_json([dataclasses.asdict(migrated) for migrated in done])
+    else:
+        show(done)
+
+
+def check(
+    topic: str | None, namespace: str | None, pattern: str | None, copy_name: str | None, to_namespace: str | None
+) -> None:
+    """Raise a usage error for contradictory options."""
+    if (topic is None) == (namespace is None):
+        raise click.UsageError("give a TOPIC, or --namespace for all of its topics")
+    if pattern is not None and namespace is None:
+        raise click.UsageError("--pattern chooses topics of a --namespace")
+    if copy_name is not None and (topic is None or to_namespace is not None):
+        raise click.UsageError("--as names the copy of one TOPIC, and excludes --namespace and --to-namespace")
+
+
+def moved(topic: str, namespace: str | None) -> str:
+    """The full name of a topic's copy. `namespace`: None for its own."""
+    name = TopicName.parse(topic)
+    return str(name) if namespace is None else str(TopicName.parse(f"{namespace}/{name.local}"))
+
+
+def client_of(where: str, token_file: str | None, tls_ca: str | None, *, create: bool) -> Client:
+    """Of a URL, or of a data directory. Raises a usage error for a token in a URL."""
+    if "://" not in where:
+        if token_file is not None or tls_ca is not None:
+            raise click.UsageError(f"a token and TLS are for a broker's URL, got the directory {where}")
+        return connect("", where, create=create)
+    from engine.broker.settings.file import read_secret
+    from engine.client.base.endpoint import ServiceUrl
+    from engine.sync import Client
+
+    if ServiceUrl.parse(service_url(where)).token is not None:
+        raise click.UsageError("a URL must have no token here: give --from-token-file or --to-token-file")
+    token = None if token_file is None else read_secret("token file", token_file)
+    try:
+        tls = None if tls_ca is None else ssl.create_default_context(cafile=tls_ca)
+    except OSError as e:
+        raise click.UsageError(f"{tls_ca} is no PEM file of certificates: {e.strerror or e}") from e
+    return Client(where, token=token, tls=tls)
+
+
+def one(here: Client, there: Client, topic: str, to: str, options: dict[str, Any]) -> Migrated:
+    """Copy one topic, under a progress bar."""
+    from engine.migration import migrate
+
+    with output.progress() as bar:
+        steps: dict[str, Any] = {}
+
+        def progressed(step: str, done: int, total: int) -> None:
+            if step not in steps:
+                steps[step] = bar.add_task(f"{STEPS[step]} {TopicName.parse(topic).local}", total=total, note="")
+            bar.update(steps[step], completed=done, note=f"{done:,} messages")
+
+        return migrate(here, there, topic, to=to, on_progress=progressed, **options)
+
+
+def show(done: list[Migrated]) -> None:
+    """A row for each topic, and what is left."""
+    rows = [
+        (
+            m.topic,
+            m.sent,
+            None if m.verified is None else m.verified.messages,
+            None if m.verified is None else m.verified.checksum,
+            ", ".join(m.subscriptions),
+        )
+        for m in done
+    ]
+    output.print_table(["copy", "sent", "compared", "checksum", "subscriptions"], rows)
+    for migrated in done:
+        if migrated.open_transactions:
+            held = ", ".join(migrated.open_transactions)
+            click.echo(f"{migrated.topic} ends before what waits for {held}: run again when that has ended", err=True)
