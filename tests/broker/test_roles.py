@@ -249,13 +249,12 @@ async def test_a_role_does_not_take_over_the_name_of_another_ones_consumer(both)
         )
         mine = await getattr(ann, kind)("orders", name="c", **own)
         with pytest.raises(AuthorizationError, match="the consumer name 'c' is in use by another role"):
-            theirs = await getattr(bob, kind)("orders", name="c", **own)
-            await theirs.receive()
+            await getattr(bob, kind)("orders", name="c", **own)
         await mine.close()
 
 
 async def test_another_roles_transaction_is_not_added_to(both):
-    broker, ann, bob = both
+    broker, ann, _ = both
     producer = await ann.producer("orders")
     await producer.send(b"x")
     peers = []
@@ -271,8 +270,8 @@ async def test_another_roles_transaction_is_not_added_to(both):
             Command.PRODUCER, topic=segment, producer_id=1, producer_name=f"p-{id(peer)}", access_mode="shared"
         )
         await peer.ask(
-            Command.SUBSCRIBE, topic=segment, consumer_id=2, subscription=f"s-{id(peer)}", consumer_name="c", mode="queue",
-            initial_position="earliest",
+            Command.SUBSCRIBE, topic=segment, consumer_id=2, subscription=f"s-{id(peer)}", consumer_name="c",
+            mode="queue", initial_position="earliest",
         )  # fmt: skip
     for known in (False, True):  # the transaction is looked up, or is in memory
         send(theirs, 1, [entry(0, [b"z"], ident, producer=f"p-{id(theirs)}")], ident)

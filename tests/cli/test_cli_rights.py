@@ -1,4 +1,4 @@
-"""Each verb of the command line asks of a broker what the table of rights says, and is refused without a right to it."""
+"""Each verb of the command line asks a broker for what the table of rights says, and is refused without a right."""
 
 from __future__ import annotations
 

@@ -52,8 +52,9 @@ class Connection:
     """
 
     __slots__ = ("_guarded", "_handlers", "_list_turn", "_lists", "_sends", "answers", "broker", "caller", "closed",
-                 "consumers", "features", "host", "needs", "openings", "origin", "pressure", "principal", "producers", "pulse",
-                 "ready", "receipts", "registrations", "stream", "topic_lists", "trusted", "watches")  # fmt: skip
+                 "consumers", "features", "host", "needs", "openings", "origin", "pressure", "principal", "producers",
+                 "pulse", "ready", "receipts", "registrations", "stream", "topic_lists", "trusted",
+                 "watches")  # fmt: skip
 
     def __init__(
         self, host: Host, stream: FrameStream, handlers: Handlers, guarded: Callable[[], Handlers], *, trusted: bool

@@ -126,7 +126,8 @@ class TransactionBuffer:
     async def admit(self, number: int, role: str = "") -> None:
         """Wait until append() may be called.
 
-        Raises TransactionNotFoundError (also: of another role), TransactionConflictError, and what the metadata store raises.
+        Raises TransactionNotFoundError (also: of another role), TransactionConflictError, and what the metadata store
+        raises.
         """
         if self._closed:
             raise AlreadyClosedError(f"{self._segment.name} is closed")
