@@ -228,7 +228,8 @@ class Producer:
         sends = None if membership is None else self.connection.sends.of(membership[0])
         if sends is not None:
             sends.begin()
-        if self._held is None and membership is not None and buffer is not None and buffer.admits(membership[0]):
+        role = self.connection.role
+        if self._held is None and membership and buffer is not None and buffer.admits(membership[0], role):
             return buffer.append(payload, *membership, sends, self.name)
         loop = asyncio.get_running_loop()
         if self._held is None:
@@ -256,7 +257,7 @@ class Producer:
         if held.transaction is None:
             return self.hosted.segment.append(held.payload, self.name, term=self.hosted.term)
         buffer = await self.hosted.begin_transactions()
-        await buffer.admit(held.transaction[0])
+        await buffer.admit(held.transaction[0], self.connection.role)
         return buffer.append(held.payload, *held.transaction, held.sends, self.name)
 
     def _drop_held(self) -> None:
