@@ -160,7 +160,7 @@ class Producer:
             return
         if self.hosted.encrypted_only and not all_encrypted(payload):
             self.connection.sends.dropped(transaction)  # it cannot be committed as if it had been stored
-            self._refuse(payload, EncryptionRequiredError(_UNENCRYPTED))
+            self._refuse_frame(payload, EncryptionRequiredError(_UNENCRYPTED))
             return
         if self._limited is not None and (parts := self._limited.sent(payload)) is not None:
             self._send_parts(parts, payload, transaction)
@@ -201,9 +201,9 @@ class Producer:
             if part.refusal is None:
                 self._send(part.payload, None, None)
             else:
-                self._refuse(part.payload, part.refusal)
+                self._refuse_frame(part.payload, part.refusal)
 
-    def _refuse(self, payload: memoryview, error: EngineError) -> None:
+    def _refuse_frame(self, payload: memoryview, error: EngineError) -> None:
         """In its turn, and none of those behind it."""
         environment = self.hosted.environment
         environment.publish.take(len(payload), self.connection.pressure)
