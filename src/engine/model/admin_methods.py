@@ -36,7 +36,7 @@ class AdminMethods(ABC):
         segments: int | None = None,
         properties: Mapping[str, str] | None = None,
         key_hash: Literal["xxh64", "murmur3"] | None = None,
-        durability: Literal["fsync", "interval", "os"] | None = None,
+        durability: Literal["fsync", "interval", "os", "object"] | None = None,
         entry_buckets: int | None = None,
         auto_scale: Mapping[str, Any] | None = None,
     ) -> None:
@@ -401,6 +401,15 @@ class AdminMethods(ABC):
         ConnectError.
         """
         return await self._ask(cluster.UNLOAD_SEGMENT, segment, to)
+
+    async def sweep_objects(self, *, dry_run: bool = False) -> dict[str, Any]:
+        """Delete objects that brokers which have ended left behind, and that no segment needs.
+
+        As one broker of the cluster does once an hour: objects younger than an hour stay. `dry_run`: list what would
+        go. Raises UnsupportedError (this broker keeps no segments in an object store), StorageError (another sweep is
+        under way, or the store does not answer).
+        """
+        return await self._ask(cluster.SWEEP_OBJECTS, dry_run)
 
     async def get_metrics(self) -> str:
         """The metrics of the broker that answers, as Prometheus text."""

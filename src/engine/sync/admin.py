@@ -30,7 +30,7 @@ class Admin:
         segments: int | None = None,
         properties: Mapping[str, str] | None = None,
         key_hash: Literal["xxh64", "murmur3"] | None = None,
-        durability: Literal["fsync", "interval", "os"] | None = None,
+        durability: Literal["fsync", "interval", "os", "object"] | None = None,
         entry_buckets: int | None = None,
         auto_scale: Mapping[str, Any] | None = None,
     ) -> None:
@@ -401,6 +401,15 @@ class Admin:
         ConnectError.
         """
         return self._portal.run(self._admin.unload_segment(segment, to=to))
+
+    def sweep_objects(self, *, dry_run: bool = False) -> dict[str, Any]:
+        """Delete objects that brokers which have ended left behind, and that no segment needs.
+
+        As one broker of the cluster does once an hour: objects younger than an hour stay. `dry_run`: list what would
+        go. Raises UnsupportedError (this broker keeps no segments in an object store), StorageError (another sweep is
+        under way, or the store does not answer).
+        """
+        return self._portal.run(self._admin.sweep_objects(dry_run=dry_run))
 
     def get_metrics(self) -> str:
         """The metrics of the broker that answers, as Prometheus text."""
