@@ -63,7 +63,8 @@ def end(connection: Connection, header: commands.EndTxn, payload: memoryview) ->
     """END_TXN."""
     number, request_id = parse_id(header.id), header.request_id
     held = None
-    if header.sent is not None:
+    headers = connection.host.segments.transactions.headers
+    if header.sent is not None and headers.belongs_to(number, connection.role):
         held = connection.host.segments.operations.hold(number)  # records are written at the end of this turn
     if held is None:
         connection.start(request_id, _end(connection, number, header, None))

@@ -123,8 +123,8 @@ class BrokerConfig:
     insecure: bool = False  # may listen on addresses reachable from other machines without a token
     admin_hosts: tuple[str, ...] = ()  # names allowed in Host headers of the admin API, besides addresses
 
-    # Roles, and what they may do. Where a source of roles is set (roles_file, jwt_keys, tls_client_ca, unix_users), each
-    # connection has the rights of its role alone.
+    # Roles, and what they may do. Where a source of roles is set (roles_file, jwt_keys, tls_client_ca, unix_users),
+    # each connection has the rights of its role alone.
     roles_file: str | None = None  # lines "role: sha256:<hash of its token>"
     jwt_keys: str | None = None  # the public keys of JSON Web Tokens: PEM, or a JWKS
     jwt_audience: str | None = None  # that such a token must be for; None: it must name none
