@@ -16,6 +16,8 @@ from engine.cli.reading import Tally
 from engine.cli.verify import Check, check_delays, check_flights, delay_columns
 from engine.embedded import open as open_engine
 from engine.errors import EngineError
+from tests.kit.etcd import binaries
+from tests.kit.s3_server import binary
 
 pa = pytest.importorskip("pyarrow")
 pc = pytest.importorskip("pyarrow.compute")
@@ -178,6 +180,8 @@ def test_the_topic_must_be_new(engine: Callable[..., Any], tmp_path: Any):
 
 
 def test_the_demo_of_a_cluster_loses_a_broker_with_its_disk_and_no_flight(engine: Callable[..., Any], tmp_path: Path):
+    binaries()  # without these two the test is over
+    binary()
     result = engine("demo", "--cluster", "--flights", 2_000, "--data", tmp_path)
     assert result.code == 0, result.out + result.err
     killed = re.search(r"killed (broker-\d), which had \d of 6 segments, with its disk", result.out)

@@ -16,7 +16,7 @@ import yaml
 from engine.broker.settings.config import _FIELDS, BrokerConfig
 from engine.cli.main import cli
 from engine.cli.serve import command as serve
-from tests.kit.etcd import BINARIES
+from tests.kit.etcd import binaries
 from tests.kit.pages import commands
 from tests.kit.s3_server import binary
 from tests.tidy.source_tree import ROOT
@@ -312,7 +312,7 @@ def test_the_page_names_files_that_exist_and_commands_that_parse(tmp_path: Path)
 
 def test_the_servers_beside_the_brokers_have_the_options_that_compose_gives_them():
     services = compose()["services"]
-    etcd = subprocess.run([BINARIES / "etcd", "--help"], capture_output=True, text=True, timeout=60, check=False)
+    etcd = subprocess.run([binaries() / "etcd", "--help"], capture_output=True, text=True, timeout=60, check=False)
     weed = subprocess.run([binary(), "help", "server"], capture_output=True, text=True, timeout=60, check=False)
     helps = {"etcd": etcd.stdout + etcd.stderr, "seaweedfs": weed.stdout + weed.stderr}
     for name, text in helps.items():

@@ -7,11 +7,15 @@ from pathlib import Path
 
 import engine
 from engine.cli.demo_servers import HERE, running_cluster
+from tests.kit.etcd import binaries
+from tests.kit.s3_server import binary
 
 COUNT = 1_500
 
 
 def test_a_topic_moves_into_a_cluster_and_back_although_a_broker_is_lost_with_its_disk(tmp_path: Path):
+    binaries()  # without these two the test is over
+    binary()
     with (
         running_cluster(tmp_path, 2 * (HERE,)) as cluster,
         engine.Client(cluster.url) as there,
