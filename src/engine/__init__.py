@@ -59,6 +59,7 @@ if TYPE_CHECKING:
         DataDirectoryError,
         DecryptionError,
         DiskFullError,
+        EncryptionRequiredError,
         EngineError,
         FencedError,
         InvalidArgumentError,
@@ -111,9 +112,9 @@ _HOMES = {
     "engine.embedded": "AsyncEngine Engine open open_async",
     "engine.errors": """AlreadyClosedError AlreadyExistsError AuthenticationError AuthorizationError ConnectError
         ConsumerBusyError CorruptionError DataDirectoryBusyError DataDirectoryError DecryptionError DiskFullError
-        EngineError FencedError InvalidArgumentError InvalidConfigurationError LimitExceededError MemoryLimitError
-        MessageTooLargeError MissingKeyError NotAwaitedError NotFoundError PermitQueueFullError PermitTimeoutError
-        ProducerBusyError ProtocolError QueueFullError SchemaError
+        EncryptionRequiredError EngineError FencedError InvalidArgumentError InvalidConfigurationError
+        LimitExceededError MemoryLimitError MessageTooLargeError MissingKeyError NotAwaitedError NotFoundError
+        PermitQueueFullError PermitTimeoutError ProducerBusyError ProtocolError QueueFullError SchemaError
         StorageError SubscriptionKindError TimeoutError TooManyRequestsError TransactionConflictError
         TransactionNotFoundError UnknownOutcomeError UnsupportedError WrongKeyError""",
     "engine.migration": "Migrated migrate migrate_async",
@@ -155,6 +156,7 @@ __all__ = [
     "DeadLetter",
     "DecryptionError",
     "DiskFullError",
+    "EncryptionRequiredError",
     "Engine",
     "EngineError",
     "FencedError",

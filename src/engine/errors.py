@@ -286,12 +286,18 @@ class WrongKeyError(DecryptionError):
     code = 52
 
 
+class EncryptionRequiredError(EngineError):
+    """The topic, or its namespace, takes only messages that are encrypted end to end; nothing was stored."""
+
+    code = 54
+
+
 class LimitExceededError(EngineError):
     """A limit of a topic, namespace, tenant, role or of the broker is reached. The text says which, whose, its value,
     and what was asked for; so do `limit`, `resource` and `value`, where the text is a broker's.
     """
 
-    code = 53
+    code = 55
     retryable = True
 
     @staticmethod

@@ -15,8 +15,15 @@ from collections import deque
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from engine._native.format.heads import apparent_heads
-from engine.errors import CorruptionError, EngineError, InvalidArgumentError, MessageTooLargeError, PartlyStoredError
+from engine._native.format.heads import all_encrypted, apparent_heads
+from engine.errors import (
+    CorruptionError,
+    EncryptionRequiredError,
+    EngineError,
+    InvalidArgumentError,
+    MessageTooLargeError,
+    PartlyStoredError,
+)
 from engine.limits import ENTRY_SIZE_MAX
 from engine.model.transactions import attempt_number, parse_id
 from engine.wire import commands
@@ -33,7 +40,8 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 # Errors about one entry alone: later entries are not affected.
-ENTRY_ERRORS = (CorruptionError, InvalidArgumentError, MessageTooLargeError)
+ENTRY_ERRORS = (CorruptionError, EncryptionRequiredError, InvalidArgumentError, MessageTooLargeError)
+_UNENCRYPTED = "a message to this topic must be encrypted end to end, by encryption_keys of its producer, and is not"
 
 
 def _is_about_one(error: EngineError) -> bool:
@@ -150,6 +158,9 @@ class Producer:
         if self._refusing:
             self.connection.sends.dropped(transaction)
             return
+        if self.hosted.encrypted_only and not all_encrypted(payload):
+            self._refuse_frame(payload, transaction, EncryptionRequiredError(_UNENCRYPTED))
+            return
         if self._limited is not None and (parts := self._limited.sent(payload)) is not None:
             self._send_parts(parts, payload, transaction)
             return
@@ -193,6 +204,14 @@ class Producer:
 
     def _refuse_part(self, payload: memoryview, error: MessageTooLargeError) -> None:
         """In its turn."""
+        self._fail_in_turn(payload, error)
+
+    def _refuse_frame(self, payload: memoryview, transaction: str | None, error: EngineError) -> None:
+        """In its turn, and none of those behind it. A transaction cannot be committed as if it had been stored."""
+        self.connection.sends.dropped(transaction)
+        self._fail_in_turn(payload, error)
+
+    def _fail_in_turn(self, payload: memoryview, error: EngineError) -> None:
         environment = self.hosted.environment
         environment.publish.take(len(payload), self.connection.pressure)
         refused: asyncio.Future[list[Appended]] = asyncio.get_running_loop().create_future()

@@ -40,13 +40,22 @@ async def _begin(connection: Connection, header: commands.NewTxn) -> commands.Be
     if (count := header.count) is None:
         view = await coordinator.begin(timeout_s, name, owner)
         _count_begun(connection, owner, [view], timeout_s)
+        _note(connection, [view])
         left_s = timeout_s if name is None else coordinator.open.left_s(view)
         return commands.Begun(id=view.id, **_standing(view, left_s))
     if name is not None:
         raise InvalidArgumentError(f"count must be absent for a transaction of one name, got {count}")
-    view, *more = await coordinator.begin_some(timeout_s, count, owner)
-    _count_begun(connection, owner, [view, *more], timeout_s)
+    view, *more = begun = await coordinator.begin_some(timeout_s, count, owner)
+    _count_begun(connection, owner, begun, timeout_s)
+    _note(connection, begun)
     return commands.Begun(id=view.id, more=[one.id for one in more], **_standing(view, timeout_s))
+
+
+def _note(connection: Connection, begun: list[TransactionView]) -> None:
+    headers = connection.host.segments.transactions.headers
+    for view in begun:
+        if not view.header.state.final:
+            headers.note(view)
 
 
 def _count_begun(connection: Connection, owner: str | None, views: list[TransactionView], timeout_s: float) -> None:
