@@ -286,18 +286,12 @@ class WrongKeyError(DecryptionError):
     code = 52
 
 
-class EncryptionRequiredError(EngineError):
-    """The topic, or its namespace, takes only messages that are encrypted end to end; nothing was stored."""
-
-    code = 54
-
-
 class LimitExceededError(EngineError):
     """A limit of a topic, namespace, tenant, role or of the broker is reached. The text says which, whose, its value,
     and what was asked for; so do `limit`, `resource` and `value`, where the text is a broker's.
     """
 
-    code = 55
+    code = 53
     retryable = True
 
     @staticmethod
@@ -325,6 +319,12 @@ class LimitExceededError(EngineError):
         limit, of, rest = str(self).partition(" of ")
         resource, must, rest = rest.partition(" must be at most ")
         return (limit, resource, rest.partition(",")[0]) if of and must else (None, None, None)
+
+
+class EncryptionRequiredError(EngineError):
+    """The topic, or its namespace, takes only messages that are encrypted end to end; nothing was stored."""
+
+    code = 54
 
 
 class NotAwaitedError(TypeError, AttributeError):

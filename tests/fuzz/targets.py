@@ -47,9 +47,9 @@ from engine.model.autoscale import AutoScalePolicyOverride
 from engine.model.compression import decompressor
 from engine.model.hashrange import HashRange
 from engine.model.layout import SegmentLayout
+from engine.model.limits import Limits
 from engine.model.load import SegmentLoadStats
 from engine.model.names import SegmentName, TopicName, parse_namespace
-from engine.model.limits import Limits
 from engine.model.policies import NamespacePolicies
 from engine.model.positions import Checkpoint, MessageId
 from engine.model.schema import SchemaHistory, TopicSchema

@@ -52,8 +52,8 @@ CODES = {
     "DecryptionError": 50,
     "MissingKeyError": 51,
     "WrongKeyError": 52,
+    "LimitExceededError": 53,
     "EncryptionRequiredError": 54,
-    "LimitExceededError": 55,
 }
 
 

@@ -73,7 +73,6 @@ def test_files_outlive_their_machines_and_old_data_is_read_from_them(log_file_si
         owner = next(b for b in cluster.brokers.values() if list(b.broker.segments))
         wal = owner.broker.parts.members.objects.wal
         assert wal.writer.acknowledged > 5
-        [record] = await owner.metadata.newest.list_index("wal-sessions", wal.session, wal.session + "\0")
         log_record = await owner.metadata.newest.get(keys.wal(wal.session))
         assert b'"trimmed":0' not in log_record.value
         await owner.lose_machine()
@@ -81,7 +80,6 @@ def test_files_outlive_their_machines_and_old_data_is_read_from_them(log_file_si
         assert await read_all(cluster, MESSAGES, "first") == list(range(MESSAGES))
         await send(cluster, MESSAGES, 10)
         assert await read_all(cluster, MESSAGES + 10, "second") == list(range(MESSAGES + 10))
-        assert cluster.objects.statistics().requests["multipart"] >= len(files)
 
     run(body)
 

@@ -1,7 +1,7 @@
 """Machines that own a segment one behind the other, each with an empty disk, on one object store.
 
-What a broker does of it is done here in few words: the segment's record with owner, term and objects is written under the
-conditions of R1, R2, R9 and R14.
+What a broker does of it is done here in few words: the segment's record with owner, term and objects is written under
+the conditions of R1, R2, R9 and R14.
 """
 
 from __future__ import annotations

@@ -522,7 +522,7 @@ class Broker:
         return address[0], address[1]
 
     async def serve_unix(self, path: str, sock: socket | None = None) -> str:
-        """Listen on a Unix socket for processes of this user, which need no token, and of those in `unix_users`; its URL.
+        """Listen on a Unix socket, for this user without a token and for those in `unix_users`; its URL.
 
         Raises ConnectError.
         `sock`: bound to it already, and shared with other processes.

@@ -33,7 +33,6 @@ def sweep(dry_run: bool, url: str, data: str | None, as_json: bool) -> None:
         lines.line(name)
     done = "would be deleted" if dry_run else "were deleted"
     count = found["logObjects"] + found["files"]
-    lines.say(
-        f"{output.plural(count, 'object')} {done}, {output.size(found['sizeBytes'])}: {output.plural(found['files'], 'file')}"
-        f", and {found['logObjects']:,} of the logs of {output.plural(found['sessions'], 'session')}"
-    )
+    files, sessions = output.plural(found["files"], "file"), output.plural(found["sessions"], "session")
+    lines.say(f"{output.plural(count, 'object')} {done}, {output.size(found['sizeBytes'])}: {files}")
+    lines.say(f"and {found['logObjects']:,} of the logs of {sessions}")

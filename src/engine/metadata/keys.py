@@ -120,6 +120,11 @@ def schema(name: TopicName) -> str:
     return f"{topic(name)}/schema"
 
 
+def producer(name: TopicName, producer: str) -> str:
+    """Holds the role that a producer's name belongs to."""
+    return f"{topic(name)}/producers/{encode(producer)}"
+
+
 def controller(name: TopicName) -> str:
     """Holds the leader's broker URL and term; ephemeral."""
     return f"{topic(name)}/controller"

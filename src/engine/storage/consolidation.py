@@ -26,6 +26,7 @@ from engine.limits import OBJECT_RECORD_FILES_SIZE_MAX
 from engine.storage.file.context import Context
 from engine.storage.file.logfile import LogFile
 from engine.storage.file.named import NamedFiles
+from engine.storage.file.retention import NamedSpan, Span
 from engine.storage.file.upload import upload
 from engine.storage.objects.names import INDEX, FileNames, write_index
 from engine.storage.objects.ports import ObjectStore
@@ -116,7 +117,7 @@ class Consolidation:
         count = 0
         if not self.named.objects.wal:
             return 0  # it was sealed, and all of it is named
-        for file, following in segment.rolled(self.named.end_offset):
+        for file, following in _rolled(segment, self.named.end_offset):
             segment.check_lease()
             await self._consolidate(segment, file, following)
             count += 1
@@ -160,14 +161,42 @@ class Consolidation:
         if before is not None:
             self._garbage.add([before.key])
 
-    async def retire(self, floor: int) -> int:
-        """Retention: what lies below an offset may go; whole files do. How many. Raises as run() does."""
+    # -- retention -------------------------------------------------------------------------------------------------
+
+    async def spans(self, files: Sequence[LogFile]) -> list[Span]:
+        """All files, oldest first: those that the record names, and those that are on this disk alone.
+
+        `files`: those on the disk. Raises CorruptionError, and what the store raises.
+        """
+        rest = [file for file in files if file.first_offset >= self.named.end_offset or file is files[-1]]
+        return [*(NamedSpan.of(file) for file in await self.named.all() if file.first < rest[0].first_offset), *rest]
+
+    async def retire(self, segment: Segment, doomed: Sequence[Span]) -> int:
+        """Delete files, those of spans(), whose record names them; how many. Others stay for another round.
+
+        Raises as run() does.
+        """
+        floor = max((each.end_offset for each in doomed if isinstance(each, NamedSpan)), default=0)
         gone = [file.key for file in await self.named.all() if file.end <= floor]
         if not gone:
             return 0
+        segment.check_lease()
         before = self.named.objects.older
         await self._change([], lambda objects: objects.kept(floor))
         if before is not None and self.named.objects.older is None:
             gone.append(before.key)
         self._garbage.add(gone)
+        for file in [file for file in segment.files[:-1] if file.end_offset <= floor]:
+            segment.drop_local(file)
         return len(gone)
+
+
+def _rolled(segment: Segment, end: int) -> list[tuple[LogFile, LogFile | None]]:
+    """The files from an offset on that get no more entries, each with the next one; None: the segment ends there.
+
+    Empty ones are left out, but the end of a sealed segment.
+    """
+    last = segment.files[-1]
+    kept = [f for f in segment.files if f.first_offset >= end and (f is last or not f.is_empty)]
+    found: list[tuple[LogFile, LogFile | None]] = list(itertools.pairwise(kept))
+    return [*found, (last, None)] if segment.sealed and last.sealed and last in kept else found

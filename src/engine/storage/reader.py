@@ -20,9 +20,9 @@ STRETCHES_MAX = 64  # per call
 
 
 class Stretch(NamedTuple):
-    """Entries back to back in one file, for reads by another process. What lies before `end` is durable.
+    """Entries back to back in one file, for local reads by another process. What lies before `end` is durable.
 
-    `path`: on this machine, or the name of an object. `opening`: the opening block, by which a reader recognises the file. `position`: of an entry at or before the offset
+    `opening`: the opening block, by which a reader recognises the file. `position`: of an entry at or before the offset
     that was asked for.
     """
 
@@ -117,16 +117,6 @@ class Reader:
             found.append(Stretch(path, file.opening.pack(), file.salt, position, file.end_position, file.end_offset))
         return found
 
-    async def pieces(self, start: int, stop: int) -> list[Stretch]:
-        """The ranges of named objects with messages from `start` up to `stop`, of STRETCHES_MAX objects at most."""
-        found: list[Stretch] = []
-        named = self.named
-        while named is not None and start < min(stop, named.end_offset) and len(found) < STRETCHES_MAX:
-            file, opening, salt, position, end = await named.piece(start)
-            found.append(Stretch(file.key, opening, salt, position, end, file.end))
-            start = file.end
-        return found
-
     def _files_of(self, start: int, stop: int) -> list[LogFile]:
         return [f for f in self._files if f.first_offset < stop and start < f.end_offset][:STRETCHES_MAX]
 
@@ -149,7 +139,9 @@ class Reader:
         offset = None if named is None else await named.offset_before(time_ms)
         if offset is None:
             file = next((f for f in self._files if f.last_time_ms >= time_ms and f.end_offset > f.first_offset), None)
-            offset = None if file is None else (await self._index_of(file)).offset_before_time(time_ms, file.first_offset)
+            offset = (
+                None if file is None else (await self._index_of(file)).offset_before_time(time_ms, file.first_offset)
+            )
         while offset is not None and (block := read(offset)) is not None:
             if not isinstance(block, Block):
                 block = await block

@@ -8,7 +8,6 @@ serve readers, `FileTerms` and a `Lease` fence former owners (file/owners.py), `
 from __future__ import annotations
 
 import asyncio
-import itertools
 import logging
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
@@ -41,16 +40,7 @@ from engine.storage.file.logfile import Block, LogFile, new_file
 from engine.storage.file.owners import FileTerms, Lease
 from engine.storage.file.producer_snapshot import save_producer_snapshot
 from engine.storage.file.recovery import Recovered, file_facts
-from engine.storage.file.retention import (
-    OLDEST,
-    Limits,
-    NamedSpan,
-    Span,
-    ages_of,
-    delete_files,
-    ends,
-    files_to_delete,
-)
+from engine.storage.file.retention import OLDEST, Limits, Span, ages_of, delete_files, ends, files_to_delete
 from engine.storage.file.tail import Piece
 from engine.storage.reader import Reader, Stretch
 from engine.storage.waiting import Waiters
@@ -335,12 +325,6 @@ class Segment:
         offset = self.gaps.skip(max(offset, self.first_offset))
         return self._reader.read(offset, max_bytes, at_once) if offset < self.durable_offset else None
 
-    async def pieces(self, start: int, stop: int) -> list[Stretch]:
-        """The ranges of objects that hold [start, stop), as far as these are named. Empty: read through the broker."""
-        if self._closed or self.failed is not None or start < self.first_offset:
-            return []
-        return await self._reader.pieces(start, min(stop, self.durable_offset))
-
     async def stretches(self, start: int, stop: int) -> list[Stretch]:
         """The file ranges that hold [start, stop), for local reads. Empty: read through the broker. StorageError."""
         if self._closed or self.failed is not None or start < self.first_offset:
@@ -456,8 +440,8 @@ class Segment:
     def release(self) -> None:
         """Release files and memory, without writing to the disk."""
         self._closed = True
-        for file in self._files if self._reader.named is not None else ():
-            self._reader.named.cache.let_go(file)  # the next open empties the directory
+        if self._reader.named is not None:
+            self._reader.named.cache.let_go_all(self._files)  # the next open empties the directory
         if self.lease is not None and not self.lease.held:
             self._commit.lapse(NotOwnerError(f"{self.name}: this broker's lease is over"))
         else:
@@ -504,7 +488,7 @@ class Segment:
             if self.consolidation is None:
                 await delete_files(self._context, files, [f for f in files if f in doomed], self.lease)
             else:
-                await self._retire(self.consolidation, [each for each in doomed if isinstance(each, NamedSpan)])
+                await self.consolidation.retire(self, doomed)
         finally:
             self.gaps = Gaps(files, self._continuation)
         spans = await self._spans()
@@ -514,20 +498,7 @@ class Segment:
         return len(doomed)
 
     async def _spans(self) -> Sequence[Span]:
-        """All files, oldest first: those that the record names, and those that are here alone."""
-        if self.consolidation is None:
-            return self._files
-        named = self.consolidation.named
-        rest = [file for file in self._files if file.first_offset >= named.end_offset or file is self._files[-1]]
-        return [*(NamedSpan.of(file) for file in await named.all() if file.first < rest[0].first_offset), *rest]
-
-    async def _retire(self, consolidation: Consolidation, doomed: Sequence[NamedSpan]) -> None:
-        """What is not named yet stays for another round."""
-        if doomed:
-            self.check_lease()
-            await consolidation.retire(doomed[-1].end_offset)
-            for file in [file for file in self._files[:-1] if file.end_offset <= doomed[-1].end_offset]:
-                self.drop_local(file)
+        return self._files if self.consolidation is None else await self.consolidation.spans(self._files)
 
     async def _end_file(self, last: LogFile, *, closes: bool) -> None:
         """Go on in a new file. `closes`: the last one stays for a while, and gets its footer."""
@@ -557,14 +528,10 @@ class Segment:
         named = self._reader.named
         return named is not None and file.end_offset <= named.end_offset and file is not self._files[-1]
 
-    def rolled(self, end: int) -> list[tuple[LogFile, LogFile | None]]:
-        """The files from an offset on that get no more entries, each with the next one; empty ones are left out, but a
-        sealed end. None: the segment ends there.
-        """
-        last = self._files[-1]
-        kept = [f for f in self._files if f.first_offset >= end and (f is last or not f.is_empty)]
-        found: list[tuple[LogFile, LogFile | None]] = list(itertools.pairwise(kept))
-        return [*found, (last, None)] if self.sealed and last.sealed and last in kept else found
+    @property
+    def files(self) -> Sequence[LogFile]:
+        """Those that are here, oldest first."""
+        return self._files
 
     async def end_aged(self, age_ms: int) -> None:
         """Go on in a new file if the last one holds a message of that age, so that its log can be trimmed."""

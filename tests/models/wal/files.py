@@ -84,7 +84,9 @@ def _r14_name(instance: Instance, state: State, me: int, upload: Upload) -> Step
     if not mine or fenced:
         return f"R14: {who}'s file {upload.file.name} stays an orphan", with_broker(state, me, upload=None)
     references = tuple(
-        r._replace(start=r.start if upload.upto < 0 else upload.upto) for r in record.references if r.session == me and r.end is None
+        r._replace(start=r.start if upload.upto < 0 else upload.upto)
+        for r in record.references
+        if r.session == me and r.end is None
     )
     if not references and not instance.keeps(Rule.R2_REFERENCE):
         references = (Reference(me, upload.upto, None, record.term),)

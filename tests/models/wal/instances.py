@@ -72,7 +72,11 @@ LONG: dict[str, Instance] = {
         writes=(2, 1, 0), window=1, trims=True, rolls=True, budget=Budget(takeovers=2, uploads=2)
     ),
     "files of parts, handed over and back": Instance(
-        writes=(2, 1, 0), window=1, trims=True, rolls=True, claimers="AB",
+        writes=(2, 1, 0),
+        window=1,
+        trims=True,
+        rolls=True,
+        claimers="AB",
         budget=Budget(handovers=2, takeovers=2, uploads=2),
     ),
     "three moves among three sessions": Instance(

@@ -372,7 +372,7 @@ class LoneReader(Consumer):
         """Move the cursor to `position`, or acknowledge each of `buckets` up to its position."""
         if self._subscription is None:
             raise UnsupportedError("a reader has no cursor: it cannot acknowledge")
-        inside = transaction_of(header)
+        inside = transaction_of(header, self.connection.role)
         if inside is not None or self._subscription.pending:
             return transactional_acks.acknowledge_alone(self, self._subscription, header, inside)
         position, lazy = header.position, bool(header.lazy)

@@ -159,7 +159,8 @@ class Producer:
             self.connection.sends.dropped(transaction)
             return
         if self.hosted.encrypted_only and not all_encrypted(payload):
-            self._refuse_frame(payload, transaction, EncryptionRequiredError(_UNENCRYPTED))
+            self.connection.sends.dropped(transaction)  # it cannot be committed as if it had been stored
+            self._refuse_frame(payload, EncryptionRequiredError(_UNENCRYPTED))
             return
         if self._limited is not None and (parts := self._limited.sent(payload)) is not None:
             self._send_parts(parts, payload, transaction)
@@ -200,18 +201,10 @@ class Producer:
             if part.refusal is None:
                 self._send(part.payload, None, None)
             else:
-                self._refuse_part(part.payload, part.refusal)
+                self._refuse_frame(part.payload, part.refusal)
 
-    def _refuse_part(self, payload: memoryview, error: MessageTooLargeError) -> None:
-        """In its turn."""
-        self._fail_in_turn(payload, error)
-
-    def _refuse_frame(self, payload: memoryview, transaction: str | None, error: EngineError) -> None:
-        """In its turn, and none of those behind it. A transaction cannot be committed as if it had been stored."""
-        self.connection.sends.dropped(transaction)
-        self._fail_in_turn(payload, error)
-
-    def _fail_in_turn(self, payload: memoryview, error: EngineError) -> None:
+    def _refuse_frame(self, payload: memoryview, error: EngineError) -> None:
+        """In its turn, and none of those behind it."""
         environment = self.hosted.environment
         environment.publish.take(len(payload), self.connection.pressure)
         refused: asyncio.Future[list[Appended]] = asyncio.get_running_loop().create_future()
@@ -235,7 +228,8 @@ class Producer:
         sends = None if membership is None else self.connection.sends.of(membership[0])
         if sends is not None:
             sends.begin()
-        if self._held is None and membership is not None and buffer is not None and buffer.admits(membership[0]):
+        role = self.connection.role
+        if self._held is None and membership and buffer is not None and buffer.admits(membership[0], role):
             return buffer.append(payload, *membership, sends, self.name)
         loop = asyncio.get_running_loop()
         if self._held is None:
@@ -263,7 +257,7 @@ class Producer:
         if held.transaction is None:
             return self.hosted.segment.append(held.payload, self.name, term=self.hosted.term)
         buffer = await self.hosted.begin_transactions()
-        await buffer.admit(held.transaction[0])
+        await buffer.admit(held.transaction[0], self.connection.role)
         return buffer.append(held.payload, *held.transaction, held.sends, self.name)
 
     def _drop_held(self) -> None:

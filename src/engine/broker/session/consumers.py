@@ -13,7 +13,7 @@ from engine.broker.delivery.subscription import HostedSubscription
 from engine.broker.delivery.transactional_acks import learn_buckets
 from engine.broker.segment.hosted import HostedSegment
 from engine.broker.session.attaching import attach, check_wanted, evict_dead, open_segment
-from engine.errors import EngineError, InvalidArgumentError, NotOwnerError
+from engine.errors import AuthorizationError, EngineError, InvalidArgumentError, NotOwnerError
 from engine.model.names import check_name, check_new_name
 from engine.model.subscriptions import DeliveryMode, InitialPosition, SubscriptionKind
 from engine.model.transactions import parse_id
@@ -81,6 +81,7 @@ async def _attach_reader(connection: Connection, hosted: HostedSegment, header: 
 
 async def _attach_exclusive(connection: Connection, hosted: HostedSegment, header: commands.Subscribe) -> Attached:
     subscription, created_ms = await _stream_subscription(connection, hosted, header)
+    _check_name(connection, subscription, header.consumer_name)
     own = [parse_id(ident) for ident in header.transactions or ()]
     consumer = subscription.attach_exclusive(connection, header.consumer_id, header.consumer_name, own)
     return consumer, subscription.start, created_ms
@@ -95,8 +96,16 @@ async def _attach_shared(connection: Connection, hosted: HostedSegment, header: 
     subscription, created_ms = await _stream_subscription(connection, hosted, header)
     await learn_buckets(subscription.pending)
     check_wanted(connection, header.consumer_id)
+    _check_name(connection, subscription, header.consumer_name)
     consumer = subscription.attach_shared(connection, header.consumer_id, header.consumer_name)
     return consumer, subscription.start, created_ms
+
+
+def _check_name(connection: Connection, subscription: HostedSubscription, name: str) -> None:
+    """A role does not end the session of another one's consumer by its name. Raises AuthorizationError."""
+    taken = any(c.name == name and c.connection.role != connection.role for c in subscription.consumers)
+    if connection.needs is not None and taken:
+        raise AuthorizationError(f"the consumer name {name!r:.200} is in use by another role")
 
 
 async def _stream_subscription(

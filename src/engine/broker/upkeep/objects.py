@@ -106,7 +106,7 @@ class ObjectUpkeep:
         self.uploaded += await segment.consolidation.run(segment)
 
     async def trim(self, wal: ObjectWal) -> None:
-        """R15. The order counts: a reference that is added after the records were read begins at what is acknowledged."""
+        """R15. The order counts: a reference added after the records were read begins at what is acknowledged."""
         acknowledged = wal.writer.acknowledged
         found = await self._metadata.newest.list_index(INDEX_LOGS, wal.session, wal.session + "\0")
         objects = [msgspec.json.decode(record.value, type=SegmentObjects) for _, record in found]

@@ -30,17 +30,7 @@ OPENED_MAX = 16  # files of one segment whose indexes are kept
 class _Opened(NamedTuple):
     opening: Opening
     end_position: int
-    index: Index
-
-
-class Piece(NamedTuple):
-    """What a reader of the object has to know: entries from `position` to `end`, the last of them before an offset."""
-
-    file: RolledFile
-    opening: bytes
-    salt: int
-    position: int
-    end: int
+    marks: Index
 
 
 class NamedFiles:
@@ -91,7 +81,7 @@ class NamedFiles:
         file = await self.file_of(offset)
         offset = max(offset, file.first)
         opened = await self._open(file)
-        position = opened.index.position_before(offset, opened.opening.data_position)
+        position = opened.marks.position_before(offset, opened.opening.data_position)
         want = bytes_max + LOG_INDEX_BYTES_STEP
         while position < opened.end_position:
             data = await self._bytes(file, position, min(position + want, opened.end_position))
@@ -112,17 +102,10 @@ class NamedFiles:
         except CorruptionError as e:
             raise CorruptionError(f"{file.key}: {e}") from None
 
-    async def piece(self, offset: int) -> Piece:
-        """Where a reader of the object finds an offset. Raises as read() does."""
-        file = await self.file_of(offset)
-        opened = await self._open(file)
-        position = opened.index.position_before(max(offset, file.first), opened.opening.data_position)
-        return Piece(file, opened.opening.pack(), opened.opening.salt, position, opened.end_position)
-
     async def offset_before(self, time_ms: int) -> int | None:
         """Where the search for the first message of a time begins; None: all are older. Raises as read() does."""
         file = next((file for file in await self.all() if file.last_ms >= time_ms), None)
-        return None if file is None else (await self._open(file)).index.offset_before_time(time_ms, file.first)
+        return None if file is None else (await self._open(file)).marks.offset_before_time(time_ms, file.first)
 
     async def _open(self, file: RolledFile) -> _Opened:
         opened = self._opened.get(file.key)

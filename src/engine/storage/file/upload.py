@@ -2,8 +2,10 @@
 
     check    every entry is read and checked up to the file's end: a damaged file must not take the place of the log
     close    a file of a former owner, restored from its log, gets its footer here: no other process writes it
-    upload   header, entries, footer; in parts, under a name of its own
+    upload   header, entries, footer; in parts if it is large, under a name of its own
     look     the object's size and its last bytes are those of the file
+
+What the record is to say of the object is the outcome.
 """
 
 from __future__ import annotations
@@ -21,7 +23,7 @@ from engine.storage.disk.disk import Disk, File
 from engine.storage.file.format import Closing, State
 from engine.storage.file.logfile import LogFile, SyncFailed, read_snapshot
 from engine.storage.file.recovery import feed_file
-from engine.storage.objects.ports import ObjectStore
+from engine.storage.objects.ports import ObjectExistsError, ObjectStore
 from engine.storage.objects.references import RolledFile
 
 PIECE_SIZE = 8 * MIB
@@ -51,7 +53,7 @@ async def upload(
         raise storage_error(e, file.path) from e
     try:
         pieces = _Pieces(ready.handle, ready.size)
-        await store.put_multipart(name, iter(pieces))
+        await _put(store, name, pieces)
         if pieces.error is not None:
             raise UnknownOutcomeError(f"{file.path} could not be read: {pieces.error}")
         tail = await store.get_tail(name, LOOK_SIZE)
@@ -60,9 +62,18 @@ async def upload(
     finally:
         ready.handle.close()
     closing = ready.closing
-    return RolledFile(
-        file.first_offset, closing.end_offset, ready.size, pieces.crc, name, closing.last_time_ms
-    )
+    return RolledFile(file.first_offset, closing.end_offset, ready.size, pieces.crc, name, closing.last_time_ms)
+
+
+async def _put(store: ObjectStore, name: str, pieces: _Pieces) -> None:
+    """One request for a small file, which most files of slow segments are; in parts it takes three."""
+    if pieces.size > PIECE_SIZE:
+        await store.put_multipart(name, iter(pieces))
+        return
+    try:
+        await store.put_if_absent(name, list(pieces))
+    except ObjectExistsError:
+        raise UnknownOutcomeError(f"the name {name} was never given, and the store has it") from None
 
 
 def _prepare(disk: Disk, file: LogFile, following: LogFile | None) -> _Ready:
@@ -111,15 +122,15 @@ class _Pieces:
 
     def __init__(self, handle: File, size: int) -> None:
         self._handle = handle
-        self._size = size
+        self.size = size
         self.crc = 0
         self.last = b""
         self.error: OSError | None = None
 
     def __iter__(self) -> Iterator[bytes]:
         position = 0
-        while position < self._size:
-            piece = bytearray(min(PIECE_SIZE, self._size - position))
+        while position < self.size:
+            piece = bytearray(min(PIECE_SIZE, self.size - position))
             try:
                 count = self._handle.read_into(piece, position)
             except OSError as e:

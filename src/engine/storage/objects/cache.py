@@ -9,7 +9,7 @@ it is until it was not read for the longest time.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Iterable
 from dataclasses import dataclass
 from functools import partial
 
@@ -64,7 +64,7 @@ class ObjectCache:
             raise storage_error(e, self._directory) from e
 
     async def read(self, name: str, start: int, end: int) -> bytes:
-        """Bytes [start, end) of an object, fewer where it ends before. ObjectMissingError, and what the store raises."""
+        """Bytes [start, end) of an object, fewer where it ends before. Raises as ObjectStore.get_range()."""
         size = self._chunk_size
         numbers = range(start // size, -(-end // size))
         parts = await asyncio.gather(*(self._part(name, number, start, end) for number in numbers))
@@ -146,6 +146,11 @@ class ObjectCache:
         """It is not there any more."""
         if key in self._kept:
             self.statistics.size -= self._kept.pop(key)[0]
+
+    def let_go_all(self, keys: Iterable[Hashable]) -> None:
+        """These are not there any more."""
+        for key in keys:
+            self.let_go(key)
 
     def _evict(self, key: Hashable) -> None:
         evict = self._kept[key][1]

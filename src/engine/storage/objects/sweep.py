@@ -2,8 +2,8 @@
 
     1  each session's record: those with `fenced` have ended, and can name nothing more
     2  the records of all segments: what they refer to, and the files that they and their indexes name
-    3  the list of names: logs of ended sessions without a reference, but their FENCEs (R6); files of ended sessions that
-       are not named
+    3  the list of names: logs of ended sessions without a reference, but their FENCEs (R6); files of ended sessions
+       that are not named
 
 In this order: a file that was named between 2 and 3 would be of a session that was not fenced at 1. Late PUTs may bring
 back what was deleted; that is harmless, and the next sweep deletes it. Objects younger than an hour stay, for readers
