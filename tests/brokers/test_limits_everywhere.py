@@ -94,5 +94,5 @@ async def test_an_evicted_backlog_is_not_evicted_by_each_broker_once_more(tmp_pa
         await found[0].admin.set_limits(TOPIC, limits)
         await everywhere(found, "backlog_bytes_max")
         rounds = [quotas(b).rounds for b in found]
-        await until(lambda: all(quotas(b).rounds >= n + 4 for b, n in zip(found, rounds, strict=True)))
-        assert 14 <= await backlog() <= 20
+        await until(lambda: all(quotas(b).rounds >= n + 6 for b, n in zip(found, rounds, strict=True)))
+        assert 12 <= await backlog() <= 20

@@ -39,6 +39,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 ROUND_S = 0.5
+_SETTLING_ROUNDS = 4
 _STORAGE, _BACKLOG = ("storage_bytes_max", "total_storage_bytes"), ("backlog_bytes_max", "backlog_age_s")
 NAMES = (*_STORAGE, *_BACKLOG)
 _AT_ONCE = 64  # topics between two turns of the loop
@@ -86,6 +87,7 @@ class QuotaLoop:
         self._shown = Usage()
         self._changed = asyncio.Event()
         self.rounds = 0
+        self._evicted: dict[str, int] = {}  # the last round in which bytes of "topic\nsubscription" were
 
     def wake(self) -> None:
         """The limits have changed: begin a round."""
@@ -248,12 +250,20 @@ class QuotaLoop:
                 for one in facts:
                     key = f"{resource}\n{one.name}"
                     here, all_of_it = mine.backlog.get(key, 0), whole.backlog.get(key, 0)
-                    if all_of_it > size.value and here:
+                    if all_of_it > size.value and here and self._may_evict(key):
                         await self._evict_bytes(opened, one, (all_of_it - size.value) * here // all_of_it)
         except (NotFoundError, NotOwnerError):
             return  # deleted, or another broker's meanwhile
         except EngineError as e:
             log.warning("the backlog of %s is not evicted: %s", topic, e)
+
+    def _may_evict(self, key: str) -> bool:
+        """Not again while the others may not have shown what they evicted."""
+        last = self._evicted.get(key)
+        if last is not None and self.rounds - last < _SETTLING_ROUNDS and not self._brokers.alone:
+            return False
+        self._evicted[key] = self.rounds
+        return True
 
     async def _evict_bytes(self, opened: list[HostedSegment], facts: SubscriptionMetadata, size: int) -> None:
         """The oldest messages of so many bytes: first those of the segments with lower ids, which are older."""
