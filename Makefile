@@ -21,6 +21,7 @@ TESTS  ?= tests
 PYTEST ?=
 export OPTIONAL ?=
 JOBS   ?= $(shell getconf _NPROCESSORS_ONLN)
+WORKERS ?= $(shell expr $(JOBS) + 1)
 
 PY     := $(VENV)/bin/python
 PIP    := $(PY) -m pip install -q --disable-pip-version-check
@@ -47,7 +48,7 @@ demo: build
 	$(VENV)/bin/engine demo
 
 test: build $(VENV)/.with-test $(VENV)/.with-spark $(VENV)/.with-oldest-spark $(NEWEST)
-	$(PY) -m pytest -q -n $(JOBS) --dist worksteal $(TESTS) $(PYTEST)
+	$(PY) -m pytest -q -n $(WORKERS) --dist loadfile $(TESTS) $(PYTEST)
 
 build: $(VENV)/.built
 
