@@ -523,6 +523,13 @@ class ScalableTopicService:
             raise NotFoundError(f"{topic} does not exist")
         return found
 
+    async def requires_encryption(self, topic: TopicName) -> bool:
+        """Whether the topic, or else its namespace, takes only messages that are encrypted."""
+        own = await self._resources.load_topic_policies(topic) or NOTHING_SAID
+        if own.encryption_required is None:
+            return bool((await self.get_namespace_policies(f"{topic.tenant}/{topic.namespace}")).encryption_required)
+        return own.encryption_required
+
     async def change_topic_policies(self, topic: str | TopicName, values: Mapping[str, Any] | None) -> None:
         """Change these policies, None to say nothing; others stay. `values` None: say nothing at all.
 

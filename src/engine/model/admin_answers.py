@@ -293,6 +293,7 @@ class TopicPolicy(msgspec.Struct, kw_only=True):
     retention_time_s: Annotated[int, Meta(ge=-1)] | None = None
     retention_size_bytes: Annotated[int, Meta(ge=-1)] | None = None
     message_ttl_s: Annotated[int, Meta(ge=-1)] | None = None
+    encryption_required: bool | None = None
 
 
 class NamespacePolicy(TopicPolicy, kw_only=True):

@@ -205,6 +205,7 @@ def _policies_of(config: BrokerConfig) -> NamespacePolicies:
         retention_time_s=time_s,
         retention_size_bytes=size,
         message_ttl_s=FOR_EVER if config.message_ttl is None else int(config.message_ttl),
+        encryption_required=False,
         durability=config.durability,
         auto_create_topics=creates,
     )

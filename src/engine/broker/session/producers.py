@@ -33,6 +33,7 @@ async def _open_producer(connection: Connection, header: commands.Producer) -> N
     await evict_dead(connection, lambda: [p.connection for p in hosted.access.rivals(who)])
     if who.mode is AccessMode.WAIT_FOR_EXCLUSIVE:
         await hosted.access.turn(who)
+    hosted.encrypted_only = await connection.host.service.requires_encryption(hosted.name.topic)
     check_wanted(connection, ident)
     connection.check_attachments()
     if connection.needs is not None:
