@@ -17,7 +17,9 @@ def log_file_size(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
 
     def small(size: int) -> None:
         monkeypatch.setattr(
-            server, "storage_config", lambda config: dataclasses.replace(configured(config), file_size_max=size)
+            server,
+            "storage_config",
+            lambda config, **how: dataclasses.replace(configured(config, **how), file_size_max=size),
         )
 
     return small

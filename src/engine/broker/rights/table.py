@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from engine.broker.rights.need import Need, on_topic
+from engine.model.limits import ROLE, check_limited
 from engine.model.names import check_name, parse_namespace
 from engine.model.rights import CLUSTER, Right, check_resource
 from engine.wire import commands
@@ -132,6 +133,22 @@ def _grant(arguments: Arguments) -> Need:
     return Need(SUPERUSER if resource == CLUSTER else ADMIN, resource)
 
 
+def _limits_of(arguments: Arguments) -> Need:
+    """To see them: what may look the resource up; those of roles and of the cluster, what operates it."""
+    resource = check_limited(arguments["resource"])
+    if resource == CLUSTER or resource.startswith(ROLE):
+        return Need(OPERATE)
+    return Need(LOOKUP, resource)
+
+
+def _limits(arguments: Arguments) -> Need:
+    """What a resource may use is said by what administers the one above it, and not by itself."""
+    resource = check_limited(arguments["resource"])
+    if resource.startswith(ROLE) or "/" not in resource:
+        return Need(OPERATE)
+    return Need(ADMIN | OPERATE, resource.rpartition("/")[0])
+
+
 OPERATIONS: dict[str, AdminRule] = {
     "create_topic": _topic(ADMIN),
     "delete_topic": _topic(ADMIN),
@@ -185,9 +202,15 @@ OPERATIONS: dict[str, AdminRule] = {
     "list_grants": _grants,
     "grant": _grant,
     "revoke": _grant,
+    "list_limits": _cluster(OPERATE),
+    "get_limits": _limits_of,
+    "set_limits": _limits,
+    "replace_limits": _limits,
+    "remove_limits": _limits,
     "drain_broker": _cluster(OPERATE),
     "undrain_broker": _cluster(OPERATE),
     "balance_brokers": _cluster(OPERATE),
+    "sweep_objects": _cluster(OPERATE),
     "unload_topic": _cluster(OPERATE),
     "unload_segment": _cluster(OPERATE),
 }

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from msgspec.structs import replace
 
 from engine.broker.delivery.bucket_acks import check_buckets, open_buckets
-from engine.broker.delivery.consumer import Consumer, LoneReader
+from engine.broker.delivery.consumer import Consumer, LoneReader, consumer_key
 from engine.broker.delivery.subscription import HostedSubscription
 from engine.broker.delivery.transactional_acks import learn_buckets
 from engine.broker.segment.hosted import HostedSegment
@@ -38,14 +38,18 @@ async def _subscribe(connection: Connection, header: commands.Subscribe, attach_
     check_new_name(header.consumer_name, "consumer", pattern=False)
     hosted = await open_segment(connection, header.topic)
     connection.check_attachments()
+    _check_limits(connection, hosted, header)
     consumer, position, created_ms = await attach_in_mode(connection, hosted, header)
     try:
         check_wanted(connection, consumer.ident)
         connection.check_attachments()  # others may have attached meanwhile
+        _check_limits(connection, hosted, header)
     except EngineError:
         consumer.close()
         raise
     connection.consumers[consumer.ident] = consumer
+    if (limits := connection.host.memory.limits) is not None:
+        consumer.limit(limits)
     gaps = [[start, stop] for start, stop in hosted.segment.gaps if stop >= position]
     success = commands.SubscribeSuccess(
         request_id=header.request_id,
@@ -58,6 +62,13 @@ async def _subscribe(connection: Connection, header: commands.Subscribe, attach_
     )
     connection.send(success)
     consumer.pump()
+
+
+def _check_limits(connection: Connection, hosted: HostedSegment, header: commands.Subscribe) -> None:
+    """Raise LimitExceededError unless the consumer may attach."""
+    if (limits := connection.host.memory.limits) is not None:
+        name = consumer_key(header.subscription, header.consumer_name)
+        limits.check_attach(limits.consumers, hosted.name.topic, connection.role, name)
 
 
 async def _attach_reader(connection: Connection, hosted: HostedSegment, header: commands.Subscribe) -> Attached:

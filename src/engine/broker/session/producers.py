@@ -28,6 +28,7 @@ async def _open_producer(connection: Connection, header: commands.Producer) -> N
     ident = who.ident
     hosted = await open_segment(connection, header.topic)
     hosted.check_active()
+    _check_limits(connection, hosted, who.name)
     if connection.needs is not None:
         await _bind(connection, hosted, who.name)
     await evict_dead(connection, lambda: [p.connection for p in hosted.access.rivals(who)])
@@ -36,12 +37,24 @@ async def _open_producer(connection: Connection, header: commands.Producer) -> N
     hosted.encrypted_only = await connection.host.service.requires_encryption(hosted.name.topic)
     check_wanted(connection, ident)
     connection.check_attachments()
+    _check_limits(connection, hosted, who.name)  # others may have attached meanwhile
     if connection.needs is not None:
         _check_rivals(connection, hosted, who)
     producer = hosted.access.attach(who)
     connection.producers[ident] = producer
     connection.openings.closed.discard(ident)
     connection.send(producer.success(header.request_id))
+    if (limits := connection.host.memory.limits) is not None:
+        producer.limit(limits)
+
+
+def _check_limits(connection: Connection, hosted: HostedSegment, name: str) -> None:
+    """Raise LimitExceededError unless a producer of this name may attach."""
+    if (limits := connection.host.memory.limits) is not None:
+        topic = hosted.name.topic
+        limits.check_topic(topic)
+        limits.check_attach(limits.producers, topic, connection.role, name)
+        limits.check_name(topic, hosted.segment, name)
 
 
 async def _bind(connection: Connection, hosted: HostedSegment, name: str) -> None:
