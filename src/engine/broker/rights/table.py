@@ -284,8 +284,8 @@ VERBS: dict[str, tuple[Asked, ...]] = {
     "perf produce": ("create_topic", _FIND, commands.Producer),
     "perf consume": (_FIND, _READ),
     "migrate": (  # of its source, and of its destination
-        _FIND, _READ, commands.SegmentOffset, commands.TopicSchema, "get_auto_scale_policy", "get_metadata", "get_stats",
-        "get_topic_policies",
+        _FIND, _READ, commands.SegmentOffset, commands.TopicSchema, "get_auto_scale_policy", "get_metadata",
+        "get_stats", "get_topic_policies",
         commands.Producer, "create_topic", "set_topic_policies", "set_topic_properties",
     ),  # fmt: skip
     "top": ("get_metrics",),  # and the statistics of a topic that is chosen
