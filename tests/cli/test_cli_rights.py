@@ -80,6 +80,11 @@ EXAMPLES = {
     "dead-letters redrive": "orders --yes",
     "perf produce": "--topic perf -n 10",
     "perf consume": "--topic perf -n 10",
+    "limits list": "",
+    "limits set": "public/default total-topics=100",
+    "limits get": "public/default",
+    "limits unset": "public/default --all",
+    "objects sweep": "",
     "top": "--once",
     "doctor": "",
     "migrate": "orders --as copy --from URL --to URL --from-token-file TOKEN --to-token-file TOKEN",
@@ -125,13 +130,13 @@ def named(request: str) -> str:
     verb, _, path = request.partition(" ")
     if not path:
         return request
-    fits = [
-        row
-        for row in OPERATIONS
-        if row.verb == verb
-        and re.fullmatch(_PART.sub(lambda part: ".+" if "resource" in part[0] else "[^/]+", re.escape(row.path)), path)
-    ]
-    return min(fits, key=lambda row: row.path.count("{")).name
+    for part in ("[^/]+", ".+"):  # some names of resources have slashes
+        fits = [
+            row for row in OPERATIONS if row.verb == verb and re.fullmatch(_PART.sub(part, re.escape(row.path)), path)
+        ]
+        if fits:
+            return min(fits, key=lambda row: row.path.count("{")).name
+    return request
 
 
 @pytest.fixture
