@@ -1,18 +1,26 @@
-"""Rights: what a check costs, and the memory of the grants that it looks in."""
+"""Rights: what a check costs, the memory of the grants that it looks in, and what messages cost with rights on."""
 
 from __future__ import annotations
 
+import asyncio
+import gc
 import os
+import statistics
+import tempfile
 import time
 import tracemalloc
+from pathlib import Path
 from typing import Any, ClassVar
 
+import engine
 from engine import clock
 from engine.broker.rights.audit import Audit
 from engine.broker.rights.grants import Grants
 from engine.broker.rights.need import Need
 from engine.broker.rights.principal import Kind, Principal, Proof
 from engine.broker.rights.rights import Rights
+from engine.broker.rights.token_file import line_of
+from engine.broker.server import Broker
 from engine.broker.settings.config import BrokerConfig
 from engine.metadata import keys
 from engine.metadata.memory import MemoryMetadataStore
@@ -20,6 +28,8 @@ from engine.model.rights import Grant, Right
 
 TINY = bool(os.environ.get("ENGINE_BENCH_TINY"))
 SIZES = {"grants": 1_000 if TINY else 100_000, "checks": 1_000 if TINY else 200_000}
+SIZES |= {"turns": 1 if TINY else 11, "messages": 1_000 if TINY else 50_000, "transactions": 2 if TINY else 300}
+VALUE = bytes(100)
 
 
 def topic(number: int) -> str:
@@ -73,3 +83,81 @@ class Memory:
             return tracemalloc.get_traced_memory()[0] / 1e6
         finally:
             tracemalloc.stop()
+
+
+class WithRights:
+    """Processor time of messages over TCP with roles, in that without: medians of turns, one after the other."""
+
+    params: ClassVar = ["produce", "stream", "queue", "transactions"]
+    param_names = ("work",)
+    unit = "ratio"
+    timeout = 600
+
+    def track_ratio(self, work: str) -> float:
+        return asyncio.run(_ratio(work))
+
+
+async def _ratio(work: str) -> float:
+    with tempfile.TemporaryDirectory() as directory:
+        roles = Path(directory) / "roles"
+        roles.write_text(line_of("billing", "token") + "\n")
+        sides = []
+        for name, config in (("off", BrokerConfig()), ("on", BrokerConfig(roles_file=str(roles)))):
+            broker = Broker(Path(directory) / name, config=config)
+            await broker.start()
+            host, port = await broker.serve("127.0.0.1", 0)
+            await broker.admin.create_topic("orders", durability="os")
+            await broker.admin.grant("public", "billing", ["produce", "consume"])
+            token = "token" if config.has_roles else None
+            sides.append((broker, engine.AsyncClient(f"engine://{host}:{port}", token=token)))
+        spent: list[list[float]] = [[], []]
+        for turn in range(SIZES["turns"]):
+            for side in (0, 1) if turn % 2 else (1, 0):
+                gc.collect()
+                started = time.process_time()
+                await _WORK[work](sides[side][1], f"{work}-{turn}")
+                spent[side].append(time.process_time() - started)
+        for broker, client in sides:
+            await client.close()
+            await broker.close()
+        return statistics.median(spent[1]) / statistics.median(spent[0])
+
+
+async def _produce(client: engine.AsyncClient, name: str) -> None:
+    async with await client.producer("orders", name=name) as producer:
+        for number in range(SIZES["messages"]):
+            producer.send_nowait(VALUE, key=f"key-{number % 1000}")
+            if not number % 256:
+                await producer.writable()
+        await producer.flush()
+
+
+async def _stream(client: engine.AsyncClient, name: str) -> None:
+    async with await client.stream_consumer("orders", name, initial_position="latest") as consumer:
+        await _produce(client, name)
+        got = 0
+        while got < SIZES["messages"]:
+            batch = await consumer.receive_batch()
+            got += len(batch)
+            await consumer.acknowledge_cumulative(batch)
+
+
+async def _queue(client: engine.AsyncClient, name: str) -> None:
+    async with await client.queue_consumer("orders", name, initial_position="latest") as consumer:
+        await _produce(client, name)
+        got = 0
+        while got < SIZES["messages"]:
+            batch = await consumer.receive_batch()
+            got += len(batch)
+            await consumer.acknowledge(batch)
+
+
+async def _transactions(client: engine.AsyncClient, name: str) -> None:
+    async with await client.producer("orders", name=name) as producer:
+        for _ in range(SIZES["transactions"]):
+            async with client.transaction() as txn:
+                for _ in range(10):
+                    producer.send_nowait(VALUE, transaction=txn)
+
+
+_WORK = {"produce": _produce, "stream": _stream, "queue": _queue, "transactions": _transactions}

@@ -179,7 +179,7 @@ async def every_operation(broker: Any, session: aiohttp.ClientSession, who: Who,
         async with session.request(request.verb, url, **body, **options) as answer:
             text = await answer.text()
             assert (answer.status == 403) is not who.may(need), (who.name, row.name, answer.status, text)
-            assert answer.status < 500, (row.name, text)
+            assert answer.status < 500 or answer.status == 501, (row.name, text)  # 501: not with this storage
 
 
 async def test_nothing_of_the_admin_api_is_open(broker):

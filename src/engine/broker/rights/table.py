@@ -283,9 +283,24 @@ VERBS: dict[str, tuple[Asked, ...]] = {
     "dead-letters redrive": _LETTERS,  # and what a producer needs, where there is a letter
     "perf produce": ("create_topic", _FIND, commands.Producer),
     "perf consume": (_FIND, _READ),
+    "limits list": ("list_limits",),
+    "limits get": ("get_limits",),
+    "limits set": ("set_limits",),
+    "limits unset": ("remove_limits",),
+    "objects sweep": ("sweep_objects",),
+    "migrate": (
+        # of its source
+        *(_FIND, _READ, commands.SegmentOffset, commands.TopicSchema),
+        *("get_auto_scale_policy", "get_metadata", "get_stats", "get_topic_policies"),
+        # of its destination
+        *(commands.Producer, "create_topic", "set_topic_policies", "set_topic_properties"),
+    ),
     "top": ("get_metrics",),  # and the statistics of a topic that is chosen
     "doctor": ("get_metrics", "list_brokers"),  # its report says what it may not see
 }
 
-# Those that ask no broker: servers, and files of this machine.
-LOCAL_VERBS = ("serve", "proxy", "tokens create", "tokens list", "tokens revoke", "inspect", "demo")
+# Those that ask no broker by a role: servers, what sets them up, and files of this machine.
+LOCAL_VERBS = (
+    *("serve", "proxy", "tokens create", "tokens list", "tokens revoke", "inspect", "demo"),
+    *("cluster check", "cluster init", "cluster status"),
+)
