@@ -13,12 +13,15 @@
 #   make clean   remove what was built (the folder .venv stays)
 #
 # PYTHON=python3.12 chooses another interpreter, TESTS=tests/client a part of the suite, PYTEST=-x options.
+# OPTIONAL=skip leaves out, and counts, the tests whose server (etcd, SeaweedFS) this machine lacks.
 
 PYTHON ?= python3
 VENV   ?= .venv
 TESTS  ?= tests
 PYTEST ?=
+export OPTIONAL ?=
 JOBS   ?= $(shell getconf _NPROCESSORS_ONLN)
+WORKERS ?= $(shell expr $(JOBS) + 1)
 
 PY     := $(VENV)/bin/python
 PIP    := $(PY) -m pip install -q --disable-pip-version-check
@@ -45,7 +48,7 @@ demo: build
 	$(VENV)/bin/engine demo
 
 test: build $(VENV)/.with-test $(VENV)/.with-spark $(VENV)/.with-oldest-spark $(NEWEST)
-	$(PY) -m pytest -q -n $(JOBS) --dist worksteal $(TESTS) $(PYTEST)
+	$(PY) -m pytest -q -n $(WORKERS) --dist loadfile $(TESTS) $(PYTEST)
 
 build: $(VENV)/.built
 

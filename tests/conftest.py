@@ -1,23 +1,46 @@
-"""What every run of the tests has in common: the examples that Hypothesis draws, and a server of etcd.
+"""What every run of the tests has in common: the examples that Hypothesis draws, directories, and a server of etcd.
 
-The suite draws the same ones each time and keeps none, so that what passes once passes again. The long forms
+The suite draws the same examples each time and keeps none, so that what passes once passes again. The long forms
 (`-m fuzz`) begin with a new seed each time, which the head of the report names.
+
+Directories are in memory, where a sync costs nothing, but for tests that are about files, syncs and crashes.
 """
 
 from __future__ import annotations
 
+import os
 import random
+import shutil
+import tempfile
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from hypothesis import settings
+
+from tests.kit.optional import closing_line
+from tests.kit.schedule import rank_of
 
 if TYPE_CHECKING:
     from tests.kit.etcd import Etcd
 
 settings.register_profile("suite", derandomize=True, database=None, deadline=None)
 settings.register_profile("fuzz", derandomize=False, database=None, deadline=None, print_blob=True)
+
+
+TESTS = Path(__file__).parent
+MEMORY = Path("/dev/shm")
+MEMORY_FREE_MIN = 2 << 30
+ON_DISK = ("aio", "chaos", "cli/test_cli_doctor.py", "crash", "native", "power", "storage")
+
+
+def in_memory() -> bool:
+    """Whether the machine has a file system in memory with room for directories of tests."""
+    if not os.access(MEMORY, os.W_OK | os.X_OK):
+        return False
+    found = os.statvfs(MEMORY)
+    return found.f_bavail * found.f_frsize >= MEMORY_FREE_MIN
 
 
 def is_fuzz(config: pytest.Config) -> bool:
@@ -33,8 +56,27 @@ def pytest_configure(config: pytest.Config) -> None:
     # The plugin of this package has pytest rewrite the assertions of all its modules, which are loaded when they are
     # used, on any thread: CPython's parser may fail then (its count of the recursion is shared by all threads).
     config.pluginmanager.rewrite_hook._must_rewrite.discard("engine")
+    if in_memory() and config.getoption("basetemp") is None:
+        os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", str(MEMORY))
     if is_fuzz(config) and config.getoption("--hypothesis-seed") is None:
         config.option.hypothesis_seed = str(random.SystemRandom().randrange(2**32))
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """What takes long is begun first, so that no worker is alone at the end."""
+    items.sort(key=lambda item: rank_of(item.nodeid))
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """That of `make test`."""
+    if config.getoption("dist") != "loadfile":
+        return None
+    from tests.kit.schedule import ByUnit
+
+    config.option.loadscopereorder = False  # files with many tests are not those that take long
+    return ByUnit(config, log)
 
 
 def pytest_report_header(config: pytest.Config) -> str:
@@ -42,6 +84,26 @@ def pytest_report_header(config: pytest.Config) -> str:
     if is_fuzz(config):
         return f"hypothesis: --hypothesis-seed={config.getoption('--hypothesis-seed')}"
     return "hypothesis: the same examples each time"
+
+
+@pytest.fixture
+def tmp_path(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Path]:
+    """A directory of the test's own, on a disk where its file is one of ON_DISK. It stays if the test fails."""
+    if not str(request.path.relative_to(TESTS)).startswith(ON_DISK) or not tmp_path.is_relative_to(MEMORY):
+        yield tmp_path
+        return
+    failed = request.session.testsfailed
+    made = Path(tempfile.mkdtemp(prefix=f"{tmp_path.name}-"))
+    yield made
+    if request.session.testsfailed == failed:
+        shutil.rmtree(made, ignore_errors=True)
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Say what OPTIONAL=skip has left out."""
+    reasons = [report.longrepr for report in terminalreporter.stats.get("skipped", ())]
+    if line := closing_line(str(one[-1] if isinstance(one, tuple) else one) for one in reasons):
+        terminalreporter.write_line(line, yellow=True)
 
 
 @pytest.fixture(scope="session")

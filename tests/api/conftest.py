@@ -59,5 +59,5 @@ async def served(tmp_path: Path) -> AsyncIterator[engine.AsyncEngine]:
 def small_files(monkeypatch: pytest.MonkeyPatch) -> None:
     """Segments have many files; name it before what opens an engine."""
     configured = server.storage_config
-    small = lambda config: dataclasses.replace(configured(config), file_size_max=8 * KIB)  # noqa: E731
+    small = lambda config, **how: dataclasses.replace(configured(config, **how), file_size_max=8 * KIB)  # noqa: E731
     monkeypatch.setattr(server, "storage_config", small)

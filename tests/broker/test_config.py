@@ -5,10 +5,11 @@ from __future__ import annotations
 import dataclasses
 import json
 import re
+from pathlib import Path
 
 import pytest
 
-from engine.broker.settings.config import BrokerConfig
+from engine.broker.settings.config import CLUSTER_SESSION_S, BrokerConfig
 from engine.errors import InvalidConfigurationError
 from engine.model.autoscale import AutoScalePolicy
 
@@ -205,3 +206,13 @@ def test_the_policy_is_the_configurations():
     policy = config.auto_scale_policy()
     assert (policy.enabled, policy.max_segments, policy.max_buckets, policy.problem) == (False, 7, 16, "")
     assert BrokerConfig().auto_scale_policy() == AutoScalePolicy()
+
+
+def test_defaults_of_the_caller_are_behind_what_is_set(tmp_path: Path) -> None:
+    """`engine serve --metadata etcd://…` has a shorter lease, unless it is set, even to the usual value."""
+    defaults = {"session_timeout": CLUSTER_SESSION_S}
+    assert BrokerConfig.load(defaults=defaults).session_timeout == CLUSTER_SESSION_S == 5.0
+    assert BrokerConfig.load(environment={"ENGINE_SESSION_TIMEOUT": "30"}, defaults=defaults).session_timeout == 30.0
+    file = tmp_path / "engine.toml"
+    file.write_text("session_timeout = 12.5\n")
+    assert BrokerConfig.load(file, defaults=defaults).session_timeout == 12.5

@@ -19,7 +19,7 @@ def log_file_size(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
         monkeypatch.setattr(
             server,
             "storage_config",
-            lambda config, **known: dataclasses.replace(configured(config, **known), file_size_max=size),
+            lambda config, **how: dataclasses.replace(configured(config, **how), file_size_max=size),
         )
 
     return small

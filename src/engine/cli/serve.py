@@ -160,7 +160,7 @@ def command(
     Clients can connect when it has printed "serving". SIGTERM or Ctrl-C ends it; SIGHUP makes it read the
     configuration, the token file and the certificate again.
     """
-    from engine.broker.settings.config import BrokerConfig
+    from engine.broker.settings.config import CLUSTER_SESSION_S, BrokerConfig
     from engine.cli.logs import configure
 
     configure(log_level, log_format)
@@ -172,7 +172,8 @@ def command(
     options = {name: value for name, value in given.items() if value is not None}
 
     def load() -> BrokerConfig:
-        return BrokerConfig.load(config, environment=os.environ, **options)
+        defaults = {} if metadata is None else {"session_timeout": CLUSTER_SESSION_S}
+        return BrokerConfig.load(config, environment=os.environ, defaults=defaults, **options)
 
     if metadata is not None and processes != 1:
         raise click.UsageError("--metadata is for one process: start several, each with its own --listen")

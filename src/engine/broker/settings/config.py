@@ -92,6 +92,10 @@ _POLICY = AutoScalePolicy()
 # Fields of the policy, and our keys for them.
 _POLICY_KEYS = {name: f"scalable_topic_{name}" for name in NAMES} | {"enabled": "scalable_topic_auto_scale_enabled"}
 
+# `session_timeout` where the metadata are in etcd, unless it is set: etcd gives leases their whole time again when its
+# leader dies, so that one of 5 s lapses some 8 s after its last sign of life.
+CLUSTER_SESSION_S = 5.0
+
 
 @dataclass(frozen=True, slots=True)
 class BrokerConfig:
@@ -384,15 +388,21 @@ class BrokerConfig:
 
     @classmethod
     def load(
-        cls, path: str | Path | None = None, *, environment: Mapping[str, str] | None = None, **overrides: Any
+        cls,
+        path: str | Path | None = None,
+        *,
+        environment: Mapping[str, str] | None = None,
+        defaults: Mapping[str, Any] | None = None,
+        **overrides: Any,
     ) -> BrokerConfig:
-        """Defaults, then the file, then ENGINE_* of `environment`, then `overrides`; later ones win.
+        """Defaults, then the file, then ENGINE_* of `environment`, then `overrides`; later ones win. `defaults`: in
+        place of those of this class.
 
         The file is TOML, flat or under [broker], in snake case or the specification's camel case. `auth_token_file`
         is the path of a file that holds auth_token, `cluster_token_file` likewise.
         Raises InvalidConfigurationError naming the key, or the file when it cannot be read.
         """
-        return cls(**given_values(path, environment, overrides))
+        return cls(**{**(defaults or {}), **given_values(path, environment, overrides)})
 
 
 def given_values(

@@ -56,6 +56,8 @@ from engine.metadata.store import (
 if TYPE_CHECKING:
     import random
 
+    from engine.metadata.etcd.inspection import Member
+
 TIMEOUT_S = 10.0
 _CLOSE_S_MAX = 2.0
 
@@ -322,6 +324,18 @@ class EtcdMetadataStore:
             await self._cluster.call("Compact", m.CompactionRequest(revision=revision))
         except CompactedError:
             return
+
+    async def members(self) -> _list[Member]:
+        """Each member of the URL as it is now, for operators."""
+        from engine.metadata.etcd.inspection import members
+
+        return await members(self._cluster.url, self._cluster, self._clock)
+
+    async def history_s(self, compacted: int) -> float | None:
+        """About how old the revision is up to which etcd has forgotten its history; None: nothing tells."""
+        from engine.metadata.etcd.inspection import history_s
+
+        return await history_s(self._cluster, self._layout, self._clock, compacted)
 
     def statistics(self) -> EtcdStatistics:
         done = self._writer.statistics

@@ -1,0 +1,39 @@
+"""How the workers of one run share its tests: a file at a time, and first those that take long.
+
+The tests of a file stay together, so that what they share is made once. So do those of a unit of SHARED: a Java machine
+with Spark, and wheels and environments for each Python, are made once, and whoever begins them late ends last.
+"""
+
+from __future__ import annotations
+
+import re
+
+from xdist.scheduler import LoadFileScheduling
+
+# Which tests, by their names, are one unit although they are in several files.
+SHARED = {
+    "firstuse": re.compile(r"^tests/firstuse/"),
+    "spark": re.compile(r"^tests/spark/(?!test_spark_(kills|places))|\[bench_spark\.|\[docs/spark\.md"),
+}
+FIRST = (
+    *("firstuse", "spark", "tests/spark/", "tests/simulation/", "tests/crash/", "tests/cli/", "tests/tidy/"),
+    *("tests/chaos/", "tests/api/"),
+)
+
+
+def unit_of(name: str) -> str:
+    """The unit of a test: one worker runs it as a whole."""
+    return next((unit for unit, names in SHARED.items() if names.search(name)), name.split("::", 1)[0])
+
+
+def rank_of(name: str) -> int:
+    """The place of a test's unit among all; those of one rank stay in their order."""
+    unit = unit_of(name)
+    return next((rank for rank, start in enumerate(FIRST) if unit.startswith(start)), len(FIRST))
+
+
+class ByUnit(LoadFileScheduling):
+    """A scheduler of pytest-xdist: each worker is given the next unit when it comes to the end of one."""
+
+    def _split_scope(self, nodeid: str) -> str:
+        return unit_of(nodeid)
