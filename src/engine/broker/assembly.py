@@ -62,6 +62,7 @@ class Foundation:
     environment: Environment
     objects: ObjectLogs | None
     grant_noted: Callable[[str, bytes | None], object]  # a grant was changed here
+    limit_noted: Callable[[str, bytes | None], object]  # a limit was changed here
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,6 +151,7 @@ def _admin(
 ) -> AdminService:
     from engine.broker.admin.service import AdminService
     from engine.broker.admin.transaction_admin import TransactionAdmin
+    from engine.broker.limits.records import LimitRecords
     from engine.broker.rights.records import RightsRecords
 
     return AdminService(
@@ -161,6 +163,7 @@ def _admin(
         cluster=cluster,
         metrics=partial(_metrics_page, observed),
         rights=RightsRecords(base.metadata, service.list_namespaces, base.grant_noted),
+        limits=LimitRecords(base.metadata, base.limit_noted),
     )
 
 

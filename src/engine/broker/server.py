@@ -14,7 +14,7 @@ from engine.aio.semaphore import PoolStatistics
 from engine.aio.tasks import Supervisor
 from engine.aio.workers import Submits, Workers
 from engine.broker.addresses import Addresses
-from engine.broker.admin.dynamic import DynamicConfig
+from engine.broker.admin.dynamic import DynamicConfig, FollowedLimits
 from engine.broker.assembly import Foundation, Parts, build, storage_config
 from engine.broker.cluster.broker_calls import BrokerCalls
 from engine.broker.cluster.joinable import Joinable
@@ -72,6 +72,8 @@ if TYPE_CHECKING:
 
     from engine.broker.admin.service import AdminService
     from engine.broker.hosting.object_logs import ObjectLogs
+    from engine.broker.limiting import Limiting
+    from engine.broker.limits.limits import BrokerLimits
     from engine.broker.rights.grants import Grants
     from engine.broker.rights.rights import Rights
     from engine.metadata.etcd.statistics import EtcdStatistics
@@ -127,6 +129,7 @@ class Broker:
         self.identities = Identities(self.doors.attempts, lambda: self.config)
         self._rights: Rights | None = None
         self._grants: Grants | None = None
+        self._limiting: Limiting | None = None  # with the first limit of a topic, namespace, tenant or role
         self._data = Path(data)
         self._disk: Disk = disk or OsDisk()
         self.joinable = joinable
@@ -289,6 +292,7 @@ class Broker:
             clock=self.clock,
             serving_since=self._serving_since,
         )
+        limits = FollowedLimits(metadata, self._begin_limits)
         base = Foundation(
             objects=self._object_logs(metadata),
             store=store,
@@ -301,6 +305,7 @@ class Broker:
             connector=self._connector or self._connector_to_brokers(),
             environment=environment,
             grant_noted=self._grant_noted,
+            limit_noted=limits.note,
         )
         parts = self._parts = build(base, self)
         await parts.members.start()
@@ -313,6 +318,7 @@ class Broker:
             await grants.start()
             self.rights.use(grants)
             self.tasks.spawn(self._follow_identities(), "identities")
+        self.tasks.spawn(await limits.start(), "watch of the limits")
         for name, run in parts.loops:
             self.tasks.spawn(run(), name)
 
@@ -486,6 +492,8 @@ class Broker:
     def forget(self, connection: Connection) -> None:
         self.connections.discard(connection)
         self.memory.forget(connection.pressure, connection.caller)
+        if connection.counted and self.memory.limits is not None:
+            self.memory.limits.disconnect(connection.role)
         if not self.connections:
             self._emptied.set()
 
@@ -514,7 +522,7 @@ class Broker:
         return address[0], address[1]
 
     async def serve_unix(self, path: str, sock: socket | None = None) -> str:
-        """Listen on a Unix socket for processes of this user, which need no token, and of those in `unix_users`; its URL.
+        """Listen on a Unix socket, for this user without a token and for those in `unix_users`; its URL.
 
         Raises ConnectError.
         `sock`: bound to it already, and shared with other processes.
@@ -565,6 +573,12 @@ class Broker:
     def _grant_noted(self, key: str, value: bytes | None) -> None:
         if self._grants is not None and (role := self._grants.note(key, value)) is not None:
             self._grants_changed(role)
+
+    def _begin_limits(self) -> BrokerLimits:
+        from engine.broker.limiting import Limiting
+
+        self._limiting = Limiting(self)
+        return self._limiting.limits
 
     def _grants_changed(self, role: str) -> None:
         for connection in list(self.connections):

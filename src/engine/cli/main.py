@@ -21,6 +21,7 @@ COMMANDS = {
     "subscriptions": "engine.cli.subscriptions",
     "tenants": "engine.cli.tenants",
     "grants": "engine.cli.grants",
+    "limits": "engine.cli.limits",
     "namespaces": "engine.cli.namespaces",
     "transactions": "engine.cli.transactions",
     "brokers": "engine.cli.brokers",

@@ -14,8 +14,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from engine.cli import lines
+from engine.cli import lines, notify
 from engine.cli.groups import examples
+from engine.cli.serve_settings import advertised, defaults_from_file
 from engine.errors import ConnectError, EngineError
 
 if TYPE_CHECKING:
@@ -65,11 +66,13 @@ def process_count(context: click.Context, parameter: click.Parameter, text: str)
 )
 @click.option(
     "--data",
+    envvar="ENGINE_DATA",
     type=click.Path(file_okay=False),
     help="The directory of all data; created if it does not exist. With --objects a cache: ./engine-data by default.",
 )
 @click.option(
     "--listen",
+    envvar="ENGINE_LISTEN",
     default="127.0.0.1:6650",
     show_default=True,
     metavar="HOST:PORT",
@@ -78,6 +81,7 @@ def process_count(context: click.Context, parameter: click.Parameter, text: str)
 )
 @click.option(
     "--admin",
+    envvar="ENGINE_ADMIN",
     default="127.0.0.1:8080",
     show_default=True,
     metavar="HOST:PORT",
@@ -86,8 +90,12 @@ def process_count(context: click.Context, parameter: click.Parameter, text: str)
 )
 @click.option(
     "--config",
+    envvar="ENGINE_CONFIG",
     type=click.Path(dir_okay=False),
-    help="Settings, as a TOML file. Environment variables ENGINE_… override it.",
+    is_eager=True,
+    callback=defaults_from_file,
+    help="Settings, as a TOML file, whose section [serve] may have the other options of this command. Environment "
+    "variables ENGINE_… override it.",
 )
 @click.option(
     "--metadata",
@@ -102,16 +110,25 @@ def process_count(context: click.Context, parameter: click.Parameter, text: str)
     help="s3://BUCKET/PREFIX, gs:// or az://: keep messages there, so that they survive the loss of a machine. With "
     "--metadata. Credentials: in the environment, as AWS_ACCESS_KEY_ID. Each broker has its own data directory then.",
 )
-@click.option("--cluster", metavar="NAME", help="Of the brokers that share --metadata and --objects.")
-@click.option("--advertise", metavar="URL", help="engine://HOST:PORT: where clients and other brokers reach this one.")
+@click.option(
+    "--cluster", metavar="NAME", help="Of the brokers that share --metadata and --objects.  [default: standalone]"
+)
+@click.option(
+    "--advertise",
+    metavar="HOST:PORT",
+    callback=advertised,
+    help="Where clients and other brokers reach this one: service_url of the settings.  [default: where they dialled]",
+)
 @click.option(
     "--auth-token-file",
     "--token-file",
+    "auth_token_file",
     type=click.Path(dir_okay=False),
     help="File with the token required of clients. ENGINE_AUTH_TOKEN is the token itself.",
 )
 @click.option(
     "--processes",
+    envvar="ENGINE_PROCESSES",
     default="1",
     show_default=True,
     metavar="N|auto",
@@ -120,23 +137,33 @@ def process_count(context: click.Context, parameter: click.Parameter, text: str)
 )
 @click.option(
     "--process-port",
+    envvar="ENGINE_PROCESS_PORT",
     type=click.IntRange(0, 65535),
     metavar="PORT",
     help="Port of the first of several processes; the others have those after it. 0: any.  [default: after --listen's]",
 )
 @click.option(
-    "--one-port", is_flag=True, help="Clients reach several processes through --listen alone: the parent forwards them."
+    "--one-port",
+    envvar="ENGINE_ONE_PORT",
+    is_flag=True,
+    help="Clients reach several processes through --listen alone: the parent forwards them.",
 )
 @click.option("--insecure", is_flag=True, help="Allow addresses that other machines reach without a token.")
 @click.option(
     "--log-level",
+    envvar="ENGINE_LOG_LEVEL",
     type=click.Choice(LOG_LEVELS),
     default="info",
     show_default=True,
     help="The least severe messages to log.",
 )
 @click.option(
-    "--log-format", type=click.Choice(LOG_FORMATS), default="text", show_default=True, help="Form of log lines."
+    "--log-format",
+    envvar="ENGINE_LOG_FORMAT",
+    type=click.Choice(LOG_FORMATS),
+    default="text",
+    show_default=True,
+    help="Form of log lines.",
 )
 def command(
     data: str | None,
@@ -254,12 +281,15 @@ def on_hangup(reload: Callable[[], None]) -> None:
     """Call `reload` on SIGHUP, which by default would kill the process. Errors are logged."""
 
     def hung_up() -> None:
+        notify.reloading()
         try:
             reload()
         except EngineError as e:
             log.error("SIGHUP: the configuration was not reloaded: %s", e)
+            notify.ready("serving; the configuration was not reloaded, the log says why")
         else:
             log.info("SIGHUP: the configuration was reloaded")
+            notify.ready("serving; the configuration was reloaded")
 
     asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, hung_up)
 
@@ -267,7 +297,9 @@ def on_hangup(reload: Callable[[], None]) -> None:
 async def serve_until(stopped: asyncio.Event, what: str) -> None:
     """Print that the server is ready, and wait for `stopped`."""
     lines.say(f"engine: {what}")
+    notify.ready(what)
     await stopped.wait()
+    notify.stopping()
     lines.say("engine: closing")
 
 

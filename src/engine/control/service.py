@@ -47,6 +47,7 @@ from engine.model.subscriptions import (
 )
 
 if TYPE_CHECKING:
+    from engine.control.base.quotas import KnownLimits
     from engine.control.schemas import TopicSchemas
     from engine.control.segment_admin import SegmentAdmin
     from engine.control.shape.shape import Plan
@@ -110,6 +111,10 @@ class ScalableTopicService:
         self._controllers.made, self._controllers.dropped = self._watches.follow, self._watches.leave
         if shared and brokers is not None:  # of most topics nothing is heard when the broker that led them is gone
             brokers.changed.append(self._controllers.resumption.search)
+
+    def go_by(self, limits: KnownLimits) -> None:
+        """Refuse topics, subscriptions and schemas beyond these limits from now on."""
+        self._resources.limits = limits
 
     @cached_property
     def schemas(self) -> TopicSchemas:
@@ -182,6 +187,10 @@ class ScalableTopicService:
                 f"{name} is not created: topics are disabled on this broker (scalable_topic_enabled)"
             )
         await self._resources.check_new_topic(name, properties or {})
+        if self._resources.limits is not None:
+            from engine.control.base.quotas import check_topics
+
+            await check_topics(self._resources, name)
         policies = await self.get_namespace_policies(f"{name.tenant}/{name.namespace}")
         config = self.config
         config.check_durability(chosen := durability or policies.durability or config.durability)
@@ -263,7 +272,7 @@ class ScalableTopicService:
 
     async def get_stats(self, topic: str | TopicName) -> dict[str, Any]:
         """Counts, rates, backlogs, consumers (`stats.topic_stats`; by name only on the leader). NotFoundError."""
-        from engine.control.topic.stats import groups_of, topic_stats, with_scaling
+        from engine.control.topic.stats import groups_of, shown_limits, topic_stats, with_scaling
 
         name = TopicName.parse(topic)
         layout = (await self._load(name)).layout
@@ -278,6 +287,7 @@ class ScalableTopicService:
         else:
             groups = controller.groups()
         stats = await topic_stats(name, layout, subscriptions, consumers, groups, self._host)
+        stats["limits"] = {} if (known := self._resources.limits) is None else shown_limits(known, name)
         return with_scaling(stats, await self.scaling.status(name), self._clock.time_ms())
 
     async def get_segment_stats(self, name: SegmentName) -> dict[str, Any]:

@@ -13,6 +13,7 @@ from msgspec import UNSET, Meta, UnsetType
 
 from engine.errors import EngineError
 from engine.model.autoscale import NAMES, AutoScalePolicy, is_share, is_size, is_time
+from engine.model.limits import NAMES as LIMIT_NAMES
 
 Natural = Annotated[int, Meta(ge=0)]
 Rate = Annotated[float, Meta(ge=0)]
@@ -230,6 +231,13 @@ class AutoScaleNumbers(Answer):
     counts: AutoScaleCounts
 
 
+class LimitNumbers(Answer):
+    """A limit of a topic, and the resource that says it."""
+
+    value: int | str
+    origin: str
+
+
 class TopicNumbers(Answer):
     """Counts, rates, backlogs and consumers of a topic."""
 
@@ -247,6 +255,7 @@ class TopicNumbers(Answer):
     segments: dict[str, SegmentNumbers]
     subscriptions: dict[str, SubscriptionNumbers]
     checkpoint_groups: Annotated[dict[str, GroupNumbers], Meta(description="those with members, by name")]
+    limits: Annotated[dict[str, LimitNumbers], Meta(description="those in effect, by name")]
     auto_scale: AutoScaleNumbers
 
 
@@ -344,6 +353,17 @@ class Readiness(Answer):
     ready: bool
     broker: str
     reasons: list[Reason]
+
+
+LimitsSaid = msgspec.defstruct(
+    "LimitsSaid",
+    [
+        (name, (Literal["refuse", "evict"] if name == "backlog_action" else Annotated[int, Meta(ge=-1)]) | None, None)
+        for name in LIMIT_NAMES
+    ],
+    kw_only=True,
+    namespace={"__doc__": "Limits of a resource or a role; -1 is no limit, null: it says nothing."},
+)
 
 
 class Tenant(Answer):

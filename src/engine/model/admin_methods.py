@@ -11,6 +11,7 @@ from typing import Any, Literal, TypeVar
 
 from engine.model import admin_broker_operations as brokers
 from engine.model import admin_cluster_operations as cluster
+from engine.model import admin_limit_operations as limiting
 from engine.model import admin_operations as operations
 from engine.model import admin_rights_operations as access
 from engine.model.admin_dictionaries import TopicMetadata, TopicStatistics
@@ -355,6 +356,35 @@ class AdminMethods(ABC):
         Raises NotFoundError.
         """
         await self._ask(access.REVOKE, resource, role)
+
+    async def list_limits(self) -> dict[str, dict[str, Any]]:
+        """The limits that each resource and role says itself, by its name."""
+        return await self._ask(limiting.LIST_LIMITS)
+
+    async def get_limits(self, resource: str) -> dict[str, Any]:
+        """The limits that a resource or a role says itself, None where it says nothing.
+
+        `resource`: "tenant", "tenant/namespace", "tenant/namespace/topic", "*" for each broker, "role:NAME", or
+        "role:*" for each role that says nothing itself. Those in effect for a topic, with their origin, are in
+        `get_stats`. Raises InvalidArgumentError.
+        """
+        return await self._ask(limiting.GET_LIMITS, resource)
+
+    async def set_limits(self, resource: str, limits: Mapping[str, Any]) -> None:
+        """Set these limits of a resource or a role; None takes one back. What is not named stays.
+
+        `resource`: as of `get_limits`. `limits`: by name; -1 for none, whatever is said above. They hold within a
+        second, also for what is attached. Raises InvalidArgumentError.
+        """
+        await self._ask(limiting.SET_LIMITS, resource, limits)
+
+    async def replace_limits(self, resource: str, limits: Mapping[str, Any]) -> None:
+        """Set these limits of a resource or a role in place of all that it says. Raises InvalidArgumentError."""
+        await self._ask(limiting.REPLACE_LIMITS, resource, limits)
+
+    async def remove_limits(self, resource: str) -> None:
+        """Take back all limits that a resource or a role says. Raises InvalidArgumentError."""
+        await self._ask(limiting.REMOVE_LIMITS, resource)
 
     async def list_brokers(self) -> list[dict[str, Any]]:
         """The live brokers that share the metadata store, by URL: what each has open, its load, whether it drains."""

@@ -352,6 +352,15 @@ class Segment:
         """Every message of a producer with a lower sequence id is durable, as its entries state; 0: unknown."""
         return self._dedup.floor(producer_id(producer))
 
+    @property
+    def remembered_producers(self) -> int:
+        """How many producers' sequences it remembers."""
+        return self._dedup.producers
+
+    def remembers(self, producer: str) -> bool:
+        """Whether it remembers sequences of the producer of this name."""
+        return self._dedup.remembers(producer_id(producer))
+
     def producer_attached(self, producer: str) -> None:
         """A new session of a producer begins: what failed in an earlier one need not be sent again first."""
         self._dedup.forget_refused(producer_id(producer))

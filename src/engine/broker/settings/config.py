@@ -50,7 +50,10 @@ log = logging.getLogger(__name__)
 
 ENVIRONMENT_PREFIX = "ENGINE_"
 # Variables of that prefix for the command line, builds and benchmarks.
-_NO_SETTING = re.compile(r"ENGINE_(URL|TOKEN|TOKEN_FILE|TLS_CA|HOME|EXT|DEBUG|SANITIZE|ANNOTATE|BENCH_.*)")
+_NO_SETTING = re.compile(
+    r"ENGINE_(URL|TOKEN|TOKEN_FILE|TLS_CA|HOME|EXT|DEBUG|SANITIZE|ANNOTATE|BENCH_.*"
+    r"|CONFIG|DATA|LISTEN|ADMIN|METADATA|PROCESSES|PROCESS_PORT|ONE_PORT|LOG_LEVEL|LOG_FORMAT)"
+)
 _SECRETS = ("auth_token", "cluster_token")  # each may be in a file named by `<key>_file`
 _DURABILITIES = ("fsync", "interval", "os")  # of a broker without an object store
 _NUMBER_MAX = 2**62  # under a name of the specification, before conversion to our unit
@@ -120,8 +123,8 @@ class BrokerConfig:
     insecure: bool = False  # may listen on addresses reachable from other machines without a token
     admin_hosts: tuple[str, ...] = ()  # names allowed in Host headers of the admin API, besides addresses
 
-    # Roles, and what they may do. Where a source of roles is set (roles_file, jwt_keys, tls_client_ca, unix_users), each
-    # connection has the rights of its role alone.
+    # Roles, and what they may do. Where a source of roles is set (roles_file, jwt_keys, tls_client_ca, unix_users),
+    # each connection has the rights of its role alone.
     roles_file: str | None = None  # lines "role: sha256:<hash of its token>"
     jwt_keys: str | None = None  # the public keys of JSON Web Tokens: PEM, or a JWKS
     jwt_audience: str | None = None  # that such a token must be for; None: it must name none
@@ -310,6 +313,7 @@ class BrokerConfig:
             "admin_hosts": checks.hosts(self.admin_hosts),
             **self._wrong_roles(),
             **self._wrong_writing(),
+            **self._wrong_objects(),
             "scalable_topic_enabled": checks.boolean(self.scalable_topic_enabled),
             "auto_create_topics": checks.boolean(self.auto_create_topics),
             "segments": checks.integer(self.segments, 1, SEGMENTS_PER_TOPIC_MAX),
