@@ -29,6 +29,7 @@ from engine.storage.objects.cache import ObjectCache
 from engine.storage.objects.format import WalGroup
 from engine.storage.objects.names import FileNames
 from engine.storage.objects.references import SegmentObjects
+from engine.storage.objects.sweep import INDEX_OBJECTS
 from engine.storage.objects.takeover import close, recovered
 from engine.storage.objects.wal import ObjectWal
 from engine.storage.objects.writer import WalConfig
@@ -68,15 +69,19 @@ class Machines:
         found = await self.metadata.newest.get(self.path)
         if found is None:
             return SegmentRecord(), ABSENT
-        return msgspec.json.decode(found.value, type=SegmentRecord), found.stat.version
+        facts = msgspec.json.decode(found.value)
+        objects = msgspec.convert(facts, SegmentObjects)
+        return SegmentRecord(facts["owner"], facts["term"], objects), found.stat.version
 
     async def objects(self) -> SegmentObjects:
         return (await self.read())[0].objects
 
     async def write(self, record: SegmentRecord, version: Any, also: dict[str, int] | None = None) -> None:
-        starts = tuple(record.objects.starts())
-        indexes = {"wal-sessions": starts} if starts else None
-        await self.metadata.put(self.path, msgspec.json.encode(record), version, also=also, indexes=indexes)
+        indexes: dict[str, str | tuple[str, ...]] = {INDEX_OBJECTS: self.path}
+        if record.objects.wal:
+            indexes["wal-sessions"] = tuple(record.objects.starts())
+        facts = msgspec.to_builtins(record.objects) | {"owner": record.owner, "term": record.term}
+        await self.metadata.put(self.path, msgspec.json.encode(facts), version, also=also, indexes=indexes)
 
     async def machine(self, wal: ObjectWal | None = None, cache: int = CACHE) -> Machine:
         """Another machine, or another term of a session, takes the segment over."""

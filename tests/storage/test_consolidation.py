@@ -143,6 +143,22 @@ async def test_a_sealed_segment_needs_no_log(machines: Machines):
     await after.segment.seal()
 
 
+@pytest.mark.parametrize("entries", [0, 8])
+async def test_the_empty_end_of_a_sealed_segment_stays(machines: Machines, entries: int):
+    machine = await machines.machine()
+    await fill(machine, 1, entries)
+    await machine.segment.end_aged(0)
+    await machine.segment.seal()
+    await machine.consolidate()
+    assert (await machines.objects()).wal == ()
+    await machine.segment.retain(machine.segment.durable_offset, retention_ms=None, retention_bytes=0)
+    [last] = (await machines.objects()).files
+    assert last.first == last.end
+    after = await machines.machine()
+    assert after.segment.sealed
+    assert after.segment.durable_offset == machine.segment.durable_offset
+
+
 async def test_retention_deletes_whole_objects(machines: Machines):
     machine = await machines.machine()
     expected = await fill(machine, 1, 40)

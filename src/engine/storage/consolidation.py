@@ -177,7 +177,7 @@ class Consolidation:
         Raises as run() does.
         """
         floor = max((each.end_offset for each in doomed if isinstance(each, NamedSpan)), default=0)
-        gone = [file.key for file in await self.named.all() if file.end <= floor]
+        gone = [file.key for file in await self.named.all() if file.first < file.end <= floor]
         if not gone:
             return 0
         segment.check_lease()

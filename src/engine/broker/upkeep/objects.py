@@ -22,7 +22,7 @@ from engine.broker.hosting.open_segments import OpenSegments
 from engine.broker.hosting.ownership import INDEX_LOGS
 from engine.clock import Clock
 from engine.control.base.brokers import Brokers
-from engine.errors import AlreadyClosedError, CorruptionError, EngineError, NotOwnerError, StorageError
+from engine.errors import AlreadyClosedError, CorruptionError, EngineError, FencedError, NotOwnerError, StorageError
 from engine.metadata import keys, unsure
 from engine.metadata.store import ABSENT, ConflictError, MetadataStore, OutcomeUnknownError
 from engine.storage.objects.references import SegmentObjects
@@ -85,7 +85,12 @@ class ObjectUpkeep:
         """One round. Raises what the stores raise."""
         open_ones = [hosted.segment for hosted in self._segments if hosted.segment.consolidation is not None]
         await asyncio.gather(*map(self._consolidate_safely, open_ones))
-        await self.trim(self._logs.wal)
+        wal = self._logs.wal
+        try:
+            await self.trim(wal)
+        except FencedError as e:
+            wal.writer.end(e)  # R8: nothing more would be acknowledged
+            raise NotOwnerError(str(e)) from e
         await self._logs.garbage.delete_due()
 
     async def _consolidate_safely(self, segment: Segment) -> None:

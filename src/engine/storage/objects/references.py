@@ -145,9 +145,9 @@ class SegmentObjects(msgspec.Struct, frozen=True, omit_defaults=True):
         return msgspec.structs.replace(self, wal=tuple(wal), files=(*self.files, file))
 
     def kept(self, floor: int) -> SegmentObjects:
-        """Without the files that end at or below an offset. Sizes of older files are estimated by their number."""
-        files = tuple(file for file in self.files if file.end > floor)
-        gone = max((file.end for file in self.files if file.end <= floor), default=self.floor)
+        """Without the files that end at or below an offset. The empty end of a sealed segment stays."""
+        files = tuple(file for file in self.files if file.first >= floor or file.end > floor)
+        gone = max((file.end for file in self.files if file.first < file.end <= floor), default=self.floor)
         older = self.older
         if older is not None:
             older = None if older.end <= floor else msgspec.structs.replace(older, first=max(older.first, floor))
