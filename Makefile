@@ -13,11 +13,13 @@
 #   make clean   remove what was built (the folder .venv stays)
 #
 # PYTHON=python3.12 chooses another interpreter, TESTS=tests/client a part of the suite, PYTEST=-x options.
+# OPTIONAL=skip leaves out, and counts, the tests whose server (etcd, SeaweedFS) this machine lacks.
 
 PYTHON ?= python3
 VENV   ?= .venv
 TESTS  ?= tests
 PYTEST ?=
+export OPTIONAL ?=
 JOBS   ?= $(shell getconf _NPROCESSORS_ONLN)
 WORKERS ?= $(shell expr $(JOBS) + 1)
 

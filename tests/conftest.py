@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from hypothesis import settings
 
+from tests.kit.optional import closing_line
 from tests.kit.schedule import rank_of
 
 if TYPE_CHECKING:
@@ -112,6 +113,13 @@ def tmp_path(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Path]:
     yield made
     if request.session.testsfailed == failed:
         shutil.rmtree(made, ignore_errors=True)
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Say what OPTIONAL=skip has left out."""
+    reasons = [report.longrepr for report in terminalreporter.stats.get("skipped", ())]
+    if line := closing_line(str(one[-1] if isinstance(one, tuple) else one) for one in reasons):
+        terminalreporter.write_line(line, yellow=True)
 
 
 @pytest.fixture(scope="session")

@@ -59,6 +59,7 @@ if TYPE_CHECKING:
         DataDirectoryError,
         DecryptionError,
         DiskFullError,
+        EncryptionRequiredError,
         EngineError,
         FencedError,
         InvalidArgumentError,
@@ -110,7 +111,8 @@ _HOMES = {
     "engine.embedded": "AsyncEngine Engine open open_async",
     "engine.errors": """AlreadyClosedError AlreadyExistsError AuthenticationError AuthorizationError ConnectError
         ConsumerBusyError CorruptionError DataDirectoryBusyError DataDirectoryError DecryptionError DiskFullError
-        EngineError FencedError InvalidArgumentError InvalidConfigurationError MemoryLimitError MessageTooLargeError
+        EncryptionRequiredError EngineError FencedError InvalidArgumentError InvalidConfigurationError
+        MemoryLimitError MessageTooLargeError
         MissingKeyError NotAwaitedError
         NotFoundError PermitQueueFullError PermitTimeoutError ProducerBusyError ProtocolError QueueFullError SchemaError
         StorageError SubscriptionKindError TimeoutError TooManyRequestsError TransactionConflictError
@@ -154,6 +156,7 @@ __all__ = [
     "DeadLetter",
     "DecryptionError",
     "DiskFullError",
+    "EncryptionRequiredError",
     "Engine",
     "EngineError",
     "FencedError",

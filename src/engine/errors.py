@@ -286,6 +286,12 @@ class WrongKeyError(DecryptionError):
     code = 52
 
 
+class EncryptionRequiredError(EngineError):
+    """The topic, or its namespace, takes only messages that are encrypted end to end; nothing was stored."""
+
+    code = 54
+
+
 class NotAwaitedError(TypeError, AttributeError):
     """A producer, consumer or transaction was used before `await` or `async with` had made it.
 

@@ -214,3 +214,34 @@ async def test_schemas_are_declared_and_values_decoded(client: engine.AsyncClien
         message = await consumer.receive(timeout=WAIT_S)
         assert message is not None
         assert message.value == "text"
+
+
+@pytest.mark.parametrize("level", ["topic", "namespace"])
+async def test_a_topic_may_demand_encryption(client, level):
+    """What is not encrypted is refused with nothing stored, message by message, also in a transaction."""
+    await client.admin.create_topic("t")
+    policy = {"encryption_required": True}
+    if level == "topic":
+        await client.admin.set_topic_policies("t", policy)
+    else:
+        await client.admin.set_namespace_policies("public/default", policy)
+    assert (await client.admin.get_topic_policies("t"))["encryption_required"] is True
+    async with client.producer("t") as plain, client.producer("t", encryption_keys=PUBLIC) as producer:
+        with pytest.raises(engine.EncryptionRequiredError, match="must be encrypted end to end"):
+            await plain.send(b"plain")
+        with pytest.raises(engine.EncryptionRequiredError):
+            async with client.transaction() as transaction:
+                await plain.send(b"in a transaction", transaction=transaction)
+        await producer.send(b"secret")
+        async with client.transaction() as transaction:
+            await producer.send(b"in a transaction", transaction=transaction)
+    async with client.stream_consumer("t", "s", initial_position="earliest", decryption_keys=PRIVATE) as consumer:
+        assert [(await consumer.receive(timeout=60)).value for _ in range(2)] == [b"secret", b"in a transaction"]
+
+
+async def test_a_topic_may_do_without_what_its_namespace_demands(client):
+    await client.admin.set_namespace_policies("public/default", {"encryption_required": True})
+    await client.admin.create_topic("open")
+    await client.admin.set_topic_policies("open", {"encryption_required": False})
+    async with client.producer("open") as producer:
+        await producer.send(b"plain")

@@ -118,6 +118,7 @@ async def test_namespace_policies(http):
         "retention_time_s": -1,
         "retention_size_bytes": None,
         "message_ttl_s": None,
+        "encryption_required": None,
         "durability": "os",
         "auto_create_topics": None,
     }
@@ -145,10 +146,12 @@ async def test_topic_policies_and_properties(http):
         "retention_time_s": -1,
         "retention_size_bytes": 7,
         "message_ttl_s": -1,
+        "encryption_required": False,
     }
     await call(http, "PATCH", path, json={"retention_size_bytes": 9})
     own = await call(http, "GET", f"{path}?own=true", 200)
-    assert own == {"retention_time_s": -1, "retention_size_bytes": 9, "message_ttl_s": None}
+    said = {"retention_time_s": -1, "retention_size_bytes": 9}
+    assert own == said | {"message_ttl_s": None, "encryption_required": None}
     assert (await call(http, "GET", topic, 200))["policies"] == {"retentionTimeSeconds": -1, "retentionSizeBytes": 9}
     await call(http, "PATCH", path, 400, json={"durability": "os"})
     await call(http, "DELETE", path)
@@ -168,6 +171,7 @@ async def test_where_a_namespace_has_no_policies_the_configuration_is_in_effect(
             "retention_time_s": -1,
             "retention_size_bytes": 10,
             "message_ttl_s": 3600,
+            "encryption_required": False,
             "durability": "os",
             "auto_create_topics": True,
         }

@@ -37,6 +37,17 @@ async def test_a_list_of_many_parts_is_one_array(broker: Broker, http: aiohttp.C
     await until_returned(broker)
 
 
+async def test_head_has_no_body_that_would_be_taken_for_the_next_answer(
+    broker: Broker, http: aiohttp.ClientSession, many: None
+) -> None:
+    for _ in range(2):  # over one connection
+        async with http.head(PATH) as answer:
+            assert (answer.status, await answer.read()) == (200, b"")
+        async with http.get(PATH) as answer:
+            assert await answer.json() == NAMES
+    await until_returned(broker)
+
+
 async def test_a_namespace_without_topics_is_an_empty_array(broker: Broker, http: aiohttp.ClientSession) -> None:
     async with http.get(PATH) as answer:
         assert await answer.json() == []

@@ -282,7 +282,7 @@ def test_policies_of_a_namespace(engine: Run, place: list[str]):
     assert engine("namespaces", "set", name, *said, *place).code == 0
     found = json.loads(engine("namespaces", "get", name, "--json", *place).out)
     said_now = {"retention_time_s": -1, "retention_size_bytes": 2048, "durability": "os"}
-    assert found == said_now | {"message_ttl_s": -1, "auto_create_topics": True}
+    assert found == said_now | {"message_ttl_s": -1, "encryption_required": False, "auto_create_topics": True}
     shown = engine("namespaces", "get", name, *place).out
     assert all(text in shown for text in ("for ever", "2.0 KiB", "os"))
     assert engine("topics", "create", "quick", *place).code == 0
@@ -300,7 +300,11 @@ def test_policies_of_a_namespace(engine: Run, place: list[str]):
     assert engine("namespaces", "unset", name, *place).code == 2
     assert engine("topics", "policies", "set", "t", "--retention-time", "7d", *place).code == 0
     found = json.loads(engine("topics", "policies", "get", "t", "--json", *place).out)
-    assert found == {"retention_time_s": 7 * 86400, "retention_size_bytes": 1 << 30, "message_ttl_s": -1}
+    said_now = {"retention_time_s": 7 * 86400, "retention_size_bytes": 1 << 30, "message_ttl_s": -1}
+    assert found == said_now | {"encryption_required": False}
+    assert engine("topics", "policies", "set", "t", "--encryption-required", *place).code == 0
+    assert json.loads(engine("topics", "policies", "get", "t", "--json", *place).out)["encryption_required"] is True
+    assert engine("topics", "policies", "unset", "t", "encryption-required", *place).code == 0
     assert engine("topics", "policies", "set", "t", "--message-ttl", "14d", *place).code == 0
     assert json.loads(engine("topics", "policies", "get", "t", "--json", *place).out)["message_ttl_s"] == 14 * 86400
     assert engine("topics", "policies", "unset", "t", "message-ttl", *place).code == 0

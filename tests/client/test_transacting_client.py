@@ -248,7 +248,8 @@ async def test_the_end_of_a_transaction_leaves_the_others_alone(broker: FakeBrok
 async def test_whoever_closes_the_client_aborts(broker: FakeBroker):
     client = broker.client()
     transaction = await client.transaction()
-    joined = await client.join_transaction((await broker.client().transaction()).id)
+    others = await broker.client().transaction()
+    joined = await client.join_transaction(others.id)
     await client.close()
     assert broker.transactions == {transaction.id: "ABORTED", joined.id: "OPEN"}
     with pytest.raises(AlreadyClosedError):

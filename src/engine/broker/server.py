@@ -43,7 +43,13 @@ from engine.broker.upkeep.transaction_sweep import TransactionSweep
 from engine.broker.upkeep.unexplained import check_explained
 from engine.clock import Clock, SystemClock
 from engine.control.service import ScalableTopicService
-from engine.errors import AlreadyClosedError, AuthenticationError, ConnectError, EngineError
+from engine.errors import (
+    AlreadyClosedError,
+    AuthenticationError,
+    ConnectError,
+    EngineError,
+    InvalidConfigurationError,
+)
 from engine.metadata.identity import raise_generation
 from engine.metadata.memory import MemoryMetadataStore
 from engine.metadata.sqlite import MetadataStatistics, SqliteMetadataStore
@@ -65,9 +71,11 @@ if TYPE_CHECKING:
     from socket import socket
 
     from engine.broker.admin.service import AdminService
+    from engine.broker.hosting.object_logs import ObjectLogs
     from engine.broker.rights.grants import Grants
     from engine.broker.rights.rights import Rights
     from engine.metadata.etcd.statistics import EtcdStatistics
+    from engine.storage.objects.ports import ObjectStatistics, ObjectStore
 
 log = logging.getLogger(__name__)
 
@@ -96,12 +104,13 @@ class Broker:
         connector: Connector | None = None,
         joinable: Joinable | None = None,
         processes: ProcessSet | None = None,
+        objects: ObjectStore | None = None,
     ) -> None:
         """`metadata`: may be shared, with the data directory; then every broker's config names its service_url.
 
         `connector`: opens connections to the other brokers; default: TCP. `joinable`: other processes may
         join the data directory, whose metadata store is its own. `processes`: it is one of several processes of a
-        server, which share `metadata` and the data directory.
+        server, which share `metadata` and the data directory. `objects`: the store that its configuration names, open.
         """
         self.processes = processes
         self.pages_elsewhere: Pages | None = None
@@ -123,6 +132,7 @@ class Broker:
         self.joinable = joinable
         self._rng = rng
         self._metadata = metadata
+        self._objects = objects
         self._connector = connector
         self._executor = executor
         self._own_metadata: SqliteMetadataStore | None = None
@@ -280,6 +290,7 @@ class Broker:
             serving_since=self._serving_since,
         )
         base = Foundation(
+            objects=self._object_logs(metadata),
             store=store,
             metadata=metadata,
             shared=self.shared,
@@ -304,6 +315,21 @@ class Broker:
             self.tasks.spawn(self._follow_identities(), "identities")
         for name, run in parts.loops:
             self.tasks.spawn(run(), name)
+
+    def _object_logs(self, metadata: MetadataStore) -> ObjectLogs | None:
+        if self.config.objects is None:
+            return None
+        if self._objects is None:
+            raise InvalidConfigurationError(
+                "objects is a setting of `engine serve`, with --metadata, got it without them"
+            )
+        from engine.broker.opening import object_logs
+
+        return object_logs(self._objects, metadata, self.config, self.addresses.identity, self.store)
+
+    def object_statistics(self) -> ObjectStatistics | None:
+        """Of requests to the object store; None where there is none."""
+        return None if self._objects is None else self._objects.statistics()
 
     def _connector_to_brokers(self) -> Connector | None:
         return SocketConnector(tls=self.doors.tls_to_brokers(self.config)) if self.shared else None

@@ -24,6 +24,8 @@ COMMANDS = {
     "namespaces": "engine.cli.namespaces",
     "transactions": "engine.cli.transactions",
     "brokers": "engine.cli.brokers",
+    "cluster": "engine.cli.cluster",
+    "objects": "engine.cli.objects",
     "tokens": "engine.cli.tokens",
     "produce": "engine.cli.produce",
     "consume": "engine.cli.consume",

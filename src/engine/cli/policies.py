@@ -32,7 +32,11 @@ def retention_size(text: str) -> int:
 
 
 def message_options(command: F) -> F:
-    """Add --retention-time, --retention-size and --message-ttl; None: not given."""
+    """Add --retention-time, --retention-size, --message-ttl and --encryption-required; None: not given."""
+    command = click.option(
+        "--encryption-required/--no-encryption-required", "encryption_required", default=None,
+        help="Whether messages that are not encrypted end to end are refused.",
+    )(command)  # fmt: skip
     command = click.option(
         "--message-ttl", "message_ttl_s", type=message_ttl, metavar="DURATION",
         help="Older messages count as acknowledged, read or not: 14d; -1: none do.",
@@ -93,7 +97,7 @@ def shown(name: str, value: Any) -> str:
 
 @click.group("policies", cls=Group)
 def topics() -> None:
-    """Get and set how long a topic's messages are kept.
+    """Get and set how long a topic's messages are kept, and whether they must be encrypted.
 
     What a topic does not set itself is inherited from its namespace.
     """

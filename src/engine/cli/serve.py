@@ -26,6 +26,7 @@ log = logging.getLogger(__name__)
 LOG_LEVELS = ["debug", "info", "warning", "error"]
 LOG_FORMATS = ["text", "json"]
 PROCESSES_MAX = 256
+CACHE = "engine-data"  # the directory of a broker that keeps its messages in an object store
 SWITCH_S = 0.0005  # how long a busy loop may delay a thread that has synced a file, before that can report it
 
 
@@ -57,14 +58,15 @@ def process_count(context: click.Context, parameter: click.Parameter, text: str)
     epilog=examples(
         "engine serve --data ./data",
         "engine serve --data ./data --processes auto",
+        "engine serve --cluster prod --metadata etcd://10.0.0.9:2379/prod --objects s3://messages/prod "
+        "--data /var/cache/engine --listen 10.0.0.1:6650 --advertise engine://10.0.0.1:6650 --token-file token",
         "engine serve --data /var/lib/engine --listen 0.0.0.0:6650 --auth-token-file /etc/engine/token --admin none",
     )
 )
 @click.option(
     "--data",
-    required=True,
     type=click.Path(file_okay=False),
-    help="The directory of all data; created if it does not exist.",
+    help="The directory of all data; created if it does not exist. With --objects a cache: ./engine-data by default.",
 )
 @click.option(
     "--listen",
@@ -95,7 +97,16 @@ def process_count(context: click.Context, parameter: click.Parameter, text: str)
     "common. A password in it is better given as ENGINE_METADATA.",
 )
 @click.option(
+    "--objects",
+    metavar="URL",
+    help="s3://BUCKET/PREFIX, gs:// or az://: keep messages there, so that they survive the loss of a machine. With "
+    "--metadata. Credentials: in the environment, as AWS_ACCESS_KEY_ID. Each broker has its own data directory then.",
+)
+@click.option("--cluster", metavar="NAME", help="Of the brokers that share --metadata and --objects.")
+@click.option("--advertise", metavar="URL", help="engine://HOST:PORT: where clients and other brokers reach this one.")
+@click.option(
     "--auth-token-file",
+    "--token-file",
     type=click.Path(dir_okay=False),
     help="File with the token required of clients. ENGINE_AUTH_TOKEN is the token itself.",
 )
@@ -128,11 +139,14 @@ def process_count(context: click.Context, parameter: click.Parameter, text: str)
     "--log-format", type=click.Choice(LOG_FORMATS), default="text", show_default=True, help="Form of log lines."
 )
 def command(
-    data: str,
+    data: str | None,
     listen: tuple[str, int],
     admin: tuple[str, int] | None,
     config: str | None,
     metadata: str | None,
+    objects: str | None,
+    cluster: str | None,
+    advertise: str | None,
     auth_token_file: str | None,
     processes: int,
     process_port: int | None,
@@ -146,20 +160,29 @@ def command(
     Clients can connect when it has printed "serving". SIGTERM or Ctrl-C ends it; SIGHUP makes it read the
     configuration, the token file and the certificate again.
     """
-    from engine.broker.settings.config import BrokerConfig
+    from engine.broker.settings.config import CLUSTER_SESSION_S, BrokerConfig
     from engine.cli.logs import configure
 
     configure(log_level, log_format)
     sys.setswitchinterval(SWITCH_S)
-    given = {"auth_token_file": auth_token_file, "insecure": insecure or None}
+    given = {
+        "auth_token_file": auth_token_file, "insecure": insecure or None, "objects": objects, "cluster_name": cluster,
+        "service_url": advertise,
+    }  # fmt: skip
     options = {name: value for name, value in given.items() if value is not None}
 
     def load() -> BrokerConfig:
-        return BrokerConfig.load(config, environment=os.environ, **options)
+        defaults = {} if metadata is None else {"session_timeout": CLUSTER_SESSION_S}
+        return BrokerConfig.load(config, environment=os.environ, defaults=defaults, **options)
 
     if metadata is not None and processes != 1:
         raise click.UsageError("--metadata is for one process: start several, each with its own --listen")
     loaded = load()
+    if loaded.objects is not None and metadata is None:
+        raise click.UsageError("--objects needs --metadata: what a data directory knows is lost with its machine")
+    if data is None and loaded.objects is None:
+        raise click.UsageError("Missing option '--data'.")
+    data = data or CACHE
     with asyncio.Runner(loop_factory=event_loop_factory()) as runner:
         if processes == 1:
             runner.run(serve(data, listen, admin, loaded, load, metadata))
@@ -189,7 +212,7 @@ async def serve(
     metadata: str | None = None,
 ) -> None:
     """Start, wait for a signal, close. Acknowledged messages are durable however this ends."""
-    from engine.broker.opening import open_shared_metadata
+    from engine.broker.opening import open_objects, open_shared_metadata
     from engine.broker.server import Broker
     from engine.broker.settings.doors import check_exposed
     from engine.cli.process import collect_rarely, keep_loaded
@@ -197,7 +220,8 @@ async def serve(
 
     stopped = stop_signal()
     store = None if metadata is None else await open_shared_metadata(metadata, config, random.Random())
-    broker = Broker(data, config=config, metadata=store)
+    objects = open_objects(config, os.environ, random.SystemRandom())
+    broker = Broker(data, config=config, metadata=store, objects=objects)
     on_hangup(lambda: reload_broker(broker, load()))
     for where in (listen, admin):
         if where is not None:
@@ -211,6 +235,8 @@ async def serve(
         await serve_until(stopped, f"serving {data} on engine://{at(listen_at)}, {rest_at(admin_at, config)}")
     finally:
         await broker.close()
+        if objects is not None:
+            await objects.close()
         if store is not None:
             await store.close()
 

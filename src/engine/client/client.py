@@ -423,7 +423,7 @@ class AsyncClient:
         if self._all_transactions is None:
             from engine.client.transact.transaction import Transactions
 
-            self._all_transactions = Transactions(self._pool, self._children.check_open)
+            self._all_transactions = Transactions(self._pool, self._children)
         return self._all_transactions
 
     def _make_name(self, kind: str) -> str:

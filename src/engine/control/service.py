@@ -184,12 +184,13 @@ class ScalableTopicService:
         await self._resources.check_new_topic(name, properties or {})
         policies = await self.get_namespace_policies(f"{name.tenant}/{name.namespace}")
         config = self.config
+        config.check_durability(chosen := durability or policies.durability or config.durability)
         layout = SegmentLayout.create(
             config.segments if segments is None else segments,
             now_ms=self._clock.time_ms(),
             buckets_total=config.entry_buckets if entry_buckets is None else entry_buckets,
             key_hash=config.key_hash if key_hash is None else key_hash,
-            durability=durability or policies.durability or config.durability,
+            durability=chosen,
             properties=properties,
             auto_scale_policy=None if auto_scale is None else AutoScalePolicyOverride.of(auto_scale),
         )
@@ -509,11 +510,12 @@ class ScalableTopicService:
     async def set_namespace_policies(self, namespace: str, policies: NamespacePolicies | None) -> None:
         """Replace the policies; None: the broker's configuration applies."""
         replaced = policies or NamespacePolicies()
+        self.config.check_durability(replaced.durability)
         await self._resources.change_policies(*parse_namespace(namespace), lambda _: replaced)
 
     async def change_namespace_policies(self, namespace: str, values: Mapping[str, Any]) -> None:
         """Change these policies, None to say nothing; others stay. Raises InvalidArgumentError."""
-        NamespacePolicies.of(values)
+        self.config.check_durability(NamespacePolicies.of(values).durability)
         await self._resources.change_policies(*parse_namespace(namespace), lambda now: now.changed(values))
 
     async def find_topic_policies(self, topic: str | TopicName) -> TopicPolicies:
@@ -522,6 +524,13 @@ class ScalableTopicService:
         if found is None:
             raise NotFoundError(f"{topic} does not exist")
         return found
+
+    async def requires_encryption(self, topic: TopicName) -> bool:
+        """Whether the topic, or else its namespace, takes only messages that are encrypted."""
+        own = await self._resources.load_topic_policies(topic) or NOTHING_SAID
+        if own.encryption_required is None:
+            return bool((await self.get_namespace_policies(f"{topic.tenant}/{topic.namespace}")).encryption_required)
+        return own.encryption_required
 
     async def change_topic_policies(self, topic: str | TopicName, values: Mapping[str, Any] | None) -> None:
         """Change these policies, None to say nothing; others stay. `values` None: say nothing at all.

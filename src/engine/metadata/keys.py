@@ -11,10 +11,12 @@ from engine.model.names import SegmentName, TopicName
 TOPICS = "/topics/"
 NAMESPACES = "/namespaces/"
 BROKERS = "/brokers/"
+WALS = "/wal/"
 CONFIGURATION = "/configuration/"
 GRANTS = "/grants/"
 TENANTS = "/tenants/"
 BALANCER = "/balancer"  # holds the URL of the broker that balances the others; ephemeral
+SWEEPER = "/sweeper"  # holds the URL of the broker that sweeps the object store; ephemeral
 STORE = "/store"  # holds the store's Identity: its number, and the generation of the last start
 LOAD = "load"  # last path component of a segment's load report
 LAST = "\U0010ffff"  # sorts behind every key
@@ -153,7 +155,7 @@ def visibility(segment_name: SegmentName) -> str:
 
 def wal(session: str) -> str:
     """Holds up to where the log of a broker session is trimmed, and where it was fenced."""
-    return f"/wal/{encode(session)}"
+    return f"{WALS}{encode(session)}"
 
 
 def transaction(txn_id: str) -> str:

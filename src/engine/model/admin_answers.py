@@ -293,12 +293,13 @@ class TopicPolicy(msgspec.Struct, kw_only=True):
     retention_time_s: Annotated[int, Meta(ge=-1)] | None = None
     retention_size_bytes: Annotated[int, Meta(ge=-1)] | None = None
     message_ttl_s: Annotated[int, Meta(ge=-1)] | None = None
+    encryption_required: bool | None = None
 
 
 class NamespacePolicy(TopicPolicy, kw_only=True):
     """What a namespace says about its topics; -1 is without end or limit, null: as the broker has it."""
 
-    durability: Literal["fsync", "interval", "os"] | None = None
+    durability: Literal["fsync", "interval", "os", "object"] | None = None
     auto_create_topics: bool | None = None
 
 
@@ -385,6 +386,16 @@ class SegmentMove(Answer):
     target: str
     load: Rate
     error: Annotated[str | UnsetType, Meta(description="why it did not go")] = UNSET
+
+
+class ObjectSweep(Answer):
+    """What a sweep of the object store deleted, or would."""
+
+    sessions: Annotated[int, Meta(ge=0, description="ended sessions with objects of their log")]
+    log_objects: Annotated[int, Meta(ge=0, description="of those logs")]
+    files: Annotated[int, Meta(ge=0, description="uploaded files that no record names")]
+    size_bytes: Annotated[int, Meta(ge=0, description="of all these objects")]
+    names: Annotated[list[str], Meta(description="of the first 1,000 of them, below the store's prefix")]
 
 
 class BalanceRound(Answer):

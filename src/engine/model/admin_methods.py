@@ -36,7 +36,7 @@ class AdminMethods(ABC):
         segments: int | None = None,
         properties: Mapping[str, str] | None = None,
         key_hash: Literal["xxh64", "murmur3"] | None = None,
-        durability: Literal["fsync", "interval", "os"] | None = None,
+        durability: Literal["fsync", "interval", "os", "object"] | None = None,
         entry_buckets: int | None = None,
         auto_scale: Mapping[str, Any] | None = None,
     ) -> None:
@@ -86,8 +86,8 @@ class AdminMethods(ABC):
     async def get_topic_policies(self, topic: str, *, own: bool = False) -> dict[str, Any]:
         """The policies in effect for a topic: retention_time_s, retention_size_bytes, message_ttl_s; -1: no limit.
 
-        Each is the topic's own, else the namespace's, else the broker's. `own`: only what the topic says itself, None
-        where it says nothing. Raises NotFoundError.
+        And encryption_required. Each is the topic's own, else the namespace's, else the broker's. `own`: only what the
+        topic says itself, None where it says nothing. Raises NotFoundError.
         """
         return await self._ask(operations.GET_TOPIC_POLICIES, topic, own)
 
@@ -233,8 +233,9 @@ class AdminMethods(ABC):
     async def get_namespace_policies(self, namespace: str, *, own: bool = False) -> dict[str, Any]:
         """The policies in effect for a namespace.
 
-        retention_time_s, retention_size_bytes, message_ttl_s, durability, auto_create_topics. -1 is without limit. Each
-        is the namespace's, else the broker's. `own`: only what the namespace says itself, None where it says nothing.
+        retention_time_s, retention_size_bytes, message_ttl_s, encryption_required, durability, auto_create_topics. -1
+        is without limit. Each is the namespace's, else the broker's. `own`: only what the namespace says itself, None
+        where it says nothing.
         """
         return await self._ask(operations.GET_NAMESPACE_POLICIES, namespace, own)
 
@@ -400,6 +401,15 @@ class AdminMethods(ABC):
         ConnectError.
         """
         return await self._ask(cluster.UNLOAD_SEGMENT, segment, to)
+
+    async def sweep_objects(self, *, dry_run: bool = False) -> dict[str, Any]:
+        """Delete objects that brokers which have ended left behind, and that no segment needs.
+
+        As one broker of the cluster does once an hour: objects younger than an hour stay. `dry_run`: list what would
+        go. Raises UnsupportedError (this broker keeps no segments in an object store), StorageError (another sweep is
+        under way, or the store does not answer).
+        """
+        return await self._ask(cluster.SWEEP_OBJECTS, dry_run)
 
     async def get_metrics(self) -> str:
         """The metrics of the broker that answers, as Prometheus text."""

@@ -13,7 +13,7 @@ from typing import Any, Literal, TypeVar, get_args
 from engine.errors import InvalidArgumentError
 from engine.model.fields import Fields, dump
 
-Durability = Literal["fsync", "interval", "os"]
+Durability = Literal["fsync", "interval", "os", "object"]
 DURABILITIES: tuple[Durability, ...] = get_args(Durability)
 FOR_EVER = -1
 CREATED = "createdAtMs"  # a field of the record of a namespace that was created by itself
@@ -26,12 +26,18 @@ _JSON = {
     "retention_time_s": "retentionTimeSeconds",
     "retention_size_bytes": "retentionSizeBytes",
     "message_ttl_s": "messageTtlSeconds",
+    "encryption_required": "encryptionRequired",
     "durability": "durability",
     "auto_create_topics": "autoCreateTopics",
 }
 FIELDS = frozenset(_JSON.values())  # fields of NamespacePolicies in the record
 
 P = TypeVar("P", bound="TopicPolicies")
+
+
+def _check_flag(name: str, value: object) -> None:
+    if value is not None and not isinstance(value, bool):
+        raise InvalidArgumentError(f"{name} must be true or false, got {value!r}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,8 +47,10 @@ class TopicPolicies:
     retention_time_s: int | None = None  # how long acknowledged messages are kept; FOR_EVER: no limit
     retention_size_bytes: int | None = None  # of acknowledged messages, per segment; FOR_EVER: no limit
     message_ttl_s: int | None = None  # older ones count as acknowledged by every subscription; FOR_EVER: no limit
+    encryption_required: bool | None = None  # whether messages that are not encrypted end to end are refused
 
     def __post_init__(self) -> None:
+        _check_flag("encryption_required", self.encryption_required)
         for name in _MOST:
             value = getattr(self, name)
             if value is None or (type(value) is int and (value == FOR_EVER or value >= _LEAST[name])):
@@ -127,8 +135,7 @@ class NamespacePolicies(TopicPolicies):
         TopicPolicies.__post_init__(self)
         if self.durability is not None and self.durability not in DURABILITIES:
             raise InvalidArgumentError(f"durability must be {' or '.join(DURABILITIES)}, got {self.durability!r}")
-        if self.auto_create_topics is not None and not isinstance(self.auto_create_topics, bool):
-            raise InvalidArgumentError(f"auto_create_topics must be true or false, got {self.auto_create_topics!r}")
+        _check_flag("auto_create_topics", self.auto_create_topics)
 
     @classmethod
     def from_json(cls, value: bytes) -> NamespacePolicies:

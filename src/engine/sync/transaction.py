@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Sequence
 from typing import Any, Self
 
 from engine.aio.portal import Portal
 from engine.client.transact.scope import InTransaction
-from engine.client.transact.transaction import AsyncTransaction, TransactionStateName
+from engine.client.transact.transaction import LOST, AsyncTransaction, TransactionStateName
 
 
 class Transaction(InTransaction):
@@ -18,13 +19,23 @@ class Transaction(InTransaction):
     it stays as it is. It takes part in `producer.send(…, transaction=)`, `consumer.acknowledge(…, transaction=)` and
     the like of the client that made it, on any thread.
 
-    A transaction that is not ended is aborted when its timeout is over.
+    A transaction that is not ended is aborted when its timeout is over; one that was begun here, and is collected
+    before, is aborted then, with a ResourceWarning.
     """
 
     def __init__(self, portal: Portal, transaction: AsyncTransaction) -> None:
         self.scope = transaction.scope
         self._portal = portal
-        self._transaction = transaction
+        self._transaction = transaction.disown()
+
+    def __del__(self) -> None:
+        transaction = self.__dict__.get("_transaction")
+        if transaction is None or transaction.forgotten or self._portal.closed:
+            return
+        try:
+            warnings.warn(f"{self!r} was not closed, and is now: {LOST}", ResourceWarning, stacklevel=2)
+        finally:  # warnings may be errors
+            self._portal.finish(transaction.abort_quietly, lambda: False)
 
     @property
     def id(self) -> str:

@@ -73,6 +73,7 @@ async def check_records(e: engine.AsyncEngine, expected: dict[str, Any]) -> None
     namespace = expected["namespace"]
     assert await e.admin.get_namespace_policies(KEPT) == namespace["policies"] | {
         "auto_create_topics": True,
+        "encryption_required": False,
         "message_ttl_s": -1,
     }
     assert await e.admin.get_namespace_auto_scale_policy(KEPT) == namespace["auto_scale"]

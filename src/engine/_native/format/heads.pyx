@@ -3,8 +3,8 @@
 cimport cython
 from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
 from engine._native.format.layout cimport (
-    AT_COUNT, AT_FIRST_OFFSET, AT_FIRST_SEQUENCE, AT_FLAGS, AT_LAST_SEQUENCE, AT_PRODUCER_ID, AT_PUBLISH_TIME, AT_SIZE,
-    DELIVER_AT, HEADER_SIZE, load32, load64,
+    AT_COMPRESSION, AT_COUNT, AT_FIRST_OFFSET, AT_FIRST_SEQUENCE, AT_FLAGS, AT_LAST_SEQUENCE, AT_PRODUCER_ID,
+    AT_PUBLISH_TIME, AT_SIZE, DELIVER_AT, ENCRYPTED, HEADER_SIZE, load32, load64,
 )
 from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
 
@@ -62,6 +62,23 @@ def entry_heads(block):
             heads.append(_head(p, at))
             at += size
         return heads
+    finally:
+        PyBuffer_Release(&view)
+
+
+def all_encrypted(block):
+    """Whether each entry of a block is encrypted, as its header says. Of bytes that are no entry: False."""
+    cdef Py_buffer view
+    cdef Py_ssize_t at = 0
+    cdef const uint8_t* p
+    PyObject_GetBuffer(block, &view, PyBUF_SIMPLE)
+    try:
+        while at + <Py_ssize_t> HEADER_SIZE <= view.len:
+            p = <const uint8_t*> view.buf + at
+            if not p[AT_COMPRESSION] & ENCRYPTED or load32(p + AT_SIZE) < HEADER_SIZE:
+                return False
+            at += load32(p + AT_SIZE)
+        return at == view.len
     finally:
         PyBuffer_Release(&view)
 

@@ -184,6 +184,8 @@ cdef class Batcher:
         """The entries sealed since the last call, in the order of sealing."""
         cdef list sealed = self.sealed
         self.sealed = []
+        if self.open_messages == 0:
+            self.transaction = None  # a program that loses it has to be the last that holds it
         return sealed
 
     def resplit(self, SealedEntry entry not None):

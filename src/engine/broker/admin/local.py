@@ -169,6 +169,10 @@ class LocalAdmin:
         """At the balancer."""
         return await _available(self._cluster).balance_brokers(dry_run)
 
+    async def sweep_objects(self, dry_run: bool) -> dict[str, Any]:
+        """By this broker."""
+        return await _available(self._cluster).sweep_objects(dry_run)
+
     async def unload_topic(self, topic: str, to: str | None) -> list[dict[str, Any]]:
         """Each segment at its owner."""
         return await _available(self._cluster).unload_topic(topic, to)
@@ -205,6 +209,7 @@ def _policies_of(config: BrokerConfig) -> NamespacePolicies:
         retention_time_s=time_s,
         retention_size_bytes=size,
         message_ttl_s=FOR_EVER if config.message_ttl is None else int(config.message_ttl),
+        encryption_required=False,
         durability=config.durability,
         auto_create_topics=creates,
     )

@@ -50,6 +50,9 @@ class TopicListPages:
     async def _send(self, request: web.Request, names: list[str]) -> web.StreamResponse:
         response = web.StreamResponse(headers={"Content-Type": "application/json; charset=utf-8"})
         await response.prepare(request)
+        if request.method == "HEAD":  # a body would be taken for the next answer on the connection
+            await response.write_eof()
+            return response
         try:
             for start in range(0, len(names), TOPICS_PER_FRAME_MAX):
                 data = ((", " if start else "[") + _part(names, start)).encode()

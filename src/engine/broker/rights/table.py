@@ -188,6 +188,7 @@ OPERATIONS: dict[str, AdminRule] = {
     "drain_broker": _cluster(OPERATE),
     "undrain_broker": _cluster(OPERATE),
     "balance_brokers": _cluster(OPERATE),
+    "sweep_objects": _cluster(OPERATE),
     "unload_topic": _cluster(OPERATE),
     "unload_segment": _cluster(OPERATE),
 }

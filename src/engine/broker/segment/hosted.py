@@ -34,9 +34,10 @@ MakeBuffer = Callable[["HostedSegment"], Coroutine[Any, Any, "TransactionBuffer"
 class HostedSegment:
     """One open segment. Loop thread only."""
 
-    __slots__ = ("_make_buffer", "_turns", "access", "closed", "environment", "expired_messages", "held", "idle_since",
-                 "incoming", "name", "near_messages", "opened_s", "readers", "refused_entries", "segment", "sent_bytes",
-                 "sent_messages", "skipped_messages", "spec", "subscriptions", "term", "transactions")  # fmt: skip
+    __slots__ = ("_make_buffer", "_turns", "access", "closed", "encrypted_only", "environment", "expired_messages",
+                 "held", "idle_since", "incoming", "name", "near_messages", "opened_s", "readers", "refused_entries",
+                 "segment", "sent_bytes", "sent_messages", "skipped_messages", "spec", "subscriptions", "term",
+                 "transactions")  # fmt: skip
 
     def __init__(
         self,
@@ -66,6 +67,7 @@ class HostedSegment:
         self.near_messages = 0  # read by clients from the files
         self.subscriptions: dict[str, Subscriber] = {}
         self.readers: Bag[SegmentReader] = Bag()
+        self.encrypted_only = False  # whether entries that are not encrypted are refused; kept current by others
         self.closed = False  # unloaded; new attachments are refused
         self.opened_s = asyncio.get_running_loop().time()
         self.idle_since: float | None = None  # the loop's time when it was first seen unused

@@ -15,8 +15,15 @@ from collections import deque
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from engine._native.format.heads import apparent_heads
-from engine.errors import CorruptionError, EngineError, InvalidArgumentError, MessageTooLargeError, PartlyStoredError
+from engine._native.format.heads import all_encrypted, apparent_heads
+from engine.errors import (
+    CorruptionError,
+    EncryptionRequiredError,
+    EngineError,
+    InvalidArgumentError,
+    MessageTooLargeError,
+    PartlyStoredError,
+)
 from engine.limits import ENTRY_SIZE_MAX
 from engine.model.transactions import attempt_number, parse_id
 from engine.wire import commands
@@ -31,7 +38,8 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 # Errors about one entry alone: later entries are not affected.
-ENTRY_ERRORS = (CorruptionError, InvalidArgumentError, MessageTooLargeError)
+ENTRY_ERRORS = (CorruptionError, EncryptionRequiredError, InvalidArgumentError, MessageTooLargeError)
+_UNENCRYPTED = "a message to this topic must be encrypted end to end, by encryption_keys of its producer, and is not"
 
 
 def _is_about_one(error: EngineError) -> bool:
@@ -139,6 +147,9 @@ class Producer:
         if self._refusing:
             self.connection.sends.dropped(transaction)
             return
+        if self.hosted.encrypted_only and not all_encrypted(payload):
+            self._refuse_frame(payload, transaction, EncryptionRequiredError(_UNENCRYPTED))
+            return
         size = len(payload)
         environment = self.hosted.environment
         environment.publish.take(size, self.connection.pressure)
@@ -149,6 +160,16 @@ class Producer:
         self._refusing = _is_refused_with_all_behind(future)
         self._in_flight.append((future, payload, environment.latency.now()))
         future.add_done_callback(self._ended)
+
+    def _refuse_frame(self, payload: memoryview, transaction: str | None, error: EngineError) -> None:
+        """In its turn, and none of those behind it. A transaction cannot be committed as if it had been stored."""
+        self.connection.sends.dropped(transaction)
+        environment = self.hosted.environment
+        environment.publish.take(len(payload), self.connection.pressure)
+        refused: asyncio.Future[list[Appended]] = asyncio.get_running_loop().create_future()
+        refused.set_exception(error)
+        self._in_flight.append((refused, payload, environment.latency.now()))
+        refused.add_done_callback(self._ended)
 
     # -- in a transaction ------------------------------------------------------------------------------------------
 

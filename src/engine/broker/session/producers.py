@@ -30,6 +30,7 @@ async def _open_producer(connection: Connection, header: commands.Producer) -> N
     if who.mode is AccessMode.WAIT_FOR_EXCLUSIVE:
         await hosted.access.turn(who)
         _check_name(connection, hosted, who.name)
+    hosted.encrypted_only = await connection.host.service.requires_encryption(hosted.name.topic)
     check_wanted(connection, ident)
     connection.check_attachments()
     producer = hosted.access.attach(who)

@@ -37,12 +37,21 @@ async def _begin(connection: Connection, header: commands.NewTxn) -> commands.Be
     owner = None if connection.needs is None else connection.principal.role
     if (count := header.count) is None:
         view = await coordinator.begin(timeout_s, name, owner)
+        _note(connection, [view])
         left_s = timeout_s if name is None else coordinator.open.left_s(view)
         return commands.Begun(id=view.id, **_standing(view, left_s))
     if name is not None:
         raise InvalidArgumentError(f"count must be absent for a transaction of one name, got {count}")
-    view, *more = await coordinator.begin_some(timeout_s, count, owner)
+    view, *more = begun = await coordinator.begin_some(timeout_s, count, owner)
+    _note(connection, begun)
     return commands.Begun(id=view.id, more=[one.id for one in more], **_standing(view, timeout_s))
+
+
+def _note(connection: Connection, begun: list[TransactionView]) -> None:
+    headers = connection.host.segments.transactions.headers
+    for view in begun:
+        if not view.header.state.final:
+            headers.note(view)
 
 
 def end(connection: Connection, header: commands.EndTxn, payload: memoryview) -> None:

@@ -22,6 +22,7 @@ from engine.limits import (
     CONSUMER_GRACE_S,
     ENTRY_BUCKETS_DEFAULT,
     FRAME_SIZE_MAX,
+    GIB,
     HANDSHAKE_S_MAX,
     KEEP_ALIVE_S,
     LOG_FILE_SIZE_MAX,
@@ -51,7 +52,7 @@ ENVIRONMENT_PREFIX = "ENGINE_"
 # Variables of that prefix for the command line, builds and benchmarks.
 _NO_SETTING = re.compile(r"ENGINE_(URL|TOKEN|TOKEN_FILE|TLS_CA|HOME|EXT|DEBUG|SANITIZE|ANNOTATE|BENCH_.*)")
 _SECRETS = ("auth_token", "cluster_token")  # each may be in a file named by `<key>_file`
-_DURABILITIES = ("fsync", "interval", "os")
+_DURABILITIES = ("fsync", "interval", "os")  # of a broker without an object store
 _NUMBER_MAX = 2**62  # under a name of the specification, before conversion to our unit
 _PLAIN_NUMBER = re.compile(r"-?[0-9]{1,20}(\.[0-9]{0,20})?")
 _KEY_HASHES = ("xxh64", "murmur3")
@@ -90,6 +91,10 @@ def _part_of_memory(part: float, at_most: int, at_least: int) -> int:
 _POLICY = AutoScalePolicy()
 # Fields of the policy, and our keys for them.
 _POLICY_KEYS = {name: f"scalable_topic_{name}" for name in NAMES} | {"enabled": "scalable_topic_auto_scale_enabled"}
+
+# `session_timeout` where the metadata are in etcd, unless it is set: etcd gives leases their whole time again when its
+# leader dies, so that one of 5 s lapses some 8 s after its last sign of life.
+CLUSTER_SESSION_S = 5.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,11 +144,17 @@ class BrokerConfig:
     segments: int = 1
     entry_buckets: int = ENTRY_BUCKETS_DEFAULT
     scalable_topic_sealed_segment_drain_enabled: bool = True  # a sealed backlog is shared by entry bucket
-    durability: str = "fsync"
+    durability: str = ""  # of new topics; "": "object" with `objects`, else "fsync"
     key_hash: str = "xxh64"
     sync_interval_ms: int = 100  # durability "interval": messages of at most this long may be lost
     cursor_save_interval_ms: int = 50  # between saves of acknowledgements that nothing waits for, in a shared store
     log_file_size: int = LOG_FILE_SIZE_MAX
+
+    # With a shared metadata store, and no shared disk: where messages are kept.
+    objects: str | None = None  # URL of a bucket, as s3://bucket/prefix; credentials are in the environment
+    object_flush_interval: float = 0.1  # from the first append of an object to its PUT
+    object_file_age: float = 600.0  # a log file whose oldest message is so old ends, and is uploaded
+    object_cache_size: int = 10 * GIB  # of old data on the disk, which can be read from the store again
 
     retention_time: float | None = RETENTION_S_DEFAULT
     retention_size: int | None = None
@@ -220,6 +231,8 @@ class BrokerConfig:
     scalable_topic_load_report_rate_change_threshold: float = _POLICY.load_report_rate_change_threshold
 
     def __post_init__(self) -> None:
+        if self.durability == "":
+            object.__setattr__(self, "durability", "fsync" if self.objects is None else "object")
         for key, parse in _TEXTS.items():
             value = getattr(self, key)
             if isinstance(value, str) and (found := parse(value)) is not None:
@@ -261,11 +274,30 @@ class BrokerConfig:
             raise InvalidConfigurationError(re.sub(r"\w+", lambda word: _POLICY_KEYS.get(word[0], word[0]), problem))
         return policy
 
+    def _wrong_objects(self) -> dict[str, str]:
+        """_wrong() of what is kept where."""
+        if self.objects is None:
+            durability = checks.choice(self.durability, _DURABILITIES) + " without `objects`" * (
+                self.durability == "object"
+            )
+        else:
+            durability = "object where `objects` is set, as each broker has its own disk" * (
+                self.durability != "object"
+            )
+        flush = checks.number(self.object_flush_interval, 0.01)
+        return {
+            "durability": durability,
+            "objects": checks.object_store(self.objects),
+            "object_flush_interval": flush or "at most 1 s" * (self.object_flush_interval > 1),
+            "object_file_age": checks.number(self.object_file_age, 1.0),
+            "object_cache_size": checks.integer(self.object_cache_size, 64 * MIB, 2**50),
+        }
+
     def _wrong(self) -> dict[str, str]:
         """For every key: what it must be, or "" when it is valid."""
         return {
             "service_url": checks.optional_text(self.service_url, "engine://"),
-            "cluster_name": checks.name(self.cluster_name),
+            "cluster_name": checks.name(self.cluster_name) or checks.folder(self.cluster_name, self.objects),
             "admin_url": checks.optional_text(self.admin_url, "http"),
             "auth_token": checks.printable(self.auth_token),
             "tls_cert": checks.pair(self.tls_cert, self.tls_key, "tls_key"),
@@ -333,10 +365,10 @@ class BrokerConfig:
     def _wrong_writing(self) -> dict[str, str]:
         """_wrong() of how messages and cursors are written."""
         return {
-            "durability": checks.choice(self.durability, _DURABILITIES),
             "key_hash": checks.choice(self.key_hash, _KEY_HASHES),
             "sync_interval_ms": checks.integer(self.sync_interval_ms, 1, 3_600_000),
             "cursor_save_interval_ms": checks.integer(self.cursor_save_interval_ms, 0, 60_000),
+            **self._wrong_objects(),
         }
 
     def _wrong_roles(self) -> dict[str, str]:
@@ -356,15 +388,21 @@ class BrokerConfig:
 
     @classmethod
     def load(
-        cls, path: str | Path | None = None, *, environment: Mapping[str, str] | None = None, **overrides: Any
+        cls,
+        path: str | Path | None = None,
+        *,
+        environment: Mapping[str, str] | None = None,
+        defaults: Mapping[str, Any] | None = None,
+        **overrides: Any,
     ) -> BrokerConfig:
-        """Defaults, then the file, then ENGINE_* of `environment`, then `overrides`; later ones win.
+        """Defaults, then the file, then ENGINE_* of `environment`, then `overrides`; later ones win. `defaults`: in
+        place of those of this class.
 
         The file is TOML, flat or under [broker], in snake case or the specification's camel case. `auth_token_file`
         is the path of a file that holds auth_token, `cluster_token_file` likewise.
         Raises InvalidConfigurationError naming the key, or the file when it cannot be read.
         """
-        return cls(**given_values(path, environment, overrides))
+        return cls(**{**(defaults or {}), **given_values(path, environment, overrides)})
 
 
 def given_values(
@@ -449,7 +487,7 @@ _FIELDS = {f.name: str(f.type) for f in dataclasses.fields(BrokerConfig)}
 _FIELDS |= dict.fromkeys((f"{secret}_file" for secret in _SECRETS), "str | None")
 _SIZES = (
     "log_file_size", "retention_size", "frame_size_max", "publish_bytes_max", "read_cache_max", "reads_in_flight_max",
-    "receive_buffers_max", "topic_list_heap_max", "topic_list_direct_max",
+    "receive_buffers_max", "topic_list_heap_max", "topic_list_direct_max", "object_cache_size",
 )  # fmt: skip
 # Keys that may be text: {key: parser}.
 _TEXTS: dict[str, Callable[[str], float | None]] = {

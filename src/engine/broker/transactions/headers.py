@@ -1,13 +1,18 @@
-"""`TransactionHeaders`: the state of transactions that this broker takes part in, kept current by one watch.
+"""`TransactionHeaders`: the state of transactions that this broker takes part in, kept current by watches.
 
 A part of the broker that admits work to a transaction follows it: from then on its state is in memory, and its end is
 reported. A transaction is followed as long as something of it is undecided here. Of those that are not followed, the
 RECENT_MAX most recent are kept, since a new transaction is used soon. So memory grows with the open transactions of
 this broker, and the headers are never listed.
+
+In a store of this machine one watch serves all transactions. Where a store keeps its history (that of a cluster), each
+that is followed has a watch of its own, from the version on that was known before its header was read: a broker is told
+nothing of transactions that it takes no part in. Those that were begun here are known (note()).
 """
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 
 from engine.aio.tasks import Supervisor
@@ -15,7 +20,7 @@ from engine.control.transactions.headers import TransactionView
 from engine.errors import AlreadyClosedError, TransactionConflictError, TransactionNotFoundError
 from engine.metadata import keys
 from engine.metadata.following import follow
-from engine.metadata.store import Event, EventKind, MetadataStore, Record, Watch
+from engine.metadata.store import Event, EventKind, Historied, MetadataStore, Record, Watch
 from engine.model.transactions import TransactionHeader, TransactionState, id_text, parse_id
 
 RECENT_MAX = 1024  # most recent ones that are not followed
@@ -27,14 +32,15 @@ Listener = Callable[[int, TransactionView | None], None]
 
 
 class _Followed:
-    """One transaction. `version`: of the header, or of its deletion, that is known here."""
+    """One transaction. `version`: of the header, or of its deletion, that is known here. `watching`: it alone."""
 
-    __slots__ = ("listeners", "version", "view")
+    __slots__ = ("listeners", "version", "view", "watching")
 
     def __init__(self, view: TransactionView | None) -> None:
         self.listeners: dict[Listener, None] = {}
         self.view = view
         self.version = -1 if view is None else view.version
+        self.watching: asyncio.Task[None] | None = None
 
     @property
     def is_open(self) -> bool:
@@ -49,10 +55,13 @@ class TransactionHeaders:
     counts is decided by the versions of the records (model.transactions.operation_counts).
     """
 
-    def __init__(self, metadata: MetadataStore) -> None:
+    def __init__(self, metadata: MetadataStore, *, singly: bool | None = None) -> None:
+        """`singly`: each transaction has a watch of its own; None: as the store is."""
         self._metadata = metadata
+        self._singly = isinstance(metadata, Historied) if singly is None else singly
         self._followed: dict[int, _Followed] = {}
         self._recent: dict[int, Record] = {}  # the newest known headers of transactions that are not followed
+        self._noted: dict[int, TransactionView] = {}  # likewise, those that were begun here; only where `singly`
         self._version: int | None = None  # of the store, up to which the watch has reported; None: there is no watch
         self._tasks = Supervisor("headers of transactions")
         self._closed = False
@@ -76,7 +85,7 @@ class TransactionHeaders:
         """Follow it if it is known to be open; whether it is. It need not be read() then."""
         followed = self._followed.get(number)
         if followed is None:
-            if number not in self._recent:
+            if number not in self._recent and number not in self._noted:
                 return False
             followed = self._of(number)
         if not followed.is_open:
@@ -96,14 +105,40 @@ class TransactionHeaders:
             return followed
         if self._closed:
             raise AlreadyClosedError("the broker is closing")
-        if self._version is None:
+        if self._version is None and not self._singly:
             self._version = self._metadata.version  # the watch reports all that is later than headers read from now on
             known = lambda: [keys.transaction(id_text(number)) for number in self._followed]  # noqa: E731
             watching = follow(self._metadata, self._watch, self._heard, known, what="the headers of transactions")
             self._tasks.spawn(watching, "headers of transactions")
+        if self._singly:
+            noted = self._noted.pop(number, None)
+            version = self._metadata.version if noted is None else noted.version
+            followed = self._followed[number] = _Followed(noted)
+            followed.watching = self._tasks.spawn(self._watch_one(number, version), id_text(number))
+            return followed
         record = self._recent.pop(number, None)
         followed = self._followed[number] = _Followed(None if record is None else view_of(number, record))
         return followed
+
+    def note(self, view: TransactionView) -> None:
+        """A transaction was begun here, and is likely to be used here soon."""
+        if self._singly and view.number not in self._followed:
+            self._noted[view.number] = view
+            if len(self._noted) > RECENT_MAX:
+                del self._noted[next(iter(self._noted))]
+
+    async def _watch_one(self, number: int, version: int) -> None:
+        """Follow one header behind a version, until cancelled."""
+        key = keys.transaction(id_text(number))
+
+        def heard(event: Event) -> None:
+            nonlocal version
+            version = max(version, event.version)
+            if event.kind is not EventKind.SNAPSHOT_END:
+                self._update(number, None if event.record is None else view_of(number, event.record), event.version)
+
+        known = lambda: [key] if number in self._followed else []  # noqa: E731
+        await follow(self._metadata, lambda: self._metadata.watch(key, version), heard, known, what=key)
 
     def release(self, number: int, listener: Listener) -> None:
         """Call the listener no more. Idempotent."""
@@ -116,6 +151,8 @@ class TransactionHeaders:
     def _unless_followed(self, number: int, followed: _Followed) -> None:
         if not followed.listeners:
             del self._followed[number]
+            if followed.watching is not None:
+                followed.watching.cancel()
 
     # -- reading -----------------------------------------------------------------------------------------------------
 

@@ -22,7 +22,9 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import warnings
 from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
 from typing import Any, Literal, Self
 
 from engine.aio.backoff import RetryDelay
@@ -30,8 +32,9 @@ from engine.aio.bag import Bag
 from engine.aio.shielded import shielded
 from engine.aio.turns import Turns
 from engine.client.base.entering import Entering
+from engine.client.net.children import Children
 from engine.client.net.deadlines import Deadlines
-from engine.client.net.pool import CLOSED, Pool
+from engine.client.net.pool import CLOSED, Pool, call_threadsafe
 from engine.client.transact.coordination import (
     Answer,
     Standing,
@@ -67,6 +70,7 @@ from engine.model.transactions import (
 log = logging.getLogger(__name__)
 
 GOODBYE_S_MAX = 2.0  # a closing client waits this long for its open transactions to be aborted
+LOST = "it is aborted; use `with`, or commit() or abort()"
 POLL_S_FIRST = 0.05  # between two requests for the state of a transaction that is ended elsewhere
 POLL_S_MAX = 2.0
 
@@ -81,8 +85,13 @@ class AsyncTransaction(InTransaction):
     flushed, and stays open. Pass it to `producer.send(…, transaction=)`, `consumer.acknowledge(…, transaction=)` and
     the like of the client that made it.
 
-    A transaction that is not ended is aborted when its timeout is over.
+    A transaction that is not ended is aborted when its timeout is over; one that this client has begun, and that is
+    collected before, is aborted then, with a ResourceWarning.
     """
+
+    # The one that the client holds; a program has a twin of it, with the same `__dict__`, which can be collected.
+    _working: AsyncTransaction | None = None  # None: it has ended, or is not the program's alone
+    _lost: Callable[[AsyncTransaction], None]
 
     def __init__(
         self,
@@ -107,6 +116,32 @@ class AsyncTransaction(InTransaction):
             self.scope.on_acknowledged = self.follow  # consumers need to know
         if standing.state.final:
             self._learn(standing.state, standing.accepted)
+
+    # -- whose it is ---------------------------------------------------------------------------------------------
+
+    def handle(self, lost: Callable[[AsyncTransaction], None]) -> AsyncTransaction:
+        """The program's. `lost`: called with the one that it works with, on any thread, if it is collected before the
+        transaction has ended.
+        """
+        self._working, self._lost = self, lost
+        twin = object.__new__(type(self))
+        twin.__dict__ = self.__dict__
+        return twin
+
+    def disown(self) -> AsyncTransaction:
+        """The one that the client holds. What has this handle aborts it itself."""
+        working, self._working = self._working, None
+        return working or self
+
+    @property
+    def forgotten(self) -> bool:
+        """Whether a program may lose it without a word."""
+        return self.joined or self._over or self.scope.abandoned
+
+    def __del__(self) -> None:
+        working = self.__dict__.get("_working")
+        if working is not None and working is not self and not self.forgotten:
+            self._lost(working)
 
     # -- what it is ------------------------------------------------------------------------------------------
 
@@ -313,7 +348,8 @@ class AsyncTransaction(InTransaction):
         self._over = True
         self.scope.refusal = self.scope.explained(refusal)
         self.scope.settle(counted)
-        self._ended(self)
+        working, self._working = self._working, None
+        self._ended(working or self)
 
     def follow(self) -> None:
         """Find out how it ends, in the background: by its timeout, or elsewhere."""
@@ -343,6 +379,7 @@ class AsyncTransaction(InTransaction):
         """The client has closed."""
         self.close()
         self._over = True
+        self._working = None
 
     # -- as a context ----------------------------------------------------------------------------------------
 
@@ -367,9 +404,10 @@ class AsyncTransaction(InTransaction):
 class Transactions:
     """The open transactions of one client. Loop thread only."""
 
-    def __init__(self, pool: Pool, check_open: Callable[[], None]) -> None:
+    def __init__(self, pool: Pool, children: Children) -> None:
         self._pool = pool
-        self._check_open = check_open  # raises from the beginning of the client's close() on
+        self._children = children
+        self._check_open = children.check_open  # raises from the beginning of the client's close() on
         self._open: Bag[AsyncTransaction] = Bag()
         self._deadlines = Deadlines[AsyncTransaction](AsyncTransaction.follow)  # of the open ones
         self._prefetched = Prefetched(pool)
@@ -410,7 +448,22 @@ class Transactions:
         if not standing.state.final:
             self._open.add(made)
             self._deadlines.add(made, asyncio.get_running_loop().time() + self._left_s(standing) + POLL_S_FIRST)
+            if not joined:
+                return made.handle(partial(self._lost, asyncio.get_running_loop()))
         return made
+
+    def _lost(self, loop: asyncio.AbstractEventLoop, working: AsyncTransaction) -> None:
+        """The program has lost it unended: abort it soon. From any thread."""
+        if not self._children.current:
+            return
+        try:
+            warnings.warn(f"{working!r} was not closed, and is now: {LOST}", ResourceWarning, stacklevel=3)
+        finally:  # warnings may be errors
+            call_threadsafe(loop, partial(self._abort, working))
+
+    def _abort(self, working: AsyncTransaction) -> None:
+        if not working.forgotten:
+            self._pool.tasks.spawn(working.abort_quietly(), name=f"abort {working.id}")
 
     def _left_s(self, standing: Standing) -> float:
         """Seconds left, from the broker; if it does not say, by the wall clocks, which may differ."""

@@ -21,6 +21,7 @@ from engine.errors import (
     AlreadyClosedError,
     AuthenticationError,
     AuthorizationError,
+    ConnectError,
     DiskFullError,
     InvalidArgumentError,
     InvalidConfigurationError,
@@ -152,6 +153,13 @@ class Cluster:
         if sent and told:
             return UnsureError(f"{text}; the outcome is unknown")
         return TimeoutError(f"{text}; {'it was sent, and may have been done' if sent else 'nothing was done'}")
+
+    async def ask(self, endpoint: str, method: str, request: Any, timeout: float) -> Any:
+        """The answer of one member, asked once. Raises ConnectError: it does not answer, or refuses."""
+        try:
+            return await self._attempt(method, request, endpoint, timeout)
+        except grpc.aio.AioRpcError as e:
+            raise ConnectError(f"etcd at {endpoint}: {e.details() or e.code().name}") from None
 
     async def _attempt(self, method: str, request: Any, endpoint: str, timeout: float) -> Any:
         path, kind, answer = m.UNARY[method]

@@ -1,0 +1,145 @@
+"""What a cluster stands on, for its operators: etcd, object storage, brokers. Asked without a broker."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any
+
+from engine.clock import SystemClock
+from engine.control.base.brokers import BrokerRecord
+from engine.errors import EngineError, InvalidConfigurationError
+from engine.metadata import keys
+
+if TYPE_CHECKING:
+    import random
+
+    from engine.metadata.etcd.inspection import Member
+    from engine.metadata.etcd.store import EtcdMetadataStore
+
+AHEAD_S_MAX = 2.0  # of a clock: its time is known to about a second
+QUOTA_SHARE_MAX = 0.8
+HISTORY_S_MAX = 3600.0  # brokers have etcd forget what is older than ten minutes
+OK, WARNING, FAILED = "ok", "warning", "failed"
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One thing that was looked at."""
+
+    what: str
+    state: str
+    text: str
+
+
+async def look_at_start(url: str, rng: random.Random) -> list[Finding]:
+    """Make the records where there are none, and try that they can be written. Raises as EtcdMetadataStore.open()."""
+    store = await _open(url, rng)
+    try:
+        some = await store.list_keys("/", keys.LAST, 1)
+        return [Finding("records", OK, "exist, and are left as they are" if some else "made"), await _speed(store, rng)]
+    finally:
+        await store.close()
+
+
+async def standing(url: str, rng: random.Random) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+    """(the members of etcd, the live brokers). Raises as EtcdMetadataStore.open()."""
+    store = await _open(url, rng)
+    try:
+        found = [BrokerRecord.of(one) for one in await store.list(keys.BROKERS, keys.prefix_end(keys.BROKERS))]
+        brokers = [{"url": one.url, "draining": one.draining, "segments": one.segments} for one in found]
+        return [asdict(one) for one in await store.members()], brokers
+    finally:
+        await store.close()
+
+
+async def findings_of(
+    url: str, objects: str | None, rng: random.Random, environment: Mapping[str, str]
+) -> list[Finding]:
+    """Everything that brokers need. `objects`: the URL of the object storage. Raises as EtcdMetadataStore.open()."""
+    findings: list[Finding] = []
+    store = await _open(url, rng)
+    try:
+        members = await store.members()
+        for one in members:
+            findings += _of_member(one)
+        compacted = max((one.compacted for one in members if one.compacted is not None), default=None)
+        findings += [await _speed(store, rng), await _history(store, compacted)]
+        live = await store.list_keys(keys.BROKERS, keys.prefix_end(keys.BROKERS))
+        findings.append(Finding("brokers", OK if live else WARNING, f"{len(live)} live"))
+    finally:
+        await store.close()
+    if objects is not None:
+        findings += await _objects(objects, rng, environment)
+    return findings
+
+
+def _of_member(member: Member) -> list[Finding]:
+    what = f"etcd {member.endpoint}"
+    if member.fault:
+        return [Finding(what, FAILED, member.fault)]
+    role = "leader" if member.leads else "member"
+    found = [Finding(what, FAILED if member.alarms else OK, ", ".join((f"{member.version}, {role}", *member.alarms)))]
+    size = f"{member.database_bytes / 1e6:.1f} MB"
+    if member.quota_bytes is None:
+        found.append(Finding(f"{what} space", WARNING, f"{size}; it does not tell its quota (/metrics)"))
+    else:
+        share = member.database_bytes / member.quota_bytes
+        text = f"{size}, {share:.0%} of its quota of {member.quota_bytes / 1e6:.0f} MB"
+        found.append(Finding(f"{what} space", WARNING if share > QUOTA_SHARE_MAX else OK, text))
+    if member.ahead_s is not None:
+        late = abs(member.ahead_s) > AHEAD_S_MAX
+        found.append(Finding(f"{what} clock", WARNING if late else OK, f"{member.ahead_s:+.1f} s, to a second"))
+    return found
+
+
+async def _speed(store: EtcdMetadataStore, rng: random.Random) -> Finding:
+    from engine.metadata.etcd.inspection import latency
+
+    try:
+        took = await latency(store, SystemClock(), rng)
+    except EngineError as e:
+        return Finding("etcd writes", FAILED, str(e))
+    text = f"a PUT takes {1000 * took.put_s:.1f} ms, a compare-and-set {1000 * took.compare_and_set_s:.1f} ms"
+    if not took.honoured:
+        return Finding("etcd writes", FAILED, f"{text}; a compare-and-set of an old version was not refused")
+    return Finding("etcd writes", OK, f"{text}; conditional writes are honoured")
+
+
+async def _history(store: EtcdMetadataStore, compacted: int | None) -> Finding:
+    what = "etcd history"
+    if compacted is None:
+        return Finding(what, WARNING, "no member tells up to where it is compacted (/metrics)")
+    if compacted <= 0:
+        return Finding(what, OK, "was never compacted")
+    age = await store.history_s(compacted)
+    if age is None:
+        return Finding(what, OK, f"the oldest revision is {compacted}; no broker had written by then")
+    text = f"the oldest revision is {compacted}, about {age:.0f} s old"
+    return Finding(what, WARNING if age > HISTORY_S_MAX else OK, text)
+
+
+async def _objects(url: str, rng: random.Random, environment: Mapping[str, str]) -> list[Finding]:
+    from engine.storage.objects.probe import probe
+    from engine.storage.objects.remote import RemoteObjectStore
+
+    clock, what = SystemClock(), f"objects {url}"
+    try:
+        store = RemoteObjectStore.open(url, environment, rng=rng)
+        began = clock.monotonic()
+        await probe(store, rng)
+    except EngineError as e:
+        return [Finding(what, FAILED, str(e))]
+    took = 1000 * (clock.monotonic() - began)
+    return [Finding(what, OK, f"conditional writes are honoured; two PUTs, a GET and a deletion took {took:.1f} ms")]
+
+
+async def _open(url: str, rng: random.Random) -> EtcdMetadataStore:
+    from engine.metadata.etcd.url import EtcdUrl
+
+    EtcdUrl.parse(url)
+    try:
+        from engine.metadata.etcd.store import EtcdMetadataStore
+    except ImportError as e:
+        raise InvalidConfigurationError(f"etcd needs {e.name}: pip install 'engine[cluster]'") from e
+    return await EtcdMetadataStore.open(url, clock=SystemClock(), rng=rng)
