@@ -8,6 +8,7 @@ Directories are in memory, where a sync costs nothing, but for tests that are ab
 
 from __future__ import annotations
 
+import gc
 import os
 import random
 import shutil
@@ -32,7 +33,11 @@ settings.register_profile("fuzz", derandomize=False, database=None, deadline=Non
 TESTS = Path(__file__).parent
 MEMORY = Path("/dev/shm")
 MEMORY_FREE_MIN = 2 << 30
-ON_DISK = ("aio", "chaos", "cli/test_cli_doctor.py", "crash", "native", "power", "storage")
+ON_DISK = (
+    *("aio", "chaos", "cli/test_cli_doctor.py", "crash", "native", "power", "storage"),
+    *("broker/test_ack_crashes.py", "broker/test_durability.py", "broker/test_object_durability.py"),
+    *("metadata/test_damage.py", "migration/test_migrate_killed.py"),
+)
 
 
 def in_memory() -> bool:
@@ -66,6 +71,17 @@ def pytest_configure(config: pytest.Config) -> None:
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """What takes long is begun first, so that no worker is alone at the end."""
     items.sort(key=lambda item: rank_of(item.nodeid))
+
+
+def pytest_collection_finish() -> None:
+    """Thousands of tests and what they import stay: no collection looks at them again."""
+    gc.collect()
+    gc.freeze()
+
+
+def pytest_unconfigure() -> None:
+    """What stays frozen, also by a command that served in this process, is said to be leaked when the process ends."""
+    gc.unfreeze()
 
 
 @pytest.hookimpl(optionalhook=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import logging
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -32,8 +33,9 @@ class Result:
 
 @pytest.fixture
 def engine(capfd: pytest.CaptureFixture[str]) -> Iterator[Callable[..., Result]]:
-    """Runs one command line in this process. The logging that a command sets up ends with the test."""
+    """Runs one command line in this process. The logging and collection that a command sets up end with the test."""
     root = logging.getLogger()
+    usual = gc.get_threshold()
     handlers, level = root.handlers[:], root.level
 
     def run(*arguments: object) -> Result:
@@ -44,3 +46,4 @@ def engine(capfd: pytest.CaptureFixture[str]) -> Iterator[Callable[..., Result]]
 
     yield run
     root.handlers[:], root.level = handlers, level
+    gc.set_threshold(*usual)
