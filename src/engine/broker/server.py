@@ -45,7 +45,6 @@ from engine.clock import Clock, SystemClock
 from engine.control.service import ScalableTopicService
 from engine.errors import (
     AlreadyClosedError,
-    AuthenticationError,
     ConnectError,
     EngineError,
     InvalidConfigurationError,
@@ -74,7 +73,7 @@ if TYPE_CHECKING:
     from engine.broker.hosting.object_logs import ObjectLogs
     from engine.broker.limiting import Limiting
     from engine.broker.limits.limits import BrokerLimits
-    from engine.broker.rights.grants import Grants
+    from engine.broker.rights.following import RightsFollowing
     from engine.broker.rights.rights import Rights
     from engine.metadata.etcd.statistics import EtcdStatistics
     from engine.storage.objects.ports import ObjectStatistics, ObjectStore
@@ -82,7 +81,6 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 CLOSE_S_MAX = 2.0  # on close, peers have this long to read what is queued for them
-_IDENTITIES_S = 0.5  # between two looks at the files of tokens and keys
 _REFUSED_MAX = 100  # connections above the limit that are answered with the reason; further ones are aborted
 
 
@@ -128,7 +126,7 @@ class Broker:
         self.doors = Doors(self.clock)
         self.identities = Identities(self.doors.attempts, lambda: self.config)
         self._rights: Rights | None = None
-        self._grants: Grants | None = None
+        self._following: RightsFollowing | None = None  # where there are roles
         self._limiting: Limiting | None = None  # with the first limit of a topic, namespace, tenant or role
         self._data = Path(data)
         self._disk: Disk = disk or OsDisk()
@@ -312,12 +310,12 @@ class Broker:
         await parts.dynamic.start()
         await parts.service.start()
         if self.config.has_roles:
-            from engine.broker.rights.grants import Grants
+            from engine.broker.rights.following import RightsFollowing
 
-            grants = self._grants = Grants(metadata, self._grants_changed)
-            await grants.start()
-            self.rights.use(grants)
-            self.tasks.spawn(self._follow_identities(), "identities")
+            following = self._following = RightsFollowing(metadata, self.identities, self.connections)
+            await following.grants.start()
+            self.rights.use(following.grants)
+            self.tasks.spawn(following.follow_identities(), "identities")
         self.tasks.spawn(await limits.start(), "watch of the limits")
         for name, run in parts.loops:
             self.tasks.spawn(run(), name)
@@ -379,8 +377,8 @@ class Broker:
             await self.tasks.close()
             await self.cluster.draining.close()
             await self.dynamic.close()
-            if self._grants is not None:
-                await self._grants.close()
+            if self._following is not None:
+                await self._following.grants.close()
             await self.service.close()
             await self.members.close_segments()
             await self._close_connections()
@@ -571,28 +569,14 @@ class Broker:
         return self._rights
 
     def _grant_noted(self, key: str, value: bytes | None) -> None:
-        if self._grants is not None and (role := self._grants.note(key, value)) is not None:
-            self._grants_changed(role)
+        if self._following is not None:
+            self._following.note(key, value)
 
     def _begin_limits(self) -> BrokerLimits:
         from engine.broker.limiting import Limiting
 
         self._limiting = Limiting(self)
         return self._limiting.limits
-
-    def _grants_changed(self, role: str) -> None:
-        for connection in list(self.connections):
-            if connection.needs is not None and connection.principal.is_about(role):
-                connection.needs.check()
-
-    async def _follow_identities(self) -> None:
-        """Close the connections of tokens that were taken out of their file."""
-        while True:
-            await asyncio.sleep(_IDENTITIES_S)
-            if self.identities.refresh():
-                for connection in list(self.connections):
-                    if not self.identities.stands(connection.principal):
-                        connection.fail(AuthenticationError("the token was revoked"))
 
     # -- housekeeping ----------------------------------------------------------------------------------------------
 

@@ -11,7 +11,6 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import TYPE_CHECKING
 
 from engine._native.serve import log
@@ -40,7 +39,7 @@ from engine.storage.file.logfile import Block, LogFile, new_file
 from engine.storage.file.owners import FileTerms, Lease
 from engine.storage.file.producer_snapshot import save_producer_snapshot
 from engine.storage.file.recovery import Recovered, file_facts
-from engine.storage.file.retention import OLDEST, Limits, Span, ages_of, delete_files, ends, files_to_delete
+from engine.storage.file.retention import OLDEST, Limits, Span, ages_of, delete_files, ends, files_to_delete, unlink
 from engine.storage.file.tail import Piece
 from engine.storage.reader import Reader, Stretch
 from engine.storage.waiting import Waiters
@@ -137,8 +136,8 @@ class Segment:
     @property
     def first_offset(self) -> int:
         """The oldest offset that is stored."""
-        first = None if self._reader.named is None else self._reader.named.first_offset
-        return self._files[0].first_offset if first is None else first
+        named = self._reader.named
+        return self._files[0].first_offset if named is None or named.first_offset is None else named.first_offset
 
     @property
     def next_offset(self) -> int:
@@ -546,8 +545,7 @@ class Segment:
         while file in self._files[:-1]:
             gone = self._files.pop(0)
             self._reader.named.cache.let_go(gone)
-            self._context.handles.retire(gone)
-            self._context.workers.post(partial(self._context.handles.disk.unlink, gone.path), _unlinked)
+            unlink(self._context, gone)
 
     # What group commit needs (commit.ports.SegmentLog)
 
@@ -591,11 +589,6 @@ class Segment:
         self.failed = error
         _log.critical("%s: %s", self.name, error)
         self._wake()
-
-
-def _unlinked(_: object, error: BaseException | None) -> None:
-    if error is not None:
-        _log.warning("a file whose object is read could not be removed: %s", error)
 
 
 __all__ = ["Appended", "Block", "Context", "Segment", "SegmentStatistics"]

@@ -11,13 +11,13 @@ from engine.broker.pools.ports import Pause
 from engine.broker.rights.identities import Credentials
 from engine.broker.rights.principal import earlier
 from engine.broker.session.identity import broker_of
-from engine.broker.session.principals import principal_of
 from engine.broker.settings.attempts import Refusal
 from engine.errors import AuthenticationError, EngineError, ProtocolError, UnsupportedError
 from engine.wire import commands
 from engine.wire.commands import FEATURES, MAGIC, PROTOCOL_VERSION, SHORT_CIRCUIT_READS, Connect, Connected, Header
 
 if TYPE_CHECKING:
+    from engine.broker.rights.principal import Principal
     from engine.broker.session.connection import Connection
 
 _LEFT_S_MAX = 1e9  # what the wire takes; it is told anew with each connection
@@ -36,7 +36,7 @@ def shake_hands(connection: Connection, header: Header) -> None:
     config = host.config
     forwarded = header.forwarded
     broker = broker_of(connection, header)
-    found = principal_of(connection, header, broker)
+    found = _principal_of(connection, header, broker)
     if isinstance(found, Refusal):
         connection.hold(Pause.REFUSED)
         delay = min(found.delay, config.handshake_timeout / 2)
@@ -65,6 +65,47 @@ def shake_hands(connection: Connection, header: Header) -> None:
         token_left=_until_expiry(connection),
     )
     connection.send(answer)
+
+
+def _principal_of(connection: Connection, hello: Connect, broker: str | None) -> Principal | Refusal:
+    """The peer itself or, behind a proxy, the proxy's client. `broker`: the URL of the broker that it has proved to be.
+
+    Sets the connection's `origin`, where a proxy is believed, and that it is not trusted, where it is another's.
+    """
+    host, stream, forwarded = connection.host, connection.stream, hello.forwarded
+    config = host.config
+    if hello.proxy_token is not None or hello.role is not None:
+        return _proxied(connection, hello)
+    if forwarded is not None and config.has_roles:
+        if connection.trusted:  # a proxy of this user: the client is what its token says
+            connection.trusted, connection.origin = False, forwarded
+        return host.identities.identify(Credentials(hello.token, among_brokers=True), connection.origin)
+    certified = broker if config.cluster_token is None and config.cluster_tls_ca is not None else None
+    given = Credentials(
+        hello.token,
+        local=connection.trusted,
+        among_brokers=True,
+        broker=certified,
+        certificate=stream.certificate,
+        user=stream.peer_user,
+    )
+    return host.identities.identify(given, connection.caller)
+
+
+def _proxied(connection: Connection, hello: Connect) -> Principal | Refusal:
+    from engine.broker.rights.proxied import Claim, identify_proxied  # few brokers are behind such a proxy
+
+    host, stream = connection.host, connection.stream
+    client = hello.forwarded or connection.caller
+    proxy = Credentials(
+        hello.proxy_token, local=connection.trusted, certificate=stream.certificate, user=stream.peer_user
+    )
+    found = identify_proxied(
+        host.identities, host.rights, proxy, Claim(client, hello.token, hello.role), connection.caller
+    )
+    if not isinstance(found, Refusal):
+        connection.trusted, connection.origin = False, client
+    return found
 
 
 def authenticate(connection: Connection, header: commands.Authenticate, payload: memoryview) -> None:

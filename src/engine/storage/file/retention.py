@@ -25,8 +25,10 @@ An empty file never ends, and neither does any where there is no limit.
 
 from __future__ import annotations
 
+import logging
 import math
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeVar
 
 from engine.aio.workers import run
@@ -39,6 +41,8 @@ from engine.storage.file.owners import Lease
 
 if TYPE_CHECKING:
     from engine.storage.objects.references import RolledFile
+
+_log = logging.getLogger("engine.storage")
 
 OLDEST = -1  # the key, among ages by first offset, of the oldest message in the last file
 
@@ -176,3 +180,14 @@ async def delete_files(
         except OSError as e:
             files.insert(0, file)
             raise storage_error(e, file.path) from e
+
+
+def unlink(context: Context, file: LogFile) -> None:
+    """Remove a file that nothing needs any more from the disk, at some time."""
+    context.handles.retire(file)
+    context.workers.post(partial(context.handles.disk.unlink, file.path), _unlinked)
+
+
+def _unlinked(_: object, error: BaseException | None) -> None:
+    if error is not None:
+        _log.warning("a file whose object is read could not be removed: %s", error)

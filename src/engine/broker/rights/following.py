@@ -1,0 +1,50 @@
+"""`RightsFollowing`: what is granted and who is known, kept fresh while a broker with roles runs.
+
+A right that is taken away ends the producers and consumers that need it; an identity that is withdrawn ends its
+connections.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+from engine.broker.rights.grants import Grants
+from engine.errors import AuthenticationError
+
+if TYPE_CHECKING:
+    from collections.abc import Collection
+
+    from engine.broker.rights.identities import Identities
+    from engine.broker.session.connection import Connection
+    from engine.metadata.store import MetadataStore
+
+_IDENTITIES_S = 0.5  # between two looks at the files of tokens and keys
+
+
+class RightsFollowing:
+    """Loop thread only. `connections`: those that are open, at any time."""
+
+    def __init__(self, metadata: MetadataStore, identities: Identities, connections: Collection[Connection]) -> None:
+        self.grants = Grants(metadata, self._changed)
+        self._identities = identities
+        self._connections = connections
+
+    def note(self, key: str, value: bytes | None) -> None:
+        """A record of grants that this broker has written itself: it counts at once."""
+        if (role := self.grants.note(key, value)) is not None:
+            self._changed(role)
+
+    def _changed(self, role: str) -> None:
+        for connection in list(self._connections):
+            if connection.needs is not None and connection.principal.is_about(role):
+                connection.needs.check()
+
+    async def follow_identities(self) -> None:
+        """Close the connections whose proof of identity was withdrawn."""
+        while True:
+            await asyncio.sleep(_IDENTITIES_S)
+            if self._identities.refresh():
+                for connection in list(self._connections):
+                    if not self._identities.stands(connection.principal):
+                        connection.fail(AuthenticationError("the token was revoked"))
