@@ -20,16 +20,16 @@ CA, KEY = str(PEM / "cert.pem"), str(PEM / "key.pem")
 
 def test_without_a_url_the_environment_says_all() -> None:
     said = {"ENGINE_URL": "engine://a,b", "ENGINE_TOKEN": "t"}
-    assert Endpoint.of(None, None, None, said) == ("engine://a,b", ("engine://a", "engine://b"), "t", None)
+    assert Endpoint.of(None, None, None, said) == ("engine://a,b", ("engine://a", "engine://b"), "t", None, None)
     assert Endpoint.of(None, "mine", None, said).token == "mine"
     assert Endpoint.of(None, None, None, {**said, "ENGINE_URL": "engine://its@a"}).token == "its"
     assert Endpoint.of(None, None, None, {"ENGINE_TLS_CA": CA}).tls is not None
-    assert Endpoint.of(None, None, None, {}) == (DEFAULT_URL, (DEFAULT_URL,), None, None)
+    assert Endpoint.of(None, None, None, {}) == (DEFAULT_URL, (DEFAULT_URL,), None, None, None)
 
 
 def test_with_a_url_the_environment_says_nothing() -> None:
     said = {"ENGINE_URL": "engine://a", "ENGINE_TOKEN": "t", "ENGINE_TLS_CA": "missing"}
-    assert Endpoint.of("engine://b", None, None, said) == ("engine://b", ("engine://b",), None, None)
+    assert Endpoint.of("engine://b", None, None, said) == ("engine://b", ("engine://b",), None, None, None)
 
 
 def test_a_token_in_a_file(tmp_path: Path) -> None:
@@ -42,7 +42,7 @@ def test_a_token_in_a_file(tmp_path: Path) -> None:
 
 def test_arguments_override_the_url() -> None:
     own = ssl.create_default_context()
-    assert Endpoint.of("engines://its@a?ca=/missing", "mine", own)[2:] == ("mine", own)
+    assert Endpoint.of("engines://its@a?ca=/missing", "mine", own)[2:] == ("mine", own, None)
     assert Endpoint.of("engine://a", None, own).tls is own
 
 

@@ -73,7 +73,7 @@ if TYPE_CHECKING:
     from engine.broker.hosting.object_logs import ObjectLogs
     from engine.broker.limiting import Limiting
     from engine.broker.limits.limits import BrokerLimits
-    from engine.broker.rights.following import RightsFollowing
+    from engine.broker.revocation import Revocation
     from engine.broker.rights.rights import Rights
     from engine.metadata.etcd.statistics import EtcdStatistics
     from engine.storage.objects.ports import ObjectStatistics, ObjectStore
@@ -126,7 +126,7 @@ class Broker:
         self.doors = Doors(self.clock)
         self.identities = Identities(self.doors.attempts, lambda: self.config)
         self._rights: Rights | None = None
-        self._following: RightsFollowing | None = None  # where there are roles
+        self._following: Revocation | None = None  # where there are roles
         self._limiting: Limiting | None = None  # with the first limit of a topic, namespace, tenant or role
         self._data = Path(data)
         self._disk: Disk = disk or OsDisk()
@@ -310,9 +310,9 @@ class Broker:
         await parts.dynamic.start()
         await parts.service.start()
         if self.config.has_roles:
-            from engine.broker.rights.following import RightsFollowing
+            from engine.broker.revocation import Revocation
 
-            following = self._following = RightsFollowing(metadata, self.identities, self.connections)
+            following = self._following = Revocation(metadata, self.identities, self.connections)
             await following.grants.start()
             self.rights.use(following.grants)
             self.tasks.spawn(following.follow_identities(), "identities")

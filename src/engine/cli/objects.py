@@ -11,7 +11,7 @@ from engine.cli.groups import Group, examples
 
 @click.group(cls=Group)
 def command() -> None:
-    """See to the object store in which a cluster keeps its messages."""
+    """Look after a cluster's object store."""
 
 
 @command.command(epilog=examples("engine objects sweep --dry-run", "engine objects sweep"))

@@ -97,7 +97,7 @@ def shown(name: str, value: Any) -> str:
 
 @click.group("policies", cls=Group)
 def topics() -> None:
-    """Get and set how long a topic's messages are kept, and whether they must be encrypted.
+    """Get and set retention and encryption of a topic.
 
     What a topic does not set itself is inherited from its namespace.
     """

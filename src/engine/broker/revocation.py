@@ -1,4 +1,4 @@
-"""`RightsFollowing`: what is granted and who is known, kept fresh while a broker with roles runs.
+"""`Revocation`: grants and identities, kept fresh while a broker with roles runs.
 
 A right that is taken away ends the producers and consumers that need it; an identity that is withdrawn ends its
 connections.
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 _IDENTITIES_S = 0.5  # between two looks at the files of tokens and keys
 
 
-class RightsFollowing:
+class Revocation:
     """Loop thread only. `connections`: those that are open, at any time."""
 
     def __init__(self, metadata: MetadataStore, identities: Identities, connections: Collection[Connection]) -> None:
