@@ -1,6 +1,6 @@
 """`engine serve --processes N` on 127.0.0.1, the public client here: bar P18, and rates.
 
-python benchmarks/bench_processes.py    # two tables: each N in turn, five times
+python benchmarks/bench_processes.py    # three tables: each row in turn, five times
 
 Each is read twice: with acknowledgements that are awaited, every 10,000 messages, and with such that are not.
 
@@ -9,6 +9,8 @@ idle for as long, which has a column of its own.
 
 the same work      one client publishes as fast as it can into one topic, and reads it: each of N processes has an Nth
 N times the work   each process has two segments and RATE messages a second, however many there are
+an Nth alone       one process, with an Nth of the segments and messages a second of the first table: what a process is
+                   compared with that has an Nth of the same work
 """
 
 from __future__ import annotations
@@ -17,7 +19,7 @@ import asyncio
 import statistics
 import time
 from collections.abc import Callable, Coroutine
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 import workloads
 from pace import Ticker
@@ -32,12 +34,32 @@ SIZE = 100
 SEGMENTS = 8
 SEGMENTS_EACH = 2
 RATE = sized(200_000, 1_000)
+FULL_RATE = sized(2_600_000, 4_000)  # of one client that publishes as fast as it can, on the machine of the docs
 TICKS = 250  # a second, at which each producer sends what is due
 PACED_S = sized(3.0, 0.1)
 PRODUCERS = 4
 ROUNDS = 5
 IDLE_S = sized(2.0, 0.01)
 NUMBERS = [1, 2] if TINY else [1, 2, 4]
+
+
+class Load(NamedTuple):
+    """Of a server. `rate`: messages a second; None: as many as the client can send."""
+
+    segments: int
+    rate: float | None
+
+    @classmethod
+    def same(cls) -> Load:
+        return cls(SEGMENTS, None)
+
+    @classmethod
+    def times(cls, processes: int) -> Load:
+        return cls(SEGMENTS_EACH * processes, RATE * processes)
+
+    @classmethod
+    def part(cls, processes: int) -> Load:
+        return cls(SEGMENTS // processes, FULL_RATE / processes)
 
 
 class Figures:
@@ -98,19 +120,20 @@ async def _more(client: Any, topic: str, parts: list[Rows], rate: float) -> None
     await asyncio.gather(*(_paced(client, topic, part, rate / PRODUCERS) for part in parts))
 
 
-async def _work(server: Server, processes: int, sample: Rows, paced: bool) -> Figures:
-    """Publish from several producers, read everything once; be idle."""
+async def _work(server: Server, load: Load, sample: Rows) -> Figures:
+    """Publish from several producers, read everything twice; be idle."""
     async with engine.AsyncClient(server.url) as client:
         if not TINY:
             await workloads.warm(client)
-        segments = SEGMENTS_EACH * processes if paced else SEGMENTS
-        async with workloads.new_topic(client, segments=segments) as topic:
+        async with workloads.new_topic(client, segments=load.segments) as topic:
             first = sample[: len(sample) // 20 or 1]
             await workloads.publish_columns(client, topic, first)  # segments are open
             parts = [sample[i::PRODUCERS] for i in range(PRODUCERS)]
-            rate = RATE * processes
-            count = PRODUCERS * int(rate / PRODUCERS * PACED_S) if paced else COUNT * TURNS
-            publishing = _more(client, topic, parts, rate) if paced else _same(client, topic, parts)
+            if load.rate is None:
+                count, publishing = COUNT * TURNS, _same(client, topic, parts)
+            else:
+                count = PRODUCERS * int(load.rate / PRODUCERS * PACED_S)
+                publishing = _more(client, topic, parts, load.rate)
             spent_in = await _spent(server, publishing)
             spent_out, unawaited = [
                 await _spent(
@@ -123,10 +146,10 @@ async def _work(server: Server, processes: int, sample: Rows, paced: bool) -> Fi
             return Figures(count, spent_in, spent_out, unawaited, busy / seconds)
 
 
-def figures(processes: int, sample: Rows, *, paced: bool) -> Figures:
-    """Of a server of so many processes. `paced`: each has the same work, else all together have."""
+def figures(processes: int, load: Load, sample: Rows) -> Figures:
+    """Of a server of so many processes."""
     with Server(processes=processes) as server:
-        return run(_work(server, processes, sample, paced))
+        return run(_work(server, load, sample))
 
 
 class Processes:
@@ -137,18 +160,20 @@ class Processes:
     timeout = 600
 
     def track_server_us(self, count: int, paced: bool) -> float:
-        sample = rows(COUNT, SIZE)
-        return statistics.median(figures(count, sample, paced=paced).server_us for _ in range(1 if TINY else ROUNDS))
+        sample, load = rows(COUNT, SIZE), Load.times(count) if paced else Load.same()
+        return statistics.median(figures(count, load, sample).server_us for _ in range(1 if TINY else ROUNDS))
 
     track_server_us.unit = "us of processor time/message"  # type: ignore[attr-defined]
 
 
-def table(sample: Rows, *, paced: bool) -> None:
-    """Print it: each number of processes in turn; of columns medians, of ratios the median within a turn."""
-    found: dict[int, list[Figures]] = {count: [] for count in NUMBERS}
+def table(title: str, sample: Rows, loads: dict[int, tuple[int, Load]]) -> None:
+    """Print it: each row's (processes, load) in turn; of columns medians, of ratios to the first row the median within
+    a turn.
+    """
+    found: dict[int, list[Figures]] = {row: [] for row in loads}
     for _ in range(ROUNDS):
-        for count, runs in found.items():
-            runs.append(figures(count, sample, paced=paced))
+        for row, runs in found.items():
+            runs.append(figures(*loads[row], sample))
     columns: list[tuple[str, str, Callable[[Figures, Figures], float]]] = [
         ("us a message", ">13.3f", lambda one, base: one.server_us),
         ("of one", ">7.2f", lambda one, base: one.server_us / base.server_us),
@@ -162,19 +187,20 @@ def table(sample: Rows, *, paced: bool) -> None:
         ("in msg/s", ">11,.0f", lambda one, base: one.rate_in),
         ("out msg/s", ">11,.0f", lambda one, base: one.rate_out),
     ]
-    print("N times the work" if paced else "the same work")
-    print("processes" + "".join(f"{name:>{form[1:].split('.')[0].rstrip(',')}}" for name, form, _ in columns))
+    print(title)
+    print("        N" + "".join(f"{name:>{form[1:].split('.')[0].rstrip(',')}}" for name, form, _ in columns))
     for count, runs in found.items():
-        pairs = list(zip(runs, found[1], strict=True))
+        pairs = list(zip(runs, found[min(loads)], strict=True))
         medians = [(statistics.median(of(*pair) for pair in pairs), form) for _, form, of in columns]
         print(f"{count:>9}" + "".join(f"{value:{form}}" for value, form in medians), flush=True)
 
 
 def main() -> None:
-    """Both tables."""
+    """All tables."""
     sample = rows(COUNT, SIZE)
-    table(sample, paced=False)
-    table(sample, paced=True)
+    table("the same work", sample, {n: (n, Load.same()) for n in NUMBERS})
+    table("N times the work", sample, {n: (n, Load.times(n)) for n in NUMBERS})
+    table("an Nth alone", sample, {n: (1, Load.part(n)) for n in NUMBERS[1:]})
 
 
 if __name__ == "__main__":

@@ -35,7 +35,7 @@ def _options(command: F) -> F:
 
 @click.group(cls=Group)
 def command() -> None:
-    """Look at what a cluster stands on: etcd, object storage, brokers."""
+    """Look at a cluster's etcd, objects and brokers."""
 
 
 @command.command(epilog=examples("engine cluster init --metadata etcd://etcd1,etcd2,etcd3/engine"))
