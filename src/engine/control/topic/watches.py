@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Collection
+from typing import TYPE_CHECKING
 
 from engine.aio.tasks import Supervisor
 from engine.control.base.ports import TopicListener, TopicView
@@ -24,10 +25,12 @@ from engine.control.base.topic_records import (
 from engine.errors import EngineError, NotFoundError
 from engine.metadata import keys
 from engine.metadata.following import follow
-from engine.metadata.selection import Selection
 from engine.metadata.store import Event, EventKind, Record
 from engine.model.layout import SegmentLayout
 from engine.model.names import TopicName
+
+if TYPE_CHECKING:
+    from engine.metadata.selection import Selection
 
 log = logging.getLogger(__name__)
 
@@ -127,6 +130,8 @@ class TopicWatches:
         store = resources.metadata
         self._selected: tuple[Selection[TopicName], ...] = ()
         if selects:
+            from engine.metadata.selection import Selection
+
             self._selected = (
                 Selection(store, INDEX_TOPICS, _only, self._topic_event, self._known_topic, self._tasks),
                 Selection(store, INDEX_CONTROLLERS, _only, self._leader_event, self._known_leader, self._tasks),
