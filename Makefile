@@ -1,7 +1,8 @@
-# The workshop in eleven words. Each can be the first one typed in a fresh clone: what it needs is made first, in
+# The workshop in twelve words. Each can be the first one typed in a fresh clone: what it needs is made first, in
 # the folder .venv, and not made again until its sources change.
 #
 #   make demo    build, then send 336,776 flights through an embedded engine and read them back
+#   make cluster-demo  the flights through three brokers, etcd and SeaweedFS, of which a broker is lost in the middle
 #   make test    the whole suite
 #   make build   the native modules, in place, and the `engine` command
 #   make debug   the native modules once more, with checks and sanitizers, and the same suite with all invariants checked
@@ -38,7 +39,7 @@ MACHINE_JAVA     := $(JAVA_HOME)
 export JAVA_HOME := $(abspath $(VENV))/java
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test build debug tidy fuzz bench docs pictures clean
+.PHONY: help demo cluster-demo test build debug tidy fuzz bench docs pictures clean
 .DELETE_ON_ERROR:
 
 help:
@@ -46,6 +47,9 @@ help:
 
 demo: build
 	$(VENV)/bin/engine demo
+
+cluster-demo: build $(VENV)/.with-test
+	$(VENV)/bin/engine demo --cluster
 
 test: build $(VENV)/.with-test $(VENV)/.with-spark $(VENV)/.with-oldest-spark $(NEWEST)
 	$(PY) -m pytest -q -n $(WORKERS) --dist loadfile $(TESTS) $(PYTEST)

@@ -26,6 +26,7 @@ sys.path.insert(0, str(ROOT / "src"))
 from engine.model import admin_answers as answers  # noqa: E402
 from engine.model.admin_broker_operations import BROKER_OPERATIONS  # noqa: E402
 from engine.model.admin_cluster_operations import CLUSTER_OPERATIONS  # noqa: E402
+from engine.model.admin_limit_operations import LIMIT_OPERATIONS  # noqa: E402
 from engine.model.admin_operations import OPERATIONS  # noqa: E402
 from engine.model.admin_parameters import REQUIRED, Choice, Kind, Parameter  # noqa: E402
 from engine.model.admin_requests import Operation  # noqa: E402
@@ -58,6 +59,7 @@ from typing import Any, Literal, TypeVar
 
 from engine.model import admin_broker_operations as brokers
 from engine.model import admin_cluster_operations as cluster
+from engine.model import admin_limit_operations as limiting
 from engine.model import admin_operations as operations
 from engine.model import admin_rights_operations as access
 from engine.model.admin_dictionaries import TopicMetadata, TopicStatistics
@@ -106,6 +108,7 @@ class Admin:
 def awaited(operation: Operation[Any]) -> str:
     """Its method of AdminMethods."""
     modules = {"brokers": BROKER_OPERATIONS, "cluster": CLUSTER_OPERATIONS, "access": RIGHTS_OPERATIONS}
+    modules["limiting"] = LIMIT_OPERATIONS
     module = next((name for name, rows in modules.items() if operation in rows), "operations")
     row = f"{module}.{operation.name.upper()}"
     return _method(

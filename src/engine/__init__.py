@@ -64,6 +64,7 @@ if TYPE_CHECKING:
         FencedError,
         InvalidArgumentError,
         InvalidConfigurationError,
+        LimitExceededError,
         MemoryLimitError,
         MessageTooLargeError,
         MissingKeyError,
@@ -112,9 +113,8 @@ _HOMES = {
     "engine.errors": """AlreadyClosedError AlreadyExistsError AuthenticationError AuthorizationError ConnectError
         ConsumerBusyError CorruptionError DataDirectoryBusyError DataDirectoryError DecryptionError DiskFullError
         EncryptionRequiredError EngineError FencedError InvalidArgumentError InvalidConfigurationError
-        MemoryLimitError MessageTooLargeError
-        MissingKeyError NotAwaitedError
-        NotFoundError PermitQueueFullError PermitTimeoutError ProducerBusyError ProtocolError QueueFullError SchemaError
+        LimitExceededError MemoryLimitError MessageTooLargeError MissingKeyError NotAwaitedError NotFoundError
+        PermitQueueFullError PermitTimeoutError ProducerBusyError ProtocolError QueueFullError SchemaError
         StorageError SubscriptionKindError TimeoutError TooManyRequestsError TransactionConflictError
         TransactionNotFoundError UnknownOutcomeError UnsupportedError WrongKeyError""",
     "engine.migration": "Migrated migrate migrate_async",
@@ -162,6 +162,7 @@ __all__ = [
     "FencedError",
     "InvalidArgumentError",
     "InvalidConfigurationError",
+    "LimitExceededError",
     "MemoryLimitError",
     "Message",
     "MessageBatch",

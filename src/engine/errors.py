@@ -286,6 +286,41 @@ class WrongKeyError(DecryptionError):
     code = 52
 
 
+class LimitExceededError(EngineError):
+    """A limit of a topic, namespace, tenant, role or of the broker is reached. The text says which, whose, its value,
+    and what was asked for; so do `limit`, `resource` and `value`, where the text is a broker's.
+    """
+
+    code = 53
+    retryable = True
+
+    @staticmethod
+    def of(limit: str, resource: str, value: object, asked: str) -> LimitExceededError:
+        """`asked`: what would be beyond it."""
+        return LimitExceededError(f"{limit} of {resource} must be at most {value}, got {asked}")
+
+    @property
+    def limit(self) -> str | None:
+        """The name of the limit."""
+        return self._parts()[0]
+
+    @property
+    def resource(self) -> str | None:
+        """That has the limit: "*", a tenant, "tenant/namespace", "tenant/namespace/topic", "role:NAME"."""
+        return self._parts()[1]
+
+    @property
+    def value(self) -> int | None:
+        """Of the limit."""
+        found = self._parts()[2]
+        return int(found) if found is not None and found.isdigit() else None
+
+    def _parts(self) -> tuple[str | None, str | None, str | None]:
+        limit, of, rest = str(self).partition(" of ")
+        resource, must, rest = rest.partition(" must be at most ")
+        return (limit, resource, rest.partition(",")[0]) if of and must else (None, None, None)
+
+
 class EncryptionRequiredError(EngineError):
     """The topic, or its namespace, takes only messages that are encrypted end to end; nothing was stored."""
 

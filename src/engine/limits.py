@@ -55,6 +55,8 @@ WAL_WINDOW = 8  # objects that are sent and not acknowledged
 WAL_FENCES = 16  # names at which a FENCE is PUT at once
 WAL_FOOTERS_STEP = 64  # objects; the last of so many has the footers of those before it; in the format: do not change
 WAL_FOOTERS_SIZE_MAX = 4 * MIB  # of those; older ones are left out
+OBJECT_CHUNK_SIZE = 4 * MIB  # of a rolled file's object, read by one request
+OBJECT_RECORD_FILES_SIZE_MAX = 48 * KIB  # of a segment's record: when its files need more, older ones go to an index
 WAL_PENDING_MAX = 128 * MIB  # groups that are not acknowledged
 
 # Batching and flow (client).
@@ -161,6 +163,7 @@ METADATA_KEY_SIZE_MAX = 8 * KIB
 METADATA_CHANGES_MAX = 16_384  # remembered for watches that resume
 METADATA_COMMIT_WRITES_MAX = 4_096
 METADATA_WRITE_ALL_MAX = 256  # writes per call
+METADATA_ALSO_MAX = 16  # other keys whose states one write demands
 
 
 def check() -> None:

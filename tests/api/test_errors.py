@@ -25,6 +25,7 @@ KINDS: list[type[engine.EngineError]] = [
     engine.ConsumerBusyError,
     engine.ConnectError,
     engine.QueueFullError,
+    engine.LimitExceededError,
     engine.MemoryLimitError,
     engine.MessageTooLargeError,
     engine.TransactionConflictError,

@@ -156,6 +156,6 @@ def test_settings_that_cannot_be(settings, words):
 async def test_a_file_without_certificates_is_named(start, tmp_path):
     path = tmp_path / "empty.pem"
     path.write_text("")
-    with pytest.raises(InvalidConfigurationError, match="tls_client_ca .*empty.pem must have certificates"):
+    with pytest.raises(InvalidConfigurationError, match=r"tls_client_ca .*empty\.pem must have certificates"):
         async with start(tls_client_ca=str(path)):
             pass

@@ -44,6 +44,12 @@ def test_names_of_the_specification(tmp_path):
         ({"segments": 0}, "segments must be an integer from 1 .*, got 0"),
         ({"segments": True}, "segments"),
         ({"durability": "maybe"}, "durability must be fsync or interval or os, got 'maybe'"),
+        ({"durability": "object"}, "durability must be fsync or interval or os without `objects`, got 'object'"),
+        ({"objects": "s3://b", "durability": "fsync"}, "durability must be object where `objects` is set, .*'fsync'"),
+        ({"objects": "http://b"}, "objects must be a URL s3://…, gs://… or az://…"),
+        ({"objects": "s3://b", "cluster_name": "A B"}, "cluster_name must be 1 to 64 of a-z, 0-9 and -"),
+        ({"object_flush_interval": 0.001}, "object_flush_interval"),
+        ({"object_flush_interval": "2s"}, "object_flush_interval must be at most 1 s"),
         ({"keep_alive": -1}, "keep_alive"),
         ({"retention_time": float("nan")}, "retention_time"),
         ({"service_url": "http://x"}, "service_url"),
@@ -59,6 +65,11 @@ def test_names_of_the_specification(tmp_path):
 def test_what_is_wrong_is_named(values, text):
     with pytest.raises(InvalidConfigurationError, match=text):
         BrokerConfig.load(**values)
+
+
+def test_durability_follows_from_where_messages_are_kept():
+    assert BrokerConfig.load().durability == "fsync"
+    assert BrokerConfig.load(objects="s3://bucket/prefix").durability == "object"
 
 
 def test_how_brokers_are_balanced_may_have_units():

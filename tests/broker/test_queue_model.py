@@ -93,6 +93,8 @@ def entry(first: int, count: int) -> bytes:
 class Member:
     """One consumer, as its client sees it."""
 
+    role = ""
+
     def __init__(self, world: Dispatching, ident: int, priority: int) -> None:
         self.world, self.ident, self.priority = world, ident, priority
         self.writable = True

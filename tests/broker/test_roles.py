@@ -19,6 +19,7 @@ from engine.errors import (
 from engine.metadata import keys
 from engine.model.rights import Grant
 from engine.wire.commands import Command
+from tests.broker.transacting import entry, send
 from tests.kit.peer import Peer, listening, until
 
 ANN, BOB, ROOT = "token-of-ann", "token-of-bob", "token-of-root"
@@ -182,20 +183,126 @@ async def test_a_list_has_what_the_role_may_look_up(start):
                 assert await answer.json() == names
 
 
-async def test_a_producer_name_that_another_role_has_attached_is_not_taken_over(start):
+@pytest.fixture
+async def both(start):
+    """A broker, and clients of ann and bob, who may produce and consume."""
     async with start() as broker:
         url = await listening(broker)
         for role in ("ann", "bob"):
-            await granted(broker, "public/default", role, "produce")
+            await granted(broker, "public/default", role, "produce", "consume")
         async with engine.AsyncClient(url, token=ANN) as ann, engine.AsyncClient(url, token=BOB) as bob:
-            mine = await ann.producer("orders", name="p", access_mode="exclusive")
-            await mine.send(b"x")
-            with pytest.raises(AuthorizationError, match="another role"):
-                await bob.producer("orders", name="p", access_mode="exclusive_with_fencing")
-            await mine.send(b"z")
+            yield broker, ann, bob
+
+
+async def test_a_producer_name_is_the_roles_that_used_it_first(both):
+    """Else messages of the one would count as sent, once the other has sent under its name."""
+    broker, ann, bob = both
+    mine = await ann.producer("orders", name="p")
+    await mine.send(b"x")
+    for attached in (True, False):
+        with pytest.raises(AuthorizationError, match="belongs to another role"):
+            await (await bob.producer("orders", name="p")).send(b"z")
+        if attached:
             await mine.close()
-            theirs = await bob.producer("orders", name="p")
-            await theirs.send(b"y")
+    (hosted,) = broker.segments
+    hosted.access.bound.clear()  # as another broker, or this one after a restart, knows it
+    with pytest.raises(AuthorizationError, match="belongs to another role"):
+        await (await bob.producer("orders", name="p")).send(b"z")
+    await (await ann.producer("orders", name="p")).send(b"y")
+    await (await bob.producer("orders", name="q")).send(b"y")
+    await (await bob.producer("others", name="p")).send(b"y")  # names are of one topic
+
+
+async def test_what_administers_the_topic_takes_a_name_over(both):
+    broker, ann, bob = both
+    mine = await ann.producer("orders", name="p")
+    await mine.send(b"x")
+    await mine.close()
+    await granted(broker, "public/default/orders", "bob", "admin")
+    theirs = await bob.producer("orders", name="p")
+    await theirs.send(b"y")
+    await theirs.close()
+    with pytest.raises(AuthorizationError, match="belongs to another role"):
+        await (await ann.producer("orders", name="p")).send(b"z")
+    await broker.admin.delete_topic("orders")
+    await (await ann.producer("orders", name="p")).send(b"z")  # names end with their topic
+
+
+async def test_a_role_does_not_fence_another_ones_producer(both):
+    broker, ann, bob = both
+    mine = await ann.producer("orders", access_mode="exclusive")
+    await mine.send(b"x")
+    with pytest.raises(AuthorizationError, match="admin is needed to fence"):
+        await bob.producer("orders", access_mode="exclusive_with_fencing")
+    await mine.send(b"y")
+    await granted(broker, "public/default", "bob", "admin")
+    theirs = await bob.producer("orders", access_mode="exclusive_with_fencing")
+    await theirs.send(b"z")
+
+
+async def test_a_role_does_not_take_over_the_name_of_another_ones_consumer(both):
+    _, ann, bob = both
+    await ann.producer("orders")
+    for kind in ("stream_consumer", "checkpoint_consumer"):
+        own = (
+            {"subscription": "s"} if kind == "stream_consumer" else {"group": "g", "start": engine.Checkpoint.latest()}
+        )
+        mine = await getattr(ann, kind)("orders", name="c", **own)
+        with pytest.raises(AuthorizationError, match="the consumer name 'c' is in use by another role"):
+            await getattr(bob, kind)("orders", name="c", **own)
+        await mine.close()
+
+
+async def test_another_roles_transaction_is_not_added_to(both):
+    broker, ann, _ = both
+    producer = await ann.producer("orders")
+    await producer.send(b"x")
+    peers = []
+    for token in (ANN, BOB):
+        peer = await Peer.connect(broker, await listening(broker), hello=False)
+        await peer.hello(token=token)
+        peers.append(peer)
+    mine, theirs = peers
+    ident = (await mine.ask(Command.NEW_TXN, timeout=60.0))["result"]["id"]
+    segment = str(next(iter(broker.segments)).name)
+    for peer in (mine, theirs):
+        await peer.ask(
+            Command.PRODUCER, topic=segment, producer_id=1, producer_name=f"p-{id(peer)}", access_mode="shared"
+        )
+        await peer.ask(
+            Command.SUBSCRIBE, topic=segment, consumer_id=2, subscription=f"s-{id(peer)}", consumer_name="c",
+            mode="queue", initial_position="earliest",
+        )  # fmt: skip
+    for known in (False, True):  # the transaction is looked up, or is in memory
+        send(theirs, 1, [entry(0, [b"z"], ident, producer=f"p-{id(theirs)}")], ident)
+        _, refused, _ = await theirs.take(Command.SEND_ERROR, Command.CLOSE_PRODUCER)
+        assert refused["code"] == TransactionNotFoundError.code
+        if not known:
+            send(mine, 1, [entry(0, [b"y"], ident, producer=f"p-{id(mine)}")], ident)
+            await mine.take(Command.SEND_RECEIPT)
+            fields = {"producer_id": 1, "producer_name": f"p-{id(theirs)}", "access_mode": "shared"}
+            await theirs.ask(Command.PRODUCER, topic=segment, **fields)
+        with pytest.raises(TransactionNotFoundError):
+            await theirs.ask(Command.ACK, consumer_id=2, ack_type="individual", ranges=[[0, 0]], transaction=ident)
+    with pytest.raises(TransactionNotFoundError):
+        await theirs.ask(Command.END_TXN, id=ident, action="commit", sent=0)
+    assert (await mine.ask(Command.END_TXN, id=ident, action="commit", sent=1))["result"]["state"] == "COMMITTED"
+
+
+async def test_dead_letters_need_the_right_to_write_there(both):
+    broker, ann, _ = both
+    await granted(broker, "a/b/letters", "ann", "lookup")
+    await broker.admin.create_topic("a/b/letters")
+    producer = await ann.producer("orders")
+    await producer.send(b"x")
+    dead = engine.DeadLetter(0, topic="a/b/letters")
+    consumer = await ann.queue_consumer("orders", "s", initial_position="earliest", dead_letter=dead)
+    denials = broker.rights.denials
+    await consumer.negative_acknowledge(await consumer.receive())
+    await until(lambda: broker.rights.denials > denials)
+    assert consumer.statistics().dead_lettered == 0
+    await granted(broker, "a/b/letters", "ann", "produce")
+    await until(lambda: consumer.statistics().dead_lettered == 1)
 
 
 async def test_a_transaction_is_its_roles(start):

@@ -1,4 +1,4 @@
-"""What is revoked ends at all brokers: grants by their records, tokens and keys by the files that each of them reads."""
+"""What is revoked ends at all brokers: grants by their records, tokens and keys by the files that each reads."""
 
 from __future__ import annotations
 
@@ -84,15 +84,16 @@ async def test_a_key_that_is_withdrawn_ends_what_it_proved_at_all_brokers(tmp_pa
 
 
 async def test_who_is_no_superuser_any_more_keeps_nothing_by_it(tmp_path: Path, settings) -> None:
-    async with brokers(tmp_path / "data", 1, **settings, superusers=["root"]) as (broker,):
-        async with engine.AsyncClient(broker.service_url, token=ROOT) as root:
-            producer = await root.producer("orders")
-            await producer.send(b"x")
-            own = {"service_url": broker.service_url, "session_timeout": 5.0, "segments": 6}
-            reload_broker(broker, BrokerConfig(**settings, **own))
-            await until(lambda: not any(c.producers for c in broker.connections))
-            with pytest.raises(AuthorizationError):
-                await producer.send(b"y")
+    async with brokers(tmp_path / "data", 1, **settings, superusers="root") as (broker,):
+        root = engine.AsyncClient(broker.service_url, token=ROOT)
+        producer = await root.producer("orders")
+        await producer.send(b"x")
+        own = {"service_url": broker.service_url, "session_timeout": 5.0, "segments": 6}
+        reload_broker(broker, BrokerConfig(**settings, **own))
+        await until(lambda: not any(c.producers for c in broker.connections))
+        with pytest.raises(AuthorizationError):
+            await producer.send(b"y")
+        await root.close()
 
 
 async def test_brokers_with_roles_need_a_proof_of_their_own(tmp_path: Path, settings) -> None:

@@ -19,10 +19,11 @@ NAMES = ("b1", "b2", "b3")
 Body = Callable[[SimCluster], Coroutine[Any, Any, None]]
 
 
-@pytest.fixture(params=["shared", "served"], autouse=True)
+@pytest.fixture(params=["shared", "served", "objects"], autouse=True)
 def store(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The brokers have the store in their process, or reach it over the network."""
+    """The brokers have the store in their process, or reach it over the network; or share no disk, but objects."""
     monkeypatch.setitem(OPTIONS, request.param, True)
+    monkeypatch.setitem(OPTIONS, "shared", request.param != "objects")
 
 
 OPTIONS = {"shared": True}
@@ -228,7 +229,8 @@ def test_an_administrator_may_ask_any_broker() -> None:
             with pytest.raises(NotFoundError):
                 await admin.delete_subscription(str(TOPIC), "s1")
         await admins[1].delete_topic(str(TOPIC))
-        assert not [p for p in cluster.disk.paths() if p.endswith(".log")]
+        disks = [broker.disk for broker in cluster.brokers.values()]
+        assert not [p for disk in disks for p in disk.paths() if p.endswith(".log")]
 
     run(body)
 

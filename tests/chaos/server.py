@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import signal
 import socket
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import ClassVar
 
@@ -26,15 +28,20 @@ class Server:
 
     running: ClassVar[set[Server]] = set()  # ended behind a test that failed
 
-    def __init__(self, data: Path, *options: str) -> None:
-        """`options`: further ones of the command."""
+    def __init__(self, data: Path, *options: str, environment: Mapping[str, str] | None = None) -> None:
+        """`options`: further ones of the command. `environment`: further variables."""
         self.data = data
+        self._environment = {**os.environ, **(environment or {})}
         self._options = options
         self.log = data.with_name("server.log")
         self.port = free_port()
         self.url = f"engine://127.0.0.1:{self.port}"
         self._admin_port = free_port()
         self._process: asyncio.subprocess.Process | None = None
+
+    def advertise(self) -> None:
+        """Tell other brokers the address."""
+        self._options = (*self._options, "--advertise", self.url)
 
     async def start(self) -> None:
         """Start and wait until the port answers. Raises AssertionError with the log when it does not."""
@@ -44,6 +51,7 @@ class Server:
                 *("--listen", f"127.0.0.1:{self.port}", "--admin", f"127.0.0.1:{self._admin_port}"),
                 *self._options,
                 stderr=log,
+                env=self._environment,
             )
         self.running.add(self)
         async with asyncio.timeout(START_S_MAX):

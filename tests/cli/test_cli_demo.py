@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import importlib.util
+import re
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,6 +16,8 @@ from engine.cli.reading import Tally
 from engine.cli.verify import Check, check_delays, check_flights, delay_columns
 from engine.embedded import open as open_engine
 from engine.errors import EngineError
+from tests.kit.etcd import binaries
+from tests.kit.s3_server import binary
 
 pa = pytest.importorskip("pyarrow")
 pc = pytest.importorskip("pyarrow.compute")
@@ -173,3 +177,19 @@ def test_the_topic_must_be_new(engine: Callable[..., Any], tmp_path: Any):
     assert engine("topics", "create", "flights-2013", "--data", tmp_path).code == 0
     result = engine("demo", "--data", tmp_path)
     assert (result.code, result.err.count("\n")) == (1, 1)
+
+
+def test_the_demo_of_a_cluster_loses_a_broker_with_its_disk_and_no_flight(engine: Callable[..., Any], tmp_path: Path):
+    binaries()  # without these two the test is over
+    binary()
+    result = engine("demo", "--cluster", "--flights", 2_000, "--data", tmp_path)
+    assert result.code == 0, result.out + result.err
+    killed = re.search(r"killed (broker-\d), which had \d of 6 segments, with its disk", result.out)
+    assert killed is not None
+    assert not (tmp_path / killed[1]).exists()
+    assert "every flight exactly once: 2,000 received, 0 lost, 0 repeated" in result.out
+    assert "the consumers got every flight" in result.out
+
+
+def test_fewer_flights_are_for_a_cluster(engine: Callable[..., Any]):
+    assert engine("demo", "--flights", 5).code == 2

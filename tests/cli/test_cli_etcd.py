@@ -5,7 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 
+from engine.cli.serve import command
 from engine.model.positions import Checkpoint
 from engine.sync import Client
 from tests.cli.cli_server import Server, start_server, stop_server
@@ -54,6 +56,13 @@ def test_two_servers_have_their_metadata_in_etcd_and_one_goes_on_when_the_other_
         for server in servers:
             server.process.kill()
             stop_server(server)
+
+
+def test_an_object_store_needs_metadata_that_outlive_the_machine(tmp_path: Path) -> None:
+    found = CliRunner().invoke(command, ["--objects", "s3://bucket/prefix", "--data", str(tmp_path)])
+    assert found.exit_code == 2
+    assert "--objects needs --metadata" in found.output
+    assert "Missing option '--data'" in CliRunner().invoke(command, []).output
 
 
 def test_a_password_is_in_no_line_and_an_address_is_needed(etcd: Etcd, tmp_path: Path) -> None:

@@ -144,6 +144,14 @@ async def is_moved(broker: HostileBroker, client: AsyncClient) -> None:
     await producer.send(b"w")
 
 
+async def is_slowed(broker: HostileBroker, client: AsyncClient) -> None:
+    producer = await client.producer("t")
+    await producer.send(b"v")
+    credit = {"producer_id": next(iter(broker.last.producers)), "messages": 10, "bytes": 10_000}
+    broker.last.stream.send(Command.PUBLISH_CREDIT, credit)
+    await producer.send(b"w")
+
+
 async def is_told_no(broker: HostileBroker, client: AsyncClient) -> None:
     broker.refuse_attach = lambda name: NotFoundError("not here")
     (outcome,) = await asyncio.gather(client.producer("t", name="mine"), return_exceptions=True)
@@ -228,6 +236,7 @@ CASES: dict[str, tuple[Command, Command | None, Call]] = {
     "SEND_RECEIPT": (Command.SEND_RECEIPT, None, sends),
     "SEND_ERROR": (Command.SEND_ERROR, None, is_refused),
     "CLOSE_PRODUCER": (Command.CLOSE_PRODUCER, None, is_moved),
+    "PUBLISH_CREDIT": (Command.PUBLISH_CREDIT, None, is_slowed),
     "SUBSCRIBE_SUCCESS": (Command.SUBSCRIBE_SUCCESS, None, takes),
     "MESSAGE": (Command.MESSAGE, None, takes),
     "MESSAGE in order": (Command.MESSAGE, None, consumes),

@@ -326,6 +326,8 @@ async def test_closing_lets_consumers_know_and_others_lead() -> None:
     closed: list[EngineError] = []
 
     class Channel:
+        role = ""
+
         def push_assignment(self, assignment: Any) -> None:
             raise AssertionError("nothing changes")
 

@@ -27,9 +27,7 @@ QUIET_S_MAX = 60.0
 def main(directory: str, ending: str) -> None:
     """Prints nothing."""
     configured = server.storage_config
-    server.storage_config = lambda config, **how: dataclasses.replace(
-        configured(config, **how), file_size_max=FILE_SIZE
-    )
+    server.storage_config = lambda *a, **kw: dataclasses.replace(configured(*a, **kw), file_size_max=FILE_SIZE)
     e = engine.open(directory, config=CONFIG, shared=False)
     held = [*shaped(e), *transacted(e)]
     e.admin.create_topic("loose", durability="interval")

@@ -47,6 +47,7 @@ from engine.model.autoscale import AutoScalePolicyOverride
 from engine.model.compression import decompressor
 from engine.model.hashrange import HashRange
 from engine.model.layout import SegmentLayout
+from engine.model.limits import Limits
 from engine.model.load import SegmentLoadStats
 from engine.model.names import SegmentName, TopicName, parse_namespace
 from engine.model.policies import NamespacePolicies
@@ -249,6 +250,7 @@ RECORDS: list[tuple[str, Callable[[bytes], Any]]] = [
     ("subscription", SubscriptionMetadata.from_json),
     ("registration", ConsumerRegistration.from_json),
     ("policies", NamespacePolicies.from_json),
+    ("limits", lambda value: Limits.of("public", value)),
     ("schemas", SchemaHistory.from_json),
     ("load", SegmentLoadStats.from_json),
     ("transaction", TransactionHeader.from_json),

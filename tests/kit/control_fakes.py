@@ -199,7 +199,8 @@ class FakeHost:
 class Channel:
     """A consumer that remembers what it was told."""
 
-    def __init__(self) -> None:
+    def __init__(self, role: str = "") -> None:
+        self.role = role
         self.pushed: list[ConsumerAssignment] = []
         self.closed: list[EngineError] = []
 

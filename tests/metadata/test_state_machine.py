@@ -21,6 +21,7 @@ INDEXES = st.none() | st.fixed_dictionaries({"i": st.sampled_from("xyz")})
 PUTS = st.none() | st.tuples(st.binary(max_size=3), INDEXES)  # None: a deletion
 STEPS = st.one_of(
     st.tuples(st.just("put"), KEYS, st.binary(max_size=3), KINDS, INDEXES),
+    st.tuples(st.just("put_also"), KEYS, KEYS, KINDS),
     st.tuples(st.just("delete"), KEYS, KINDS),
     st.tuples(st.just("delete_range"), KEYS, KEYS),
     st.tuples(st.just("read_watch"), st.integers(1, 3)),
@@ -72,6 +73,16 @@ class Model:
         assert stat.version > max(self.versions.values(), default=0)
         self.versions[key] = stat.version
         self.records[key] = (value, (indexes or {}).get("i"), False)
+
+    async def put_also(self, key, other, kind):
+        try:
+            stat = await self.store.put(key, b"a", also={other: self.expected(other, kind)})
+        except ConflictError:
+            assert not self.met(other, kind)
+            return
+        assert self.met(other, kind)
+        self.versions[key] = stat.version
+        self.records[key] = (b"a", None, False)
 
     async def delete(self, key, kind):
         try:

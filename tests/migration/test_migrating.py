@@ -16,6 +16,7 @@ from engine.errors import (
     InvalidArgumentError,
     MissingKeyError,
     NotFoundError,
+    ProducerBusyError,
     UnsupportedError,
 )
 from engine.migration import migrate, migrate_async
@@ -288,6 +289,23 @@ async def test_the_form_that_is_awaited_and_what_it_refuses(tmp_path: Path):
             await migrate_async(here, there, "orders", on_progress=1)  # type: ignore[arg-type]
         with pytest.raises(InvalidArgumentError):
             await migrate_async(here, there, "orders", to="a/b")
+
+
+def test_a_second_migration_at_the_same_time_is_refused(both: Both, tmp_path: Path):
+    with both.here.producer("orders") as producer:
+        producer.send(b"1", key="a")
+    both.migrate()
+    source = Marker.parse(both.there.admin.get_metadata("orders")["properties"][PROPERTY])
+    with both.here.producer("orders") as producer:
+        producer.send(b"2", key="a")
+    with (
+        engine.open(tmp_path / "there") as other,
+        other.producer("orders", name=source.producer(0)) as running,
+    ):
+        running.send(b"2", key="a", sequence_id=1)
+        with pytest.raises(ProducerBusyError):
+            both.migrate()
+    assert both.migrate(verify=True).verified is not None
 
 
 def test_a_marker_that_something_else_wrote_is_named(both: Both):

@@ -57,6 +57,7 @@ VALUES: dict[str, Any] = {
     "limit": 7,
     "ident": "00000000000000ff",
     "policies": {"retention_time_s": 5},
+    "limits": {"producers_max": 5},
     "policy": {"max_segments": 7, "split_cooldown": 5.5},
     "tenant": ODD,
     "roles": ["ann", "bob"],

@@ -52,6 +52,7 @@ CODES = {
     "DecryptionError": 50,
     "MissingKeyError": 51,
     "WrongKeyError": 52,
+    "LimitExceededError": 53,
     "EncryptionRequiredError": 54,
 }
 

@@ -17,7 +17,6 @@ from engine.proxy.config import ProxyConfig
 from engine.wire.commands import Command
 from tests.kit.certificates import Authority
 from tests.kit.peer import Peer, until
-from tests.proxy.proxies import Served
 
 GATE, ANN, ROOT = "token-of-gate", "token-of-ann", "token-of-root"
 TOPICS = "/admin/v2/scalable/public/default"

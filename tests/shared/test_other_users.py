@@ -122,7 +122,9 @@ async def test_another_user_of_the_socket_has_the_rights_of_its_role(public: Pat
         await broker.admin.create_topic("orders")
         await broker.admin.grant("public/default", "web", ["produce"])
         other, third = [await member(public / str(user), user=user) for user in (OTHER, ONE)]
-        with pytest.raises(Told, match=r"AuthenticationError: .* must be served by this user or root, got user id 0|Conn"):
+        with pytest.raises(
+            Told, match=r"AuthenticationError: .* must be served by this user or root, got user id 0|Conn"
+        ):
             await third.do(f"engine.Client('{url}').list_topics()")
         client = f"engine.Client('{url}?user=root')"
         assert await other.do(f"{client}.list_topics()") == ["topic://public/default/orders"]

@@ -35,6 +35,26 @@ FAULTS = (
 )
 # What operators and the balancer do; not among FAULTS, so that the seeds of these stay what they are.
 MOVES = ("unload", "unload", "unload", "drain", "join", "balance")
+# Where the brokers share no disk, but an object store.
+OBJECT_DEATHS = ("kill", "lost machine", "isolate", "freeze")
+OBJECT_FAULTS = (
+    *OBJECT_DEATHS,
+    *OBJECT_DEATHS,
+    *["at a phase"] * 5,
+    *["troubled store"] * 4,
+    "close",
+    "metadata out of reach",
+    "slow metadata",
+    "unsure metadata",
+    "client apart",
+    "stalled disk",
+    "sync fails",
+    "disk full",
+    "clock jump",
+    "unload",
+    "drain",
+)
+STORE_RATES = ("refuse_rate", "fail_rate", "stored_fail_rate", "hang_rate", "late_rate", "read_fail_rate")
 PHASES = ("children", "children", "terminate", "terminate", None, "undo")  # None: the change is committed, or undone
 VICTIMS = ("leader", "owner", "any")
 PHASE_S_MAX = 6.0
@@ -106,7 +126,8 @@ class Nemesis:
     async def strike(self, kind: str, who: str, seconds: float) -> None:
         """One fault, from its begin to its end."""
         if kind == "at a phase":
-            await self.strike_at(self._rng.choice(PHASES), self._rng.choice(DEATHS), who, seconds)
+            deaths = DEATHS if self._cluster.objects is None else OBJECT_DEATHS
+            await self.strike_at(self._rng.choice(PHASES), self._rng.choice(deaths), who, seconds)
             return
         broker = await self.victim(who)
         if not broker.running:
@@ -131,6 +152,20 @@ class Nemesis:
     async def _lose_power(self, broker: SimBroker, seconds: float) -> None:
         await broker.power_cut()
         await self._restart(broker, seconds)
+
+    async def _lose_machine(self, broker: SimBroker, seconds: float) -> None:
+        await broker.lose_machine()
+        await self._restart(broker, seconds)
+
+    async def _trouble_store(self, broker: SimBroker, seconds: float) -> None:
+        """It refuses, fails, stores and fails, hangs, stores late."""
+        store = self._cluster.objects
+        rate = self._rng.choice(STORE_RATES)
+        setattr(store, rate, self._rng.choice((0.05, 0.2, 0.6)))
+        store.delay_s_max = self._rng.choice((0.0, 0.05, 0.5))
+        await asyncio.sleep(seconds)
+        setattr(store, rate, 0.0)
+        store.delay_s_max = 0.0
 
     async def _close(self, broker: SimBroker, seconds: float) -> None:
         closing = asyncio.ensure_future(broker.close())
@@ -201,11 +236,11 @@ class Nemesis:
         workers.resume()
 
     async def _fail_sync(self, broker: SimBroker, seconds: float) -> None:
-        self._cluster.disk.faults.append(Fault("sync", path=".log", after=self._rng.randint(0, 3)))
+        broker.disk.faults.append(Fault("sync", path=".log", after=self._rng.randint(0, 3)))
 
     async def _fill_disk(self, broker: SimBroker, seconds: float) -> None:
         after = self._rng.randint(0, 3)
-        self._cluster.disk.faults.append(Fault("write", errno.ENOSPC, ".log", after=after, times=2))
+        broker.disk.faults.append(Fault("write", errno.ENOSPC, ".log", after=after, times=2))
 
     async def _jump_clock(self, broker: SimBroker, seconds: float) -> None:
         self._cluster.clock.skew_ms += self._rng.randint(-3_600_000, 3_600_000)
@@ -250,8 +285,12 @@ class Nemesis:
         """End whatever lasts."""
         self._cluster.network.heal()
         self._cluster.clock.skew_ms = 0
-        self._cluster.disk.faults.clear()
+        if (store := self._cluster.objects) is not None:
+            store.delay_s_max = 0.0
+            for rate in STORE_RATES:
+                setattr(store, rate, 0.0)
         for broker in self._cluster.brokers.values():
+            broker.disk.faults.clear()
             broker.resume()
             if broker.process is None:
                 await broker.start()
@@ -262,6 +301,8 @@ class Nemesis:
 _ACTS = {
     "kill": Nemesis._die,
     "power cut": Nemesis._lose_power,
+    "lost machine": Nemesis._lose_machine,
+    "troubled store": Nemesis._trouble_store,
     "close": Nemesis._close,
     "isolate": Nemesis._isolate,
     "freeze": Nemesis._freeze,

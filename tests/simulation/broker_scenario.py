@@ -43,7 +43,10 @@ class BrokerPlan:
 
 
 class BrokerScenario:
-    """Call it with a cluster whose disk is shared; it raises AssertionError with the violations it found."""
+    """Call it with a cluster whose disk is shared, or that has an object store.
+
+    It raises AssertionError with the violations it found.
+    """
 
     def __init__(self, plan: BrokerPlan | None = None) -> None:
         self.plan = plan or BrokerPlan()
@@ -108,7 +111,7 @@ class BrokerScenario:
         await read(cluster, client, 2)
         await client.close()
         for broker in cluster.brokers.values():
-            await broker.power_cut()
+            await (broker.power_cut() if cluster.objects is None else broker.lose_machine())
         await asyncio.gather(*(broker.start() for broker in cluster.brokers.values()))
         await read(cluster, cluster.client("c-final"), 3)
 

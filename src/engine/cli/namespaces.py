@@ -77,7 +77,9 @@ def get(namespace: str, url: str, data: str | None, as_json: bool) -> None:
 @click.argument("namespace", type=namespace_name)
 @message_options
 @click.option(
-    "--durability", type=click.Choice(["fsync", "interval", "os"]), help="Of topics that are created from now on."
+    "--durability",
+    type=click.Choice(["fsync", "interval", "os", "object"]),
+    help="Of topics that are created from now on.",
 )
 @click.option(
     "--auto-create-topics/--no-auto-create-topics", default=None, help="Whether producers and consumers create topics."

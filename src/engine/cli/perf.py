@@ -59,7 +59,7 @@ def command() -> None:
 )
 @click.option(
     "--durability",
-    type=click.Choice(["fsync", "interval", "os"]),
+    type=click.Choice(["fsync", "interval", "os", "object"]),
     default="fsync",
     show_default=True,
     help="Of a topic that is created.",

@@ -14,8 +14,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from engine.cli import lines
+from engine.cli import lines, notify
 from engine.cli.groups import examples
+from engine.cli.serve_settings import advertised, defaults_from_file
 from engine.errors import ConnectError, EngineError
 
 if TYPE_CHECKING:
@@ -26,6 +27,7 @@ log = logging.getLogger(__name__)
 LOG_LEVELS = ["debug", "info", "warning", "error"]
 LOG_FORMATS = ["text", "json"]
 PROCESSES_MAX = 256
+CACHE = "engine-data"  # the directory of a broker that keeps its messages in an object store
 SWITCH_S = 0.0005  # how long a busy loop may delay a thread that has synced a file, before that can report it
 
 
@@ -57,17 +59,20 @@ def process_count(context: click.Context, parameter: click.Parameter, text: str)
     epilog=examples(
         "engine serve --data ./data",
         "engine serve --data ./data --processes auto",
+        "engine serve --cluster prod --metadata etcd://10.0.0.9:2379/prod --objects s3://messages/prod "
+        "--data /var/cache/engine --listen 10.0.0.1:6650 --advertise engine://10.0.0.1:6650 --token-file token",
         "engine serve --data /var/lib/engine --listen 0.0.0.0:6650 --auth-token-file /etc/engine/token --admin none",
     )
 )
 @click.option(
     "--data",
-    required=True,
+    envvar="ENGINE_DATA",
     type=click.Path(file_okay=False),
-    help="The directory of all data; created if it does not exist.",
+    help="The directory of all data; created if it does not exist. With --objects a cache: ./engine-data by default.",
 )
 @click.option(
     "--listen",
+    envvar="ENGINE_LISTEN",
     default="127.0.0.1:6650",
     show_default=True,
     metavar="HOST:PORT",
@@ -76,6 +81,7 @@ def process_count(context: click.Context, parameter: click.Parameter, text: str)
 )
 @click.option(
     "--admin",
+    envvar="ENGINE_ADMIN",
     default="127.0.0.1:8080",
     show_default=True,
     metavar="HOST:PORT",
@@ -84,8 +90,12 @@ def process_count(context: click.Context, parameter: click.Parameter, text: str)
 )
 @click.option(
     "--config",
+    envvar="ENGINE_CONFIG",
     type=click.Path(dir_okay=False),
-    help="Settings, as a TOML file. Environment variables ENGINE_… override it.",
+    is_eager=True,
+    callback=defaults_from_file,
+    help="Settings, as a TOML file, whose section [serve] may have the other options of this command. Environment "
+    "variables ENGINE_… override it.",
 )
 @click.option(
     "--metadata",
@@ -95,12 +105,30 @@ def process_count(context: click.Context, parameter: click.Parameter, text: str)
     "common. A password in it is better given as ENGINE_METADATA.",
 )
 @click.option(
+    "--objects",
+    metavar="URL",
+    help="s3://BUCKET/PREFIX, gs:// or az://: keep messages there, so that they survive the loss of a machine. With "
+    "--metadata. Credentials: in the environment, as AWS_ACCESS_KEY_ID. Each broker has its own data directory then.",
+)
+@click.option(
+    "--cluster", metavar="NAME", help="Of the brokers that share --metadata and --objects.  [default: standalone]"
+)
+@click.option(
+    "--advertise",
+    metavar="HOST:PORT",
+    callback=advertised,
+    help="Where clients and other brokers reach this one: service_url of the settings.  [default: where they dialled]",
+)
+@click.option(
     "--auth-token-file",
+    "--token-file",
+    "auth_token_file",
     type=click.Path(dir_okay=False),
     help="File with the token required of clients. ENGINE_AUTH_TOKEN is the token itself.",
 )
 @click.option(
     "--processes",
+    envvar="ENGINE_PROCESSES",
     default="1",
     show_default=True,
     metavar="N|auto",
@@ -109,30 +137,43 @@ def process_count(context: click.Context, parameter: click.Parameter, text: str)
 )
 @click.option(
     "--process-port",
+    envvar="ENGINE_PROCESS_PORT",
     type=click.IntRange(0, 65535),
     metavar="PORT",
     help="Port of the first of several processes; the others have those after it. 0: any.  [default: after --listen's]",
 )
 @click.option(
-    "--one-port", is_flag=True, help="Clients reach several processes through --listen alone: the parent forwards them."
+    "--one-port",
+    envvar="ENGINE_ONE_PORT",
+    is_flag=True,
+    help="Clients reach several processes through --listen alone: the parent forwards them.",
 )
 @click.option("--insecure", is_flag=True, help="Allow addresses that other machines reach without a token.")
 @click.option(
     "--log-level",
+    envvar="ENGINE_LOG_LEVEL",
     type=click.Choice(LOG_LEVELS),
     default="info",
     show_default=True,
     help="The least severe messages to log.",
 )
 @click.option(
-    "--log-format", type=click.Choice(LOG_FORMATS), default="text", show_default=True, help="Form of log lines."
+    "--log-format",
+    envvar="ENGINE_LOG_FORMAT",
+    type=click.Choice(LOG_FORMATS),
+    default="text",
+    show_default=True,
+    help="Form of log lines.",
 )
 def command(
-    data: str,
+    data: str | None,
     listen: tuple[str, int],
     admin: tuple[str, int] | None,
     config: str | None,
     metadata: str | None,
+    objects: str | None,
+    cluster: str | None,
+    advertise: str | None,
     auth_token_file: str | None,
     processes: int,
     process_port: int | None,
@@ -151,7 +192,10 @@ def command(
 
     configure(log_level, log_format)
     sys.setswitchinterval(SWITCH_S)
-    given = {"auth_token_file": auth_token_file, "insecure": insecure or None}
+    given = {
+        "auth_token_file": auth_token_file, "insecure": insecure or None, "objects": objects, "cluster_name": cluster,
+        "service_url": advertise,
+    }  # fmt: skip
     options = {name: value for name, value in given.items() if value is not None}
 
     def load() -> BrokerConfig:
@@ -161,6 +205,11 @@ def command(
     if metadata is not None and processes != 1:
         raise click.UsageError("--metadata is for one process: start several, each with its own --listen")
     loaded = load()
+    if loaded.objects is not None and metadata is None:
+        raise click.UsageError("--objects needs --metadata: what a data directory knows is lost with its machine")
+    if data is None and loaded.objects is None:
+        raise click.UsageError("Missing option '--data'.")
+    data = data or CACHE
     with asyncio.Runner(loop_factory=event_loop_factory()) as runner:
         if processes == 1:
             runner.run(serve(data, listen, admin, loaded, load, metadata))
@@ -190,7 +239,7 @@ async def serve(
     metadata: str | None = None,
 ) -> None:
     """Start, wait for a signal, close. Acknowledged messages are durable however this ends."""
-    from engine.broker.opening import open_shared_metadata
+    from engine.broker.opening import open_objects, open_shared_metadata
     from engine.broker.server import Broker
     from engine.broker.settings.doors import check_exposed
     from engine.cli.process import collect_rarely, keep_loaded
@@ -198,7 +247,8 @@ async def serve(
 
     stopped = stop_signal()
     store = None if metadata is None else await open_shared_metadata(metadata, config, random.Random())
-    broker = Broker(data, config=config, metadata=store)
+    objects = open_objects(config, os.environ, random.SystemRandom())
+    broker = Broker(data, config=config, metadata=store, objects=objects)
     on_hangup(lambda: reload_broker(broker, load()))
     for where in (listen, admin):
         if where is not None:
@@ -212,6 +262,8 @@ async def serve(
         await serve_until(stopped, f"serving {data} on engine://{at(listen_at)}, {rest_at(admin_at, config)}")
     finally:
         await broker.close()
+        if objects is not None:
+            await objects.close()
         if store is not None:
             await store.close()
 
@@ -229,12 +281,15 @@ def on_hangup(reload: Callable[[], None]) -> None:
     """Call `reload` on SIGHUP, which by default would kill the process. Errors are logged."""
 
     def hung_up() -> None:
+        notify.reloading()
         try:
             reload()
         except EngineError as e:
             log.error("SIGHUP: the configuration was not reloaded: %s", e)
+            notify.ready("serving; the configuration was not reloaded, the log says why")
         else:
             log.info("SIGHUP: the configuration was reloaded")
+            notify.ready("serving; the configuration was reloaded")
 
     asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, hung_up)
 
@@ -242,7 +297,9 @@ def on_hangup(reload: Callable[[], None]) -> None:
 async def serve_until(stopped: asyncio.Event, what: str) -> None:
     """Print that the server is ready, and wait for `stopped`."""
     lines.say(f"engine: {what}")
+    notify.ready(what)
     await stopped.wait()
+    notify.stopping()
     lines.say("engine: closing")
 
 

@@ -103,7 +103,7 @@ def watch_topics(
     type=click.Choice(["xxh64", "murmur3"]),
     help=f"How keys are hashed; cannot be changed later. {THE_BROKERS}",
 )
-@click.option("--durability", type=click.Choice(["fsync", "interval", "os"]), help=THE_NAMESPACES)
+@click.option("--durability", type=click.Choice(["fsync", "interval", "os", "object"]), help=THE_NAMESPACES)
 @click.option(
     "--entry-buckets",
     type=click.IntRange(1),

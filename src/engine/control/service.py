@@ -47,6 +47,7 @@ from engine.model.subscriptions import (
 )
 
 if TYPE_CHECKING:
+    from engine.control.base.quotas import KnownLimits
     from engine.control.schemas import TopicSchemas
     from engine.control.segment_admin import SegmentAdmin
     from engine.control.shape.shape import Plan
@@ -110,6 +111,10 @@ class ScalableTopicService:
         self._controllers.made, self._controllers.dropped = self._watches.follow, self._watches.leave
         if shared and brokers is not None:  # of most topics nothing is heard when the broker that led them is gone
             brokers.changed.append(self._controllers.resumption.search)
+
+    def go_by(self, limits: KnownLimits) -> None:
+        """Refuse topics, subscriptions and schemas beyond these limits from now on."""
+        self._resources.limits = limits
 
     @cached_property
     def schemas(self) -> TopicSchemas:
@@ -182,14 +187,19 @@ class ScalableTopicService:
                 f"{name} is not created: topics are disabled on this broker (scalable_topic_enabled)"
             )
         await self._resources.check_new_topic(name, properties or {})
+        if self._resources.limits is not None:
+            from engine.control.base.quotas import check_topics
+
+            await check_topics(self._resources, name)
         policies = await self.get_namespace_policies(f"{name.tenant}/{name.namespace}")
         config = self.config
+        config.check_durability(chosen := durability or policies.durability or config.durability)
         layout = SegmentLayout.create(
             config.segments if segments is None else segments,
             now_ms=self._clock.time_ms(),
             buckets_total=config.entry_buckets if entry_buckets is None else entry_buckets,
             key_hash=config.key_hash if key_hash is None else key_hash,
-            durability=durability or policies.durability or config.durability,
+            durability=chosen,
             properties=properties,
             auto_scale_policy=None if auto_scale is None else AutoScalePolicyOverride.of(auto_scale),
         )
@@ -262,7 +272,7 @@ class ScalableTopicService:
 
     async def get_stats(self, topic: str | TopicName) -> dict[str, Any]:
         """Counts, rates, backlogs, consumers (`stats.topic_stats`; by name only on the leader). NotFoundError."""
-        from engine.control.topic.stats import groups_of, topic_stats, with_scaling
+        from engine.control.topic.stats import groups_of, shown_limits, topic_stats, with_scaling
 
         name = TopicName.parse(topic)
         layout = (await self._load(name)).layout
@@ -277,6 +287,7 @@ class ScalableTopicService:
         else:
             groups = controller.groups()
         stats = await topic_stats(name, layout, subscriptions, consumers, groups, self._host)
+        stats["limits"] = {} if (known := self._resources.limits) is None else shown_limits(known, name)
         return with_scaling(stats, await self.scaling.status(name), self._clock.time_ms())
 
     async def get_segment_stats(self, name: SegmentName) -> dict[str, Any]:
@@ -509,11 +520,12 @@ class ScalableTopicService:
     async def set_namespace_policies(self, namespace: str, policies: NamespacePolicies | None) -> None:
         """Replace the policies; None: the broker's configuration applies."""
         replaced = policies or NamespacePolicies()
+        self.config.check_durability(replaced.durability)
         await self._resources.change_policies(*parse_namespace(namespace), lambda _: replaced)
 
     async def change_namespace_policies(self, namespace: str, values: Mapping[str, Any]) -> None:
         """Change these policies, None to say nothing; others stay. Raises InvalidArgumentError."""
-        NamespacePolicies.of(values)
+        self.config.check_durability(NamespacePolicies.of(values).durability)
         await self._resources.change_policies(*parse_namespace(namespace), lambda now: now.changed(values))
 
     async def find_topic_policies(self, topic: str | TopicName) -> TopicPolicies:

@@ -9,12 +9,18 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 
 from engine.errors import AlreadyClosedError, InvalidArgumentError
-from engine.limits import METADATA_KEY_SIZE_MAX, METADATA_VALUE_SIZE_MAX, METADATA_WRITE_ALL_MAX
+from engine.limits import (
+    METADATA_ALSO_MAX,
+    METADATA_KEY_SIZE_MAX,
+    METADATA_VALUE_SIZE_MAX,
+    METADATA_WRITE_ALL_MAX,
+)
 from engine.metadata.store import (
     ABSENT,
     ANY,
     Append,
     ConflictError,
+    Demands,
     Expected,
     Indexes,
     Outcome,
@@ -45,10 +51,12 @@ class Batch:
         expected: Expected | int,
         session: int | None,
         indexes: Indexes,
+        also: Demands | None = None,
     ) -> Stat:
         """Write one record. Raises ConflictError; AlreadyClosedError when the session has ended."""
         old = self._row(key)
         check_expected(key, old, expected)
+        self._check_also(also)
         self._check_session(session, key)
         created_ms = self._now_ms if old is None else old.record.stat.created_ms
         stat = Stat(self._version + 1, created_ms, self._now_ms, session)
@@ -68,6 +76,7 @@ class Batch:
         """Write the appended record first, and then the other; neither when that one is refused, as put() does."""
         session = None if put.session is None else put.session.id
         check_expected(put.key, self._row(put.key), put.expected)
+        self._check_also(put.also)
         self._check_session(session, put.key)
         record = self.put_sequence(appended.prefix, appended.value, appended.indexes or NO_INDEXES)
         return self.put(put.key, put.value, ANY, session, put.indexes or NO_INDEXES), record
@@ -114,6 +123,10 @@ class Batch:
         for session in self.ended:
             self._table.sessions.pop(session, None)
             self._table.ending.discard(session)
+
+    def _check_also(self, also: Demands | None) -> None:
+        for key, expected in (also or {}).items():
+            check_expected(key, self._row(key), expected)
 
     def _check_session(self, session: int | None, key: str) -> None:
         if session is not None and (session not in self._table.sessions or session in self._table.ending):
@@ -189,10 +202,20 @@ def check_version(expected: Expected | int) -> Expected | int:
     raise InvalidArgumentError(f"expected must be ANY, ABSENT or a version, got {expected!r}")
 
 
+def check_also(also: Demands | None) -> Demands | None:
+    """A copy of `also`, when each is a key and its state. Raises InvalidArgumentError."""
+    if not also:
+        return None
+    if len(also) > METADATA_ALSO_MAX:
+        raise InvalidArgumentError(f"also must have at most {METADATA_ALSO_MAX} keys, got {len(also)}")
+    return {check_key(key): check_version(expected) for key, expected in also.items()}
+
+
 def checked_put(put: Put) -> Put:
     """A copy that the caller cannot change. Raises InvalidArgumentError."""
     key, value, expected = check_key(put.key), check_value(put.key, put.value), check_version(put.expected)
-    return Put(key, value, expected, put.session, put.partition_key, check_indexes(put.indexes))
+    indexes, also = check_indexes(put.indexes), check_also(put.also)
+    return Put(key, value, expected, put.session, put.partition_key, indexes, also)
 
 
 def checked_append(append: Append) -> Append:

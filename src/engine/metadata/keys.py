@@ -11,10 +11,14 @@ from engine.model.names import SegmentName, TopicName
 TOPICS = "/topics/"
 NAMESPACES = "/namespaces/"
 BROKERS = "/brokers/"
+WALS = "/wal/"
 CONFIGURATION = "/configuration/"
 GRANTS = "/grants/"
+LIMITS = "/limits/"
 TENANTS = "/tenants/"
+USAGE = "/usage/"  # holds what each broker stores of what has limits, by the broker's URL; ephemeral
 BALANCER = "/balancer"  # holds the URL of the broker that balances the others; ephemeral
+SWEEPER = "/sweeper"  # holds the URL of the broker that sweeps the object store; ephemeral
 STORE = "/store"  # holds the store's Identity: its number, and the generation of the last start
 LOAD = "load"  # last path component of a segment's load report
 LAST = "\U0010ffff"  # sorts behind every key
@@ -75,6 +79,21 @@ def grant_of(key: str) -> tuple[str, str]:
     return decode(resource), decode(role)
 
 
+def limits(resource: str) -> str:
+    """Holds the limits of a resource, or of a role."""
+    return f"{LIMITS}{encode(resource)}"
+
+
+def limited(key: str) -> str:
+    """Undo limits()."""
+    return decode(key.removeprefix(LIMITS))
+
+
+def usage(url: str) -> str:
+    """Holds what a broker stores of what has limits; ephemeral."""
+    return f"{USAGE}{encode(url)}"
+
+
 def namespace(tenant: str, name: str) -> str:
     """Holds the namespace's policies."""
     return f"{NAMESPACES}{encode(tenant)}/{encode(name)}"
@@ -99,6 +118,11 @@ def topic(name: TopicName) -> str:
 def schema(name: TopicName) -> str:
     """Holds the schemas of the topic's values."""
     return f"{topic(name)}/schema"
+
+
+def producer(name: TopicName, producer: str) -> str:
+    """Holds the role that a producer's name belongs to."""
+    return f"{topic(name)}/producers/{encode(producer)}"
 
 
 def controller(name: TopicName) -> str:
@@ -153,7 +177,7 @@ def visibility(segment_name: SegmentName) -> str:
 
 def wal(session: str) -> str:
     """Holds up to where the log of a broker session is trimmed, and where it was fenced."""
-    return f"/wal/{encode(session)}"
+    return f"{WALS}{encode(session)}"
 
 
 def transaction(txn_id: str) -> str:

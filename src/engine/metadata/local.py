@@ -18,6 +18,7 @@ from engine.metadata.store import (
     ANY,
     Append,
     Delete,
+    Demands,
     Expected,
     IndexedRecords,
     Indexes,
@@ -133,9 +134,10 @@ class LocalStore(ABC):
         session: Session | None = None,
         partition_key: str | None = None,
         indexes: Indexes | None = None,
+        also: Demands | None = None,
     ) -> Stat:
         self._check_open()
-        return await self._write(_putting(Put(key, value, expected, session, partition_key, indexes)))
+        return await self._write(_putting(Put(key, value, expected, session, partition_key, indexes, also)))
 
     async def put_sequence(
         self,
@@ -255,7 +257,8 @@ class LocalStore(ABC):
 def _putting(put: Put) -> Callable[[Batch], Stat]:
     checked, session = checked_put(put), None if put.session is None else put.session.id
     key, value, expected, indexes = checked.key, checked.value, checked.expected, checked.indexes or NO_INDEXES
-    return lambda batch: batch.put(key, value, expected, session, indexes)
+    also = checked.also
+    return lambda batch: batch.put(key, value, expected, session, indexes, also)
 
 
 def _deleting(key: str, expected: Expected | int) -> Callable[[Batch], bool]:

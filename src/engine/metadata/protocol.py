@@ -95,6 +95,12 @@ class PutOne(_Message, tag=5, frozen=True):
     indexes: Indexes | None = None
 
 
+class PutAlso(PutOne, tag=19, frozen=True):
+    """A PutOne that demands the states of other keys, too -> Done."""
+
+    also: dict[str, Demand] = {}
+
+
 class DeleteOne(_Message, tag=6, frozen=True):
     """-> Deleted, with 0 or 1."""
 
@@ -125,7 +131,7 @@ class PutAndAppend(_Message, tag=9, frozen=True):
     """-> Appended."""
 
     id: int
-    put: PutOne
+    put: PutOne | PutAlso
     append: AppendOne
 
 
@@ -133,7 +139,7 @@ class WriteAll(_Message, tag=10, frozen=True):
     """-> Outcomes."""
 
     id: int
-    writes: list[PutOne | DeleteOne]
+    writes: list[PutOne | PutAlso | DeleteOne]
 
 
 class Watch(_Message, tag=11, frozen=True):
@@ -193,7 +199,7 @@ class Ping(_Message, tag=18, frozen=True):
 
 Request = (
     Hello | Get | List | ListIndex | PutOne | DeleteOne | DeleteRange | AppendOne | PutAndAppend | WriteAll | Watch
-    | WatchIndex | Unwatch | Forget | OpenSession | RefreshSession | EndSession | Ping
+    | WatchIndex | Unwatch | Forget | OpenSession | RefreshSession | EndSession | Ping | PutAlso
 )  # fmt: skip
 
 
@@ -372,7 +378,10 @@ def put_of(ident: int, put: Put) -> PutOne:
     """The request of a put whose arguments are checked."""
     session = None if put.session is None else put.session.id
     indexes: Any = dict(put.indexes) if put.indexes else None
-    return PutOne(ident, put.key, put.value, demand_of(put.expected), session, put.partition_key, indexes)
+    fields = ident, put.key, put.value, demand_of(put.expected), session, put.partition_key, indexes
+    if not put.also:
+        return PutOne(*fields)
+    return PutAlso(*fields, {key: demand_of(expected) for key, expected in put.also.items()})
 
 
 def delete_of(ident: int, delete: Delete) -> DeleteOne:
@@ -388,7 +397,10 @@ def append_of(ident: int, append: Append) -> AppendOne:
 
 def as_put(put: PutOne, session: Session | None) -> Put:
     """Undo put_of(). `session`: the one that it names."""
-    return Put(put.key, put.value, expected_of(put.expected), session, put.partition_key, put.indexes)
+    also = None
+    if isinstance(put, PutAlso):
+        also = {key: expected_of(demand) for key, demand in put.also.items()}
+    return Put(put.key, put.value, expected_of(put.expected), session, put.partition_key, put.indexes, also)
 
 
 def as_delete(delete: DeleteOne) -> Delete:

@@ -45,6 +45,7 @@ from engine.metadata.protocol import (
     Opened,
     OpenSession,
     Ping,
+    PutAlso,
     PutAndAppend,
     PutOne,
     RefreshSession,
@@ -64,6 +65,7 @@ from engine.metadata.store import (
     ANY,
     Append,
     Delete,
+    Demands,
     Expected,
     IndexedRecords,
     Indexes,
@@ -362,16 +364,22 @@ class RemoteMetadataStore:
     def _doubt(self, request: Any) -> None:
         """A request may have changed something, or was refused by what this process does not know."""
         if isinstance(request, PutOne | DeleteOne):
-            self.known.doubt(request.key)
+            self._doubt_keys(request)
         elif isinstance(request, PutAndAppend):
-            self.known.doubt(request.put.key)
+            self._doubt_keys(request.put)
         elif isinstance(request, DeleteRange):
             self.known.doubt_range(request.start, request.end)
         elif isinstance(request, EndSession):
             self.known.doubt_session(request.session)
         elif isinstance(request, WriteAll):
             for write in request.writes:
-                self.known.doubt(write.key)
+                self._doubt_keys(write)
+
+    def _doubt_keys(self, write: PutOne | DeleteOne) -> None:
+        self.known.doubt(write.key)
+        if isinstance(write, PutAlso):
+            for key in write.also:
+                self.known.doubt(key)
 
     # -- reads -----------------------------------------------------------------------------------------------------
 
@@ -419,9 +427,10 @@ class RemoteMetadataStore:
         session: Session | None = None,
         partition_key: str | None = None,
         indexes: Indexes | None = None,
+        also: Demands | None = None,
     ) -> Stat:
         self.check_open()
-        put = checked_put(Put(key, value, expected, session, partition_key, indexes))
+        put = checked_put(Put(key, value, expected, session, partition_key, indexes, also))
         return (await self._ask(protocol.put_of(self._next_id(), put), Done, writes=True)).stat
 
     async def delete(self, key: str, expected: Expected | int = ANY) -> bool:

@@ -110,6 +110,7 @@ class Watch(Protocol):
 Keys = list[str]
 IndexedRecords = list[tuple[str, Record]]
 Indexes = Mapping[str, str | tuple[str, ...]]  # index name -> the record's key there, or its keys
+Demands = Mapping[str, Expected | int]  # key -> the state of it that a write of another key demands
 
 
 class Put(msgspec.Struct, frozen=True):
@@ -121,6 +122,7 @@ class Put(msgspec.Struct, frozen=True):
     session: Session | None = None
     partition_key: str | None = None
     indexes: Indexes | None = None
+    also: Demands | None = None
 
 
 class Append(msgspec.Struct, frozen=True):
@@ -206,13 +208,16 @@ class MetadataStore(Protocol):
         session: Session | None = None,
         partition_key: str | None = None,
         indexes: Indexes | None = None,
+        also: Demands | None = None,
     ) -> Stat:
         """Write one record and return its new facts once it is durable.
 
         `session` makes the record ephemeral. `partition_key` keeps records together in a sharded store (a local store
         ignores it). `indexes` maps index names to the record's key or keys in that index; they replace those of the
-        record's earlier version, atomically with the record. Raises ConflictError, OutcomeUnknownError,
-        AlreadyClosedError when the session has ended.
+        record's earlier version, atomically with the record.
+
+        `also`: states of up to METADATA_ALSO_MAX other keys that it demands in the same moment. Raises ConflictError,
+        which then says which key is not so, OutcomeUnknownError, AlreadyClosedError when the session has ended.
         """
 
     async def delete(self, key: str, expected: Expected | int = ANY) -> bool:

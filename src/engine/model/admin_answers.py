@@ -13,6 +13,7 @@ from msgspec import UNSET, Meta, UnsetType
 
 from engine.errors import EngineError
 from engine.model.autoscale import NAMES, AutoScalePolicy, is_share, is_size, is_time
+from engine.model.limits import NAMES as LIMIT_NAMES
 
 Natural = Annotated[int, Meta(ge=0)]
 Rate = Annotated[float, Meta(ge=0)]
@@ -230,6 +231,13 @@ class AutoScaleNumbers(Answer):
     counts: AutoScaleCounts
 
 
+class LimitNumbers(Answer):
+    """A limit of a topic, and the resource that says it."""
+
+    value: int | str
+    origin: str
+
+
 class TopicNumbers(Answer):
     """Counts, rates, backlogs and consumers of a topic."""
 
@@ -247,6 +255,7 @@ class TopicNumbers(Answer):
     segments: dict[str, SegmentNumbers]
     subscriptions: dict[str, SubscriptionNumbers]
     checkpoint_groups: Annotated[dict[str, GroupNumbers], Meta(description="those with members, by name")]
+    limits: Annotated[dict[str, LimitNumbers], Meta(description="those in effect, by name")]
     auto_scale: AutoScaleNumbers
 
 
@@ -299,7 +308,7 @@ class TopicPolicy(msgspec.Struct, kw_only=True):
 class NamespacePolicy(TopicPolicy, kw_only=True):
     """What a namespace says about its topics; -1 is without end or limit, null: as the broker has it."""
 
-    durability: Literal["fsync", "interval", "os"] | None = None
+    durability: Literal["fsync", "interval", "os", "object"] | None = None
     auto_create_topics: bool | None = None
 
 
@@ -346,6 +355,17 @@ class Readiness(Answer):
     reasons: list[Reason]
 
 
+LimitsSaid = msgspec.defstruct(
+    "LimitsSaid",
+    [
+        (name, (Literal["refuse", "evict"] if name == "backlog_action" else Annotated[int, Meta(ge=-1)]) | None, None)
+        for name in LIMIT_NAMES
+    ],
+    kw_only=True,
+    namespace={"__doc__": "Limits of a resource or a role; -1 is no limit, null: it says nothing."},
+)
+
+
 class Tenant(Answer):
     """A tenant that was created."""
 
@@ -386,6 +406,16 @@ class SegmentMove(Answer):
     target: str
     load: Rate
     error: Annotated[str | UnsetType, Meta(description="why it did not go")] = UNSET
+
+
+class ObjectSweep(Answer):
+    """What a sweep of the object store deleted, or would."""
+
+    sessions: Annotated[int, Meta(ge=0, description="ended sessions with objects of their log")]
+    log_objects: Annotated[int, Meta(ge=0, description="of those logs")]
+    files: Annotated[int, Meta(ge=0, description="uploaded files that no record names")]
+    size_bytes: Annotated[int, Meta(ge=0, description="of all these objects")]
+    names: Annotated[list[str], Meta(description="of the first 1,000 of them, below the store's prefix")]
 
 
 class BalanceRound(Answer):

@@ -4,7 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
-from engine.errors import ConnectError, InvalidArgumentError, NotFoundError, NotOwnerError
+from engine.errors import (
+    ConnectError,
+    InvalidArgumentError,
+    NotFoundError,
+    NotOwnerError,
+    StorageError,
+    UnsupportedError,
+)
 from engine.model import admin_answers as answers
 from engine.model.admin_parameters import Flag, Kind, Parameter, Segment, Topic, Where
 from engine.model.admin_requests import Operation, Result
@@ -89,6 +96,24 @@ UNLOAD_SEGMENT = Operation(
     NotFoundError, InvalidArgumentError, NotOwnerError, ConnectError.
     """,
     errors=(NotFoundError, InvalidArgumentError, NotOwnerError, ConnectError),
+)
+
+SWEEP_OBJECTS = Operation(
+    name="sweep_objects",
+    http="POST /admin/v2/objects/sweep",
+    parameters=(
+        Parameter(
+            "dry_run", Flag(), Where.QUERY, "dryRun", default=False, keyword=True, says="list them, and delete nothing"
+        ),
+    ),
+    result=Result[dict[str, Any]]("dict[str, Any]", dict, answers.ObjectSweep),
+    summary="Delete objects that brokers which have ended left behind, and that no segment needs.",
+    details="""
+    As one broker of the cluster does once an hour: objects younger than an hour stay. `dry_run`: list what would go.
+    Raises UnsupportedError (this broker keeps no segments in an object store), StorageError (another sweep is under
+    way, or the store does not answer).
+    """,
+    errors=(UnsupportedError, StorageError),
 )
 
 CLUSTER_OPERATIONS = tuple(row for row in tuple(globals().values()) if isinstance(row, Operation))

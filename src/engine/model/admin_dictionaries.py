@@ -152,6 +152,13 @@ class GroupStatistics(TypedDict):
     consumers: dict[str, GroupMember]
 
 
+class LimitStatistics(TypedDict):
+    """A limit of a topic, and the resource that says it."""
+
+    value: int | str
+    origin: str
+
+
 class AutoScaleCounts(TypedDict):
     """How often auto-scale changed the topic, or did not because of a limit."""
 
@@ -190,4 +197,5 @@ class TopicStatistics(TypedDict):
     segments: dict[str, SegmentStatistics]
     subscriptions: dict[str, SubscriptionStatistics]
     checkpointGroups: dict[str, GroupStatistics]
+    limits: dict[str, LimitStatistics]
     autoScale: AutoScaleStatistics

@@ -11,6 +11,7 @@ from typing import Any, Literal, TypeVar
 
 from engine.model import admin_broker_operations as brokers
 from engine.model import admin_cluster_operations as cluster
+from engine.model import admin_limit_operations as limiting
 from engine.model import admin_operations as operations
 from engine.model import admin_rights_operations as access
 from engine.model.admin_dictionaries import TopicMetadata, TopicStatistics
@@ -36,7 +37,7 @@ class AdminMethods(ABC):
         segments: int | None = None,
         properties: Mapping[str, str] | None = None,
         key_hash: Literal["xxh64", "murmur3"] | None = None,
-        durability: Literal["fsync", "interval", "os"] | None = None,
+        durability: Literal["fsync", "interval", "os", "object"] | None = None,
         entry_buckets: int | None = None,
         auto_scale: Mapping[str, Any] | None = None,
     ) -> None:
@@ -356,6 +357,35 @@ class AdminMethods(ABC):
         """
         await self._ask(access.REVOKE, resource, role)
 
+    async def list_limits(self) -> dict[str, dict[str, Any]]:
+        """The limits that each resource and role says itself, by its name."""
+        return await self._ask(limiting.LIST_LIMITS)
+
+    async def get_limits(self, resource: str) -> dict[str, Any]:
+        """The limits that a resource or a role says itself, None where it says nothing.
+
+        `resource`: "tenant", "tenant/namespace", "tenant/namespace/topic", "*" for each broker, "role:NAME", or
+        "role:*" for each role that says nothing itself. Those in effect for a topic, with their origin, are in
+        `get_stats`. Raises InvalidArgumentError.
+        """
+        return await self._ask(limiting.GET_LIMITS, resource)
+
+    async def set_limits(self, resource: str, limits: Mapping[str, Any]) -> None:
+        """Set these limits of a resource or a role; None takes one back. What is not named stays.
+
+        `resource`: as of `get_limits`. `limits`: by name; -1 for none, whatever is said above. They hold within a
+        second, also for what is attached. Raises InvalidArgumentError.
+        """
+        await self._ask(limiting.SET_LIMITS, resource, limits)
+
+    async def replace_limits(self, resource: str, limits: Mapping[str, Any]) -> None:
+        """Set these limits of a resource or a role in place of all that it says. Raises InvalidArgumentError."""
+        await self._ask(limiting.REPLACE_LIMITS, resource, limits)
+
+    async def remove_limits(self, resource: str) -> None:
+        """Take back all limits that a resource or a role says. Raises InvalidArgumentError."""
+        await self._ask(limiting.REMOVE_LIMITS, resource)
+
     async def list_brokers(self) -> list[dict[str, Any]]:
         """The live brokers that share the metadata store, by URL: what each has open, its load, whether it drains."""
         return await self._ask(cluster.LIST_BROKERS)
@@ -401,6 +431,15 @@ class AdminMethods(ABC):
         ConnectError.
         """
         return await self._ask(cluster.UNLOAD_SEGMENT, segment, to)
+
+    async def sweep_objects(self, *, dry_run: bool = False) -> dict[str, Any]:
+        """Delete objects that brokers which have ended left behind, and that no segment needs.
+
+        As one broker of the cluster does once an hour: objects younger than an hour stay. `dry_run`: list what would
+        go. Raises UnsupportedError (this broker keeps no segments in an object store), StorageError (another sweep is
+        under way, or the store does not answer).
+        """
+        return await self._ask(cluster.SWEEP_OBJECTS, dry_run)
 
     async def get_metrics(self) -> str:
         """The metrics of the broker that answers, as Prometheus text."""

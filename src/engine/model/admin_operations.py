@@ -21,6 +21,7 @@ from engine.model import admin_answers as answers
 from engine.model.admin_broker_operations import BROKER_OPERATIONS
 from engine.model.admin_cluster_operations import CLUSTER_OPERATIONS
 from engine.model.admin_dictionaries import TopicMetadata, TopicStatistics
+from engine.model.admin_limit_operations import LIMIT_OPERATIONS
 from engine.model.admin_parameters import (
     KINDS,
     POSITIONS,
@@ -70,6 +71,7 @@ PARTS = {
     "transaction": "its id, 16 hexadecimal digits",
     "resource": "tenant, tenant/namespace, tenant/namespace/topic, or * for the cluster; / as %2F",
     "role": "",
+    "limited": "resource, or role:NAME; / as %2F",
     "name": "a key of the configuration, or the specification's name of it",
     "value": "a number, or text with a unit",
 }
@@ -572,6 +574,7 @@ _ROWS = [row for row in tuple(globals().values()) if isinstance(row, Operation)]
 OPERATIONS: tuple[Operation[Any], ...] = (
     *_ROWS,
     *RIGHTS_OPERATIONS,
+    *LIMIT_OPERATIONS,
     *CLUSTER_OPERATIONS,
     *BROKER_OPERATIONS,
 )

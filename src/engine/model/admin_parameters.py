@@ -16,9 +16,10 @@ from typing import Annotated, Any, Literal
 import msgspec
 
 from engine.errors import InvalidArgumentError
-from engine.model.admin_answers import AutoScaleOverrides, NamespacePolicy, TopicPolicy
+from engine.model.admin_answers import AutoScaleOverrides, LimitsSaid, NamespacePolicy, TopicPolicy
 from engine.model.autoscale import JSON_NAMES, AutoScalePolicyOverride
 from engine.model.checks import check_choice, check_flag, check_number, check_properties, milliseconds
+from engine.model.limits import check_limited
 from engine.model.names import SEGMENT_SCHEME, TOPIC_SCHEME, SegmentName, TopicName, check_name, parse_namespace
 from engine.model.rights import check_resource, check_role
 from engine.model.transactions import parse_id
@@ -360,6 +361,21 @@ class Policies(Kind):
         if not isinstance(value, Mapping):
             raise InvalidArgumentError(f"{what} must be a mapping by their names, got {type(value).__name__}")
         return dict(value)
+
+
+class LimitedResource(Kind):
+    """What may have limits: a resource, "role:NAME", or "role:*"."""
+
+    def check(self, what: str, value: Any) -> str:
+        return check_limited(value)
+
+
+class Limits(Policies):
+    """Limits by their names in Python, also in JSON."""
+
+    @property
+    def schema(self) -> Any:
+        return LimitsSaid
 
 
 class TopicPolicies(Policies):

@@ -13,7 +13,7 @@ from typing import Any, Literal, TypeVar, get_args
 from engine.errors import InvalidArgumentError
 from engine.model.fields import Fields, dump
 
-Durability = Literal["fsync", "interval", "os"]
+Durability = Literal["fsync", "interval", "os", "object"]
 DURABILITIES: tuple[Durability, ...] = get_args(Durability)
 FOR_EVER = -1
 CREATED = "createdAtMs"  # a field of the record of a namespace that was created by itself

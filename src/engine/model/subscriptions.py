@@ -147,7 +147,8 @@ class SubscriptionMetadata:
 class ConsumerRegistration:
     """The value of `keys.consumer`: the durable session of one consumer name, and its share when it last changed.
 
-    `instance` distinguishes consumers of the same name (semantics 13); `term` is that of the leader that wrote it.
+    `instance` distinguishes consumers of the same name (semantics 13); `term` is that of the leader that wrote it;
+    `role` is the one that the name belongs to, empty for none.
     """
 
     consumer_name: str
@@ -156,6 +157,7 @@ class ConsumerRegistration:
     term: int
     layout_epoch: int = 0
     shares: Shares = ()
+    role: str = ""
 
     @property
     def segment_ids(self) -> tuple[int, ...]:
@@ -175,7 +177,7 @@ class ConsumerRegistration:
             "term": self.term,
             "assignment": assignment,
         }
-        return dump(fields)
+        return dump(fields | ({"role": self.role} if self.role else {}))
 
     @classmethod
     def from_json(cls, value: bytes) -> ConsumerRegistration:
@@ -191,4 +193,5 @@ class ConsumerRegistration:
             record.number("term"),
             assignment.number("layoutEpoch"),
             tuple(Share(i, modes[i in shared]) for i in assignment.numbers("segmentIds")),
+            record.text("role", ""),
         )

@@ -130,7 +130,7 @@ class ProxyConfig:
 
     @property
     def authenticates(self) -> bool:
-        """Whether clients must prove who they are."""
+        """Whether clients must prove an identity."""
         return self.auth_token is not None or self.speaks_for_clients
 
     @property

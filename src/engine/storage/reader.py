@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from engine._native.serve import log
 from engine.aio.workers import run
@@ -12,6 +12,9 @@ from engine.storage.file.context import Context
 from engine.storage.file.index import Index
 from engine.storage.file.logfile import Block, LogFile
 from engine.storage.file.tail import Tail
+
+if TYPE_CHECKING:
+    from engine.storage.file.named import NamedFiles
 
 STRETCHES_MAX = 64  # per call
 
@@ -34,12 +37,13 @@ class Stretch(NamedTuple):
 class Reader:
     """Finds the file that holds an offset."""
 
-    __slots__ = ("_context", "_files", "blocks", "from_memory", "read_bytes", "tail")
+    __slots__ = ("_context", "_files", "blocks", "from_memory", "named", "read_bytes", "tail")
 
     def __init__(self, context: Context, files: list[LogFile], segment_id: int) -> None:
         self._context = context
         self._files = files  # the segment's own list
         self.tail = Tail(segment_id)
+        self.named: NamedFiles | None = None  # those of the oldest offsets may be objects alone
         # Counted.
         self.blocks = 0
         self.read_bytes = 0
@@ -50,6 +54,8 @@ class Reader:
         block = self.tail.read(offset, max_bytes)
         if block is not None:
             self.from_memory += 1
+        elif self.named is not None and offset < self._files[0].first_offset:
+            return self._read_named(self.named, offset, max_bytes)
         elif at_once:
             block = self._read_cached(offset, max_bytes)
         return self._read_file(offset, max_bytes) if block is None else self._counted(block)
@@ -70,8 +76,13 @@ class Reader:
         finally:
             handles.unpin(file)
 
+    async def _read_named(self, named: NamedFiles, offset: int, max_bytes: int) -> Block:
+        return self._counted(await named.read(offset, max_bytes))
+
     async def _read_file(self, offset: int, max_bytes: int) -> Block:
         context, file = self._context, self._file_of(offset)
+        if self.named is not None:
+            self.named.cache.touch(file)
         end_offset, end_position = file.end_offset, file.end_position
         try:
             handle = context.handles.pin(file)
@@ -124,8 +135,13 @@ class Reader:
 
     async def offset_at(self, time_ms: int, read: Callable[[int], Awaitable[Block] | Block | None]) -> int | None:
         """The first offset whose publish time is at or after a time, among what `read` returns; None for none."""
-        file = next((f for f in self._files if f.last_time_ms >= time_ms and f.end_offset > f.first_offset), None)
-        offset = None if file is None else (await self._index_of(file)).offset_before_time(time_ms, file.first_offset)
+        named = self.named if self.named is not None and self.named.objects.file_bytes else None
+        offset = None if named is None else await named.offset_before(time_ms)
+        if offset is None:
+            file = next((f for f in self._files if f.last_time_ms >= time_ms and f.end_offset > f.first_offset), None)
+            offset = (
+                None if file is None else (await self._index_of(file)).offset_before_time(time_ms, file.first_offset)
+            )
         while offset is not None and (block := read(offset)) is not None:
             if not isinstance(block, Block):
                 block = await block

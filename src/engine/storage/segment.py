@@ -11,6 +11,7 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING
 
 from engine._native.serve import log
@@ -30,6 +31,7 @@ from engine.model.identity import Identity
 from engine.model.names import SegmentName
 from engine.storage.commit.committer import Committer
 from engine.storage.commit.groups import Appended, Group, join_fresh
+from engine.storage.commit.ports import Backing
 from engine.storage.dedup.dedup import producer_id
 from engine.storage.file.context import Context, SegmentStatistics
 from engine.storage.file.continuation import Gaps
@@ -38,13 +40,17 @@ from engine.storage.file.logfile import Block, LogFile, new_file
 from engine.storage.file.owners import FileTerms, Lease
 from engine.storage.file.producer_snapshot import save_producer_snapshot
 from engine.storage.file.recovery import Recovered, file_facts
-from engine.storage.file.retention import OLDEST, Limits, ages_of, delete_files, ends, files_to_delete
+from engine.storage.file.retention import OLDEST, Limits, Span, ages_of, delete_files, ends, files_to_delete
 from engine.storage.file.tail import Piece
 from engine.storage.reader import Reader, Stretch
 from engine.storage.waiting import Waiters
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
+
+    from engine.storage.consolidation import Consolidation, ObjectGarbage, ObjectsRecord
+    from engine.storage.objects.cache import ObjectCache
+    from engine.storage.objects.names import FileNames
 
 _log = logging.getLogger("engine.storage")
 
@@ -65,15 +71,26 @@ class Segment:
     """One segment's log.
 
     `durable_offset` is the end of what readers see and producers get acknowledged: with durability "fsync" it is on the
-    medium, with "interval" and "os" it is written to the operating system.
+    medium, with "interval" and "os" it is written to the operating system, with "object" in the segment's backing.
     """
 
     def __init__(
-        self, name: SegmentName, context: Context, found: Recovered, durability: str, term: int, lease: Lease | None
+        self,
+        name: SegmentName,
+        context: Context,
+        found: Recovered,
+        durability: str,
+        term: int,
+        lease: Lease | None,
+        backing: Backing | None = None,
     ) -> None:
-        """`lease`: nothing is written or confirmed once it may be over; None: no other broker can own the segment."""
+        """`lease`: nothing is written or confirmed once it may be over; None: no other broker can own the segment.
+
+        `backing`: with durability "object". Then appends go to a file that this owner has begun, never to one found.
+        """
         # Fixed after open.
         self.lease = lease
+        self._backing = backing
         self.name = name
         self.durability = durability
         self.directory = found.files[-1].directory
@@ -98,14 +115,17 @@ class Segment:
         self.gaps = Gaps(self._files, self._continuation)
         self.on_gap: Callable[[], None] = lambda: None  # called when `gaps` has one more
         self._terms = FileTerms(last.opening, lease)
-        goes_on = self.sealed or (self._terms.continues and self._may_go_on_in(last))
-        self._commit = Committer(self, context, durability, last, lease, found.restart, continues=goes_on)
+        goes_on = self.sealed or (backing is None and self._terms.continues and self._may_go_on_in(last))
+        self._commit = Committer(
+            self, context, durability, last, lease, found.restart, continues=goes_on, backing=backing
+        )
         self._groups = self._commit.groups
         self.marks = self._commit.marks
         self._waiters = Waiters()
         self._wake = self._waiters.wake
         self._appended = Appends()
         self.retention_due_s: float | None = None  # after retain(): seconds until there is more to do; None: never
+        self.consolidation: Consolidation | None = None  # with durability "object"
 
     # Its state
 
@@ -117,7 +137,8 @@ class Segment:
     @property
     def first_offset(self) -> int:
         """The oldest offset that is stored."""
-        return self._files[0].first_offset
+        first = None if self._reader.named is None else self._reader.named.first_offset
+        return self._files[0].first_offset if first is None else first
 
     @property
     def next_offset(self) -> int:
@@ -137,7 +158,10 @@ class Segment:
     @property
     def size_bytes(self) -> int:
         """Bytes in all files, without appends under way."""
-        return sum(f.size_bytes for f in self._files)
+        named, size = self._reader.named, sum(f.size_bytes for f in self._files)
+        if named is not None:  # those that are here as well count once
+            size += named.objects.file_bytes - sum(f.size_bytes for f in self._files if self._is_named(f))
+        return size
 
     @property
     def interval_ms(self) -> int:
@@ -328,6 +352,15 @@ class Segment:
         """Every message of a producer with a lower sequence id is durable, as its entries state; 0: unknown."""
         return self._dedup.floor(producer_id(producer))
 
+    @property
+    def remembered_producers(self) -> int:
+        """How many producers' sequences it remembers."""
+        return self._dedup.producers
+
+    def remembers(self, producer: str) -> bool:
+        """Whether it remembers sequences of the producer of this name."""
+        return self._dedup.remembers(producer_id(producer))
+
     def producer_attached(self, producer: str) -> None:
         """A new session of a producer begins: what failed in an earlier one need not be sent again first."""
         self._dedup.forget_refused(producer_id(producer))
@@ -343,7 +376,10 @@ class Segment:
         await self._turns.take(self._save_inherited)
 
     async def _save_inherited(self) -> None:
-        await save_producer_snapshot(self._context, self.directory, self._dedup.parents_snapshot(), self.lease)
+        snapshot = self._dedup.parents_snapshot()
+        await save_producer_snapshot(self._context, self.directory, snapshot, self.lease)
+        if self._backing is not None:
+            await self._backing.keep_inherited(snapshot)
 
     # The end
 
@@ -404,6 +440,8 @@ class Segment:
     def release(self) -> None:
         """Release files and memory, without writing to the disk."""
         self._closed = True
+        if self._reader.named is not None:
+            self._reader.named.cache.let_go_all(self._files)  # the next open empties the directory
         if self.lease is not None and not self.lease.held:
             self._commit.lapse(NotOwnerError(f"{self.name}: this broker's lease is over"))
         else:
@@ -438,26 +476,78 @@ class Segment:
             round_s,
             ttl_ms,
         )
-        ages_s = ages_of(files, self._context.clock.time_ms() if now_ms is None else now_ms, ages)
+        spans, now_ms = await self._spans(), self._context.clock.time_ms() if now_ms is None else now_ms
+        ages_s = ages_of(spans, files[-1], now_ms, ages)
         if not self.sealed and ends(files[-1], ages_s, min_offset, limits):
-            goes = files_to_delete(files, min_offset=min_offset, ages_s=ages_s, limits=limits, last=True)
+            goes = files_to_delete(spans, min_offset=min_offset, ages_s=ages_s, limits=limits, last=True)
             last = files[-1]
             await self._turns.take(lambda: self._end_file(last, closes=last not in goes))
-        doomed = files_to_delete(files, min_offset=min_offset, ages_s=ages_s, limits=limits)
+            spans = await self._spans()
+        doomed = files_to_delete(spans, min_offset=min_offset, ages_s=ages_s, limits=limits)
         try:
-            await delete_files(self._context, files, doomed, self.lease)
+            if self.consolidation is None:
+                await delete_files(self._context, files, [f for f in files if f in doomed], self.lease)
+            else:
+                await self.consolidation.retire(self, doomed)
         finally:
             self.gaps = Gaps(files, self._continuation)
-        ages_s = ages_of(files, self._context.clock.time_ms() if now_ms is None else now_ms, ages)
-        newest_s = ages_s[files[0].first_offset] if len(files) > 1 else None
+        spans = await self._spans()
+        ages_s = ages_of(spans, files[-1], now_ms, ages)
+        newest_s = ages_s[spans[0].first_offset] if len(spans) > 1 else None
         self.retention_due_s = None if self.sealed else limits.due_s(newest_s, ages_s.get(OLDEST))
         return len(doomed)
+
+    async def _spans(self) -> Sequence[Span]:
+        return self._files if self.consolidation is None else await self.consolidation.spans(self._files)
 
     async def _end_file(self, last: LogFile, *, closes: bool) -> None:
         """Go on in a new file. `closes`: the last one stays for a while, and gets its footer."""
         if not self.sealed and not self._closed and self.failed is None and self._files[-1] is last:
             self.check_lease()
             await self._commit.end_file(closes=closes)
+
+    # Objects (consolidation.py)
+
+    def consolidate_by(self, consolidation: Consolidation) -> None:
+        """From now on rolled files may be named, and named ones are read."""
+        self.consolidation = consolidation
+        self._reader.named = consolidation.named
+
+    def consolidate_on(
+        self, record: ObjectsRecord, names: FileNames, cache: ObjectCache, garbage: ObjectGarbage
+    ) -> None:
+        """consolidate_by() what its record says, with `names` for uploads. Idempotent."""
+        from engine.storage.consolidation import Consolidation
+        from engine.storage.file.named import NamedFiles
+
+        if self.consolidation is None:
+            named = NamedFiles(record.objects, cache, self.name.segment_id)
+            self.consolidate_by(Consolidation(self._context, record, names, named, garbage))
+
+    def _is_named(self, file: LogFile) -> bool:
+        named = self._reader.named
+        return named is not None and file.end_offset <= named.end_offset and file is not self._files[-1]
+
+    @property
+    def files(self) -> Sequence[LogFile]:
+        """Those that are here, oldest first."""
+        return self._files
+
+    async def end_aged(self, age_ms: int) -> None:
+        """Go on in a new file if the last one holds a message of that age, so that its log can be trimmed."""
+        last = self._files[-1]
+        first_ms = None if last.index is None or last.is_empty else last.index.first_time_ms
+        if first_ms is not None and self._context.clock.time_ms() - first_ms >= age_ms:
+            await self._turns.take(lambda: self._end_file(last, closes=True))
+
+    def drop_local(self, file: LogFile) -> None:
+        """Remove a named file and those before it from the disk: their objects are read."""
+        assert self._reader.named is not None
+        while file in self._files[:-1]:
+            gone = self._files.pop(0)
+            self._reader.named.cache.let_go(gone)
+            self._context.handles.retire(gone)
+            self._context.workers.post(partial(self._context.handles.disk.unlink, gone.path), _unlinked)
 
     # What group commit needs (commit.ports.SegmentLog)
 
@@ -501,6 +591,11 @@ class Segment:
         self.failed = error
         _log.critical("%s: %s", self.name, error)
         self._wake()
+
+
+def _unlinked(_: object, error: BaseException | None) -> None:
+    if error is not None:
+        _log.warning("a file whose object is read could not be removed: %s", error)
 
 
 __all__ = ["Appended", "Block", "Context", "Segment", "SegmentStatistics"]

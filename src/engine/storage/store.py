@@ -30,7 +30,7 @@ from engine.model.identity import Identity
 from engine.model.names import SegmentName, TopicName
 from engine.storage.cursor.record import SavePace
 from engine.storage.cursor.store import CursorStore
-from engine.storage.disk.config import FSYNC, StorageConfig, check_mode, storage_error
+from engine.storage.disk.config import FSYNC, OBJECT, StorageConfig, check_mode, storage_error
 from engine.storage.disk.disk import Disk
 from engine.storage.disk.metrics import StorageStatistics
 from engine.storage.file.context import Context
@@ -44,10 +44,14 @@ from engine.storage.file.stored import Stored, stored
 from engine.storage.file.tail import TailCache
 
 if TYPE_CHECKING:
+    from engine.storage.commit.ports import Backing
     from engine.storage.file.recovery import Recovered
+    from engine.storage.objects.cache import ObjectCache
+    from engine.storage.objects.ports import ObjectStore
     from engine.storage.segment import Segment
 
 SEGMENTS = "segments"
+OBJECTS = "objects"  # what was read of an object store
 DIRECTORY_NAME_MAX = 255
 CLOSE_AT_ONCE = 64
 _TOPICS_AT_ONCE = 64  # per job: one that reads more directories keeps the loop waiting for the interpreter lock
@@ -90,6 +94,7 @@ class SegmentStore:
     ) -> None:
         config = config or StorageConfig()
         self._root = f"{root}/{SEGMENTS}"
+        self._cache_root = f"{root}/{OBJECTS}"
         self._disk = disk
         self._context = Context(
             disk,
@@ -126,6 +131,12 @@ class SegmentStore:
         """Set the id and the start count of the metadata that files created or opened for writing from now on state."""
         self._context = replace(self._context, store=store, generation=generation)
 
+    def cache_of(self, objects: ObjectStore, bytes_max: int) -> ObjectCache:
+        """For what is read of an object store, on the disk beside the segments. Not started."""
+        from engine.storage.objects.cache import ObjectCache
+
+        return ObjectCache(objects, self._disk, self._context.workers, self._cache_root, bytes_max)
+
     def get(self, name: SegmentName) -> Segment | None:
         """The segment of that name, if it is open."""
         return self._segments.get(name)
@@ -161,15 +172,16 @@ class SegmentStore:
         term: int = 0,
         lease: Lease | None = None,
         known: Known = NOTHING,
+        backing: Backing | None = None,
     ) -> Segment:
         """The segment, created if there is none. It survives a crash when this returns.
 
         `bucket_ends`: the inclusive ends of its entry buckets, rising, the last 65535. `lease`: where several brokers
         share the disk (file/owners.py). `known`: how far the log reached according to records outside of it
-        (file/continuation.py). Raises CorruptionError, StorageError.
+        (file/continuation.py). `backing`: with durability "object", and a lease. Raises CorruptionError, StorageError.
         """
         recover = partial(self._recover, name, tuple(bucket_ends), durability, lease, known, create=True)
-        return await self._enter(name, durability, interval_ms, bucket_ends, term, lease, recover)
+        return await self._enter(name, durability, interval_ms, bucket_ends, term, lease, recover, backing)
 
     async def open(
         self,
@@ -181,10 +193,11 @@ class SegmentStore:
         term: int = 0,
         lease: Lease | None = None,
         known: Known = NOTHING,
+        backing: Backing | None = None,
     ) -> Segment:
         """The segment, recovered from its files. Raises NotFoundError, CorruptionError, StorageError."""
         recover = partial(self._recover, name, tuple(bucket_ends), durability, lease, known, create=False)
-        return await self._enter(name, durability, interval_ms, bucket_ends, term, lease, recover)
+        return await self._enter(name, durability, interval_ms, bucket_ends, term, lease, recover, backing)
 
     async def _enter(
         self,
@@ -195,9 +208,12 @@ class SegmentStore:
         term: int,
         lease: Lease | None,
         recover: Callable[[], Recovered],
+        backing: Backing | None,
     ) -> Segment:
         check_mode(durability)
         _check_bucket_ends(bucket_ends)
+        if (durability == OBJECT) != (backing is not None):
+            raise UnsupportedError(f"{name}: durability {durability!r} needs an object store, which is not set up here")
         async with self._alone(name):
             self._check_open()
             segment = self._segments.get(name)
@@ -205,12 +221,16 @@ class SegmentStore:
                 self._segments.pop(name).release()  # its lease is over
                 segment = None
             if segment is None:
+                if backing is not None:
+                    await self._restore(backing, self.directory(name))
                 recovered = await self._run(recover, self.directory(name))
                 self._check_open()
                 self._report(name, recovered)
+                if backing is not None:
+                    await backing.serve()
                 from engine.storage.segment import Segment  # with the first one
 
-                segment = Segment(name, self._context, recovered, durability, term, lease)
+                segment = Segment(name, self._context, recovered, durability, term, lease, backing)
                 await self._begin(segment, recovered)
                 self._check_open()
                 self._segments[name] = segment
@@ -219,6 +239,13 @@ class SegmentStore:
         if interval_ms is not None:
             segment.interval_ms = interval_ms
         return segment
+
+    async def _restore(self, backing: Backing, directory: str) -> None:
+        """What the directory has is a cache at best: a former owner may have left it behind long ago."""
+        try:
+            await backing.restore(self._disk, self._context.workers, directory)
+        except OSError as e:
+            raise storage_error(e, directory) from e
 
     async def _begin(self, segment: Segment, recovered: Recovered) -> None:
         """Create a new file at once, if the previous owner may still write: it states where the old file ends. Likewise

@@ -30,7 +30,7 @@ class Admin:
         segments: int | None = None,
         properties: Mapping[str, str] | None = None,
         key_hash: Literal["xxh64", "murmur3"] | None = None,
-        durability: Literal["fsync", "interval", "os"] | None = None,
+        durability: Literal["fsync", "interval", "os", "object"] | None = None,
         entry_buckets: int | None = None,
         auto_scale: Mapping[str, Any] | None = None,
     ) -> None:
@@ -356,6 +356,35 @@ class Admin:
         """
         self._portal.run(self._admin.revoke(resource, role))
 
+    def list_limits(self) -> dict[str, dict[str, Any]]:
+        """The limits that each resource and role says itself, by its name."""
+        return self._portal.run(self._admin.list_limits())
+
+    def get_limits(self, resource: str) -> dict[str, Any]:
+        """The limits that a resource or a role says itself, None where it says nothing.
+
+        `resource`: "tenant", "tenant/namespace", "tenant/namespace/topic", "*" for each broker, "role:NAME", or
+        "role:*" for each role that says nothing itself. Those in effect for a topic, with their origin, are in
+        `get_stats`. Raises InvalidArgumentError.
+        """
+        return self._portal.run(self._admin.get_limits(resource))
+
+    def set_limits(self, resource: str, limits: Mapping[str, Any]) -> None:
+        """Set these limits of a resource or a role; None takes one back. What is not named stays.
+
+        `resource`: as of `get_limits`. `limits`: by name; -1 for none, whatever is said above. They hold within a
+        second, also for what is attached. Raises InvalidArgumentError.
+        """
+        self._portal.run(self._admin.set_limits(resource, limits))
+
+    def replace_limits(self, resource: str, limits: Mapping[str, Any]) -> None:
+        """Set these limits of a resource or a role in place of all that it says. Raises InvalidArgumentError."""
+        self._portal.run(self._admin.replace_limits(resource, limits))
+
+    def remove_limits(self, resource: str) -> None:
+        """Take back all limits that a resource or a role says. Raises InvalidArgumentError."""
+        self._portal.run(self._admin.remove_limits(resource))
+
     def list_brokers(self) -> list[dict[str, Any]]:
         """The live brokers that share the metadata store, by URL: what each has open, its load, whether it drains."""
         return self._portal.run(self._admin.list_brokers())
@@ -401,6 +430,15 @@ class Admin:
         ConnectError.
         """
         return self._portal.run(self._admin.unload_segment(segment, to=to))
+
+    def sweep_objects(self, *, dry_run: bool = False) -> dict[str, Any]:
+        """Delete objects that brokers which have ended left behind, and that no segment needs.
+
+        As one broker of the cluster does once an hour: objects younger than an hour stay. `dry_run`: list what would
+        go. Raises UnsupportedError (this broker keeps no segments in an object store), StorageError (another sweep is
+        under way, or the store does not answer).
+        """
+        return self._portal.run(self._admin.sweep_objects(dry_run=dry_run))
 
     def get_metrics(self) -> str:
         """The metrics of the broker that answers, as Prometheus text."""

@@ -16,6 +16,10 @@ With `simulate(seed, scenario, shared=True)` all brokers mount one disk and hold
     cluster.brokers["b1"].isolate()             # from the metadata store and the other brokers: a zombie in the making
     cluster.brokers["b1"].rejoin()
     cluster.brokers["b1"].suspend()             # SIGSTOP, resume() is SIGCONT: a zombie that does not know of it
+
+With `simulate(seed, scenario, objects=True)` each has its own disk, and all have one object store, `cluster.objects`:
+
+    await cluster.brokers["b1"].lose_machine()  # with its disk; start() is another machine of that name
 """
 
 from __future__ import annotations
@@ -40,6 +44,7 @@ from engine.testing.loop import VirtualLoop
 from engine.testing.metadata import FaultyMetadataStore
 from engine.testing.metadata_server import HOST, SimMetadataServer
 from engine.testing.network import SimNetwork
+from engine.testing.objects import FaultyObjectStore
 from engine.testing.process import Process
 from engine.testing.workers import SimWorkers
 
@@ -47,6 +52,10 @@ T = TypeVar("T")
 
 DATA = "/data"
 DEFAULT_CONFIG = BrokerConfig(keep_alive=5.0, segments=2, session_timeout=5.0)
+WHERE = {
+    "objects": "s3://simulated/cluster", "durability": "object", "cluster_name": "simulated",
+    "object_flush_interval": 0.01, "object_file_age": 8.0,
+}  # fmt: skip
 CLUSTER_URL = "engine://cluster:6650"
 _DIAL_AGAIN_S = 0.2  # a broker that starts while the metadata server is down
 
@@ -57,7 +66,7 @@ class SimBroker:
     def __init__(self, cluster: SimCluster, name: str, config: BrokerConfig) -> None:
         self.name = name
         self.url = f"engine://{name}:6650"
-        self.config = replace(config, service_url=self.url)
+        self.config = replace(config, service_url=self.url, **cluster.where)
         self.disk = cluster.disk or SimDisk(cluster.rng(f"disk {name}"))
         self._cluster = cluster
         self._lives = 0
@@ -94,7 +103,7 @@ class SimBroker:
     async def _open_metadata(self, life: str) -> MemoryMetadataStore | RemoteMetadataStore:
         server, process = self._cluster.metadata_server, self.process
         if server is None or process is None:
-            return self._cluster.metadata.client(leases=self._cluster.disk is not None)
+            return self._cluster.metadata.client(leases=self._cluster.leases)
         rng = self._cluster.rng(f"metadata client {life}")
         while True:
             try:
@@ -114,6 +123,7 @@ class SimBroker:
             executor=self.workers,
             rng=cluster.rng(f"broker {life}"),
             connector=cluster.network.connector(self.name),
+            objects=cluster.objects,
         )
 
     async def close(self) -> None:
@@ -135,6 +145,11 @@ class SimBroker:
         """Power cut: what was not synced is lost as well, but for a random part."""
         self.disk.crash(self.name)
         await self._end()
+
+    async def lose_machine(self) -> None:
+        """kill -9, and nothing that was on its disk is ever seen again."""
+        await self.kill()
+        self.disk = SimDisk(self._cluster.rng(f"disk {self.name} {self._lives}"))
 
     def suspend(self) -> None:
         """SIGSTOP: the process stops until resume(). Writes and sends already begun complete."""
@@ -165,7 +180,7 @@ class SimBroker:
         self.process = self.broker = self.metadata = self.workers = self._handle = None
         if isinstance(handle, MemoryMetadataStore):
             # A local store ends its sessions with the process; a shared one, when it has received nothing for a while.
-            handle.abandon(None if self._cluster.disk is not None else 0.0)
+            handle.abandon(None if self._cluster.leases else 0.0)
         if process is not None:
             self._cluster.stuck += await process.kill()
 
@@ -174,7 +189,14 @@ class SimCluster:
     """Everything that one seed drives. Made by simulate(), on the loop."""
 
     def __init__(
-        self, seed: int | str, loop: VirtualLoop, config: BrokerConfig, *, shared: bool = False, served: bool = False
+        self,
+        seed: int | str,
+        loop: VirtualLoop,
+        config: BrokerConfig,
+        *,
+        shared: bool = False,
+        served: bool = False,
+        objects: bool = False,
     ) -> None:
         self.seed = seed
         self.loop = loop
@@ -183,6 +205,9 @@ class SimCluster:
         self.network = SimNetwork(self.rng("network"))
         self.metadata = MemoryMetadataStore(self.clock)
         self.disk = SimDisk(self.rng("disk")) if shared or served else None  # of all brokers together
+        self.leases = shared or served or objects
+        self.objects = FaultyObjectStore(self.rng("objects")) if objects else None
+        self.where: dict[str, Any] = WHERE if objects else {}
         self.metadata_server: SimMetadataServer | None = None  # of the brokers, over the records in `metadata`
         if served:
             server_rng = self.rng("metadata server")
@@ -238,16 +263,17 @@ def simulate(
     time_limit: float = 3600.0,
     shared: bool = False,
     served: bool = False,
+    objects: bool = False,
 ) -> T:
     """Run a scenario under a seed, on virtual time. The same seed gives the same run.
 
     `shared`: the brokers share one disk and hold what they own by leases. `served`: likewise, and they reach the
-    metadata store over the network, at `cluster.metadata_server`.
+    metadata store over the network, at `cluster.metadata_server`. `objects`: what they own lies in an object store.
     """
     loop = VirtualLoop()
 
     async def main() -> T:
-        cluster = SimCluster(seed, loop, config, shared=shared, served=served)
+        cluster = SimCluster(seed, loop, config, shared=shared, served=served, objects=objects)
         result = await scenario(cluster)
         await cluster.close()
         await asyncio.sleep(0)

@@ -147,6 +147,8 @@ class _Owner:
 class _Deaf:
     """A consumer that accepts any segments."""
 
+    role = ""
+
     def push_assignment(self, assignment: ConsumerAssignment) -> None:
         pass
 

@@ -15,6 +15,7 @@ from engine.metadata.store import (
     ANY,
     Append,
     Delete,
+    Demands,
     Event,
     Expected,
     IndexedRecords,
@@ -43,6 +44,7 @@ class _Options(TypedDict, total=False):
 
 class _PutOptions(_Options, total=False):
     session: Session | None
+    also: Demands | None
 
 
 class FaultyMetadataStore:

@@ -15,6 +15,7 @@ from engine.aio.shielded import shielded
 from engine.errors import AlreadyClosedError, StorageError, UnknownOutcomeError
 from engine.storage.objects.ports import ObjectExistsError, ObjectInfo, ObjectMissingError, ObjectStatistics, Tail
 from engine.storage.objects.requests import KINDS
+from engine.testing.clock import EPOCH_MS
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
@@ -31,6 +32,7 @@ class FaultyObjectStore:
         self._closed = False
         self._sent: Counter[str] = Counter()
         self.objects: dict[str, bytes] = {}
+        self.modified_ms: dict[str, int] = {}  # as LoopClock has it
         self.accepts_both = False  # a store without conditional PUTs
         self.delay_s_max = 0.0  # of each way
         self.refuse_rate = 0.0  # answers 409 and stores nothing
@@ -79,15 +81,31 @@ class FaultyObjectStore:
     def _arrive(self, name: str, data: bytes, stored: asyncio.Future[bool]) -> None:
         free = name not in self.objects or self.accepts_both
         if free:
-            self.objects[name] = data
+            self._store(name, data)
         if not stored.done():
             stored.set_result(free)
 
     async def put_multipart(self, name: str, pieces: Iterable[Buffer]) -> None:
         self._begin("multipart")
-        data = b"".join(map(bytes, pieces))
+        data, luck, loop = b"".join(map(bytes, pieces)), self._rng.random(), asyncio.get_running_loop()
         await asyncio.sleep(self._delay())
+        unknown = UnknownOutcomeError(f"PUT {name}: the store answered 500")
+        if luck < self.fail_rate:
+            raise unknown
+        luck -= self.fail_rate
+        if luck < self.late_rate:
+            loop.call_later(self._rng.uniform(0, LATE_S_MAX), self._store, name, data)
+            raise unknown
+        luck -= self.late_rate
+        self._store(name, data)
+        if luck < self.hang_rate:
+            await asyncio.sleep(HANG_S)
+        if luck < self.hang_rate + self.stored_fail_rate:
+            raise unknown
+
+    def _store(self, name: str, data: bytes) -> None:
         self.objects[name] = data
+        self.modified_ms[name] = EPOCH_MS + int(asyncio.get_running_loop().time() * 1000)
 
     # -- the others ------------------------------------------------------------------------------------------------
 
@@ -113,7 +131,7 @@ class FaultyObjectStore:
         await self._request("list")
         folder = f"{prefix}/"
         found = sorted(name for name in self.objects if name.startswith(folder) and name > after)
-        infos = [ObjectInfo(name, len(self.objects[name]), 0) for name in found]
+        infos = [ObjectInfo(name, len(self.objects[name]), self.modified_ms.get(name, 0)) for name in found]
         for info in infos:
             yield info
 

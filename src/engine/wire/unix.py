@@ -1,9 +1,9 @@
 """Streams of frames over Unix sockets: dial, listen.
 
 A socket's file belongs to one user (mode 0600), and each side checks by the system's credentials that the other end is
-a process of that user, or of root; or, where either was told so, of another user. A listener takes its name by rename(), so a name leads to a socket that is served,
-or, when its process was killed, to one that refuses; the next listener replaces it. Only one process at a time may
-listen on a name: callers hold a lock.
+a process of that user, or of root; or, where either was told so, of another user. A listener takes its name by
+rename(), so a name leads to a socket that is served, or, when its process was killed, to one that refuses; the next
+listener replaces it. Only one process at a time may listen on a name: callers hold a lock.
 
 A Unix socket's address is at most 107 bytes long. A longer path is reached through a descriptor of its directory,
 /proc/self/fd/N/name.
@@ -39,9 +39,7 @@ _ROOT = 0
 _BACKLOG = 1024
 
 
-async def dial(
-    path: str, handler: Accept, *, pool: ChunkPool, timeout: float, user: int | None = None
-) -> FrameStream:
+async def dial(path: str, handler: Accept, *, pool: ChunkPool, timeout: float, user: int | None = None) -> FrameStream:
     """A stream connected to the socket at `path`. `user`: the id of another user that may serve it.
 
     Raises ConnectError (nothing is served there), AuthenticationError (another user serves it).

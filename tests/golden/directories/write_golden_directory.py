@@ -113,7 +113,7 @@ def value_of(label: str, size: int) -> bytes:
 def write(scratch: Path, ending: str) -> None:
     """Write it all; then close, or be killed."""
     configured = server.storage_config
-    server.storage_config = lambda config, **how: dataclasses.replace(configured(config, **how), file_size_max=8 * KIB)
+    server.storage_config = lambda *a, **kw: dataclasses.replace(configured(*a, **kw), file_size_max=8 * KIB)
     e = engine.open(scratch / "data", config=CONFIG)
     story = Story(e)
     held = [plain(story), *compressed(story), *shaped(story), durable(story), numbered(story), delayed(story)]

@@ -32,6 +32,7 @@ FAULTS: dict[Rule, tuple[Instance, str]] = {
         "INVENTED",
     ),
     Rule.R14_SESSION: (Instance(segments=2, writes=(1, 0, 0), budget=Budget(uploads=1, sweeps=1, takeovers=2)), "LOST"),
+    Rule.R14_COVERED: (Instance(writes=(2, 0, 0), window=1, rolls=True, budget=Budget(uploads=1)), "LOST"),
     Rule.R15_INDEX: (Instance(writes=(1, 1, 0), trims=True, budget=Budget(handovers=1, takeovers=2)), "LOST"),
     Rule.R15_NAMED: (Instance(writes=(1, 0, 0), trims=True, budget=Budget(uploads=1)), "LOST"),
     Rule.R15_OWN: (Instance(writes=(1, 0, 0), trims=True, budget=Budget(uploads=1)), "FENCE MOVED"),
@@ -45,6 +46,9 @@ CLEAN: dict[str, Instance] = {
     "a fence against PUTs in flight": Instance(writes=(3, 1, 0), window=2),
     "two successors, a lost answer": Instance(writes=(2, 0, 0), window=1, budget=Budget(losses=1, takeovers=2)),
     "a handover, an upload, a trim": Instance(writes=(1, 1, 0), trims=True, budget=Budget(handovers=1, uploads=1)),
+    "a file that ends before the log, a trim": Instance(
+        writes=(2, 0, 0), window=1, trims=True, rolls=True, budget=Budget(uploads=1)
+    ),
     "two segments, a sweep": Instance(segments=2, writes=(1, 0, 0), budget=Budget(uploads=1, sweeps=1)),
 }
 LONG: dict[str, Instance] = {
@@ -63,6 +67,17 @@ LONG: dict[str, Instance] = {
     ),
     "moves in order back to the same session": Instance(
         writes=(2, 1, 0), trims=True, claimers="AB", budget=Budget(handovers=2, takeovers=2, uploads=2)
+    ),
+    "files of former owners, and of parts of the log": Instance(
+        writes=(2, 1, 0), window=1, trims=True, rolls=True, budget=Budget(takeovers=2, uploads=2)
+    ),
+    "files of parts, handed over and back": Instance(
+        writes=(2, 1, 0),
+        window=1,
+        trims=True,
+        rolls=True,
+        claimers="AB",
+        budget=Budget(handovers=2, takeovers=2, uploads=2),
     ),
     "three moves among three sessions": Instance(
         writes=(2, 1, 0), claimers="ABC", budget=Budget(handovers=2, takeovers=3)

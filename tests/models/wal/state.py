@@ -36,6 +36,7 @@ class Rule(Enum):
     R14_OWNER = "a file is named only by the owner of the segment, at its term"
     R14_TERM = "a file is named at the term at which its upload began, not at a later one of the same session"
     R14_SESSION = "a file is named only while its uploader's session is not fenced"
+    R14_COVERED = "a file takes the place of the references that it covers, and of no others"
     R15_INDEX = "trimming stops at the least `from` of all references to the session, whichever broker owns the segment"
     R15_NAMED = "the log is trimmed after the record names the file"
     R15_OWN = "`trimmed` is written while `fenced` is not set, by compare-and-set"
@@ -198,6 +199,7 @@ class Instance:
     window: int = 2  # PUTs in flight
     claimers: str = "BC"
     trims: bool = False
+    rolls: bool = False  # a file may end before what is acknowledged does
     budget: Budget = field(default_factory=Budget)
 
     @property

@@ -10,7 +10,8 @@ import json
 import re
 import ssl
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from pathlib import Path
 
 DEFAULT_URL = "engine://127.0.0.1:6650"
 
@@ -24,16 +25,31 @@ _PLACES = (
     "startingOffsetsByTimestamp",
     "endingOffsetsByTimestamp",
 )
-_READING = ("minPartitions", "maxRecordsPerPartition", "keyAligned", "failOnDataLoss", "includeHeaders")
+_READING = (
+    "minPartitions",
+    "maxRecordsPerPartition",
+    "keyAligned",
+    "failOnDataLoss",
+    "includeHeaders",
+    "decryptionKeys",
+)
 _STREAMING = ("maxOffsetsPerTrigger", "minOffsetsPerTrigger", "maxTriggerDelay")
 READ_OPTIONS = (*CONNECTION_OPTIONS, *_TOPICS, *_PLACES, *_READING, *_STREAMING)
-_WRITING = ("topic", "path", "exactlyOnce", "transactionName", "transactionTimeout")
+_WRITING = ("topic", "path", "exactlyOnce", "transactionName", "transactionTimeout", "encryptionKeys")
 _SPARKS_OWN = ("checkpointLocation", "queryName")  # of a streaming query, which Spark hands on
 WRITE_OPTIONS = (*CONNECTION_OPTIONS, *_WRITING, *_SPARKS_OWN)
 
 TRANSACTION_TIMEOUT_S = 300.0
 
 _UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "d": 86400.0}
+
+
+KeyPairs = tuple[tuple[str, str], ...]  # name, and PEM or the path of a file
+
+
+def as_keys(pairs: KeyPairs) -> dict[str, str | Path] | None:
+    """As clients take them; None for none."""
+    return {name: key if key.lstrip().startswith("-----BEGIN") else Path(key) for name, key in pairs} or None
 
 
 class Texts:
@@ -75,6 +91,19 @@ class Texts:
             return float(number) * _checked(unit)
         except ValueError:
             raise ValueError(f"{name} must be a duration such as 500ms, 30s or 15m, got {value!r}") from None
+
+    def keys(self, name: str) -> KeyPairs:
+        """Keys of encryption by name, from JSON: each as PEM text, or as the path of a file. No error shows a key."""
+        value = self._values.get(name)
+        if value is None:
+            return ()
+        try:
+            found = json.loads(value)
+        except ValueError:
+            found = None
+        if not isinstance(found, dict) or not found or not all(isinstance(v, str) for v in found.values()):
+            raise ValueError(f'{name} must be JSON, {{"name": "PEM, or the path of a file"}}, got something else')
+        return tuple(found.items())
 
     def mapping(self, name: str) -> dict[str, str]:
         """Text to text: JSON, or key=value, key=value."""
@@ -190,6 +219,7 @@ class ReadOptions:
     max_offsets_per_trigger: int | None
     min_offsets_per_trigger: int | None
     max_trigger_delay_s: float
+    decryption_keys: KeyPairs = field(default=(), repr=False)
 
     @property
     def limited(self) -> bool:
@@ -213,6 +243,7 @@ class ReadOptions:
             max_offsets_per_trigger=texts.count("maxOffsetsPerTrigger"),
             min_offsets_per_trigger=texts.count("minOffsetsPerTrigger"),
             max_trigger_delay_s=texts.seconds("maxTriggerDelay", 900.0),
+            decryption_keys=texts.keys("decryptionKeys"),
         )
         wrong = _ends(texts) if streaming else [n for n in _STREAMING if texts.text(n)]
         if wrong:
@@ -257,6 +288,7 @@ class WriteOptions:
     transaction_name: str | None
     transaction_timeout_s: float
     checkpoint: str | None = None
+    encryption_keys: KeyPairs = field(default=(), repr=False)
 
     @classmethod
     def read(cls, options: Mapping[str, str]) -> WriteOptions:
@@ -271,6 +303,7 @@ class WriteOptions:
             transaction_name=texts.text("transactionName"),
             transaction_timeout_s=texts.seconds("transactionTimeout", TRANSACTION_TIMEOUT_S),
             checkpoint=texts.text("checkpointLocation"),
+            encryption_keys=texts.keys("encryptionKeys"),
         )
         if read.transaction_name is not None and not read.exactly_once:
             raise ValueError("exactlyOnce must be true with transactionName, got false")

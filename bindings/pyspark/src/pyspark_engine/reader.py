@@ -86,6 +86,7 @@ class TopicReader(Arriving, DataSourceReader):
             partition,
             fail_on_data_loss=self._options.fail_on_data_loss,
             keys=self._scope.keys,
+            decryption_keys=self._options.decryption_keys,
         )
 
 

@@ -13,7 +13,7 @@ from pyspark.sql.types import StructType
 import engine
 from pyspark_engine.connection import shared_client
 from pyspark_engine.errors import DataLossError
-from pyspark_engine.options import Connection
+from pyspark_engine.options import Connection, KeyPairs, as_keys
 from pyspark_engine.partitions import TopicPartition
 from pyspark_engine.schema import converter
 
@@ -33,6 +33,7 @@ def read_partition(
     *,
     fail_on_data_loss: bool,
     keys: frozenset[bytes] | None = None,
+    decryption_keys: KeyPairs = (),
 ) -> Iterator[pa.RecordBatch]:
     """All of a task's work, in order. Raises DataLossError where retention was faster."""
     if not isinstance(partition, TopicPartition):
@@ -49,6 +50,7 @@ def read_partition(
                 skip_deleted=not fail_on_data_loss,
                 on_corrupt="stop" if fail_on_data_loss else "skip",
                 receive_queue_size=AHEAD_MESSAGES,
+                decryption_keys=as_keys(decryption_keys),
             ) as reader:
                 while batches := gather(reader):
                     yield convert(batches)

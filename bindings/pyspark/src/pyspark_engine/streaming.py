@@ -111,7 +111,11 @@ class _StreamReader(Arriving, DataSourceStreamReader):
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         return read_partition(
-            self._options.connection, self._schema, partition, fail_on_data_loss=self._options.fail_on_data_loss
+            self._options.connection,
+            self._schema,
+            partition,
+            fail_on_data_loss=self._options.fail_on_data_loss,
+            decryption_keys=self._options.decryption_keys,
         )
 
     def commit(self, end: dict[str, Any]) -> None:

@@ -16,13 +16,14 @@ from pyspark.sql.types import StructType
 import engine
 from pyspark_engine.attempts import Attempt, Written
 from pyspark_engine.connection import shared_client
-from pyspark_engine.options import Connection, WriteOptions
+from pyspark_engine.options import Connection, KeyPairs, WriteOptions, as_keys
 from pyspark_engine.schema import arrow_schema
 
 ROWS = 16_384  # of a record batch that is made of rows
 PRODUCERS = 64  # that a process keeps from task to task
 
-_producers: dict[tuple[Connection, str], engine.Producer] = {}  # idle ones; a process has one task at a time
+_Kept = tuple[Connection, str, KeyPairs]
+_producers: dict[_Kept, engine.Producer] = {}  # idle ones; a process has one task at a time
 
 
 def write_partition(options: WriteOptions, transaction: str | None, batches: Iterator[pa.RecordBatch]) -> Written:
@@ -42,6 +43,10 @@ def write_partition(options: WriteOptions, transaction: str | None, batches: Ite
     return attempt.written
 
 
+def _kept_as(options: WriteOptions, topic: str) -> _Kept:
+    return options.connection, topic, options.encryption_keys
+
+
 class _Topics:
     """The producers of a task. When its block is left everything is durable; those that failed are not used again."""
 
@@ -57,8 +62,11 @@ class _Topics:
                 _send_batch(self._used.get(topic) or self._take(topic), part, self._transaction)
 
     def _take(self, topic: str) -> engine.Producer:
-        connection = self._options.connection
-        producer = _producers.pop((connection, topic), None) or shared_client(connection).producer(topic)
+        options = self._options
+        producer = _producers.pop(_kept_as(options, topic), None)
+        if producer is None:
+            keys = as_keys(options.encryption_keys)
+            producer = shared_client(options.connection).producer(topic, encryption_keys=keys)
         self._used[topic] = producer
         return producer
 
@@ -80,7 +88,7 @@ class _Topics:
         else:
             for producer in self._used.values():
                 producer.flush()
-        _producers.update({(self._options.connection, topic): producer for topic, producer in self._used.items()})
+        _producers.update({_kept_as(self._options, topic): producer for topic, producer in self._used.items()})
         self._used = {}
         for oldest in list(_producers)[: max(0, len(_producers) - PRODUCERS)]:
             _producers.pop(oldest).close()

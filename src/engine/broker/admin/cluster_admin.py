@@ -10,10 +10,19 @@ from engine.broker.upkeep.balancer import HAND_OVER, HOLDINGS
 from engine.broker.upkeep.cluster_parts import ClusterParts
 from engine.broker.upkeep.draining import LEAD
 from engine.control.policy.placement import OPEN, traffic
-from engine.errors import ConnectError, EngineError, InvalidArgumentError, NotFoundError, NotOwnerError, TimeoutError
+from engine.errors import (
+    ConnectError,
+    EngineError,
+    InvalidArgumentError,
+    NotFoundError,
+    NotOwnerError,
+    TimeoutError,
+    UnsupportedError,
+)
 from engine.metadata import keys
 from engine.model.names import SegmentName, TopicName
 
+_NAMES_SHOWN = 1_000  # objects of a sweep
 _ROUND_S_MAX = 120.0  # one round of balance, at the balancer
 
 _DRAIN, _UNDRAIN, _BALANCE, _UNLOAD, _FACTS = "drain", "undrain", "balance", "unload", "facts"
@@ -88,6 +97,20 @@ class ClusterAdmin:
             await self._parts.balancer.leader(), _BALANCE, {"dry_run": dry_run}, _ROUND_S_MAX
         )
         return found
+
+    async def sweep_objects(self, dry_run: bool) -> dict[str, Any]:
+        """By this broker."""
+        objects = self._parts.objects
+        if objects is None:
+            raise UnsupportedError("this broker keeps no segments in an object store: start it with --objects URL")
+        swept = await objects.sweep(dry_run=dry_run)
+        return {
+            "sessions": swept.sessions,
+            "logObjects": swept.log_objects,
+            "files": swept.files,
+            "sizeBytes": swept.size,
+            "names": swept.names[:_NAMES_SHOWN],
+        }
 
     async def unload_topic(self, topic: str, to: str | None) -> list[dict[str, Any]]:
         """Each segment at its owner, one after the other."""

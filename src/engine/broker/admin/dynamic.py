@@ -8,8 +8,9 @@ from __future__ import annotations
 import dataclasses
 import json
 import logging
+from collections.abc import Callable, Coroutine
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from engine.aio.tasks import Supervisor
 from engine.broker.settings.config import BrokerConfig, setting
@@ -18,6 +19,9 @@ from engine.errors import InvalidArgumentError, InvalidConfigurationError
 from engine.metadata import keys
 from engine.metadata.following import follow
 from engine.metadata.store import Event, EventKind, MetadataStore
+
+if TYPE_CHECKING:
+    from engine.broker.limits.limits import BrokerLimits
 
 log = logging.getLogger(__name__)
 
@@ -159,6 +163,36 @@ class DynamicConfig:
             value = getattr(now, name)
             if value != getattr(before, name):
                 log.info("%s is %r from now on", name, value, extra={"setting": name, "value": value})
+
+
+class FollowedLimits:
+    """The limits in the metadata store; what goes by them is loaded with the first one, by `begin`."""
+
+    def __init__(self, metadata: MetadataStore, begin: Callable[[], BrokerLimits]) -> None:
+        self._metadata = metadata
+        self._begin = begin
+        self._limits: BrokerLimits | None = None
+
+    async def start(self) -> Coroutine[Any, Any, None]:
+        """Take over those that are stored; what follows their changes. Raises what the metadata store raises."""
+        for record in await self._metadata.newest.list(keys.LIMITS, keys.prefix_end(keys.LIMITS)):
+            self.note(record.key, record.value)
+        watch = partial(self._metadata.watch, keys.LIMITS)
+        return follow(self._metadata, watch, self._heard, self._known, what="the limits")
+
+    def note(self, key: str, value: bytes | None) -> None:
+        """Take a record over, None where it was deleted."""
+        if self._limits is None and value is not None:
+            self._limits = self._begin()
+        if self._limits is not None:
+            self._limits.note(key, value)
+
+    def _heard(self, event: Event) -> None:
+        if event.kind is not EventKind.SNAPSHOT_END:
+            self.note(event.key, None if event.record is None else event.record.value)
+
+    def _known(self) -> list[str]:
+        return [] if self._limits is None else self._limits.keys()
 
 
 def _dynamic(name: str) -> str:

@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 from engine.broker.admin.cluster_admin import ClusterAdmin
 from engine.broker.admin.dynamic import DynamicConfig
 from engine.broker.admin.transaction_admin import TransactionAdmin
+from engine.broker.limits.records import LimitRecords
 from engine.broker.rights.records import RightsRecords
 from engine.broker.settings.config import BrokerConfig
 from engine.control.service import ScalableTopicService
@@ -22,8 +23,8 @@ T = TypeVar("T")
 class LocalAdmin:
     """One method for each operation, with its name, arguments and errors.
 
-    `dynamic`, `transactions`, `cluster`, `metrics`, `rights`: None where there is no broker; their operations raise
-    UnsupportedError then.
+    `dynamic`, `transactions`, `cluster`, `metrics`, `rights`, `limits`: None where there is no broker; their operations
+    raise UnsupportedError then.
     """
 
     def __init__(
@@ -36,8 +37,10 @@ class LocalAdmin:
         cluster: ClusterAdmin | None = None,
         metrics: Callable[[], Awaitable[str]] | None = None,
         rights: RightsRecords | None = None,
+        limits: LimitRecords | None = None,
     ) -> None:
         self._rights = rights
+        self._limits = limits
         self._transactions = transactions
         self._cluster = cluster
         self._service = service
@@ -151,6 +154,25 @@ class LocalAdmin:
     async def revoke(self, resource: str, role: str) -> None:
         await _available(self._rights).revoke(resource, role)
 
+    async def list_limits(self) -> dict[str, dict[str, Any]]:
+        """What each resource and role says."""
+        return await _available(self._limits).list()
+
+    async def get_limits(self, resource: str) -> dict[str, Any]:
+        """What a resource or a role says itself."""
+        return await _available(self._limits).get(resource)
+
+    async def set_limits(self, resource: str, limits: Mapping[str, Any]) -> None:
+        """Change the named limits; others stay."""
+        await _available(self._limits).change(resource, limits)
+
+    async def replace_limits(self, resource: str, limits: Mapping[str, Any]) -> None:
+        """In place of all that it says."""
+        await _available(self._limits).replace(resource, limits)
+
+    async def remove_limits(self, resource: str) -> None:
+        await _available(self._limits).remove(resource)
+
     async def get_metrics(self) -> str:
         """The metrics of this broker, as Prometheus text."""
         return await _available(self._metrics)()
@@ -168,6 +190,10 @@ class LocalAdmin:
     async def balance_brokers(self, dry_run: bool) -> dict[str, Any]:
         """At the balancer."""
         return await _available(self._cluster).balance_brokers(dry_run)
+
+    async def sweep_objects(self, dry_run: bool) -> dict[str, Any]:
+        """By this broker."""
+        return await _available(self._cluster).sweep_objects(dry_run)
 
     async def unload_topic(self, topic: str, to: str | None) -> list[dict[str, Any]]:
         """Each segment at its owner."""

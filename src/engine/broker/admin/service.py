@@ -12,6 +12,7 @@ from engine.broker.admin.dynamic import DynamicConfig
 from engine.broker.admin.leader import LeaderAdmin
 from engine.broker.admin.local import LocalAdmin
 from engine.broker.admin.transaction_admin import TransactionAdmin
+from engine.broker.limits.records import LimitRecords
 from engine.broker.rights.records import RightsRecords
 from engine.broker.settings.config import BrokerConfig
 from engine.control.service import ScalableTopicService
@@ -45,10 +46,18 @@ class AdminService(AdminMethods):
         cluster: ClusterAdmin | None = None,
         metrics: Callable[[], Awaitable[str]] | None = None,
         rights: RightsRecords | None = None,
+        limits: LimitRecords | None = None,
     ) -> None:
         self.leading = LeaderAdmin(service)
         self.local = LocalAdmin(
-            service, config, dynamic=dynamic, transactions=transactions, cluster=cluster, metrics=metrics, rights=rights
+            service,
+            config,
+            dynamic=dynamic,
+            transactions=transactions,
+            cluster=cluster,
+            metrics=metrics,
+            rights=rights,
+            limits=limits,
         )
         self._forward = forward
 

@@ -22,6 +22,7 @@ from engine.wire.stream import Connector
 
 if TYPE_CHECKING:
     from engine.broker.cluster.routed_host import RoutedSegmentHost
+    from engine.broker.hosting.object_logs import ObjectLogs
 
 
 class Membership:
@@ -41,11 +42,15 @@ class Membership:
         shared: bool,
         loads: AsyncSemaphore,
         environment: Environment,
+        objects: ObjectLogs | None = None,
     ) -> None:
-        """`loads`, `environment`: see OpenSegments."""
+        """`loads`, `environment`, `objects`: see OpenSegments."""
+        self.objects = objects
         self.brokers = Brokers(metadata, clock=clock, url=url, admin_url=admin_url, session_timeout=session_timeout)
         self.ownership = Ownership(metadata, self.brokers, clock, follows=shared)
-        self.segments = OpenSegments(store, metadata, self.ownership, loads=loads, environment=environment)
+        self.segments = OpenSegments(
+            store, metadata, self.ownership, loads=loads, environment=environment, objects=objects
+        )
         self.subscriptions = OpenSubscriptions(self.segments, store.cursors, metadata)
         self.hosting = SegmentHosting(self.segments, self.subscriptions, store, metadata)
         self.peers = Peers(connector or SocketConnector(), token, url)
@@ -68,7 +73,9 @@ class Membership:
         return self.routed or self.hosting
 
     async def start(self) -> None:
-        """Register this broker. Raises what the metadata store raises."""
+        """Register this broker. Raises what the metadata store raises, and ObjectLogs.start()."""
+        if self.objects is not None:
+            await self.objects.start()
         self.ownership.start()
         await self.brokers.start()
 
@@ -77,9 +84,13 @@ class Membership:
         if self.routed is not None:
             await self.routed.close()
         await self.hosting.close()
+        if self.objects is not None:
+            await self.objects.close()
 
     async def close(self) -> None:
         """End the session of this broker. Idempotent."""
         await self.peers.close()
+        if self.objects is not None:
+            await self.objects.close()  # of a start that failed
         await self.brokers.close()
         await self.ownership.close()

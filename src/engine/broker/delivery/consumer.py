@@ -31,6 +31,8 @@ from engine.wire.stream import Payload
 
 if TYPE_CHECKING:
     from engine.broker.delivery.subscription import HostedSubscription
+    from engine.broker.limits.attendance import Attendance
+    from engine.broker.limits.limits import BrokerLimits
     from engine.broker.segment.hosted import HostedSegment
     from engine.broker.segment.ports import Peer
     from engine.storage.file.logfile import Block
@@ -40,11 +42,16 @@ CREDIT_MAX = 2**48  # more than any client has room for, and still an int64
 Range = tuple[int, int]  # inclusive
 
 
+def consumer_key(subscription: str | None, name: str) -> str:
+    """What it counts as, where consumers are counted."""
+    return f"{subscription or ''}\n{name}"
+
+
 class Consumer(ABC):
     """One attachment of a consumer. Loop thread only."""
 
-    __slots__ = ("_subscription", "bytes_credit", "closed", "connection", "hosted", "ident", "messages_credit", "name",
-                 "out", "paced", "seeks", "sent", "window")  # fmt: skip
+    __slots__ = ("_attendance", "_subscription", "bytes_credit", "closed", "connection", "hosted", "ident",
+                 "messages_credit", "name", "out", "paced", "seeks", "sent", "window")  # fmt: skip
     mode: DeliveryMode
 
     def __init__(
@@ -61,6 +68,7 @@ class Consumer(ABC):
         self.name = name
         self._subscription = subscription
         self.closed = False
+        self._attendance: Attendance | None = None  # where there are limits
         # What the client has room for now.
         self.messages_credit = 0
         self.bytes_credit = 0
@@ -81,11 +89,48 @@ class Consumer(ABC):
 
     def add_credit(self, messages: int, size: int, window: int | None = None) -> None:
         """The client has room for more. `window`: its present one, in messages, where that follows its pace."""
-        self.messages_credit = min(self.messages_credit + max(messages, 0), CREDIT_MAX)
-        self.bytes_credit = min(self.bytes_credit + max(size, 0), CREDIT_MAX)
         self.paced = window is not None
-        self.window = max(self.window, self.messages_credit) if window is None else max(window, 1)
+        if window is not None:
+            self.window = max(window, 1)
+        messages, size = min(max(messages, 0), CREDIT_MAX), min(max(size, 0), CREDIT_MAX)
+        if self._attendance is not None and (throttle := self._attendance.throttle) is not None:
+            throttle.ask(messages, size)
+        else:
+            self._credit(messages, size)
+
+    def _credit(self, messages: int, size: int) -> None:
+        self.messages_credit = min(self.messages_credit + messages, CREDIT_MAX)
+        self.bytes_credit = min(self.bytes_credit + size, CREDIT_MAX)
+        if not self.paced:
+            self.window = max(self.window, self.messages_credit)
         self.pump()
+
+    def limit(self, limits: BrokerLimits) -> None:
+        """Go by these limits from now on: credit is withheld while the rates do not allow it."""
+        if self.closed:
+            return
+        topic, role = self.hosted.name.topic, self.connection.role
+        if self._attendance is None:
+            subscription = self._subscription
+            name = consumer_key(None if subscription is None else subscription.name, self.name)
+            self._attendance = limits.attend(limits.consumers, topic, role, name, None)
+        buckets, throttle = limits.buckets(topic, role, "dispatch"), self._attendance.throttle
+        if throttle is not None:
+            throttle.change(buckets)
+            self._attendance.throttle = throttle if buckets else None
+        elif buckets:
+            from engine.broker.limits.throttle import Throttle
+
+            withheld = max(self.messages_credit, 0), max(self.bytes_credit, 0)
+            self.messages_credit -= withheld[0]
+            self.bytes_credit -= withheld[1]
+            self._attendance.throttle = Throttle(buckets, self._credit)
+            self._attendance.throttle.ask(*withheld)
+
+    def _absent(self) -> None:
+        self.closed = True
+        if self._attendance is not None:
+            self._attendance.close()
 
     def has_room_for(self, messages: int) -> bool:
         """Whether so many may be sent to it at once."""
@@ -127,7 +172,7 @@ class Consumer(ABC):
         """End the attachment; an error is sent to the client."""
         if self.closed:
             return
-        self.closed = True
+        self._absent()
         self.detach()
         self.connection.forget(self)
         if error is not None:
@@ -137,7 +182,7 @@ class Consumer(ABC):
     def connection_lost(self) -> None:
         """The connection is closed: end the attachment."""
         if not self.closed:
-            self.closed = True
+            self._absent()
             self.detach()
 
     @property
@@ -327,7 +372,7 @@ class LoneReader(Consumer):
         """Move the cursor to `position`, or acknowledge each of `buckets` up to its position."""
         if self._subscription is None:
             raise UnsupportedError("a reader has no cursor: it cannot acknowledge")
-        inside = transaction_of(header)
+        inside = transaction_of(header, self.connection.role)
         if inside is not None or self._subscription.pending:
             return transactional_acks.acknowledge_alone(self, self._subscription, header, inside)
         position, lazy = header.position, bool(header.lazy)

@@ -37,6 +37,7 @@ from engine.errors import (
     NotOwnerError,
     TimeoutError,
     TransactionConflictError,
+    TransactionNotFoundError,
 )
 from engine.metadata.store import ConflictError, OutcomeUnknownError
 from engine.model.transactions import OperationKind, TransactionOperation, id_text, operation_counts
@@ -103,16 +104,19 @@ class PendingAcks:
     # -- acknowledging -----------------------------------------------------------------------------------------------
 
     @contextlib.asynccontextmanager
-    async def request(self, number: int) -> AsyncIterator[Claims]:
+    async def request(self, number: int, role: str = "") -> AsyncIterator[Claims]:
         """The claims of an open transaction, during one request. The transaction is followed while it has claims.
 
-        Raises TransactionNotFoundError, TransactionConflictError when it has ended.
+        `role`: which adds to it; "" for any.
+        Raises TransactionNotFoundError (also: of another role), TransactionConflictError when it has ended.
         """
         self._check_open()
         claims = self._claims.setdefault(number, Claims())
         claims.requests += 1
         try:
             await self.parts.headers.authorise(number, self._ended)
+            if not self.parts.headers.belongs_to(number, role):
+                raise TransactionNotFoundError(f"there is no transaction {id_text(number)} of this role")
             self._check_current(number, claims)
             yield claims
         finally:

@@ -98,7 +98,7 @@ class QueueConsumer(Consumer):
         if header.ack_type != "individual" or header.ranges is None:
             raise InvalidArgumentError("a queue consumer's ack_type must be individual, with `ranges`")
         offsets = offset_set(header.ranges, self.hosted.segment.durable_offset)
-        inside = transaction_of(header)
+        inside = transaction_of(header, self.connection.role)
         if inside is not None or self._dispatcher.subscription.pending:
             return acknowledge_some(self._dispatcher, self, offsets, inside)
         return self._dispatcher.acknowledge(self, offsets, lazy=bool(header.lazy))

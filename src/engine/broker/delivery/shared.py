@@ -118,7 +118,7 @@ class SharedConsumer(Consumer):
 
     def acknowledge(self, header: commands.Ack) -> Awaitable[Any]:
         """Cumulative, by `buckets` or one `position` for all of them (semantics 19)."""
-        positions, inside = positions_of(header, self.hosted), transaction_of(header)
+        positions, inside = positions_of(header, self.hosted), transaction_of(header, self.connection.role)
         if inside is not None or self._dispatcher.subscription.pending:
             return acknowledge_buckets(self._dispatcher, self, positions, inside)
         return self._dispatcher.acknowledge(self, positions, lazy=bool(header.lazy))

@@ -28,10 +28,11 @@ if TYPE_CHECKING:
 
 
 class Inside(NamedTuple):
-    """The transaction and the attempt of a request."""
+    """The transaction and the attempt of a request, and the role that makes it: "" for any."""
 
     number: int
     attempt: int
+    role: str = ""
 
 
 class BucketAcks(NamedTuple):
@@ -41,14 +42,14 @@ class BucketAcks(NamedTuple):
     offsets: BitMap64
 
 
-def transaction_of(header: commands.Ack) -> Inside | None:
-    """The transaction of an ACK or SEND; None: it is in none. Raises InvalidArgumentError."""
+def transaction_of(header: commands.Ack, role: str) -> Inside | None:
+    """The transaction of an ACK, for a role; None: it is in none. Raises InvalidArgumentError."""
     ident, attempt = header.transaction, header.attempt
     if ident is None:
         if attempt is not None:
             raise InvalidArgumentError("an attempt requires a transaction")
         return None
-    return Inside(parse_id(ident), attempt_number(attempt))
+    return Inside(parse_id(ident), attempt_number(attempt), role)
 
 
 class _Request:
@@ -82,7 +83,7 @@ class _Request:
         assert self._inside is not None
         assert self._claims is not None
         if offsets:
-            number, attempt = self._inside
+            number, attempt, _ = self._inside
             await self.pending.record(number, self._claims, attempt, offsets, buckets)
 
 
@@ -92,7 +93,7 @@ async def _request(subscription: HostedSubscription, inside: Inside | None) -> A
     if inside is None:
         yield _Request(pending, None, None)
         return
-    async with pending.request(inside.number) as claims:
+    async with pending.request(inside.number, inside.role) as claims:
         yield _Request(pending, inside, claims)
 
 

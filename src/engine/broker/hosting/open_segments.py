@@ -18,14 +18,24 @@ from engine.broker.hosting.ownership import Owned, Ownership
 from engine.broker.hosting.remembered import Remembered, check_identity
 from engine.broker.hosting.transactions import SegmentTransactions
 from engine.control.base.ports import SegmentSpec
-from engine.errors import AlreadyClosedError, CorruptionError, EngineError, NotFoundError, NotOwnerError, StorageError
+from engine.errors import (
+    AlreadyClosedError,
+    CorruptionError,
+    EngineError,
+    NotFoundError,
+    NotOwnerError,
+    StorageError,
+    UnsupportedError,
+)
 from engine.metadata import keys, unsure
 from engine.metadata.identity import load_identity
 from engine.metadata.store import MetadataStore
 from engine.model.layout import SegmentLayout
 from engine.model.names import SegmentName, TopicName
+from engine.storage.disk.config import OBJECT
 
 if TYPE_CHECKING:
+    from engine.broker.hosting.object_logs import ObjectLogs
     from engine.broker.segment.environment import Environment
     from engine.broker.segment.hosted import HostedSegment
     from engine.storage.file.stored import Stored
@@ -63,8 +73,14 @@ class OpenSegments:
         *,
         loads: AsyncSemaphore,
         environment: Environment,
+        objects: ObjectLogs | None = None,
     ) -> None:
-        """`loads`: how many segments may be opened at once. `environment`: handed to the segments."""
+        """`loads`: how many segments may be opened at once. `environment`: handed to the segments. `objects`: where a
+        broker keeps segments in an object store.
+        """
+        self._objects = objects
+        if objects is not None:
+            objects.lost = self._objects_lost
         self._store = store
         self._cursors = store.cursors
         self._metadata = metadata
@@ -145,21 +161,28 @@ class OpenSegments:
 
     async def _load(self, spec: SegmentSpec, create: bool) -> HostedSegment:
         await self._left(spec.name)
-        if not await self._store.exists(spec.name):
+        self.check_durability(spec)
+        if not await self._is_there(spec):
             await self._remembered.check_there(spec.name, self._store.directory(spec.name))
             if not create:
                 raise NotFoundError(f"{spec.name} has no store")
         # What is opened for a moment, as retention does, is not worth another broker's time.
         siblings = partial(self._siblings, spec.name) if create else None
-        owned = await self._ownership.claim(spec.name, siblings)
+        on_objects = spec.durability == OBJECT
+        owned = await self._ownership.claim(spec.name, siblings, leased=on_objects)
         if create and owned.lease is not None:
             await self._check_wanted(spec.name)
         enter, term = self._store.create if create else self._store.open, owned.term
         known = await self._remembered.reach(spec.name)
+        backing = None
+        if on_objects and self._objects is not None:
+            backing = self._objects.backing(self._ownership, spec.name, owned)
         segment = await enter(
             spec.name, durability=spec.durability, bucket_ends=spec.bucket_ends, term=term, lease=owned.lease,
-            known=known,
+            known=known, backing=backing,
         )  # fmt: skip
+        if backing is not None and self._objects is not None:
+            self._objects.attach(segment, backing)
         try:
             if spec.sealed and not segment.sealed:
                 raise CorruptionError(
@@ -182,6 +205,19 @@ class OpenSegments:
         hosted = HostedSegment(spec, segment, term, self._environment, make_buffer, self._served_since(owned))
         await self.transactions.recover(hosted)
         return hosted
+
+    def check_durability(self, spec: SegmentSpec) -> None:
+        """Raise UnsupportedError where this broker cannot keep the segment."""
+        if spec.durability == OBJECT and self._objects is None:
+            raise UnsupportedError(
+                f"{spec.name} has durability 'object', and this broker has no object store: start it with --objects URL"
+            )
+
+    async def _is_there(self, spec: SegmentSpec) -> bool:
+        """Whether the segment has a store."""
+        if spec.durability == OBJECT:
+            return bool((await self._ownership.read(spec.name)).objects)
+        return await self._store.exists(spec.name)
 
     async def _check_identity(self, segment: Segment) -> None:
         """Raise CorruptionError when its files were written under later metadata, or under another store's."""
@@ -221,6 +257,8 @@ class OpenSegments:
         if not task.cancelled() and error is None:
             self._hosted[name] = task.result()
             self.undeleted.pop(name, None)
+            if self._is_over(name):
+                self._lose(task.result())
         self.stirred(name, self.inventory.get(name) is None)
 
     def found_damaged(self, name: SegmentName, error: EngineError) -> None:
@@ -244,6 +282,17 @@ class OpenSegments:
         """Close everything without writing to files or cursors: other brokers may own the segments."""
         for hosted in self:
             self._lose(hosted)
+
+    def _is_over(self, name: SegmentName) -> bool:
+        """Whether it is on objects, in a session of this broker that has ended."""
+        backing = None if self._objects is None else self._objects.of(name)
+        return backing is not None and backing.over
+
+    def _objects_lost(self) -> None:
+        """R8: what is in the log of a session that has ended is taken over again, by whichever broker needs it."""
+        for hosted in self:
+            if self._is_over(hosted.name):
+                self._lose(hosted)
 
     def _lose(self, hosted: HostedSegment) -> None:
         del self._hosted[hosted.name]
@@ -279,7 +328,7 @@ class OpenSegments:
         if hosted.transactions is not None:
             await hosted.transactions.close()
         await self._store.release(hosted.name)
-        await self._ownership.release(hosted.name, hosted.term)
+        await self._ownership.release(hosted.name, hosted.term, await self._left_in_log(hosted.name))
 
     async def hand_over(self, hosted: HostedSegment, heir: str, bequeath: Bequeath) -> None:
         """Close a segment in order while clients use it, and leave it to the broker `heir`, whose turn it then is.
@@ -311,11 +360,15 @@ class OpenSegments:
                 await self._store.release(name)
             await saved
             await bequeath()
-            await self._ownership.leave(name, hosted.term, heir)
+            await self._ownership.leave(name, hosted.term, heir, await self._left_in_log(name))
         finally:
             await asyncio.sleep(0)  # receipts of the last appends are sent in the loop's next turn
             await asyncio.sleep(0)
             hosted.close_producers(moved)
+
+    async def _left_in_log(self, name: SegmentName) -> tuple[str, int] | None:
+        backing = None if self._objects is None else self._objects.of(name)
+        return None if backing is None else await backing.left()
 
     async def _leave(self, name: SegmentName, work: Callable[[], Coroutine[Any, Any, Any]]) -> Any:
         """Run `work` to its end while the segment cannot be opened."""
@@ -398,7 +451,7 @@ class OpenSegments:
 
     async def check_gone(self, spec: SegmentSpec) -> None:
         """Raise StorageError when neither a sealed segment nor any other of its topic has a store."""
-        if spec.sealed and not await self.stored(spec.name.topic):
+        if spec.durability != OBJECT and spec.sealed and not await self.stored(spec.name.topic):
             raise StorageError(
                 f"{spec.name}: the data directory holds no segment of its topic; is the correct disk mounted?"
             )
@@ -445,6 +498,8 @@ class OpenSegments:
         return standing is not _Standing.NAMED
 
     async def _check_lost(self, name: SegmentName) -> None:
+        if self._objects is not None:
+            return  # what lies on this disk is a cache
         layout = await self._layout(name.topic)
         pruned_or_undone = layout is not None and name.segment_id < layout.next_segment_id
         if not pruned_or_undone and await self._store.has_messages(name):

@@ -19,16 +19,19 @@ import contextlib
 import json
 import logging
 from collections import Counter
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from math import isfinite
+from typing import TYPE_CHECKING, Any
+
+import msgspec
 
 from engine.aio.tasks import Supervisor
 from engine.clock import Clock
 from engine.control.base.brokers import Brokers
 from engine.control.policy.placement import OPEN, place, spread, traffic
-from engine.errors import EngineError, NotOwnerError, StorageError
+from engine.errors import EngineError, NotOwnerError, StorageError, UnknownOutcomeError
 from engine.metadata import keys, unsure
 from engine.metadata.following import follow
 from engine.metadata.store import (
@@ -43,13 +46,19 @@ from engine.metadata.store import (
 )
 from engine.model.names import SegmentName, TopicName
 
+if TYPE_CHECKING:
+    from engine.storage.objects.references import SegmentObjects
+
 log = logging.getLogger(__name__)
 
 INDEX_OWNERS = "segment-owners"  # of the ownership records; holds their own key
+INDEX_LOGS = "wal-sessions"  # of the records of segments on objects; holds the sessions that they refer to
+INDEX_OBJECTS = "segment-objects"  # likewise; holds their own key (storage.objects.sweep)
 _CLAIMS_MAX = 16
 
 Listener = Callable[[], None]
 Siblings = Callable[[], Awaitable[Sequence[SegmentName]]]
+Closed = tuple[str, int] | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +67,8 @@ class Owner:
     names.
 
     `term` counts the segment's owners. `born`: the record's version under the first owner, known from the second
-    on; 0 where it was not kept.
+    on; 0 where it was not kept. `objects`: where its log lies, of a segment on objects that was served; a claim keeps
+    it (R1).
     """
 
     url: str | None
@@ -66,11 +76,14 @@ class Owner:
     term: int
     born: int | None = None
     heir: str | None = None
+    objects: SegmentObjects | None = None
 
     def to_json(self) -> bytes:
-        facts = {"owner": self.url, "session": self.session, "term": self.term, "born": self.born}
+        facts: dict[str, Any] = {"owner": self.url, "session": self.session, "term": self.term, "born": self.born}
         if self.heir is not None:
             facts["heir"] = self.heir
+        if self.objects is not None:
+            facts |= msgspec.to_builtins(self.objects)
         return json.dumps(facts).encode()
 
     @classmethod
@@ -81,7 +94,17 @@ class Owner:
         facts = json.loads(record.value)
         born = facts.get("born", 0)
         born = record.stat.version if born is None else int(born)
-        return cls(facts["owner"], facts.get("session"), int(facts["term"]), born, facts.get("heir"))
+        objects = _objects_of(facts) if _OBJECTS & facts.keys() else None
+        return cls(facts["owner"], facts.get("session"), int(facts["term"]), born, facts.get("heir"), objects)
+
+
+_OBJECTS = {"wal", "files", "older", "floor", "inherited"}  # the fields of SegmentObjects
+
+
+def _objects_of(facts: Mapping[str, Any]) -> SegmentObjects:
+    from engine.storage.objects.references import SegmentObjects  # with the first segment on objects
+
+    return msgspec.convert(facts, SegmentObjects)
 
 
 class OwnerLease:
@@ -118,12 +141,13 @@ class OwnerLease:
 class Owned:
     """A claimed segment. `term` counts its owners, unlike the lease's. No lease: owned while this process lives.
 
-    `released`: the last owner released it because it was idle.
+    `released`: the last owner released it because it was idle. `objects`: as the former owners left them.
     """
 
     term: int
     lease: OwnerLease | None
     released: bool = False
+    objects: SegmentObjects | None = None
 
 
 class Ownership:
@@ -203,11 +227,16 @@ class Ownership:
 
     # -- claims and releases ---------------------------------------------------------------------------------------
 
-    async def claim(self, name: SegmentName, siblings: Siblings | None = None) -> Owned:
+    async def read(self, name: SegmentName) -> Owner:
+        """The record, as it is in the store."""
+        return Owner.of(await self._metadata.newest.get(keys.segment(name)))
+
+    async def claim(self, name: SegmentName, siblings: Siblings | None = None, *, leased: bool = False) -> Owned:
         """Claim ownership under a new term. Raises NotOwnerError naming the owner, StorageError: the owner is unknown.
 
         `siblings`: the active segments of its topic. With them, a segment without an heir may be left to another
-        broker, if this one has its share of the load: NotOwnerError names it.
+        broker, if this one has its share of the load: NotOwnerError names it. `leased`: with a lease also where no
+        other broker can own it.
 
         A claim whose outcome is unknown is repeated under the next term: had it succeeded, this broker is the owner.
         """
@@ -231,7 +260,8 @@ class Ownership:
                 raise NotOwnerError(f"{name} belongs to the broker {heir}")
             born = version if owner.born is None else owner.born
             unused = before.url is None and before.heir is None
-            return Owned(owner.term, self._lease(name, version, born, session), unused)
+            lease = self._lease(name, version, born, session, always=leased)
+            return Owned(owner.term, lease, unused, owner.objects)
         raise StorageError(f"{name}: its owner cannot be read from the metadata store; try again")
 
     async def _passes_on(self, name: SegmentName, owner: Owner, siblings: Siblings | None) -> str | None:
@@ -254,8 +284,8 @@ class Ownership:
         owner = self._owners.get(keys.segment(name)) or Owner.of(None)
         return self._live_owner(owner) is None and self._live_heir(owner) is None
 
-    def _lease(self, name: SegmentName, term: int, born: int, session: Session) -> OwnerLease | None:
-        if not isfinite(session.deadline):
+    def _lease(self, name: SegmentName, term: int, born: int, session: Session, *, always: bool) -> OwnerLease | None:
+        if not always and not isfinite(session.deadline):
             return None
         lease = self._leases[name] = OwnerLease(name, term, born, session, self._clock)
         return lease
@@ -300,12 +330,42 @@ class Ownership:
             return
         self.forget(name)
         record = await self._metadata.newest.get(key)
-        if record is not None and self._is_mine(Owner.of(record)):
+        if record is not None and self.is_mine(Owner.of(record)):
             with contextlib.suppress(ConflictError):
                 await unsure.delete(self._metadata, key, record.stat.version)
 
-    async def release(self, name: SegmentName, term: int) -> None:
-        """Release a fully written segment to other brokers. If that fails, this process stays the owner."""
+    async def change(
+        self,
+        name: SegmentName,
+        owned: Owned,
+        change: Callable[[SegmentObjects | None], SegmentObjects],
+        also: Callable[[], Awaitable[Mapping[str, int]]],
+    ) -> SegmentObjects:
+        """Write what the record of an owned segment says of its objects (R2, R14). `also`: demands on other records.
+
+        Raises NotOwnerError: this broker does not own it under this term any more, and nothing was written;
+        UnknownOutcomeError; what `change` and `also` raise.
+        """
+        key, wanted = keys.segment(name), None
+        for _ in range(_CLAIMS_MAX):
+            demands = await also()
+            record = await self._metadata.newest.get(key)
+            owner = Owner.of(record)
+            if record is None or owner.term != owned.term or not self.is_mine(owner):
+                raise NotOwnerError(f"{name} is not this broker's any more; look the topic up again")
+            if wanted is not None and owner.objects == wanted:
+                return wanted  # by a write whose outcome was unknown
+            wanted = change(owner.objects)
+            with contextlib.suppress(ConflictError, OutcomeUnknownError):
+                await self._put(key, replace(owner, objects=wanted), record, demands)
+                return wanted
+        raise UnknownOutcomeError(f"{name}: the metadata store did not say whether its record was written")
+
+    async def release(self, name: SegmentName, term: int, left: Closed = None) -> None:
+        """Release a fully written segment to other brokers. If that fails, this process stays the owner.
+
+        `left`: the own session's log, and where the segment's groups in it end (R9).
+        """
         self.forget(name)
         if self.alone:
             return
@@ -313,14 +373,15 @@ class Ownership:
         try:
             record = await self._metadata.newest.get(key)
             owner = Owner.of(record)
-            if record is not None and owner.term == term and self._is_mine(owner):
-                await self._put(key, replace(owner, url=None, session=None), record)
+            if record is not None and owner.term == term and self.is_mine(owner):
+                owner = replace(owner, url=None, session=None, objects=_closed(owner.objects, left))
+                await self._put(key, owner, record)
         except (EngineError, ConflictError, OutcomeUnknownError) as e:
             log.warning("%s was not released: %s", name, e)
 
-    async def leave(self, name: SegmentName, term: int, heir: str) -> None:
+    async def leave(self, name: SegmentName, term: int, heir: str, left: Closed = None) -> None:
         """Leave a fully written segment to `heir`. Raises NotOwnerError: it is not this broker's; what the store
-        raises: then this broker stays the owner, or `heir` has it.
+        raises: then this broker stays the owner, or `heir` has it. `left`: see release().
         """
         self.forget(name)
         key = keys.segment(name)
@@ -329,20 +390,26 @@ class Ownership:
             owner = Owner.of(record)
             if owner.term == term and owner.url is None and owner.heir == heir:
                 return  # by a write whose outcome was unknown
-            if record is None or owner.term != term or not self._is_mine(owner):
+            if record is None or owner.term != term or not self.is_mine(owner):
                 break
             with contextlib.suppress(ConflictError, OutcomeUnknownError):
-                await self._put(key, replace(owner, url=None, session=None, heir=heir), record)
+                objects = _closed(owner.objects, left)
+                await self._put(key, replace(owner, url=None, session=None, heir=heir, objects=objects), record)
                 return
         raise NotOwnerError(f"{name} is not this broker's any more")
 
-    def _is_mine(self, owner: Owner) -> bool:
+    def is_mine(self, owner: Owner) -> bool:
+        """Whether a record names this broker in its present session."""
         return (owner.url, owner.session) == (self.brokers.url, self.brokers.session_id)
 
-    async def _put(self, key: str, owner: Owner, record: Record | None) -> int:
+    async def _put(self, key: str, owner: Owner, record: Record | None, also: Mapping[str, int] | None = None) -> int:
         expected = ABSENT if record is None else record.stat.version
-        indexes = {INDEX_OWNERS: key} if self._follows else None
-        return (await self._metadata.put(key, owner.to_json(), expected, indexes=indexes)).version
+        indexes: dict[str, str | tuple[str, ...]] = {INDEX_OWNERS: key} if self._follows else {}
+        if owner.objects is not None and owner.objects.wal:
+            indexes[INDEX_LOGS] = tuple(owner.objects.starts())
+        if owner.objects is not None:
+            indexes[INDEX_OBJECTS] = key
+        return (await self._metadata.put(key, owner.to_json(), expected, indexes=indexes, also=also)).version
 
     # -- following -------------------------------------------------------------------------------------------------
 
@@ -398,6 +465,10 @@ class Ownership:
     def _notify(self, key: str) -> None:
         for listener in list(self._listeners.get(key, ())):
             listener()
+
+
+def _closed(objects: SegmentObjects | None, left: Closed) -> SegmentObjects | None:
+    return objects if objects is None or left is None else objects.handed_over(*left)
 
 
 def _nothing() -> None:

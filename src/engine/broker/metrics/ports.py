@@ -25,6 +25,7 @@ from engine.storage.store import SegmentStore
 
 if TYPE_CHECKING:
     from engine.metadata.etcd.statistics import EtcdStatistics
+    from engine.storage.objects.ports import ObjectStatistics
 
 Pages = Callable[[], Awaitable[Sequence[str]]]
 
@@ -121,6 +122,9 @@ class Observed(Vital, Protocol):
 
     def etcd_statistics(self) -> EtcdStatistics | None:
         """Of the store in etcd that was handed in; None where there is none."""
+
+    def object_statistics(self) -> ObjectStatistics | None:
+        """Of requests to the object store; None where there is none."""
 
     def http_connections(self) -> PoolStatistics | None:
         """Connections to the admin API; None: it is not served."""

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from engine.broker.metrics.ports import Observed
     from engine.metadata.etcd.statistics import EtcdStatistics
     from engine.metadata.sqlite import MetadataStatistics
+    from engine.storage.objects.ports import ObjectStatistics
 
 
 def whole_families(broker: Observed) -> Iterator[AnyFamily]:
@@ -25,6 +26,7 @@ def whole_families(broker: Observed) -> Iterator[AnyFamily]:
     yield from _times(broker)
     yield from metadata_families(broker.metadata_statistics())
     yield from _etcd_families(broker.etcd_statistics())
+    yield from _object_families(broker.object_statistics())
 
 
 def _connected(broker: Observed) -> Iterator[AnyFamily]:
@@ -100,6 +102,20 @@ def _etcd_families(now: EtcdStatistics | None) -> Iterator[AnyFamily]:
     yield gauge("etcd_watches", "Watches that are open", told(lambda s: s.watches))
     yield counter("etcd_watch_streams_total", "Streams of watches that were opened", told(lambda s: s.watch_streams))
     yield counter("etcd_watch_restarts_total", "Watches that began anew", told(lambda s: s.watch_restarts))
+
+
+def _object_families(now: ObjectStatistics | None) -> Iterator[AnyFamily]:
+    """Of the object store; None: there is none, and the families are empty."""
+    none: Labels = {}
+    sent: list[tuple[Labels, float]] = []
+    failed: list[tuple[Labels, float]] = []
+    if now is not None:
+        sent = [({"kind": kind}, count) for kind, count in now.requests.items()]
+        failed = [({"kind": kind}, count) for kind, count in now.failures.items()]
+    slow: list[tuple[Labels, float]] = [] if now is None else [(none, now.slow_downs)]
+    yield counter("object_requests_total", "Requests to the object store", sent)
+    yield counter("object_failures_total", "Requests that were answered with an error, or not at all", failed)
+    yield counter("object_slow_downs_total", "Answers 429, 503 and SlowDown", slow)
 
 
 def pools(broker: Observed) -> list[PoolStatistics]:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 from engine.aio.bag import Bag
 from engine.aio.memory_limiter import AsyncDualMemoryLimiter, LimitType, MemoryLimit
@@ -22,6 +23,9 @@ from engine.broker.pools.ports import Held, Pause
 from engine.broker.settings.config import BrokerConfig
 from engine.errors import TooManyRequestsError
 from engine.limits import BODIES_MAX, TOPIC_LOAD_S_MAX
+
+if TYPE_CHECKING:
+    from engine.broker.limits.limits import BrokerLimits
 
 
 class PublishMemory:
@@ -147,6 +151,7 @@ class BrokerMemory:
         self.bodies = AsyncSemaphore(BODIES_MAX, timeout=TOPIC_LOAD_S_MAX, name="bodies")
         self.callers = Callers()
         self.attachments = Attachments(config)
+        self.limits: BrokerLimits | None = None  # of topics, namespaces, tenants and roles, once there are any
         self.half_frames: HalfFrames | None = None  # of the listeners, once there are any
 
     def _is_busy(self) -> bool:

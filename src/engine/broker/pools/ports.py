@@ -13,6 +13,7 @@ class Pause(enum.Enum):
 
     ADMISSION = "admission"  # it has more frames than one turn of the loop admits
     PUBLISHING = "publishing"  # the publish pool is full
+    RATE = "rate"  # a producer on it has sent more than its rate allows
     REQUESTS = "requests"  # it has as many requests in flight as one connection may have
     ANSWERS = "answers"  # its peer does not read what it is sent
     REFUSED = "refused"  # it is closed in a moment

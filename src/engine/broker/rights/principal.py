@@ -33,8 +33,8 @@ class Proof(enum.Enum):
 class Principal:
     """`role`: its name, of a ROLE. `expires`: the wall-clock second at which its proof expires; None: never.
 
-    `secret`: what its proof depends on, so that it can be withdrawn: the digest of its token in a token file, of the key
-    of its JSON Web Token or of the authority of its certificate, or the number of its user; empty for all others.
+    `secret`: what its proof depends on, so that it can be withdrawn: the digest of its token in a token file, of the
+    key of its JSON Web Token or of the authority of its certificate, or the number of its user; empty for all others.
     `speaker`: the proxy that it comes through, where this has said for which client.
     """
 

@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from engine.broker.rights.need import Need, on_topic
+from engine.model.limits import ROLE, check_limited
 from engine.model.names import check_name, parse_namespace
 from engine.model.rights import CLUSTER, Right, check_resource
 from engine.wire import commands
@@ -132,6 +133,22 @@ def _grant(arguments: Arguments) -> Need:
     return Need(SUPERUSER if resource == CLUSTER else ADMIN, resource)
 
 
+def _limits_of(arguments: Arguments) -> Need:
+    """To see them: what may look the resource up; those of roles and of the cluster, what operates it."""
+    resource = check_limited(arguments["resource"])
+    if resource == CLUSTER or resource.startswith(ROLE):
+        return Need(OPERATE)
+    return Need(LOOKUP, resource)
+
+
+def _limits(arguments: Arguments) -> Need:
+    """What a resource may use is said by what administers the one above it, and not by itself."""
+    resource = check_limited(arguments["resource"])
+    if resource.startswith(ROLE) or "/" not in resource:
+        return Need(OPERATE)
+    return Need(ADMIN | OPERATE, resource.rpartition("/")[0])
+
+
 OPERATIONS: dict[str, AdminRule] = {
     "create_topic": _topic(ADMIN),
     "delete_topic": _topic(ADMIN),
@@ -185,9 +202,90 @@ OPERATIONS: dict[str, AdminRule] = {
     "list_grants": _grants,
     "grant": _grant,
     "revoke": _grant,
+    "list_limits": _cluster(OPERATE),
+    "get_limits": _limits_of,
+    "set_limits": _limits,
+    "replace_limits": _limits,
+    "remove_limits": _limits,
     "drain_broker": _cluster(OPERATE),
     "undrain_broker": _cluster(OPERATE),
     "balance_brokers": _cluster(OPERATE),
+    "sweep_objects": _cluster(OPERATE),
     "unload_topic": _cluster(OPERATE),
     "unload_segment": _cluster(OPERATE),
 }
+
+
+# -- the command line: what each verb asks of a broker, as operations and commands of the tables above -----------------
+
+Asked = type[Header] | str
+_FIND, _READ = commands.ScalableTopicLookup, commands.Subscribe
+_LETTERS: tuple[Asked, ...] = _FIND, _READ, "get_stats"
+
+VERBS: dict[str, tuple[Asked, ...]] = {
+    "topics create": ("create_topic",),
+    "topics delete": ("delete_topic",),
+    "topics describe": ("get_metadata", "get_stats"),
+    "topics list": (commands.GetTopicsOfNamespace,),
+    "topics stats": ("get_stats",),
+    "topics split": ("split_segment",),
+    "topics merge": ("merge_segments",),
+    "topics rebucket": ("rebucket_segment",),
+    "topics autoscale get": ("get_auto_scale_policy", "get_namespace_auto_scale_policy", "get_stats"),
+    "topics autoscale set": ("set_auto_scale_policy", "get_stats"),
+    "topics autoscale unset": ("remove_auto_scale_policy",),
+    "topics policies get": ("get_topic_policies",),
+    "topics policies set": ("set_topic_policies",),
+    "topics policies unset": ("remove_topic_policies",),
+    "topics properties get": ("get_metadata",),
+    "topics properties set": ("get_metadata", "set_topic_properties"),
+    "topics properties unset": ("get_metadata", "set_topic_properties"),
+    "subscriptions list": ("get_stats",),
+    "subscriptions stats": ("get_stats",),
+    "subscriptions create": ("create_subscription",),
+    "subscriptions delete": ("delete_subscription",),
+    "subscriptions seek": ("seek_subscription",),
+    "subscriptions clear-backlog": ("clear_backlog",),
+    "subscriptions skip": ("skip_messages",),
+    "tenants create": ("create_tenant",),
+    "tenants delete": ("delete_tenant",),
+    "tenants get": ("get_tenant",),
+    "tenants list": ("list_tenants",),
+    "namespaces create": ("create_namespace",),
+    "namespaces delete": ("delete_namespace",),
+    "namespaces get": ("get_namespace_policies",),
+    "namespaces list": ("list_namespaces",),
+    "namespaces set": ("set_namespace_policies",),
+    "namespaces unset": ("remove_namespace_policies",),
+    "namespaces remove": ("remove_namespace_policies",),
+    "namespaces autoscale get": ("get_namespace_auto_scale_policy",),
+    "namespaces autoscale set": ("set_namespace_auto_scale_policy",),
+    "namespaces autoscale unset": ("remove_namespace_auto_scale_policy",),
+    "grants add": ("grant",),
+    "grants list": ("list_grants",),
+    "grants remove": ("revoke",),
+    "transactions list": ("list_transactions",),
+    "transactions show": ("get_transaction",),
+    "transactions abort": ("abort_transaction",),
+    "brokers list": ("list_brokers",),
+    "brokers drain": ("drain_broker",),
+    "brokers undrain": ("undrain_broker",),
+    "brokers balance": ("balance_brokers",),
+    "brokers unload": ("unload_topic",),
+    "brokers config get": ("get_runtime_configuration",),
+    "brokers config list": ("get_dynamic_configuration", "get_runtime_configuration"),
+    "brokers config set": ("set_dynamic_configuration",),
+    "brokers config unset": ("remove_dynamic_configuration",),
+    "produce": (_FIND, commands.Producer),
+    "consume": (_FIND, _READ),
+    "dead-letters list": _LETTERS,
+    "dead-letters show": _LETTERS,
+    "dead-letters redrive": _LETTERS,  # and what a producer needs, where there is a letter
+    "perf produce": ("create_topic", _FIND, commands.Producer),
+    "perf consume": (_FIND, _READ),
+    "top": ("get_metrics",),  # and the statistics of a topic that is chosen
+    "doctor": ("get_metrics", "list_brokers"),  # its report says what it may not see
+}
+
+# Those that ask no broker: servers, and files of this machine.
+LOCAL_VERBS = ("serve", "proxy", "tokens create", "tokens list", "tokens revoke", "inspect", "demo")

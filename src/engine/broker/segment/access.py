@@ -96,13 +96,14 @@ class Access:
     """The producers of one open segment. Loop thread only."""
 
     __slots__ = ("_changed", "_count", "_hosted", "_loop", "_newest", "_ordinal", "_reserved", "_reserved_until",
-                 "_served_since", "_waiting", "producers")  # fmt: skip
+                 "_served_since", "_waiting", "bound", "producers")  # fmt: skip
 
     def __init__(self, hosted: HostedSegment, served_since: float | None) -> None:
         self._hosted = hosted
         self._loop = asyncio.get_running_loop()
         self._served_since = served_since  # None also once a producer has been admitted with a claim
         self.producers: dict[str, Producer] = {}
+        self.bound: dict[str, str] = {}  # names and the roles that they belong to, as far as is known
         # Claims.
         self._newest: Claim | None = None  # shown or issued here
         self._count = 0
@@ -129,6 +130,11 @@ class Access:
         if who.mode is not AccessMode.SHARED:
             return list(self.producers.values())
         return [p for p in self.producers.values() if p.access is not AccessMode.SHARED or p.name == who.name]
+
+    def ousted_by(self, who: Applicant) -> list[Producer]:
+        """The producers of other connections that attach() would close for it now."""
+        rivals = [p for p in self.rivals(who) if p.connection is not who.connection]
+        return rivals if rivals and self._obstacle(who) is None else []
 
     # -- attaching -------------------------------------------------------------------------------------------------
 

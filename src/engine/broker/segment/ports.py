@@ -38,6 +38,10 @@ class Peer(Protocol):
         """Of the principal behind it; empty where that may do everything."""
 
     @property
+    def takes_credit(self) -> bool:
+        """Whether its producers send no more than they are given credit for, where they are given any."""
+
+    @property
     def sends(self) -> ConnectionSends:
         """The frames that it has sent in open transactions."""
 

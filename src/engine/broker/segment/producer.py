@@ -29,7 +29,9 @@ from engine.model.transactions import attempt_number, parse_id
 from engine.wire import commands
 
 if TYPE_CHECKING:
+    from engine.broker.limits.limits import BrokerLimits
     from engine.broker.segment.hosted import HostedSegment
+    from engine.broker.segment.limited import LimitedProducer
     from engine.broker.segment.ports import Peer
     from engine.broker.transactions.sends import TransactionSends
     from engine.model.access import AccessMode
@@ -52,6 +54,13 @@ def _is_refused_with_all_behind(append: asyncio.Future[list[Appended]]) -> bool:
     if not append.done() or append.cancelled() or (error := append.exception()) is None:
         return False
     return not (isinstance(error, EngineError) and _is_about_one(error))
+
+
+class Part(NamedTuple):
+    """Entries of a frame that follow each other. `refusal`: why they are not taken."""
+
+    payload: memoryview
+    refusal: MessageTooLargeError | None
 
 
 class _Held(NamedTuple):
@@ -96,6 +105,7 @@ class Producer:
         "_admitting",
         "_held",
         "_in_flight",
+        "_limited",
         "_offsets",
         "_refusing",
         "_sequences",
@@ -136,6 +146,7 @@ class Producer:
         # Durable, and not in a receipt yet.
         self._sequences: list[int] = []
         self._offsets: list[int] = []
+        self._limited: LimitedProducer | None = None  # where there are limits
 
     def send(
         self, entries: int, payload: memoryview, transaction: str | None = None, attempt: str | None = None
@@ -148,8 +159,15 @@ class Producer:
             self.connection.sends.dropped(transaction)
             return
         if self.hosted.encrypted_only and not all_encrypted(payload):
-            self._refuse_frame(payload, transaction, EncryptionRequiredError(_UNENCRYPTED))
+            self.connection.sends.dropped(transaction)  # it cannot be committed as if it had been stored
+            self._refuse_frame(payload, EncryptionRequiredError(_UNENCRYPTED))
             return
+        if self._limited is not None and (parts := self._limited.sent(payload)) is not None:
+            self._send_parts(parts, payload, transaction)
+            return
+        self._send(payload, transaction, attempt)
+
+    def _send(self, payload: memoryview, transaction: str | None, attempt: str | None) -> None:
         size = len(payload)
         environment = self.hosted.environment
         environment.publish.take(size, self.connection.pressure)
@@ -161,9 +179,32 @@ class Producer:
         self._in_flight.append((future, payload, environment.latency.now()))
         future.add_done_callback(self._ended)
 
-    def _refuse_frame(self, payload: memoryview, transaction: str | None, error: EngineError) -> None:
-        """In its turn, and none of those behind it. A transaction cannot be committed as if it had been stored."""
-        self.connection.sends.dropped(transaction)
+    # -- limits ----------------------------------------------------------------------------------------------------
+
+    def limit(self, limits: BrokerLimits) -> None:
+        """Go by these limits from now on."""
+        if self.closed:
+            return
+        if self._limited is None:
+            from engine.broker.segment.limited import LimitedProducer
+
+            self._limited = LimitedProducer(self, limits)
+        else:
+            self._limited.change(limits)
+
+    def _send_parts(self, parts: list[Part], payload: memoryview, transaction: str | None) -> None:
+        """Append the entries of a frame that are not too large. In a transaction none is: it cannot be committed."""
+        if transaction is not None:
+            self.connection.sends.dropped(transaction)
+            parts = [Part(payload, next(part.refusal for part in parts if part.refusal is not None))]
+        for part in parts:
+            if part.refusal is None:
+                self._send(part.payload, None, None)
+            else:
+                self._refuse_frame(part.payload, part.refusal)
+
+    def _refuse_frame(self, payload: memoryview, error: EngineError) -> None:
+        """In its turn, and none of those behind it."""
         environment = self.hosted.environment
         environment.publish.take(len(payload), self.connection.pressure)
         refused: asyncio.Future[list[Appended]] = asyncio.get_running_loop().create_future()
@@ -187,7 +228,8 @@ class Producer:
         sends = None if membership is None else self.connection.sends.of(membership[0])
         if sends is not None:
             sends.begin()
-        if self._held is None and membership is not None and buffer is not None and buffer.admits(membership[0]):
+        role = self.connection.role
+        if self._held is None and membership and buffer is not None and buffer.admits(membership[0], role):
             return buffer.append(payload, *membership, sends, self.name)
         loop = asyncio.get_running_loop()
         if self._held is None:
@@ -215,7 +257,7 @@ class Producer:
         if held.transaction is None:
             return self.hosted.segment.append(held.payload, self.name, term=self.hosted.term)
         buffer = await self.hosted.begin_transactions()
-        await buffer.admit(held.transaction[0])
+        await buffer.admit(held.transaction[0], self.connection.role)
         return buffer.append(held.payload, *held.transaction, held.sends, self.name)
 
     def _drop_held(self) -> None:
@@ -227,6 +269,8 @@ class Producer:
 
     def _leave(self) -> None:
         self.closed = True
+        if self._limited is not None:
+            self._limited.close()
         if self._admitting is not None:
             self._admitting.cancel()
         self._drop_held()

@@ -34,6 +34,11 @@ class Registration:
         self._unsent: ConsumerAssignment | None = None  # the newest assignment, if the client does not have it
         self.closed = False
 
+    @property
+    def role(self) -> str:
+        """Of its connection."""
+        return self._connection.role
+
     async def open(self, request_id: int, kind: str, initial_position: str) -> None:
         """Register and answer with the first assignment.
 

@@ -24,7 +24,7 @@ from engine.broker.session.openings import Openings, in_use
 from engine.broker.session.receipts import Receipts
 from engine.errors import EngineError, ProtocolError
 from engine.wire import commands
-from engine.wire.commands import Header, Part
+from engine.wire.commands import PUBLISH_CREDIT, Header, Part
 from engine.wire.stream import FrameStream, Payload, Sent
 
 if TYPE_CHECKING:
@@ -52,8 +52,9 @@ class Connection:
     """
 
     __slots__ = ("_guarded", "_handlers", "_list_turn", "_lists", "_sends", "answers", "broker", "caller", "closed",
-                 "consumers", "features", "host", "needs", "openings", "origin", "pressure", "principal", "producers", "pulse",
-                 "ready", "receipts", "registrations", "stream", "topic_lists", "trusted", "watches")  # fmt: skip
+                 "consumers", "counted", "features", "host", "needs", "openings", "origin", "pressure", "principal",
+                 "producers", "pulse", "ready", "receipts", "registrations", "stream", "topic_lists", "trusted",
+                 "watches")  # fmt: skip
 
     def __init__(
         self, host: Host, stream: FrameStream, handlers: Handlers, guarded: Callable[[], Handlers], *, trusted: bool
@@ -71,6 +72,7 @@ class Connection:
         self.broker: str | None = None  # the URL of the broker that the peer has proved to be, see identity.py
         self.features: frozenset[str] = frozenset()  # of both ends
         self.closed = False
+        self.counted = False  # among the connections of its role
         self.pressure = Backpressure(stream, host.memory.outbound, self._resumed)
         self.pulse = Pulse()
         self.answers = Answers(self)
@@ -240,6 +242,11 @@ class Connection:
     def role(self) -> str:
         """Of its principal; empty where that may do everything."""
         return self.principal.role
+
+    @property
+    def takes_credit(self) -> bool:
+        """Whether its producers send no more than they are given credit for, where they are given any."""
+        return PUBLISH_CREDIT in self.features
 
     @property
     def sends(self) -> ConnectionSends:

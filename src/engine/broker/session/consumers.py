@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Any
 from msgspec.structs import replace
 
 from engine.broker.delivery.bucket_acks import check_buckets, open_buckets
-from engine.broker.delivery.consumer import Consumer, LoneReader
+from engine.broker.delivery.consumer import Consumer, LoneReader, consumer_key
 from engine.broker.delivery.subscription import HostedSubscription
 from engine.broker.delivery.transactional_acks import learn_buckets
 from engine.broker.segment.hosted import HostedSegment
 from engine.broker.session.attaching import attach, check_wanted, evict_dead, open_segment
-from engine.errors import EngineError, InvalidArgumentError, NotOwnerError
+from engine.errors import AuthorizationError, EngineError, InvalidArgumentError, NotOwnerError
 from engine.model.names import check_name, check_new_name
 from engine.model.subscriptions import DeliveryMode, InitialPosition, SubscriptionKind
 from engine.model.transactions import parse_id
@@ -38,14 +38,18 @@ async def _subscribe(connection: Connection, header: commands.Subscribe, attach_
     check_new_name(header.consumer_name, "consumer", pattern=False)
     hosted = await open_segment(connection, header.topic)
     connection.check_attachments()
+    _check_limits(connection, hosted, header)
     consumer, position, created_ms = await attach_in_mode(connection, hosted, header)
     try:
         check_wanted(connection, consumer.ident)
         connection.check_attachments()  # others may have attached meanwhile
+        _check_limits(connection, hosted, header)
     except EngineError:
         consumer.close()
         raise
     connection.consumers[consumer.ident] = consumer
+    if (limits := connection.host.memory.limits) is not None:
+        consumer.limit(limits)
     gaps = [[start, stop] for start, stop in hosted.segment.gaps if stop >= position]
     success = commands.SubscribeSuccess(
         request_id=header.request_id,
@@ -60,6 +64,13 @@ async def _subscribe(connection: Connection, header: commands.Subscribe, attach_
     consumer.pump()
 
 
+def _check_limits(connection: Connection, hosted: HostedSegment, header: commands.Subscribe) -> None:
+    """Raise LimitExceededError unless the consumer may attach."""
+    if (limits := connection.host.memory.limits) is not None:
+        name = consumer_key(header.subscription, header.consumer_name)
+        limits.check_attach(limits.consumers, hosted.name.topic, connection.role, name)
+
+
 async def _attach_reader(connection: Connection, hosted: HostedSegment, header: commands.Subscribe) -> Attached:
     hosted.check_open()
     segment = hosted.segment
@@ -70,6 +81,7 @@ async def _attach_reader(connection: Connection, hosted: HostedSegment, header: 
 
 async def _attach_exclusive(connection: Connection, hosted: HostedSegment, header: commands.Subscribe) -> Attached:
     subscription, created_ms = await _stream_subscription(connection, hosted, header)
+    _check_name(connection, subscription, header.consumer_name)
     own = [parse_id(ident) for ident in header.transactions or ()]
     consumer = subscription.attach_exclusive(connection, header.consumer_id, header.consumer_name, own)
     return consumer, subscription.start, created_ms
@@ -84,8 +96,16 @@ async def _attach_shared(connection: Connection, hosted: HostedSegment, header: 
     subscription, created_ms = await _stream_subscription(connection, hosted, header)
     await learn_buckets(subscription.pending)
     check_wanted(connection, header.consumer_id)
+    _check_name(connection, subscription, header.consumer_name)
     consumer = subscription.attach_shared(connection, header.consumer_id, header.consumer_name)
     return consumer, subscription.start, created_ms
+
+
+def _check_name(connection: Connection, subscription: HostedSubscription, name: str) -> None:
+    """A role does not end the session of another one's consumer by its name. Raises AuthorizationError."""
+    taken = any(c.name == name and c.connection.role != connection.role for c in subscription.consumers)
+    if connection.needs is not None and taken:
+        raise AuthorizationError(f"the consumer name {name!r:.200} is in use by another role")
 
 
 async def _stream_subscription(

@@ -42,6 +42,11 @@ def shake_hands(connection: Connection, header: Header) -> None:
         delay = min(found.delay, config.handshake_timeout / 2)
         asyncio.get_running_loop().call_later(delay, connection.fail, found.error)
         return
+    if host.memory.limits is not None and found.role:
+        if (beyond := host.memory.limits.connect(found.role)) is not None:
+            connection.fail(beyond)
+            return
+        connection.counted = True
     connection.principal = found
     connection.ready = True
     connection.broker = broker

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from engine.clock import Clock
     from engine.control.service import ScalableTopicService
     from engine.errors import EngineError
+    from engine.metadata.store import MetadataStore
     from engine.wire.commands import Header
     from engine.wire.stream import FrameStream
 
@@ -74,6 +75,10 @@ class Host(Protocol):
     @property
     def tasks(self) -> Supervisor:
         """Runs requests in the background until the broker closes."""
+
+    @property
+    def metadata(self) -> MetadataStore:
+        """The records of topics, and of what belongs to them."""
 
     @property
     def service(self) -> ScalableTopicService:

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from engine.broker.rights.need import Need, on_topic
 from engine.broker.segment.access import applicant
 from engine.broker.session.attaching import attach, check_wanted, evict_dead, open_segment
 from engine.errors import AuthorizationError, NotFoundError
 from engine.model.access import AccessMode
+from engine.model.rights import Right
 from engine.wire import commands
 
 if TYPE_CHECKING:
+    from engine.broker.segment.access import Applicant
     from engine.broker.segment.hosted import HostedSegment
     from engine.broker.session.connection import Connection
 
@@ -25,27 +28,69 @@ async def _open_producer(connection: Connection, header: commands.Producer) -> N
     ident = who.ident
     hosted = await open_segment(connection, header.topic)
     hosted.check_active()
-    _check_name(connection, hosted, who.name)
+    _check_limits(connection, hosted, who.name)
+    if connection.needs is not None:
+        await _bind(connection, hosted, who.name)
     await evict_dead(connection, lambda: [p.connection for p in hosted.access.rivals(who)])
     if who.mode is AccessMode.WAIT_FOR_EXCLUSIVE:
         await hosted.access.turn(who)
-        _check_name(connection, hosted, who.name)
     hosted.encrypted_only = await connection.host.service.requires_encryption(hosted.name.topic)
     check_wanted(connection, ident)
     connection.check_attachments()
+    _check_limits(connection, hosted, who.name)  # others may have attached meanwhile
+    if connection.needs is not None:
+        _check_rivals(connection, hosted, who)
     producer = hosted.access.attach(who)
     connection.producers[ident] = producer
     connection.openings.closed.discard(ident)
     connection.send(producer.success(header.request_id))
+    if (limits := connection.host.memory.limits) is not None:
+        producer.limit(limits)
 
 
-def _check_name(connection: Connection, hosted: HostedSegment, name: str) -> None:
-    """A role does not take over the name of a producer that another one has attached: it would fence that one, and
-    what that one sends again would count as sent.
+def _check_limits(connection: Connection, hosted: HostedSegment, name: str) -> None:
+    """Raise LimitExceededError unless a producer of this name may attach."""
+    if (limits := connection.host.memory.limits) is not None:
+        topic = hosted.name.topic
+        limits.check_topic(topic)
+        limits.check_attach(limits.producers, topic, connection.role, name)
+        limits.check_name(topic, hosted.segment, name)
+
+
+async def _bind(connection: Connection, hosted: HostedSegment, name: str) -> None:
+    """Check that a producer's name belongs to the role, or to no other; what administers the topic takes names over.
+
+    Raises AuthorizationError, and what the metadata store raises.
     """
-    holder = hosted.access.producers.get(name)
-    if connection.needs is not None and holder is not None and holder.connection.role != connection.role:
-        raise AuthorizationError(f"the producer name {name!r:.200} is in use by another role")
+    from engine.broker.rights import producer_names
+
+    metadata, topic, role = connection.host.metadata, hosted.name.topic, connection.role
+    bound = hosted.access.bound
+    owner = bound.get(name) or await producer_names.owner_of(metadata, topic, name, role)
+    if owner != role:
+        if not _administers(connection, hosted):
+            raise AuthorizationError(f"the producer name {name!r:.200} belongs to another role")
+        await producer_names.give(metadata, topic, name, role)
+    producer_names.keep(bound, name, role)
+
+
+def _check_rivals(connection: Connection, hosted: HostedSegment, who: Applicant) -> None:
+    """A role fences no producer of another one, and takes no name that another one has attached, unless it administers
+    the topic. Raises AuthorizationError.
+    """
+    holder = hosted.access.producers.get(who.name)
+    others = [p for p in hosted.access.ousted_by(who) if p.connection.role != connection.role]
+    taken = holder is not None and holder.connection.role != connection.role
+    if not (others or taken) or _administers(connection, hosted):
+        return
+    if taken:
+        raise AuthorizationError(f"the producer name {who.name!r:.200} is in use by another role")
+    raise AuthorizationError(f"the right admin is needed to fence the producer {others[0].name!r:.200} of another role")
+
+
+def _administers(connection: Connection, hosted: HostedSegment) -> bool:
+    need = Need(Right.ADMIN, on_topic(hosted.name.topic))
+    return connection.host.rights.allows(connection.principal, need)
 
 
 def send(connection: Connection, header: commands.Send, payload: memoryview) -> None:

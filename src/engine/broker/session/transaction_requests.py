@@ -35,30 +35,36 @@ def begin(connection: Connection, header: commands.NewTxn, payload: memoryview) 
 async def _begin(connection: Connection, header: commands.NewTxn) -> commands.Begun:
     coordinator, timeout_s, name = connection.host.transactions.coordinator, header.timeout, header.name
     owner = None if connection.needs is None else connection.principal.role
+    if (limits := connection.host.memory.limits) is not None and owner:
+        limits.check_transactions(owner, header.count or 1)
     if (count := header.count) is None:
         view = await coordinator.begin(timeout_s, name, owner)
-        _note(connection, [view])
+        _begun(connection, owner, [view], timeout_s)
         left_s = timeout_s if name is None else coordinator.open.left_s(view)
         return commands.Begun(id=view.id, **_standing(view, left_s))
     if name is not None:
         raise InvalidArgumentError(f"count must be absent for a transaction of one name, got {count}")
     view, *more = begun = await coordinator.begin_some(timeout_s, count, owner)
-    _note(connection, begun)
+    _begun(connection, owner, begun, timeout_s)
     return commands.Begun(id=view.id, more=[one.id for one in more], **_standing(view, timeout_s))
 
 
-def _note(connection: Connection, begun: list[TransactionView]) -> None:
-    headers = connection.host.segments.transactions.headers
-    for view in begun:
+def _begun(connection: Connection, owner: str | None, views: list[TransactionView], timeout_s: float) -> None:
+    """Follow those that are open, and count them among their owner's."""
+    headers, limits = connection.host.segments.transactions.headers, connection.host.memory.limits
+    for view in views:
         if not view.header.state.final:
             headers.note(view)
+        if limits is not None and owner and view.header.state is TransactionState.OPEN:
+            limits.transaction_begun(owner, parse_id(view.id), timeout_s)
 
 
 def end(connection: Connection, header: commands.EndTxn, payload: memoryview) -> None:
     """END_TXN."""
     number, request_id = parse_id(header.id), header.request_id
     held = None
-    if header.sent is not None:
+    headers = connection.host.segments.transactions.headers
+    if header.sent is not None and headers.belongs_to(number, connection.role):
         held = connection.host.segments.operations.hold(number)  # records are written at the end of this turn
     if held is None:
         connection.start(request_id, _end(connection, number, header, None))
@@ -84,6 +90,8 @@ async def _end(connection: Connection, number: int, header: commands.EndTxn, hel
     if view is None:
         return commands.Ended(state="OPEN")
     connection.sends.forget(number)
+    if (limits := connection.host.memory.limits) is not None and connection.role:
+        limits.transaction_ended(connection.role, number)
     return commands.Ended(state=_state_of(view))
 
 

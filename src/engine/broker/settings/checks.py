@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 SHARE_MAX = 10.0
@@ -48,6 +49,18 @@ def optional_text(value: Any, start: str) -> str:
 def name(value: Any) -> str:
     """Something to call it by."""
     return "" if isinstance(value, str) and value.isprintable() and value else "text"
+
+
+def folder(value: str, objects: Any) -> str:
+    """Where names of objects begin with it, something that can be in each store."""
+    good = objects is None or re.fullmatch(r"[a-z0-9][a-z0-9-]{0,63}", value)
+    return "" if good else "1 to 64 of a-z, 0-9 and - where `objects` is set"
+
+
+def object_store(value: Any) -> str:
+    """None, or the URL of an object store. Its details are checked when it is opened."""
+    good = value is None or (isinstance(value, str) and value.startswith(("s3://", "gs://", "az://")))
+    return "" if good else "a URL s3://…, gs://… or az://…"
 
 
 def printable(value: Any, start: str = "") -> str:

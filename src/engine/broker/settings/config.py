@@ -22,6 +22,7 @@ from engine.limits import (
     CONSUMER_GRACE_S,
     ENTRY_BUCKETS_DEFAULT,
     FRAME_SIZE_MAX,
+    GIB,
     HANDSHAKE_S_MAX,
     KEEP_ALIVE_S,
     LOG_FILE_SIZE_MAX,
@@ -49,9 +50,12 @@ log = logging.getLogger(__name__)
 
 ENVIRONMENT_PREFIX = "ENGINE_"
 # Variables of that prefix for the command line, builds and benchmarks.
-_NO_SETTING = re.compile(r"ENGINE_(URL|TOKEN|TOKEN_FILE|TLS_CA|HOME|EXT|DEBUG|SANITIZE|ANNOTATE|BENCH_.*)")
+_NO_SETTING = re.compile(
+    r"ENGINE_(URL|TOKEN|TOKEN_FILE|TLS_CA|HOME|EXT|DEBUG|SANITIZE|ANNOTATE|BENCH_.*"
+    r"|CONFIG|DATA|LISTEN|ADMIN|METADATA|PROCESSES|PROCESS_PORT|ONE_PORT|LOG_LEVEL|LOG_FORMAT)"
+)
 _SECRETS = ("auth_token", "cluster_token")  # each may be in a file named by `<key>_file`
-_DURABILITIES = ("fsync", "interval", "os")
+_DURABILITIES = ("fsync", "interval", "os")  # of a broker without an object store
 _NUMBER_MAX = 2**62  # under a name of the specification, before conversion to our unit
 _PLAIN_NUMBER = re.compile(r"-?[0-9]{1,20}(\.[0-9]{0,20})?")
 _KEY_HASHES = ("xxh64", "murmur3")
@@ -119,8 +123,8 @@ class BrokerConfig:
     insecure: bool = False  # may listen on addresses reachable from other machines without a token
     admin_hosts: tuple[str, ...] = ()  # names allowed in Host headers of the admin API, besides addresses
 
-    # Roles, and what they may do. Where a source of roles is set (roles_file, jwt_keys, tls_client_ca, unix_users), each
-    # connection has the rights of its role alone.
+    # Roles, and what they may do. Where a source of roles is set (roles_file, jwt_keys, tls_client_ca, unix_users),
+    # each connection has the rights of its role alone.
     roles_file: str | None = None  # lines "role: sha256:<hash of its token>"
     jwt_keys: str | None = None  # the public keys of JSON Web Tokens: PEM, or a JWKS
     jwt_audience: str | None = None  # that such a token must be for; None: it must name none
@@ -143,11 +147,17 @@ class BrokerConfig:
     segments: int = 1
     entry_buckets: int = ENTRY_BUCKETS_DEFAULT
     scalable_topic_sealed_segment_drain_enabled: bool = True  # a sealed backlog is shared by entry bucket
-    durability: str = "fsync"
+    durability: str = ""  # of new topics; "": "object" with `objects`, else "fsync"
     key_hash: str = "xxh64"
     sync_interval_ms: int = 100  # durability "interval": messages of at most this long may be lost
     cursor_save_interval_ms: int = 50  # between saves of acknowledgements that nothing waits for, in a shared store
     log_file_size: int = LOG_FILE_SIZE_MAX
+
+    # With a shared metadata store, and no shared disk: where messages are kept.
+    objects: str | None = None  # URL of a bucket, as s3://bucket/prefix; credentials are in the environment
+    object_flush_interval: float = 0.1  # from the first append of an object to its PUT
+    object_file_age: float = 600.0  # a log file whose oldest message is so old ends, and is uploaded
+    object_cache_size: int = 10 * GIB  # of old data on the disk, which can be read from the store again
 
     retention_time: float | None = RETENTION_S_DEFAULT
     retention_size: int | None = None
@@ -224,6 +234,8 @@ class BrokerConfig:
     scalable_topic_load_report_rate_change_threshold: float = _POLICY.load_report_rate_change_threshold
 
     def __post_init__(self) -> None:
+        if self.durability == "":
+            object.__setattr__(self, "durability", "fsync" if self.objects is None else "object")
         for key, parse in _TEXTS.items():
             value = getattr(self, key)
             if isinstance(value, str) and (found := parse(value)) is not None:
@@ -265,11 +277,30 @@ class BrokerConfig:
             raise InvalidConfigurationError(re.sub(r"\w+", lambda word: _POLICY_KEYS.get(word[0], word[0]), problem))
         return policy
 
+    def _wrong_objects(self) -> dict[str, str]:
+        """_wrong() of what is kept where."""
+        if self.objects is None:
+            durability = checks.choice(self.durability, _DURABILITIES) + " without `objects`" * (
+                self.durability == "object"
+            )
+        else:
+            durability = "object where `objects` is set, as each broker has its own disk" * (
+                self.durability != "object"
+            )
+        flush = checks.number(self.object_flush_interval, 0.01)
+        return {
+            "durability": durability,
+            "objects": checks.object_store(self.objects),
+            "object_flush_interval": flush or "at most 1 s" * (self.object_flush_interval > 1),
+            "object_file_age": checks.number(self.object_file_age, 1.0),
+            "object_cache_size": checks.integer(self.object_cache_size, 64 * MIB, 2**50),
+        }
+
     def _wrong(self) -> dict[str, str]:
         """For every key: what it must be, or "" when it is valid."""
         return {
             "service_url": checks.optional_text(self.service_url, "engine://"),
-            "cluster_name": checks.name(self.cluster_name),
+            "cluster_name": checks.name(self.cluster_name) or checks.folder(self.cluster_name, self.objects),
             "admin_url": checks.optional_text(self.admin_url, "http"),
             "auth_token": checks.printable(self.auth_token),
             "tls_cert": checks.pair(self.tls_cert, self.tls_key, "tls_key"),
@@ -282,6 +313,7 @@ class BrokerConfig:
             "admin_hosts": checks.hosts(self.admin_hosts),
             **self._wrong_roles(),
             **self._wrong_writing(),
+            **self._wrong_objects(),
             "scalable_topic_enabled": checks.boolean(self.scalable_topic_enabled),
             "auto_create_topics": checks.boolean(self.auto_create_topics),
             "segments": checks.integer(self.segments, 1, SEGMENTS_PER_TOPIC_MAX),
@@ -337,10 +369,10 @@ class BrokerConfig:
     def _wrong_writing(self) -> dict[str, str]:
         """_wrong() of how messages and cursors are written."""
         return {
-            "durability": checks.choice(self.durability, _DURABILITIES),
             "key_hash": checks.choice(self.key_hash, _KEY_HASHES),
             "sync_interval_ms": checks.integer(self.sync_interval_ms, 1, 3_600_000),
             "cursor_save_interval_ms": checks.integer(self.cursor_save_interval_ms, 0, 60_000),
+            **self._wrong_objects(),
         }
 
     def _wrong_roles(self) -> dict[str, str]:
@@ -459,7 +491,7 @@ _FIELDS = {f.name: str(f.type) for f in dataclasses.fields(BrokerConfig)}
 _FIELDS |= dict.fromkeys((f"{secret}_file" for secret in _SECRETS), "str | None")
 _SIZES = (
     "log_file_size", "retention_size", "frame_size_max", "publish_bytes_max", "read_cache_max", "reads_in_flight_max",
-    "receive_buffers_max", "topic_list_heap_max", "topic_list_direct_max",
+    "receive_buffers_max", "topic_list_heap_max", "topic_list_direct_max", "object_cache_size",
 )  # fmt: skip
 # Keys that may be text: {key: parser}.
 _TEXTS: dict[str, Callable[[str], float | None]] = {

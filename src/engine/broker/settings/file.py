@@ -8,18 +8,26 @@ from typing import Any
 
 from engine.errors import InvalidConfigurationError
 
+SERVE = "serve"  # the section with options of `engine serve`, which may be in the broker's file
 
-def read_section(path: Path, name: str) -> dict[str, Any]:
-    """The top-level keys and those of [name], which override. Raises InvalidConfigurationError naming the file."""
+
+def read_toml(path: Path) -> dict[str, Any]:
+    """The content of a file. Raises InvalidConfigurationError naming it."""
     import tomllib
 
     try:
         with path.open("rb") as file:
-            content = tomllib.load(file)
+            return tomllib.load(file)
     except OSError as e:
         raise InvalidConfigurationError(f"configuration file {path} cannot be read: {e.strerror or e}") from e
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as e:
         raise InvalidConfigurationError(f"configuration file {path} is not TOML: {e}") from e
+
+
+def read_section(path: Path, name: str) -> dict[str, Any]:
+    """The top-level keys and those of [name], which override. Raises InvalidConfigurationError naming the file."""
+    content = read_toml(path)
+    content.pop(SERVE, None)
     section = content.pop(name, {})
     if not isinstance(section, dict):
         raise InvalidConfigurationError(f"{name} in {path} must be a section [{name}], got {section!r:.80}")

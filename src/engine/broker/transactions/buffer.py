@@ -34,7 +34,7 @@ from engine.broker.transactions.writes import (
     span_recorded,
     transacted_from,
 )
-from engine.errors import AlreadyClosedError, StorageError, TransactionConflictError
+from engine.errors import AlreadyClosedError, StorageError, TransactionConflictError, TransactionNotFoundError
 from engine.model.transactions import TransactionState, id_text
 from engine.storage.file.logfile import Block
 
@@ -113,17 +113,21 @@ class TransactionBuffer:
 
     # -- for producers -----------------------------------------------------------------------------------------------
 
-    def admits(self, number: int) -> bool:
-        """Whether append() may be called now: the transaction is known to be open, and no write is being withdrawn."""
+    def admits(self, number: int, role: str = "") -> bool:
+        """Whether append() may be called now: the transaction is known to be open, and no write is being withdrawn.
+
+        `role`: which adds to it, and must have begun it; "" for any.
+        """
         if self._withdrawing or self._closed or not self._headers.follow_open(number, self._heard):
             return False
         self._followed.add(number)
-        return True
+        return self._headers.belongs_to(number, role)
 
-    async def admit(self, number: int) -> None:
+    async def admit(self, number: int, role: str = "") -> None:
         """Wait until append() may be called.
 
-        Raises TransactionNotFoundError, TransactionConflictError, and what the metadata store raises.
+        Raises TransactionNotFoundError (also: of another role), TransactionConflictError, and what the metadata store
+        raises.
         """
         if self._closed:
             raise AlreadyClosedError(f"{self._segment.name} is closed")
@@ -133,6 +137,8 @@ class TransactionBuffer:
             await asyncio.wait(list(self._withdrawing))
             await self._headers.authorise(number, self._heard)  # at once, unless it has ended meanwhile
         self._followed.add(number)
+        if not self._headers.belongs_to(number, role):
+            raise TransactionNotFoundError(f"there is no transaction {id_text(number)} of this role")
 
     def append(
         self, payload: memoryview, number: int, attempt: int, sends: TransactionSends | None = None, producer: str = ""

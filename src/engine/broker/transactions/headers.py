@@ -99,6 +99,11 @@ class TransactionHeaders:
         followed = self._followed.get(number)
         return None if followed is None else followed.view
 
+    def belongs_to(self, number: int, role: str) -> bool:
+        """Whether a role may add to a transaction that is followed: one that it has begun; "" may add to any."""
+        view = self.known(number)
+        return not role or view is None or view.header.owner == role
+
     def _of(self, number: int) -> _Followed:
         followed = self._followed.get(number)
         if followed is not None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from engine.broker.cluster.handover import Handovers
 from engine.broker.cluster.membership import Membership
@@ -10,6 +11,9 @@ from engine.broker.upkeep.balancer import Balancer
 from engine.broker.upkeep.draining import Draining
 from engine.control.service import ScalableTopicService
 from engine.metadata.store import MetadataStore
+
+if TYPE_CHECKING:
+    from engine.broker.upkeep.objects import ObjectUpkeep
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,3 +26,4 @@ class ClusterParts:
     handovers: Handovers
     draining: Draining
     balancer: Balancer
+    objects: ObjectUpkeep | None  # None: segments are not on objects

@@ -29,6 +29,7 @@ from engine.metadata.following import follow
 from engine.metadata.store import Event, EventKind, MetadataStore, OutcomeUnknownError, Watch
 from engine.model.layout import SegmentLayout
 from engine.model.names import SegmentName, TopicName
+from engine.storage.disk.config import OBJECT
 from engine.storage.file.extent import NO_FILES
 from engine.storage.store import SegmentStore
 
@@ -176,8 +177,13 @@ class Stocktaking:
                 await self._measure(spec, records)
 
     async def _measure(self, spec: SegmentSpec, records: TopicRecords) -> None:
-        """Take the record of one segment, unless it was opened or closed meanwhile: then there is a newer one."""
+        """Take the record of one segment, unless it was opened or closed meanwhile: then there is a newer one.
+
+        A segment on objects is measured when it is open. Files here may be those of a former owner.
+        """
         name = spec.name
+        if spec.durability == OBJECT and self._segments.peek(name) is None:
+            return
         try:
             extent = NO_FILES
             if self._segments.peek(name) is None:

@@ -93,7 +93,7 @@ def _keys(path: str) -> dict[str, Any]:
 
 
 def _loss(config: BrokerConfig) -> Iterator[Finding]:
-    if config.durability != "fsync":
+    if config.durability not in ("fsync", "object"):
         lost = "a crash of the machine" if config.durability == "os" else f"the last {config.sync_interval_ms} ms"
         found = f"durability = {config.durability}: acknowledged messages may be lost ({lost})"
         yield warning("configuration.durability", found, "Set durability = fsync, and another one for single topics.")

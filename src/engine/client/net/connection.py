@@ -40,6 +40,7 @@ _ADDRESSEE: dict[type[Header], Callable[[Any], int]] = {
     commands.SendReceipt: attrgetter("producer_id"),
     commands.SendError: attrgetter("producer_id"),
     commands.CloseProducer: attrgetter("producer_id"),
+    commands.PublishCredit: attrgetter("producer_id"),
     commands.Message: attrgetter("consumer_id"),
     commands.ReachedEnd: attrgetter("consumer_id"),
     commands.CloseConsumer: attrgetter("consumer_id"),

@@ -22,6 +22,39 @@ class InFlightHolder(Protocol):
     in_flight: InFlight
 
 
+class Credit:
+    """What a broker lets a producer send for now; None: any number."""
+
+    __slots__ = ("bytes", "messages")
+
+    def __init__(self) -> None:
+        self.messages: int | None = 0
+        self.bytes: int | None = 0
+
+    def grant(self, messages: int | None, size: int | None) -> None:
+        """So much more."""
+        self.messages = None if messages is None else (self.messages or 0) + messages
+        self.bytes = None if size is None else (self.bytes or 0) + size
+
+    @property
+    def unlimited(self) -> bool:
+        """Whether there is no limit any more."""
+        return self.messages is None and self.bytes is None
+
+    @property
+    def left(self) -> bool:
+        """Whether one more entry may be sent."""
+        return (self.messages is None or self.messages > 0) and (self.bytes is None or self.bytes > 0)
+
+    def take(self, messages: int, size: int) -> bool:
+        """An entry is sent; whether one more may be."""
+        if self.messages is not None:
+            self.messages -= messages
+        if self.bytes is not None:
+            self.bytes -= size
+        return self.left
+
+
 class Backlog:
     """Loop thread only. In order: `sent` (not answered), `ahead` (left by the senders of sealed segments), `queue`.
 
@@ -41,8 +74,11 @@ class Backlog:
         """Whether something has to be sent."""
         return bool(self.queue or self.ahead)
 
-    def next_frame(self) -> list[SealedEntry]:
-        """The head of the queue, at most a frame full and of one transaction, without what has run out of time."""
+    def next_frame(self, credit: Credit | None = None) -> list[SealedEntry]:
+        """The head of the queue, at most a frame full and of one transaction, without what has run out of time.
+
+        `credit`: taken from; the frame ends with the entry that exceeds it.
+        """
         queue, in_flight = self.queue, self._holder.in_flight
         entries: list[SealedEntry] = []
         size = 0
@@ -53,6 +89,8 @@ class Backlog:
             if entry in in_flight:
                 entries.append(entry)
                 size += len(entry.data)
+                if credit is not None and not credit.take(entry.count, len(entry.data)):
+                    break
         return entries
 
     def requeue(self) -> None:

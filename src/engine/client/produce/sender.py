@@ -34,7 +34,7 @@ from engine._native.produce.sealed import SealedEntry
 from engine.aio.backoff import RetryDelay
 from engine.client.net.link import PRODUCER, Link
 from engine.client.net.pool import Pool
-from engine.client.produce.backlog import ATTEMPTS_MAX, Backlog
+from engine.client.produce.backlog import ATTEMPTS_MAX, Backlog, Credit
 from engine.client.produce.in_flight import InFlight
 from engine.client.topic.layout import SegmentView, TopicLayout
 from engine.client.topic.session import TopicSession
@@ -131,6 +131,7 @@ class Sender:
         self.waits_for: set[Sender] = set()  # predecessors that have not handed on what they have
         self.eager = False  # attach before there is something to send
         self.used = False  # was attached once
+        self._credit: Credit | None = None  # of the attachment; None: there is no limit
         self._claims_left = 0  # attempts to repeat a claim that met another producer's
         self._owner = owner
         self._link: Link | None = None  # while it is open
@@ -164,9 +165,9 @@ class Sender:
             return
         if self.state is not SenderState.SENDING:
             return
-        backlog, connection = self.backlog, link.connection
-        while backlog.queue and connection.writable:
-            entries = backlog.next_frame()
+        backlog, connection, credit = self.backlog, link.connection, self._credit
+        while backlog.queue and connection.writable and (credit is None or credit.left):
+            entries = backlog.next_frame(credit)
             if entries:
                 transaction = attempt = None
                 if (scope := entries[0].scope) is not None:
@@ -242,6 +243,16 @@ class Sender:
             self._receipt(header.sequences, header.offsets)
         elif isinstance(header, commands.SendError):
             self._refused(header.sequence, EngineError.from_code(header.code, header.message))
+        elif isinstance(header, commands.PublishCredit):
+            self._credited(header.messages, header.bytes)
+
+    def _credited(self, messages: int | None, size: int | None) -> None:
+        if self._credit is None:
+            self._credit = Credit()
+        self._credit.grant(messages, size)
+        if self._credit.unlimited:
+            self._credit = None
+        self.transmit()
 
     def resume_writing(self) -> None:
         """See LinkSession."""
@@ -457,6 +468,7 @@ class Sender:
             return
         owner, options = self._owner, self._owner.pool.options
         timeout = None if self._access == AccessMode.WAIT_FOR_EXCLUSIVE else options.operation_timeout
+        self._credit = None
         link = self._opening = Link(owner.pool, PRODUCER, self)
         claim: list[int] | None = None  # that the request carried
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from engine.errors import InvalidConfigurationError
+from engine.errors import InvalidConfigurationError, UnsupportedError
 from engine.limits import (
     AUTO_SCALE_INTERVAL_S,
     BUCKETS_PER_SEGMENT_MAX,
@@ -27,6 +27,7 @@ class ControlConfig:
     segments: int = 1
     entry_buckets: int = ENTRY_BUCKETS_DEFAULT
     durability: str = "fsync"
+    durabilities: tuple[str, ...] = ("fsync", "interval", "os")  # that topics may have here
     key_hash: str = "xxh64"
     share_sealed: bool = True  # several consumers may share the draining of a sealed segment, by bucket (PIP-486)
     grace_period: float = CONSUMER_GRACE_S  # seconds for which a disconnected consumer keeps its share
@@ -34,12 +35,23 @@ class ControlConfig:
     auto_scale: AutoScalePolicy = field(default_factory=AutoScalePolicy)
     auto_scale_interval: float = AUTO_SCALE_INTERVAL_S  # seconds between two decisions about traffic
 
+    def check_durability(self, durability: str | None) -> None:
+        """Raise UnsupportedError for one that topics cannot have here. Others are refused where they are used."""
+        if durability is None or durability in self.durabilities or durability not in DURABILITIES:
+            return
+        why = "it has no object store (--objects)"
+        if durability != "object":
+            why = "its brokers share no disk, so that what one has on its own is lost with its machine"
+        raise UnsupportedError(
+            f"durability must be {' or '.join(self.durabilities)} on this broker, got {durability!r}: {why}"
+        )
+
     def __post_init__(self) -> None:
         wrong = {
             "segments": f"1 to {SEGMENTS_PER_TOPIC_MAX}" * (not 1 <= self.segments <= SEGMENTS_PER_TOPIC_MAX),
             "entry_buckets": f"1 to {BUCKETS_PER_SEGMENT_MAX}"
             * (not 1 <= self.entry_buckets <= BUCKETS_PER_SEGMENT_MAX),
-            "durability": " or ".join(DURABILITIES) * (self.durability not in DURABILITIES),
+            "durability": " or ".join(self.durabilities) * (self.durability not in self.durabilities),
             "key_hash": " or ".join(KEY_HASHES) * (self.key_hash not in KEY_HASHES),
             "grace_period": "0 or more seconds" * (not self.grace_period >= 0),
             "controller_idle": "more than 0 seconds" * (not self.controller_idle > 0),

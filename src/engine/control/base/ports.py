@@ -161,6 +161,10 @@ class SegmentHost(Protocol):
 class ConsumerChannel(Protocol):
     """The way to one registered consumer. Must not block or raise; calls arrive in order."""
 
+    @property
+    def role(self) -> str:
+        """The role that it is registered for; empty where there are none, and for what may do everything."""
+
     def push_assignment(self, assignment: ConsumerAssignment) -> None:
         """Send the consumer's new share, complete. Never called before `register_consumer` has returned the first
         share.

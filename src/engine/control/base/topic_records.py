@@ -6,7 +6,7 @@ import asyncio
 import itertools
 from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from engine.errors import AlreadyExistsError, InvalidArgumentError, UnknownOutcomeError
 from engine.metadata import keys, unsure
@@ -26,6 +26,9 @@ from engine.model.names import TopicName, check_property_names
 from engine.model.policies import AUTO_SCALE, CREATED, FIELDS, NamespacePolicies, TopicPolicies, policies_of_topic
 from engine.model.redelivery import DEAD_LETTER_SUFFIX
 from engine.model.subscriptions import ConsumerRegistration, SubscriptionMetadata
+
+if TYPE_CHECKING:
+    from engine.control.base.quotas import KnownLimits
 
 # Secondary indexes, each by `index_key(topic)`.
 INDEX_TOPICS = "topics"  # records of topics
@@ -75,6 +78,7 @@ class ScalableTopicResources:
 
     def __init__(self, metadata: MetadataStore) -> None:
         self.metadata = metadata
+        self.limits: KnownLimits | None = None  # set once there are any
 
     async def load_topic(self, topic: TopicName) -> TopicRecord | None:
         """The topic's record, also while the topic is being deleted."""
@@ -106,6 +110,15 @@ class ScalableTopicResources:
                 raise
             if await self.load_topic(TopicName(topic.tenant, topic.namespace, source)) is None:
                 raise
+
+    async def topics_below(self, resource: str) -> list[TopicName]:
+        """The topics of a namespace, of a tenant, or all of them: "*"."""
+        from engine.model.rights import CLUSTER
+
+        prefix = "" if resource == CLUSTER else "/".join(map(keys.encode, resource.split("/"))) + "/"
+        end = keys.prefix_end(prefix) if prefix else keys.LAST
+        found = await self.metadata.newest.list_index(INDEX_TOPICS, prefix, end)
+        return [topic_of_key(record.key) for _, record in found]
 
     async def delete_topic(self, topic: TopicName, version: int) -> None:
         """Delete the topic's own record; see `erasure` for the records below it."""
@@ -185,8 +198,12 @@ class ScalableTopicResources:
 
     async def list_subscriptions(self, topic: TopicName) -> list[SubscriptionMetadata]:
         """All subscriptions by name, also those being created or deleted."""
-        found = [await self.metadata.newest.get(key) for key in await self._below(topic) if key.count("/") == _DEPTH]
+        found = [await self.metadata.newest.get(key) for key in await self.subscription_keys(topic)]
         return sorted((SubscriptionMetadata.from_json(r.value) for r in found if r), key=lambda s: s.name)
+
+    async def subscription_keys(self, topic: TopicName) -> list[str]:
+        """The keys of its subscriptions' records, also of those being created or deleted."""
+        return [key for key in await self._below(topic) if key.count("/") == _DEPTH]
 
     # Consumers' sessions.
 

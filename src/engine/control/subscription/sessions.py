@@ -14,7 +14,7 @@ import enum
 from collections.abc import Callable
 
 from engine.control.base.ports import ConsumerChannel
-from engine.errors import ConsumerBusyError, EngineError, NotOwnerError
+from engine.errors import AuthorizationError, ConsumerBusyError, EngineError, NotOwnerError
 from engine.model.subscriptions import ConsumerRegistration, Shares, SubscriptionKind
 
 
@@ -46,6 +46,7 @@ class ConsumerSession:
         "layout_epoch",
         "lock",
         "name",
+        "role",
         "shares",
         "state",
         "stored",
@@ -58,6 +59,7 @@ class ConsumerSession:
         self.kind = kind
         self.state = SessionState.JOINING
         self.instance = ""
+        self.role = ""  # its name is taken over by no other one
         self.channel: ConsumerChannel | None = None
         self.timer: asyncio.TimerHandle | None = None
         # The share, as last computed.
@@ -72,7 +74,7 @@ class ConsumerSession:
     def restore(cls, stored: ConsumerRegistration, version: int) -> ConsumerSession:
         """A session of an earlier leader: disconnected, with its share (semantics 14)."""
         session = cls(stored.consumer_name, stored.kind)
-        session.instance = stored.instance
+        session.instance, session.role = stored.instance, stored.role
         session.layout_epoch, session.shares = stored.layout_epoch, stored.shares
         session.stored, session.version = stored, version
         session.move_to(SessionState.DISCONNECTED)
@@ -94,11 +96,14 @@ class ConsumerSession:
             self.timer = None
 
     def attach(self, instance: str, channel: ConsumerChannel) -> None:
-        """Connect a consumer; a consumer that was connected before is told.
+        """Connect a consumer; a consumer that was connected before is told. Raises AuthorizationError: another role's.
 
         The same instance over another connection is told to register again, if it still listens on the first: this
         request may be a delayed one from a dead connection.
         """
+        if channel.role and channel.role != self.role and (self.role or self.channel is not None):
+            raise AuthorizationError(f"the consumer name {self.name!r:.200} is in use by another role")
+        self.role = channel.role
         if self.channel is not None and self.instance != instance:
             self.channel.close(ConsumerBusyError(f"another consumer took the name {self.name!r}"))
         elif self.channel is not None and self.channel is not channel:
@@ -127,4 +132,5 @@ class ConsumerSession:
 
     def registration(self, term: int) -> ConsumerRegistration:
         """The content for its record."""
-        return ConsumerRegistration(self.name, self.instance, self.kind, term, self.layout_epoch, self.shares)
+        shared = self.layout_epoch, self.shares
+        return ConsumerRegistration(self.name, self.instance, self.kind, term, *shared, self.role)

@@ -16,10 +16,12 @@ from engine.control.base.ports import (
     SubscriptionStatistics,
     segment_spec,
 )
+from engine.control.base.quotas import KnownLimits
 from engine.control.shape.topic_scaling import AutoScaleCounts, AutoScaleStatus
 from engine.errors import EngineError
 from engine.model.autoscale import AutoScalePolicyOverride
 from engine.model.layout import SegmentLayout
+from engine.model.limits import TOTALS
 from engine.model.load import ReportedLoad
 from engine.model.names import TopicName
 from engine.model.segment import SegmentInfo
@@ -93,6 +95,15 @@ async def segment_stats(spec: SegmentSpec, info: SegmentInfo, host: SegmentHost)
         **_segment(info, now, host.segment_url(spec.name), None),
         "subscriptions": {name: _part(part) for name, part in sorted(now.subscriptions.items())},
     }
+
+
+def shown_limits(known: KnownLimits, topic: TopicName) -> dict[str, Any]:
+    """{name: {"value", "origin"}} of the limits in effect; of a sum that several levels limit, those of the lowest."""
+    found = dict(known.of_topic(topic))
+    for name in TOTALS:
+        for limit in known.totals(topic, name)[:1]:
+            found[name] = limit
+    return {name: {"value": limit.value, "origin": limit.origin} for name, limit in found.items()}
 
 
 def groups_of(registered: Iterable[tuple[str, ConsumerRegistration]]) -> Groups:

@@ -108,6 +108,8 @@ def _size(write: Write) -> int:
     rows = [(index, one) for index, those in (write.indexes or NO_INDEXES).items() for one in each_key(those)]
     value, carried = len(write.value), len(write.value) * len(rows)
     keys = sum(2 * ROW_COST + len(index) + 2 * len(one) + len(name) for index, one in rows)
+    if isinstance(write, Put) and write.also:
+        keys += sum(2 * (ROW_COST + len(key)) for key in write.also)
     return 2 * ROW_COST + len(name) + value + keys + (carried if carried <= CARRIED_SIZE_MAX else 0)
 
 
@@ -175,6 +177,8 @@ class View:
         state = self._at(key, assumed=write.expected is ABSENT)
         now = self._now.get(key)
         _check(write.key, state, now, write.expected)
+        if isinstance(write, Put):
+            self._check_also(write)
         if isinstance(write, Delete):
             existed = state.revision > 0 if now is None else isinstance(now, Change) and now.value is not None
             if existed:
@@ -191,6 +195,13 @@ class View:
         change = Change(write.key, write.value, write.indexes or NO_INDEXES, created_ms, self._now_ms, lease)
         self._stage(key, change)
         return change.stat
+
+    def _check_also(self, put: Put) -> None:
+        """The keys that it demands besides its own belong to its group, which etcd compares as a whole."""
+        for name, expected in (put.also or {}).items():
+            key = self._layout.record(name)
+            state = self._at(key, assumed=expected is ABSENT)
+            _check(name, state, self._now.get(key), expected)
 
     def _append(self, append: Append) -> Made:
         counter = self._layout.sequence(append.prefix)

@@ -40,6 +40,7 @@ from engine.metadata.store import (
     ANY,
     Append,
     Delete,
+    Demands,
     Expected,
     IndexedRecords,
     Indexes,
@@ -211,9 +212,10 @@ class EtcdMetadataStore:
         session: Session | None = None,
         partition_key: str | None = None,
         indexes: Indexes | None = None,
+        also: Demands | None = None,
     ) -> Stat:
         self.check_open()
-        put = checked_put(Put(key, value, expected, session, partition_key, indexes))
+        put = checked_put(Put(key, value, expected, session, partition_key, indexes, also))
         stat: Stat = await self._write(self._unit([put], _only))
         return stat
 
@@ -395,12 +397,16 @@ def _parts(writes: Sequence[Put | Delete]) -> list[list[int]]:
     parts: list[list[int]] = []
     keys, size = GROUP_KEYS_MAX, 0
     for places in by_key.values():
-        these = sum(len(put.value) for at in places if isinstance(put := writes[at], Put))
-        if keys == GROUP_KEYS_MAX or size + these > BATCH_SIZE_MAX:
+        puts = [put for at in places if isinstance(put := writes[at], Put)]
+        these, demanded = sum(len(put.value) for put in puts), sum(len(put.also or ()) for put in puts)
+        if demanded >= GROUP_KEYS_MAX:
+            text = f"the writes of one key must demand fewer than {GROUP_KEYS_MAX} others, got {demanded}"
+            raise InvalidArgumentError(text)
+        if keys + demanded >= GROUP_KEYS_MAX or size + these > BATCH_SIZE_MAX:
             parts.append([])
             keys = size = 0
         parts[-1] += places
-        keys, size = keys + 1, size + these
+        keys, size = keys + 1 + demanded, size + these
     return [sorted(part) for part in parts]
 
 

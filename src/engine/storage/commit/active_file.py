@@ -12,6 +12,10 @@ decided by the Committer, which owns this object and sees to it that jobs do not
 A failed sync is never retried: the kernel may have marked the pages clean, so a second sync would succeed without
 writing them. The file ends at its last synced byte; before the next file is created, the end of what was durable is
 read again from the medium.
+
+With a `Backing` nothing is synced but what a file begins and ends with, and each step has two parts: the local one
+first, then the backing. So a step that fails here has left nothing there; and one whose outcome there is not known
+(LogEndedError) is the last: whatever was appended behind it could be taken for it.
 """
 
 from __future__ import annotations
@@ -20,15 +24,16 @@ import asyncio
 import logging
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from engine.aio.workers import Work, run
 from engine.storage.commit.failures import job_error
 from engine.storage.commit.groups import Group
+from engine.storage.commit.ports import Backing, Ended
 from engine.storage.disk.config import storage_error
 from engine.storage.disk.disk import File
 from engine.storage.file.context import Context
-from engine.storage.file.format import State
+from engine.storage.file.format import Closing, State
 from engine.storage.file.logfile import LogFile, SyncFailed, zeros_ahead
 from engine.storage.file.owners import Lease
 from engine.storage.file.recovery import verify_tail
@@ -39,16 +44,26 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger("engine.storage")
 
-Ended = Callable[[BaseException | None], None]
-
 
 class ActiveFile:
     """The file that is appended to, if there is one, and how far it is known to be on the medium."""
 
-    __slots__ = ("_generation", "_handles", "_lease", "_spoilt", "_workers", "file", "synced_offset", "synced_position")
+    __slots__ = (
+        "_backing", "_generation", "_handles", "_lease", "_spoilt", "_workers", "file", "synced_offset",
+        "synced_position",
+    )  # fmt: skip
 
-    def __init__(self, context: Context, file: LogFile | None, lease: Lease | None, end: int, position: int) -> None:
+    def __init__(
+        self,
+        context: Context,
+        file: LogFile | None,
+        lease: Lease | None,
+        end: int,
+        position: int,
+        backing: Backing | None = None,
+    ) -> None:
         """`file`: None if the first append needs a new file. `end`, `position`: of what recovery found, and synced."""
+        self._backing = backing
         self._handles = context.handles
         self._workers = context.workers
         self._generation = context.generation
@@ -105,6 +120,9 @@ class ActiveFile:
             self._handles.unpin(file)
             if error is None:
                 file.allocated = max(file.allocated, end + zeros if job.padded else end)
+                if self._backing is not None and group is not None:
+                    self._backing.append(group.first_offset, group.next_offset, group.buffers, done)
+                    return
             done(error)
 
         self._workers.post(partial(self._reopen_and_write, file, handle, job) if reopens else job, ended)
@@ -169,12 +187,20 @@ class ActiveFile:
                 lease.check()  # at the last moment: the job may have waited in the queue
             return new.create(handles.disk)
 
+        def begun(error: BaseException | None) -> None:
+            if error is None:
+                self.file = new
+                self.synced_position = new.opening.data_position
+            done(error)
+
         def ended(handle: File | None, error: BaseException | None) -> None:
             if handle is not None and error is None:
                 handles.adopt(new, handle)
-                self.file, new.created = new, True
-                self.synced_position = new.opening.data_position
-            done(error)
+                new.created = True
+                if self._backing is not None:
+                    self._backing.append(new.first_offset, new.first_offset, [new.head()], begun)
+                    return
+            begun(error)
 
         self._workers.post(work, ended)
 
@@ -196,23 +222,45 @@ class ActiveFile:
     async def close(self, state: State, snapshot: bytes) -> None:
         """Close the file so that it ends as `state`, durably. No other job runs.
 
-        Raises StorageError. If a part of that may be on the disk, the file is left.
+        Raises StorageError. If a part of that may be on the disk, the file is left. LogEndedError: of a backing, which
+        keeps the footer of a seal.
         """
-        file = self.file
+        file, footer = self.file, bytearray()
         assert file is not None
         try:
             handle = self._handles.pin(file)
         except OSError as e:
             raise storage_error(e, file.path) from e
+
+        def work() -> Closing:
+            closing = file.close(handle, state, file.end_offset, file.end_position, snapshot)
+            if self._backing is not None and state is State.SEALED:
+                footer.extend(bytes(closing.footer_size))
+                handle.read_into(footer, closing.end_position)
+            return closing
+
         try:
-            file.closing = await run(
-                self._workers, lambda: file.close(handle, state, file.end_offset, file.end_position, snapshot)
-            )
+            closing = await run(self._workers, work)
         except (SyncFailed, OSError) as e:
             self.leave()
             raise job_error(e, file.path) from e
         finally:
             self._handles.unpin(file)
+        if footer:
+            await self._append(file.end_offset, footer)
+        file.closing = closing
+
+    async def _append(self, offset: int, data: Buffer) -> None:
+        """Append what has no entries to the backing. Raises LogEndedError."""
+        appended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+        def done(error: Any) -> None:
+            if not appended.done():
+                appended.set_result(None) if error is None else appended.set_exception(error)
+
+        assert self._backing is not None
+        self._backing.append(offset, offset, [data], done)
+        await appended
 
     async def confirm(self) -> None:
         """Make the closing block that recovery found durable once more. Raises StorageError."""

@@ -12,7 +12,8 @@ the slower the disk, the larger the groups, and there is no timer to tune. At mo
     durable                         1               2, 3            4, 5      in order of offsets, always
 
 With durability "fsync" a group is durable when a sync covers it; with "interval" and "os" when it is written, and the
-sync follows after a time, or never.
+sync follows after a time, or never; with "object" when it is written, never synced, and in the segment's backing.
+Of the last one group is under way, which takes what arrives meanwhile.
 
 Rules that keep this correct:
 
@@ -21,6 +22,8 @@ Rules that keep this correct:
 * A failure lets running jobs end, then everything from the failed offset on is taken out of memory and out of the
   file; the more destructive of two failures is handled. See active_file.py for the file's part.
 * Under a lease nothing is begun, and nothing confirmed, once the lease may be over (file/owners.py).
+* When a backing does not say whether it has a group, the segment stops as if its lease were over: nothing is undone,
+  and the next owner finds out.
 """
 
 from __future__ import annotations
@@ -42,11 +45,11 @@ from engine.errors import (
 )
 from engine.limits import KIB, LOG_INDEX_BYTES_STEP
 from engine.storage.commit.active_file import ActiveFile
-from engine.storage.commit.failures import Failure, job_error, worse
+from engine.storage.commit.failures import Failure, LogEndedError, job_error, worse
 from engine.storage.commit.groups import Group, Groups, fail_all
-from engine.storage.commit.ports import Counters, SegmentLog
+from engine.storage.commit.ports import Backing, Counters, SegmentLog
 from engine.storage.commit.witness import WitnessWriter
-from engine.storage.disk.config import FSYNC, INTERVAL
+from engine.storage.disk.config import FSYNC, INTERVAL, OBJECT
 from engine.storage.disk.metrics import Marks
 from engine.storage.file.context import Context
 from engine.storage.file.format import State
@@ -91,29 +94,10 @@ class Committer:
     """Owns the groups and the active file of one segment."""
 
     __slots__ = (
-        "_active",
-        "_clock",
-        "_commit_bytes_max",
-        "_failure",
-        "_idle",
-        "_lease",
-        "_metrics",
-        "_mode",
-        "_phase",
-        "_primary",
-        "_scheduled",
-        "_segment",
-        "_stopped_by",
-        "_sync_wanted",
-        "_timer",
-        "_witness",
-        "_witness_sync_wanted",
-        "counters",
-        "durable_offset",
-        "groups",
-        "interval_ms",
-        "marks",
-    )
+        "_active", "_clock", "_commit_bytes_max", "_failure", "_idle", "_lease", "_metrics", "_mode", "_phase",
+        "_primary", "_scheduled", "_segment", "_stopped_by", "_sync_wanted", "_timer", "_witness",
+        "_witness_sync_wanted", "counters", "durable_offset", "groups", "interval_ms", "marks",
+    )  # fmt: skip
 
     def __init__(
         self,
@@ -125,9 +109,10 @@ class Committer:
         restart: int | None = None,
         *,
         continues: bool = True,
+        backing: Backing | None = None,
     ) -> None:
         """`continues`: `file` may be written to; else the first append creates a new one. `restart`: the offset that
-        the next message gets, None: the file's end.
+        the next message gets, None: the file's end. `backing`: with durability "object".
         """
         # Fixed after it was made.
         self._segment = segment
@@ -143,7 +128,7 @@ class Committer:
         # groups.next_offset.
         end, target = file.end_offset if restart is None else restart, file if continues else None
         self.groups = Groups(target, end, context.config.file_size_max)
-        self._active = ActiveFile(context, target, lease, end, file.end_position)
+        self._active = ActiveFile(context, target, lease, end, file.end_position, backing)
         self._witness = WitnessWriter(self._active, self, context.generation)
         self.durable_offset = end
         # What runs, and what is wanted.
@@ -235,7 +220,7 @@ class Committer:
         groups, head, file = self.groups, self.groups.head, self._active.file
         if head is None or groups.ahead is not None or primary.pads or head.file is not file:
             return False
-        if file.closing is not None or (self._mode == FSYNC and head.size < AHEAD_MIN):
+        if file.closing is not None or self._mode == OBJECT or (self._mode == FSYNC and head.size < AHEAD_MIN):
             return False
         return groups.unsynced_bytes + head.size <= self._commit_bytes_max
 
@@ -255,6 +240,7 @@ class Committer:
         group = groups.begin_primary(writes=writes)
         syncs = group is None or self._mode == FSYNC
         pads = group is not None and group.size <= PAD_GROUP_MAX and group.end_position > file.allocated
+        pads = pads and self._mode != OBJECT
         offset, position = self.durable_offset, file.end_position
         if groups.covered:
             last = groups.covered[-1]
@@ -277,6 +263,9 @@ class Committer:
                 self._active.synced_offset, self._active.synced_position = job.offset, job.position
                 self._witness.synced()
             if self._mode == FSYNC:
+                self._publish(covered)
+            elif self._mode == OBJECT:
+                self._active.synced_offset, self._active.synced_position = job.offset, job.position
                 self._publish(covered)
             elif job.written is not None:
                 self._publish([job.written])
@@ -358,6 +347,9 @@ class Committer:
 
         def done(error: BaseException | None) -> None:
             self._move_to(Phase.RUNNING)
+            if isinstance(error, LogEndedError):
+                self._end_with(error)
+                return
             if error is not None:
                 self._roll_failed(new, error)
                 return
@@ -384,7 +376,9 @@ class Committer:
     # Failure
 
     def _primary_failed(self, job: Primary, covered: list[Group], error: BaseException) -> None:
-        if isinstance(error, OSError) and job.written is not None:
+        if isinstance(error, LogEndedError):
+            fail_all(covered, self._end_with(error))
+        elif isinstance(error, OSError) and job.written is not None:
             self.groups.give_back([group for group in covered if group is not job.written])
             self._note(Failure(error, job.written, [job.written]))
         elif isinstance(error, OSError):
@@ -507,6 +501,8 @@ class Committer:
             self._lease.check()
         try:
             await self._active.close(state, self._segment.snapshot(self.groups.next_offset))
+        except LogEndedError as e:
+            raise self._end_with(e) from e
         finally:
             if self._active.file is None:
                 self.groups.go_on_in(None)
@@ -545,6 +541,12 @@ class Committer:
             return False
         self.lapse(self._lapse_error())
         return True
+
+    def _end_with(self, error: LogEndedError) -> EngineError:
+        """The backing has ended, and with it this owner's time. What is raised for it."""
+        failed = job_error(error, "the segment" if self._active.file is None else self._active.file.path)
+        self.lapse(failed)
+        return failed
 
     def _lapse_error(self) -> NotOwnerError:
         path = "the segment" if self._active.file is None else self._active.file.path

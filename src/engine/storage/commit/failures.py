@@ -10,6 +10,10 @@ from engine.storage.disk.config import storage_error
 from engine.storage.file.logfile import SyncFailed
 
 
+class LogEndedError(Exception):
+    """The log outside of this machine takes no more groups; whether it has the last one is not known."""
+
+
 @dataclass(slots=True)
 class Failure:
     """A failed job. `group`: the one that could not be written. None: a sync failed."""
@@ -30,6 +34,8 @@ def job_error(error: BaseException | None, path: str) -> EngineError:
     """The typed error for what a job raised."""
     if isinstance(error, CorruptionError | NotOwnerError):
         return error
+    if isinstance(error, LogEndedError):
+        return NotOwnerError(f"{path}: {error}; what was being appended may be in the log or not")
     if isinstance(error, SyncFailed):
         return storage_error(error.error, path)
     if isinstance(error, OSError):

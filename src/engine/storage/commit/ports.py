@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
+from engine.aio.workers import Workers
 from engine.errors import EngineError
 from engine.storage.commit.groups import Group
+from engine.storage.disk.disk import Disk
 from engine.storage.file.logfile import LogFile
+
+if TYPE_CHECKING:
+    from typing_extensions import Buffer
+
+Ended = Callable[[BaseException | None], None]
 
 
 class SegmentLog(Protocol):
@@ -33,6 +41,32 @@ class SegmentLog(Protocol):
 
     def file_failed(self, error: EngineError) -> None:
         """What was durable is damaged; the segment cannot go on."""
+
+
+class Backing(Protocol):
+    """What makes one segment survive the loss of its machine (durability "object"), while one owner has it.
+
+    What is appended is what the local files have: whole entries; the header of a file, the first time; the footer with
+    which the segment is sealed. The last two have no entry.
+    """
+
+    def append(self, first_offset: int, next_offset: int, buffers: Sequence[Buffer], done: Ended) -> None:
+        """Append one group; the buffers do not change any more. LogEndedError: it is not known whether it is there.
+
+        Groups keep the order of the calls. `done` is called in a later turn of the loop.
+        """
+
+    async def restore(self, disk: Disk, workers: Workers, directory: str) -> None:
+        """Replace what the directory has by the files of former owners.
+
+        Raises NotOwnerError: there is another owner by now; CorruptionError, StorageError, OSError.
+        """
+
+    async def serve(self) -> None:
+        """Make this owner's log a part of the segment: before the first append. Raises NotOwnerError, StorageError."""
+
+    async def keep_inherited(self, snapshot: bytes) -> None:
+        """Keep the producer snapshot of the parents. Raises NotOwnerError, StorageError."""
 
 
 @dataclass(slots=True)

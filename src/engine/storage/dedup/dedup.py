@@ -252,6 +252,15 @@ class Dedup:
         inherited = (known.seen[1] for known in self._from_parents.get(producer_id, ()))
         return max((*own, *inherited), default=-1)
 
+    @property
+    def producers(self) -> int:
+        """How many producers it remembers."""
+        return len({producer_id for producer_id, _, _ in self._lanes} | self._from_parents.keys())
+
+    def remembers(self, producer_id: int) -> bool:
+        """Whether it knows a sequence of the producer."""
+        return self.last_sequence(producer_id) >= 0
+
     def floor(self, producer_id: int) -> int:
         """Every message of the producer with a lower sequence is stored in some segment; 0 for nothing known."""
         return self._floors.get(producer_id, 0)

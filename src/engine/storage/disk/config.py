@@ -11,7 +11,8 @@ from engine.limits import ENTRY_SIZE_MAX, LOG_COMMIT_BYTES_MAX, LOG_FILE_SIZE_MA
 FSYNC = "fsync"
 INTERVAL = "interval"
 OS = "os"
-MODES = (FSYNC, INTERVAL, OS)  # on disk by their index: do not change the order
+OBJECT = "object"  # a log of objects (storage/objects), and local files that are not synced
+MODES = (FSYNC, INTERVAL, OS, OBJECT)  # on disk by their index: do not change the order
 
 DAY_MS = 24 * 60 * 60 * 1000
 

@@ -16,7 +16,7 @@ last file's first one, which is where the new file begins.
 The rule, by what is *known*: offsets that cursors, visibility records and others say were durable once (`Known`):
 
     the file was closed in order     it ends where it says; known offsets above its end mean damage
-    durability "fsync"               likewise: nothing was acknowledged that is not in the file
+    durability "fsync" or "object"   likewise: nothing was acknowledged that is not in the file
     a relaxed durability             behind the limit above, and behind everything known
 """
 
@@ -29,7 +29,7 @@ from pyroaring import BitMap64
 
 from engine.errors import CorruptionError
 from engine.limits import LOG_FILE_MESSAGES_MAX
-from engine.storage.disk.config import FSYNC
+from engine.storage.disk.config import FSYNC, OBJECT
 from engine.storage.file.logfile import LogFile
 
 
@@ -50,7 +50,7 @@ def continue_at(last: LogFile, known: Known, durability: str) -> int:
     CorruptionError if the log ends below what was durable.
     """
     end = last.end_offset
-    relaxed = (durability if last.origin is None else last.origin.durability) != FSYNC
+    relaxed = (durability if last.origin is None else last.origin.durability) not in (FSYNC, OBJECT)
     if last.closing is None and relaxed:
         return max(end, known.offset, last.first_offset + LOG_FILE_MESSAGES_MAX)
     if known.offset <= end:

@@ -157,6 +157,14 @@ class LogFile:
     def size_bytes(self) -> int:
         return self.end_position
 
+    def head(self) -> bytes:
+        """All that a new file has before its entries."""
+        assert self.origin is not None
+        assert self.witness is not None
+        blocks = self.opening.pack() + bytes(BLOCK_SIZE) + self.origin.pack(self.salt) + self.witness.pack(self.salt)
+        head = blocks.ljust(self.opening.header_size, b"\0")
+        return (head + (self.snapshot or b"")).ljust(self.opening.data_position, b"\0")
+
     # Jobs: blocking, on a worker. One of the writing ones at a time.
 
     def create(self, disk: Disk) -> File:
@@ -164,11 +172,7 @@ class LogFile:
 
         It gets its name once it is complete, so a file of that name with a bad header is damage.
         """
-        assert self.origin is not None
-        assert self.witness is not None
-        blocks = self.opening.pack() + bytes(BLOCK_SIZE) + self.origin.pack(self.salt) + self.witness.pack(self.salt)
-        head = blocks.ljust(self.opening.header_size, b"\0")
-        image = (head + (self.snapshot or b"")).ljust(self.opening.data_position, b"\0")
+        image = self.head()
         unfinished = self.path + UNFINISHED
         file = disk.create(unfinished)
         try:

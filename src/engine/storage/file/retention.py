@@ -27,7 +27,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeVar
 
 from engine.aio.workers import run
 from engine.clock import Ages
@@ -36,6 +36,9 @@ from engine.storage.disk.config import storage_error
 from engine.storage.file.context import Context
 from engine.storage.file.logfile import LogFile
 from engine.storage.file.owners import Lease
+
+if TYPE_CHECKING:
+    from engine.storage.objects.references import RolledFile
 
 OLDEST = -1  # the key, among ages by first offset, of the oldest message in the last file
 
@@ -77,19 +80,54 @@ class Limits(NamedTuple):
         return min(gone_s, math.inf if oldest_s is None else self.span_s() - oldest_s, expires_s)
 
 
-def ages_of(files: Sequence[LogFile], now_ms: int, ages: Ages[int] | None) -> dict[int, float]:
+class Span(Protocol):
+    """What retention has to know of a file."""
+
+    @property
+    def first_offset(self) -> int:
+        """Of its first entry."""
+
+    @property
+    def end_offset(self) -> int:
+        """Behind its last entry."""
+
+    @property
+    def size_bytes(self) -> int:
+        """Of the file."""
+
+    @property
+    def last_time_ms(self) -> int:
+        """The publish time of its last entry."""
+
+
+class NamedSpan(NamedTuple):
+    """A file that is an object."""
+
+    first_offset: int
+    end_offset: int
+    size_bytes: int
+    last_time_ms: int
+
+    @staticmethod
+    def of(file: RolledFile) -> NamedSpan:
+        return NamedSpan(file.first, file.end, file.size, file.last_ms)
+
+
+def ages_of(files: Sequence[Span], last: LogFile, now_ms: int, ages: Ages[int] | None) -> dict[int, float]:
     """Seconds since the newest entry of each file, by first offset; under OLDEST, since the oldest of the last file.
 
-    Nothing of the last file if it is empty. `ages`: kept between calls.
+    `last`: the last one; nothing of it if it is empty. `ages`: kept between calls.
     """
     began_ms = {file.first_offset: file.last_time_ms for file in files[:-1]}
-    last = files[-1]
     oldest_ms = None if last.index is None or last.is_empty else last.index.first_time_ms
     if oldest_ms is not None:
         began_ms |= {last.first_offset: last.last_time_ms, OLDEST: oldest_ms}
     if ages is not None:
         return ages.update(began_ms)
     return {key: (now_ms - time_ms) / 1000 for key, time_ms in began_ms.items()}
+
+
+S = TypeVar("S", bound=Span)
 
 
 def ends(last: LogFile, ages_s: Mapping[int, float], min_offset: int, limits: Limits) -> bool:
@@ -103,14 +141,14 @@ def ends(last: LogFile, ages_s: Mapping[int, float], min_offset: int, limits: Li
 
 
 def files_to_delete(
-    files: Sequence[LogFile], *, min_offset: int, ages_s: Mapping[int, float], limits: Limits, last: bool = False
-) -> list[LogFile]:
+    files: Sequence[S], *, min_offset: int, ages_s: Mapping[int, float], limits: Limits, last: bool = False
+) -> list[S]:
     """The oldest files that hold only messages below `min_offset` and are past a limit.
 
     `ages_s`: see ages_of(). `last`: the last file may be one of them; a new one will follow it.
     """
     size = sum(f.size_bytes for f in files)
-    doomed: list[LogFile] = []
+    doomed: list[S] = []
     for file in files if last else files[:-1]:
         size -= file.size_bytes
         old = limits.retention_ms is not None and ages_s[file.first_offset] * 1000 > limits.retention_ms

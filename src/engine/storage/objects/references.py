@@ -4,7 +4,9 @@ A range is *open* while its session may append to it. Claims never change this p
 
     served()        the end of a takeover: all ranges are closed, and the new owner's is added (R2)
     handed_over()   the owner's own range is closed (R9)
-    named()         a file takes the place of closed ranges, and of the beginning of the own one (R14)
+    named()         a file takes the place of the ranges that it covers, and of the beginning of the own one (R14)
+    kept()          retention has deleted what lies below an offset
+    folded()        the older files go to an index object, so that the record stays small
 """
 
 from __future__ import annotations
@@ -26,20 +28,69 @@ class Reference(msgspec.Struct, frozen=True, array_like=True):
 
 
 class RolledFile(msgspec.Struct, frozen=True, array_like=True):
-    """An uploaded log file with the offsets [first, end). `key`: its name in the object store."""
+    """An uploaded log file with the offsets [first, end). `key`: its name in the object store.
+
+    `size`: bytes. `crc`: CRC32C of all of them. `last_ms`: the publish time of its last entry.
+    """
 
     first: int
     end: int
     size: int
     crc: int
     key: str
+    last_ms: int = 0
 
 
-class SegmentObjects(msgspec.Struct, frozen=True):
-    """The files of a segment, in order of offsets, and the references behind them, in the order of the owners."""
+class OlderFiles(msgspec.Struct, frozen=True, array_like=True):
+    """The files before those of the record: they are listed in an index object of the name `key`.
+
+    Those that end at or below `first` are not there any more. `end`: of the last one. `count`, `size`: of those that
+    are there.
+    """
+
+    key: str
+    first: int
+    end: int
+    count: int
+    size: int
+
+
+class Inherited(msgspec.Struct, frozen=True, array_like=True):
+    """The producer snapshot of the parents, an object of its own. `term`: of the owner that wrote it."""
+
+    term: int
+    size: int
+    crc: int
+    key: str
+
+
+class SegmentObjects(msgspec.Struct, frozen=True, omit_defaults=True):
+    """The files of a segment, in order of offsets, and the references behind them, in the order of the owners.
+
+    `floor`: what lies below was deleted.
+    """
 
     wal: tuple[Reference, ...] = ()
     files: tuple[RolledFile, ...] = ()
+    older: OlderFiles | None = None
+    floor: int = 0
+    inherited: Inherited | None = None
+
+    def __bool__(self) -> bool:
+        """Whether there is anything: the segment was served, once."""
+        return bool(self.wal or self.files or self.older or self.floor)
+
+    @property
+    def named_end(self) -> int:
+        """The end of the last named file."""
+        if self.files:
+            return self.files[-1].end
+        return self.floor if self.older is None else self.older.end
+
+    @property
+    def file_bytes(self) -> int:
+        """Of all named files."""
+        return sum(file.size for file in self.files) + (self.older.size if self.older else 0)
 
     def open_sessions(self) -> list[str]:
         """R3: each has to be fenced, or closed by itself, before the segment may be served."""
@@ -72,17 +123,42 @@ class SegmentObjects(msgspec.Struct, frozen=True):
         """R9: the owner has appended nothing at or above `end`, and all below is stored."""
         return self.closed({each: end for each in self.open_sessions() if each == session})
 
-    def named(self, file: RolledFile, session: str, upto: int) -> SegmentObjects:
-        """R14: the file has all that lies before it in closed references, and in the own one below `upto`."""
-        last = self.files[-1].end if self.files else 0
-        if file.first != last or file.end <= file.first:
-            raise InvalidArgumentError(f"a file must begin at offset {last} and have entries, got {file!r}")
+    def named(self, file: RolledFile, session: str, follows: int | None, upto: int | None = None) -> SegmentObjects:
+        """R14: the file is the next one of the log.
+
+        `follows`: the term of the log file behind it; references of smaller terms are covered, and go. None: nothing
+        follows, and nothing ever will under this owner, so that the own reference goes as well. `upto`: the own
+        session's object in which the log file behind it begins; None: it is not one of the own session.
+        """
+        if file.first != self.named_end or file.end < file.first or (follows is not None and file.end == file.first):
+            raise InvalidArgumentError(f"a file must begin at offset {self.named_end} and have entries, got {file!r}")
         own = [each for each in self.wal if each.end is None]
         if [each.session for each in own] != [session]:
             raise InvalidArgumentError(f"the open reference must be that of {session!r}, got {self.wal!r}")
-        if upto < own[0].start:
-            raise InvalidArgumentError(f"upto must be at least {own[0].start}, got {upto}")
-        return SegmentObjects((msgspec.structs.replace(own[0], start=upto),), (*self.files, file))
+        start = own[0].start if upto is None else upto
+        if start < own[0].start or (upto is not None and follows != own[0].term):
+            raise InvalidArgumentError(f"upto must be at least {own[0].start} of term {own[0].term}, got {upto}")
+        wal: list[Reference] = []
+        if follows is not None:
+            wal = [each for each in self.wal if each.end is not None and each.term >= follows]
+            wal.append(msgspec.structs.replace(own[0], start=start))
+        return msgspec.structs.replace(self, wal=tuple(wal), files=(*self.files, file))
+
+    def kept(self, floor: int) -> SegmentObjects:
+        """Without the files that end at or below an offset. Sizes of older files are estimated by their number."""
+        files = tuple(file for file in self.files if file.end > floor)
+        gone = max((file.end for file in self.files if file.end <= floor), default=self.floor)
+        older = self.older
+        if older is not None:
+            older = None if older.end <= floor else msgspec.structs.replace(older, first=max(older.first, floor))
+            gone = max(gone, older.first if older is not None else self.older.end if self.older else 0)
+        return msgspec.structs.replace(self, files=files, older=older, floor=max(self.floor, gone))
+
+    def folded(self, older: OlderFiles, count: int) -> SegmentObjects:
+        """The first `count` files are listed in the index object instead."""
+        if not 0 < count < len(self.files) or older.end != self.files[count - 1].end:
+            raise InvalidArgumentError(f"the index must end with a file of the record, got {older!r}")
+        return msgspec.structs.replace(self, files=self.files[count:], older=older)
 
     def _replaced(self, wal: Iterable[Reference]) -> SegmentObjects:
         return msgspec.structs.replace(self, wal=tuple(wal))

@@ -47,7 +47,7 @@ async def recovered(wal: Wal, objects: SegmentObjects, segment: str) -> AsyncIte
     R11: from the references alone, each with groups of its own term. Raises HoleError (R12: read the record again),
     CorruptionError.
     """
-    offset = objects.files[-1].end if objects.files else 0
+    offset = objects.named_end
     for reference in objects.wal:
         if reference.end is None:
             raise CorruptionError(f"{segment}: a reference to session {reference.session} is open")

@@ -4,14 +4,25 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
+from collections.abc import Iterable
 
 from engine.metadata.store import MetadataStore
 from engine.storage.objects import records
 from engine.storage.objects.format import LogName
 from engine.storage.objects.ports import ObjectStore
+from engine.storage.objects.references import SegmentObjects
 
 GRACE_S = 600.0  # other readers may have begun to read
 DELETED_AT_ONCE = 1_000
+
+
+def needed(records: Iterable[SegmentObjects], session: str, acknowledged: int) -> int:
+    """R15: up to where a session's log may be trimmed, by all records that refer to it, whichever broker owns them.
+
+    `acknowledged`: as it was before the records were read: a reference that is added later begins there or behind.
+    """
+    starts = [starts[session] for each in records if session in (starts := each.starts())]
+    return min([acknowledged, *starts])
 
 
 class Trimmer:

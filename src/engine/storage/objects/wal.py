@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from typing import TYPE_CHECKING, Protocol
 
 from engine.errors import EngineError, InvalidArgumentError
@@ -94,8 +94,13 @@ class ObjectWal:
         """Done when nothing more is acknowledged: the broker opens another session then (R8)."""
         return self.writer.ended
 
-    async def append(self, group: WalGroup) -> int:
-        return await self.writer.append(group)
+    async def append(self, group: WalGroup, check: Callable[[], None] | None = None) -> int:
+        """As Wal says. `check`: see LogWriter.append()."""
+        return await self.writer.append(group, check)
+
+    def new_name(self, folder: str) -> str:
+        """A name for an object outside of the log, which no other has: `{folder}/{cluster}/{session}/{number}`."""
+        return f"{folder}/{self._log.cluster}/{self.session}/{self._rng.randbytes(8).hex()}"
 
     async def drain(self) -> int:
         """R9, R10: wait until all that was appended is acknowledged; the first n that was not. UnknownOutcomeError."""

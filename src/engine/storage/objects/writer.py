@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -97,18 +98,23 @@ class LogWriter:
         """Why nothing more is acknowledged; None: the session lives."""
         return self.ended.result() if self.ended.done() else None
 
-    async def append(self, group: WalGroup) -> int:
+    async def append(self, group: WalGroup, check: Callable[[], None] | None = None) -> int:
         """The n of the object that has the group, once it is acknowledged. Groups keep the order of the calls.
 
+        `check`: called in the moment in which the group gets its place; what it raises is raised, and nothing was done.
         Raises FencedError, AlreadyClosedError: nothing was done; UnknownOutcomeError; PermitQueueFullError.
         """
         size = sum(memoryview(buffer).nbytes for buffer in group.buffers)
         self._check_lives()
         async with self._order:  # a call that waited for room goes before later ones
             permit = await self._room.acquire(size)
-            if self.over is not None:
-                self._room.release(permit)
+            try:
                 self._check_lives()
+                if check is not None:
+                    check()
+            except BaseException:
+                self._room.release(permit)
+                raise
             acknowledged = self._add(group, size, permit)
         return await acknowledged
 
@@ -124,6 +130,11 @@ class LogWriter:
         elif self._timer is None and not self._due:
             self._timer = asyncio.get_running_loop().call_later(self._config.flush_s, self._interval_over)
         return acknowledged
+
+    def holds(self, segment: str) -> bool:
+        """Whether groups of a segment are not acknowledged yet."""
+        return any(group.segment == segment for each in (*self._flying, *self._sealed, self._open)
+                   for group in each.groups)  # fmt: skip
 
     async def drain(self) -> int:
         """Wait until all that was appended is acknowledged (R9, R10); the first n that was not. UnknownOutcomeError."""

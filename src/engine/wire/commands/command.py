@@ -13,8 +13,9 @@ MAGIC = "engine"
 SHORT_CIRCUIT_READS = "short-circuit-reads"
 LAZY_ACKS = "lazy-acks"
 SUBSCRIPTION_CONTROL = "subscription-control"
+PUBLISH_CREDIT = "publish-credit"
 FEATURES = ("scalable-topics", "entry-buckets", "lz4", "zstd", "transactions", "proxy", "commit-behind-sends",
-            SHORT_CIRCUIT_READS, SUBSCRIPTION_CONTROL, LAZY_ACKS)  # fmt: skip
+            SHORT_CIRCUIT_READS, SUBSCRIPTION_CONTROL, LAZY_ACKS, PUBLISH_CREDIT)  # fmt: skip
 
 
 class Command(enum.IntEnum):
@@ -46,6 +47,7 @@ class Command(enum.IntEnum):
     SEND_ERROR = 24
     CLOSE_PRODUCER = 25
     TOPIC_SCHEMA = 26
+    PUBLISH_CREDIT = 27
 
     SUBSCRIBE = 30
     SUBSCRIBE_SUCCESS = 31

@@ -109,6 +109,19 @@ class CloseProducer(Closing, frozen=True, kw_only=True):
     producer_id: Count
 
 
+class PublishCredit(Header, frozen=True, kw_only=True):
+    """A producer may send so much more: whole entries while both of its credits are above 0. To peers with the feature.
+
+    One without a value has no limit, as before the first PUBLISH_CREDIT, which begins at 0. The last entry may exceed
+    the credit, which is then below 0.
+    """
+
+    command = Command.PUBLISH_CREDIT
+    producer_id: Count
+    messages: Count | None = None
+    bytes: Count | None = None
+
+
 class SchemaVersion(Part, frozen=True, kw_only=True):
     """One version of a topic's schema."""
 

@@ -40,6 +40,7 @@ _TYPES: tuple[type[Header], ...] = (
     producing.SendError,
     producing.CloseProducer,
     producing.TopicSchema,
+    producing.PublishCredit,
     consuming.Subscribe,
     consuming.SubscribeSuccess,
     consuming.Flow,

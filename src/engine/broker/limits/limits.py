@@ -1,0 +1,229 @@
+"""`BrokerLimits`: the limits of all resources and roles, as this broker knows them, and what it counts for them.
+
+It is made when there is the first limit in the cluster: a broker without limits has none of this. Rates and counts of
+producers, consumers, connections and open transactions are those of this broker; the numbers of topics, subscriptions
+and schemas, and what is stored, are those of the cluster.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Protocol
+
+from engine.broker.limits.attendance import Attendance, Crowd
+from engine.broker.limits.bucket import Bucket
+from engine.errors import EngineError, LimitExceededError
+from engine.metadata import keys
+from engine.model import limits as model
+from engine.model.limits import ROLE, Limit, Limits
+from engine.model.names import TopicName
+
+if TYPE_CHECKING:
+    from engine.broker.limits.throttle import Throttle
+
+log = logging.getLogger(__name__)
+
+_PRUNED_FIRST = 256  # buckets
+_TOPICS_MAX = 10_000  # whose limits are kept resolved
+PUBLISH, DISPATCH = "publish", "dispatch"
+
+
+class Remembering(Protocol):
+    """A segment that recognises what producers send again."""
+
+    @property
+    def remembered_producers(self) -> int:
+        """How many producers' sequences it remembers."""
+
+    def remembers(self, producer: str) -> bool:
+        """Whether it remembers sequences of the producer of this name."""
+
+
+class BrokerLimits:
+    """Loop thread only. `changed` is called once after records have changed, in a later turn of the loop."""
+
+    def __init__(self, changed: Callable[[], None]) -> None:
+        self._changed = changed
+        self._time = asyncio.get_running_loop().time
+        self._records: dict[str, Limits] = {}
+        self._topics: dict[TopicName, dict[str, Limit]] = {}
+        self._roles: dict[str, dict[str, Limit]] = {}
+        self._buckets: dict[tuple[str, str], Bucket] = {}
+        self._prune_at = _PRUNED_FIRST
+        self._scheduled = False
+        self._open_transactions: dict[str, dict[int, float]] = {}  # by role: number -> when it is over at the latest
+        self.producers = Crowd("producers")
+        self.consumers = Crowd("consumers")
+        self.connections: dict[str, int] = {}  # by role
+        self.full: dict[TopicName, LimitExceededError] = {}  # topics that take no messages for now
+
+    # -- records ---------------------------------------------------------------------------------------------------
+
+    def note(self, key: str, value: bytes | None) -> None:
+        """Take a record over, None where it was deleted. A damaged one limits nothing."""
+        resource = keys.limited(key)
+        found = None
+        if value is not None:
+            try:
+                found = Limits.of(resource, value)
+            except EngineError as e:
+                log.warning("the record %s in the metadata store is ignored: %s", key, e)
+        if found == self._records.get(resource):
+            return
+        if found is None:
+            del self._records[resource]
+        else:
+            self._records[resource] = found
+        if not self._scheduled:
+            self._scheduled = True
+            asyncio.get_running_loop().call_soon(self._apply)
+
+    def keys(self) -> list[str]:
+        """Those of the records that are known."""
+        return [keys.limits(resource) for resource in self._records]
+
+    def says(self, names: Iterable[str]) -> bool:
+        """Whether any resource says one of these."""
+        wanted = tuple(names)
+        return any(getattr(limits, name) is not None for limits in self._records.values() for name in wanted)
+
+    def _apply(self) -> None:
+        self._scheduled = False
+        self._topics.clear()
+        self._roles.clear()
+        self._changed()
+
+    # -- what is in effect -----------------------------------------------------------------------------------------
+
+    def of_topic(self, topic: TopicName) -> dict[str, Limit]:
+        """Those of a topic that are in effect, by name."""
+        found = self._topics.get(topic)
+        if found is None:
+            if len(self._topics) >= _TOPICS_MAX:
+                self._topics.clear()
+            found = self._topics[topic] = model.of_topic(topic, self._records.get)
+        return found
+
+    def of_role(self, role: str) -> dict[str, Limit]:
+        """Those of a role; none of the empty one."""
+        found = self._roles.get(role)
+        if found is None:
+            found = self._roles[role] = model.of_role(role, self._records.get) if role else {}
+        return found
+
+    def totals(self, topic: TopicName, name: str) -> list[Limit]:
+        """The limits of a sum that this topic counts for."""
+        return model.totals_of(topic, name, self._records.get)
+
+    # -- rates -----------------------------------------------------------------------------------------------------
+
+    def buckets(self, topic: TopicName, role: str, direction: str) -> tuple[Bucket, ...]:
+        """Those that hold for what a role publishes to a topic, or is sent of it, with their rates of now."""
+        messages, size = f"{direction}_messages_per_s", f"{direction}_bytes_per_s"
+        found: list[Bucket] = []
+        own = self.of_topic(topic)
+        if messages in own or size in own:
+            found.append(self._bucket(model.levels_of(topic)[0], direction, own.get(messages), own.get(size)))
+        sums: dict[str, list[Limit | None]] = {}
+        for at, name in enumerate((messages, size)):
+            for limit in self.totals(topic, f"total_{name}"):
+                sums.setdefault(limit.origin, [None, None])[at] = limit
+        found += [self._bucket(f"total {origin}", direction, *pair) for origin, pair in sums.items()]
+        of_role = self.of_role(role)
+        if f"total_{messages}" in of_role or f"total_{size}" in of_role:
+            pair = of_role.get(f"total_{messages}"), of_role.get(f"total_{size}")
+            found.append(self._bucket(ROLE + role, direction, *pair))
+        return tuple(found)
+
+    def _bucket(self, scope: str, direction: str, messages: Limit | None, size: Limit | None) -> Bucket:
+        bucket = self._buckets.get((scope, direction))
+        if bucket is None:
+            if len(self._buckets) >= self._prune_at:
+                self._prune()
+            bucket = self._buckets[scope, direction] = Bucket(self._time)
+        bucket.configure(None if messages is None else messages.value, None if size is None else size.value)
+        return bucket
+
+    def _prune(self) -> None:
+        """Forget buckets that nothing uses and that owe nothing: a new one would be the same."""
+        self._buckets = {key: b for key, b in self._buckets.items() if b.users or b.wait_s > 0}
+        self._prune_at = max(_PRUNED_FIRST, 2 * len(self._buckets))
+
+    def attend(self, crowd: Crowd, topic: TopicName, role: str, name: str, throttle: Throttle | None) -> Attendance:
+        """Count one of the attached, until it is closed."""
+        scopes = (*model.levels_of(topic), ROLE + role) if role else model.levels_of(topic)
+        return Attendance(crowd, scopes, f"{topic}\n{name}", throttle)
+
+    # -- counts ----------------------------------------------------------------------------------------------------
+
+    def check_attach(self, crowd: Crowd, topic: TopicName, role: str, name: str) -> None:
+        """Raise LimitExceededError unless one more may attach. One that is attached to a segment counts once."""
+        own = self.of_topic(topic).get(f"{crowd.what}_max")
+        total = f"total_{crowd.what}"
+        limits = [] if own is None else [(f"{crowd.what}_max", own, model.levels_of(topic)[0])]
+        limits += [(total, limit, limit.origin) for limit in self.totals(topic, total)]
+        if (of_role := self.of_role(role).get(total)) is not None:
+            limits.append((total, of_role, ROLE + role))
+        for limit_name, limit, scope in limits:
+            count = crowd.count(scope, beside=f"{topic}\n{name}")
+            if count >= limit.value:
+                raise LimitExceededError.of(
+                    limit_name, limit.origin, limit.value, f"{count + 1} {crowd.what} of {scope}"
+                )
+
+    def check_topic(self, topic: TopicName) -> None:
+        """Raise LimitExceededError while the topic takes no messages: too much is stored, or not acknowledged."""
+        if (error := self.full.get(topic)) is not None:
+            raise LimitExceededError(str(error))
+
+    def check_name(self, topic: TopicName, segment: Remembering, name: str) -> None:
+        """Raise LimitExceededError unless a segment may remember a producer of this name."""
+        limit = self.of_topic(topic).get("producer_names_max")
+        if limit is None or segment.remembers(name) or (remembered := segment.remembered_producers) < limit.value:
+            return
+        asked = f"{remembered + 1} names that a segment of {model.levels_of(topic)[0]} remembers"
+        raise LimitExceededError.of("producer_names_max", limit.origin, limit.value, asked)
+
+    def connect(self, role: str) -> LimitExceededError | None:
+        """Count a connection of the role, or say why it may have none more."""
+        count, limit = self.connections.get(role, 0), self.of_role(role).get("connections_max")
+        if limit is not None and count >= limit.value:
+            return LimitExceededError.of(
+                "connections_max", limit.origin, limit.value, f"connection {count + 1} of the role"
+            )
+        self.connections[role] = count + 1
+        return None
+
+    def disconnect(self, role: str) -> None:
+        """A connection of the role is closed."""
+        left = self.connections.get(role, 0) - 1
+        if left > 0:
+            self.connections[role] = left
+        else:
+            self.connections.pop(role, None)
+
+    def check_transactions(self, role: str, more: int) -> None:
+        """Raise LimitExceededError unless the role may have so many more open transactions."""
+        limit = self.of_role(role).get("open_transactions_max")
+        if limit is None:
+            return
+        now, known = self._time(), self._open_transactions.get(role, {})
+        for number in [number for number, over in known.items() if over <= now]:
+            del known[number]
+        if len(known) + more > limit.value:
+            asked = f"{len(known) + more} open transactions of the role"
+            raise LimitExceededError.of("open_transactions_max", limit.origin, limit.value, asked)
+
+    def transaction_begun(self, role: str, number: int, timeout_s: float) -> None:
+        """Count it until it ends, or is over by its timeout; where there is a limit."""
+        if "open_transactions_max" in self.of_role(role):
+            self._open_transactions.setdefault(role, {})[number] = self._time() + timeout_s
+
+    def transaction_ended(self, role: str, number: int) -> None:
+        """It is committed or aborted."""
+        if (known := self._open_transactions.get(role)) is not None:
+            known.pop(number, None)
+            if not known:
+                del self._open_transactions[role]

@@ -1,0 +1,185 @@
+"""`LimitedProducer`: what holds for one producer where there are limits: credit for its rates, and messages' sizes.
+
+A peer with the feature PUBLISH_CREDIT is given credit, and sends no more than that: other producers on its connection,
+acknowledgements and pings go on. Reading from the connection stops at last: for a peer without the feature while its
+producer owes anything, and for one that has sent far more than it had credit for.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from engine._native.format.entry import Entry
+from engine._native.format.heads import apparent_heads
+from engine.broker.limits.limits import PUBLISH
+from engine.broker.limits.throttle import Throttle
+from engine.broker.pools.open_entries import DECOMPRESSED_MAX
+from engine.broker.pools.ports import Pause
+from engine.broker.segment.producer import Part
+from engine.errors import EngineError, MessageTooLargeError
+from engine.limits import ENTRY_HEADER_SIZE, ENTRY_MESSAGES_MAX, ENTRY_SIZE_MAX
+from engine.model.compression import decompressor
+from engine.model.limits import Limit
+from engine.wire import commands
+
+if TYPE_CHECKING:
+    from engine.broker.limits.attendance import Attendance
+    from engine.broker.limits.limits import BrokerLimits
+    from engine.broker.segment.producer import Producer
+
+# Beyond its credit: more than is on its way when a limit begins to hold.
+_AHEAD_BYTES = 2 * ENTRY_SIZE_MAX
+_AHEAD_MESSAGES = 16 * ENTRY_MESSAGES_MAX
+# Of an entry beside its messages: its header, a name, and for each message its place in the columns.
+_OVERHEAD = ENTRY_HEADER_SIZE + 2048
+_OVERHEAD_EACH = 64
+
+
+class _Advance:
+    """Credit of one kind: `size` was asked for in advance, of which `used` is used."""
+
+    __slots__ = ("size", "used")
+
+    def __init__(self) -> None:
+        self.size = self.used = 0
+
+    @property
+    def is_half_used(self) -> bool:
+        return 2 * self.used >= self.size > 0
+
+    def due(self, portion: int | None) -> int:
+        """What to ask for, so that a portion is there in advance; None: this kind is not limited."""
+        before, used, self.used = self.size, self.used, 0
+        if portion is None:
+            self.size = 0
+            return 0
+        due = used + portion - before
+        self.size = portion if due >= 0 else before - used
+        return max(due, 0)
+
+
+class LimitedProducer:
+    """Loop thread only. Made anew for each attachment; change() follows the limits."""
+
+    __slots__ = ("_attendance", "_bytes", "_counts_messages", "_holding", "_largest", "_messages", "_producer",
+                 "_throttle")  # fmt: skip
+
+    def __init__(self, producer: Producer, limits: BrokerLimits) -> None:
+        self._producer = producer
+        self._throttle: Throttle | None = None
+        self._holding = False
+        self._largest: Limit | None = None
+        self._counts_messages = False
+        self._messages, self._bytes = _Advance(), _Advance()
+        self._messages, self._bytes = _Advance(), _Advance()
+        topic, role = producer.hosted.name.topic, producer.connection.role
+        self._attendance: Attendance = limits.attend(limits.producers, topic, role, producer.name, None)
+        self.change(limits)
+
+    def change(self, limits: BrokerLimits) -> None:
+        """Go by the limits as they are now."""
+        producer = self._producer
+        topic = producer.hosted.name.topic
+        self._largest = limits.of_topic(topic).get("message_bytes_max")
+        buckets = limits.buckets(topic, producer.connection.role, PUBLISH)
+        self._counts_messages = self._largest is not None or any(b.messages_per_s is not None for b in buckets)
+        if self._throttle is None:
+            if not buckets:
+                return
+            self._throttle = self._attendance.throttle = Throttle(buckets, self._grant)
+        else:
+            self._throttle.change(buckets)
+        if not buckets:
+            self._throttle = self._attendance.throttle = None
+            self._send_credit(None, None)
+            self._release()
+        else:
+            messages, size = self._throttle.portion()
+            self._send_credit(None if messages is None else 0, None if size is None else 0)  # which kinds there are
+            self._top_up(self._throttle)
+
+    def sent(self, payload: memoryview) -> list[Part] | None:
+        """Count a frame of entries. None: all of them are taken; else its parts, in order."""
+        messages, parts = self._look_at(payload) if self._counts_messages else (0, None)
+        if (throttle := self._throttle) is not None:
+            self._messages.used += messages
+            self._bytes.used += len(payload)
+            if throttle.waits or self._messages.is_half_used or self._bytes.is_half_used:
+                self._top_up(throttle)
+            if self._is_ahead(throttle) and not self._holding:
+                self._holding = True
+                self._producer.connection.pressure.hold(Pause.RATE)
+        return parts
+
+    def close(self) -> None:
+        """It is detached. Idempotent."""
+        self._attendance.close()
+        self._release()
+
+    def _look_at(self, payload: memoryview) -> tuple[int, list[Part] | None]:
+        """How many messages there are, and the parts of the frame where a message is too large.
+
+        An entry that is larger than one message may be is opened; one that is encrypted, or very large, is refused
+        where it has more bytes than so many messages of the largest size.
+        """
+        messages, parts, at = 0, list[Part](), 0
+        for head in apparent_heads(payload):
+            count = min(head.last + 1 - head.first, ENTRY_MESSAGES_MAX)  # as it says; it is not checked yet
+            messages += count
+            limit = self._largest
+            if limit is None or (size := _size_beyond(payload[head.start : head.stop], count, limit.value)) is None:
+                continue
+            if at < head.start:
+                parts.append(Part(payload[at : head.start], None))
+            text = f"message_bytes_max of {limit.origin} must be at most {limit.value}, got {size} bytes"
+            refusal = MessageTooLargeError(text)
+            parts.append(Part(payload[head.start : head.stop], refusal))
+            at = head.stop
+        if parts and at < len(payload):
+            parts.append(Part(payload[at:], None))
+        return messages, parts or None
+
+    def _top_up(self, throttle: Throttle) -> None:
+        """Ask for what was used, and for as much in advance as a portion is now."""
+        messages, size = throttle.portion()
+        throttle.ask(self._messages.due(messages), self._bytes.due(size))
+
+    def _is_ahead(self, throttle: Throttle) -> bool:
+        if not throttle.waits:
+            return False
+        if not self._producer.connection.takes_credit:
+            return True
+        return throttle.missing_bytes > _AHEAD_BYTES or throttle.missing_messages > _AHEAD_MESSAGES
+
+    def _grant(self, messages: int, size: int) -> None:
+        throttle = self._throttle
+        if throttle is not None:
+            most, largest = throttle.portion()
+            self._send_credit(None if most is None else messages, None if largest is None else size)
+            if not self._is_ahead(throttle):
+                self._release()
+
+    def _send_credit(self, messages: int | None, size: int | None) -> None:
+        producer = self._producer
+        if producer.connection.takes_credit and not producer.closed:
+            producer.connection.send(commands.PublishCredit(producer_id=producer.ident, messages=messages, bytes=size))
+
+    def _release(self) -> None:
+        if self._holding:
+            self._holding = False
+            self._producer.connection.pressure.release(Pause.RATE)
+
+
+def _size_beyond(data: memoryview, count: int, most: int) -> int | None:
+    """The size of a message of an entry that is larger than `most`; None: there is none, or the entry is damaged."""
+    try:
+        entry = Entry(data)
+        size = max(entry.raw_size, entry.size if entry.encrypted else 0)
+        if size <= most:
+            return None
+        if entry.encrypted or size > DECOMPRESSED_MAX:
+            return size if size > count * (most + _OVERHEAD_EACH) + _OVERHEAD else None
+        largest = max(len(message.value) for message in entry.messages(decompressor()))
+    except EngineError:
+        return None  # storage refuses it, and says why
+    return largest if largest > most else None

@@ -1,0 +1,144 @@
+"""`ObjectUpkeep`: rolled files of open segments become objects, and what is not needed of the store is deleted.
+
+    every UPKEEP_S     files end by age; rolled ones are uploaded and named (R13, R14); the own log is trimmed (R15);
+                       what was given up is deleted after its grace
+    every SWEEP_S      one broker sweeps what sessions that have ended have left behind (R16), under a lease
+
+A segment that fails is logged, and the next round tries it again; the others go on.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from engine.broker.hosting.object_logs import ObjectLogs
+from engine.broker.hosting.open_segments import OpenSegments
+from engine.broker.hosting.ownership import INDEX_LOGS
+from engine.clock import Clock
+from engine.control.base.brokers import Brokers
+from engine.errors import AlreadyClosedError, CorruptionError, EngineError, NotOwnerError, StorageError
+from engine.metadata import keys, unsure
+from engine.metadata.store import ABSENT, ConflictError, MetadataStore, OutcomeUnknownError
+from engine.storage.objects.references import SegmentObjects
+from engine.storage.objects.sweep import Sweep, Swept
+from engine.storage.objects.trim import needed
+from engine.storage.objects.wal import ObjectWal
+
+if TYPE_CHECKING:
+    from engine.storage.segment import Segment
+
+log = logging.getLogger(__name__)
+
+UPKEEP_S = 10.0
+SWEEP_S = 3600.0
+UPLOADS_AT_ONCE = 4
+
+
+class ObjectUpkeep:
+    """Of one broker. Loop thread only. `uploaded`: files since the start."""
+
+    def __init__(
+        self,
+        logs: ObjectLogs,
+        segments: OpenSegments,
+        metadata: MetadataStore,
+        brokers: Brokers,
+        leads: Callable[[], bool],
+        clock: Clock,
+        file_age_s: float,
+    ) -> None:
+        """`leads`: whether it is this broker that sweeps. `file_age_s`: a file with an older message ends."""
+        self.uploaded = 0
+        self._logs = logs
+        self._segments = segments
+        self._metadata = metadata
+        self._brokers = brokers
+        self._leads = leads
+        self._clock = clock
+        self._file_age_ms = int(file_age_s * 1000)
+        self._interval = min(UPKEEP_S, file_age_s / 4)
+        self._uploads = asyncio.Semaphore(UPLOADS_AT_ONCE)
+
+    async def run(self) -> None:
+        """Until cancelled."""
+        await asyncio.gather(self._repeat(self.round, self._interval), self._repeat(self._sweep_by_turn, SWEEP_S))
+
+    async def _repeat(self, step: Callable[[], Any], interval: float) -> None:
+        while True:
+            await asyncio.sleep(interval)
+            try:
+                await step()
+            except (AlreadyClosedError, NotOwnerError) as e:
+                log.debug("upkeep of objects: %s", e)
+            except EngineError as e:
+                log.warning("upkeep of objects: %s", e)
+            except Exception:
+                log.exception("a round of the upkeep of objects failed")
+
+    async def round(self) -> None:
+        """One round. Raises what the stores raise."""
+        open_ones = [hosted.segment for hosted in self._segments if hosted.segment.consolidation is not None]
+        await asyncio.gather(*map(self._consolidate_safely, open_ones))
+        await self.trim(self._logs.wal)
+        await self._logs.garbage.delete_due()
+
+    async def _consolidate_safely(self, segment: Segment) -> None:
+        try:
+            async with self._uploads:
+                await self.consolidate(segment)
+        except (AlreadyClosedError, NotOwnerError) as e:
+            log.debug("%s: %s", segment.name, e)
+        except CorruptionError as e:
+            log.error("%s: a file was not uploaded: %s", segment.name, e)
+        except EngineError as e:
+            log.warning("%s: its files were not uploaded, retrying: %s", segment.name, e)
+
+    async def consolidate(self, segment: Segment) -> None:
+        """Upload and name what has rolled of one segment. Raises as Consolidation.run() does."""
+        assert segment.consolidation is not None
+        await segment.end_aged(self._file_age_ms)
+        self.uploaded += await segment.consolidation.run(segment)
+
+    async def trim(self, wal: ObjectWal) -> None:
+        """R15. The order counts: a reference added after the records were read begins at what is acknowledged."""
+        acknowledged = wal.writer.acknowledged
+        found = await self._metadata.newest.list_index(INDEX_LOGS, wal.session, wal.session + "\0")
+        objects = [msgspec.json.decode(record.value, type=SegmentObjects) for _, record in found]
+        await wal.trim(wal.session, needed(objects, wal.session, acknowledged))
+        await wal.delete_trimmed()
+
+    # -- the sweep -------------------------------------------------------------------------------------------------
+
+    async def _sweep_by_turn(self) -> None:
+        if self._leads():
+            swept = await self.sweep(dry_run=False)
+            if swept.names:
+                log.info("%d objects of ended sessions were deleted, %d bytes", len(swept.names), swept.size)
+
+    async def sweep(self, *, dry_run: bool) -> Swept:
+        """One sweep now. Raises StorageError: another broker sweeps; CorruptionError; and what the stores raise."""
+        async with self._lease():
+            logs = self._logs
+            return await Sweep(logs.store, self._metadata, logs.cluster, self._clock.time_ms).run(dry_run=dry_run)
+
+    @asynccontextmanager
+    async def _lease(self) -> AsyncIterator[None]:
+        """A record that ends with this broker. Two sweeps at once would do no harm, and cost twice."""
+        session = await self._brokers.session()
+        try:
+            held = await self._metadata.put(keys.SWEEPER, self._brokers.url.encode(), ABSENT, session=session)
+        except (ConflictError, OutcomeUnknownError):
+            raise StorageError("another sweep of the object store is under way; try again") from None
+        try:
+            yield
+        finally:
+            try:
+                await unsure.delete(self._metadata, keys.SWEEPER, held.version)
+            except (ConflictError, OutcomeUnknownError, EngineError) as e:
+                log.warning("the lease of the sweep ends with this broker's session: %s", e)

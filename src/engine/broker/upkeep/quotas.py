@@ -1,0 +1,293 @@
+"""`QuotaLoop`: what is stored, and not acknowledged, of topics that have limits of it; and what follows above them.
+
+Each broker measures the segments that it answers for, once in ROUND_S, and shows the others the sums of what has a
+limit, in a record of its own. So limits of storage and backlog are of the whole topic, namespace or tenant, wherever
+its segments are; what the others have is as old as their last round.
+
+Above a limit the topic takes no messages, until enough was deleted or acknowledged. Where the backlog is evicted, the
+oldest messages of a subscription count as acknowledged instead, as those past their time to live do: each broker evicts
+its share of what is too much.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from engine.errors import AlreadyClosedError, EngineError, LimitExceededError, NotFoundError, NotOwnerError
+from engine.metadata import keys
+from engine.metadata.store import OutcomeUnknownError
+from engine.model.limits import levels_of
+
+if TYPE_CHECKING:
+    from engine.broker.hosting.open_segments import OpenSegments
+    from engine.broker.hosting.open_subscriptions import OpenSubscriptions
+    from engine.broker.limits.limits import BrokerLimits
+    from engine.broker.segment.hosted import HostedSegment
+    from engine.clock import Clock
+    from engine.control.base.brokers import Brokers
+    from engine.control.service import ScalableTopicService
+    from engine.metadata.store import MetadataStore
+    from engine.model.names import TopicName
+    from engine.model.subscriptions import SubscriptionMetadata
+
+log = logging.getLogger(__name__)
+
+ROUND_S = 0.5
+_SETTLING_ROUNDS = 4
+_STORAGE, _BACKLOG = ("storage_bytes_max", "total_storage_bytes"), ("backlog_bytes_max", "backlog_age_s")
+NAMES = (*_STORAGE, *_BACKLOG)
+_AT_ONCE = 64  # topics between two turns of the loop
+
+
+@dataclass(slots=True)
+class Usage:
+    """Of one broker, or of all. `stored`: bytes by resource. `backlog`: bytes by "topic\\nsubscription". `old`: topics
+    with a message that is not acknowledged and older than the limit, as their resources.
+    """
+
+    stored: dict[str, int] = field(default_factory=dict)
+    backlog: dict[str, int] = field(default_factory=dict)
+    old: list[str] = field(default_factory=list)
+
+    def add(self, other: Usage) -> None:
+        """Another broker's."""
+        for resource, size in other.stored.items():
+            self.stored[resource] = self.stored.get(resource, 0) + size
+        for name, size in other.backlog.items():
+            self.backlog[name] = self.backlog.get(name, 0) + size
+        self.old += other.old
+
+
+class QuotaLoop:
+    """One per broker, once there is such a limit. Loop thread only."""
+
+    def __init__(
+        self,
+        service: ScalableTopicService,
+        segments: OpenSegments,
+        subscriptions: OpenSubscriptions,
+        metadata: MetadataStore,
+        limits: BrokerLimits,
+        brokers: Brokers,
+        clock: Clock,
+    ) -> None:
+        self._service = service
+        self._segments = segments
+        self._subscriptions = subscriptions
+        self._metadata = metadata
+        self._limits = limits
+        self._brokers = brokers
+        self._clock = clock
+        self._shown = Usage()
+        self._changed = asyncio.Event()
+        self.rounds = 0
+        self._evicted: dict[str, int] = {}  # the last round in which bytes of "topic\nsubscription" were
+
+    def wake(self) -> None:
+        """The limits have changed: begin a round."""
+        self._changed.set()
+
+    async def run(self) -> None:
+        """Runs until cancelled. A failed round is logged, and the next one runs."""
+        while True:
+            self._changed.clear()
+            try:
+                await self.check()
+            except AlreadyClosedError:
+                return
+            except Exception:
+                log.exception("a round over what is stored has failed")
+            pause = ROUND_S if self._limits.says(NAMES) else None
+            try:
+                async with asyncio.timeout(pause):
+                    await self._changed.wait()
+            except TimeoutError:
+                pass
+
+    async def check(self) -> None:
+        """Measure, tell the others, and close or open topics to producers."""
+        by_topic = self._by_topic()
+        mine = Usage()
+        facts: dict[str, list[SubscriptionMetadata]] = {}
+        for number, (topic, sizes) in enumerate(by_topic.items()):
+            if number % _AT_ONCE == _AT_ONCE - 1:
+                await asyncio.sleep(0)
+            self._count_stored(mine, topic, sum(sizes.values()))
+            if any(name in self._limits.of_topic(topic) for name in _BACKLOG):
+                try:
+                    facts[levels_of(topic)[0]] = await self._measure_backlog(mine, topic)
+                except (NotFoundError, NotOwnerError):
+                    continue  # deleted, or another broker's meanwhile
+                except EngineError as e:
+                    log.warning("the backlog of %s is not known: %s", topic, e)
+        whole = await self._share(mine)
+        full = {topic: error for topic in by_topic if (error := self._beyond(topic, whole)) is not None}
+        for topic in by_topic:
+            if (known := facts.get(levels_of(topic)[0])) is not None and self._evicts(topic):
+                await self._evict(topic, known, mine, whole)
+        self._apply(full)
+        self.rounds += 1
+
+    # -- measuring -------------------------------------------------------------------------------------------------
+
+    def _by_topic(self) -> dict[TopicName, dict[int, int]]:
+        """The bytes of each segment that this broker answers for, by topic."""
+        found: dict[TopicName, dict[int, int]] = {}
+        for record in self._segments.inventory:
+            found.setdefault(record.name.topic, {})[record.name.segment_id] = record.size_bytes
+        for hosted in self._segments:
+            found.setdefault(hosted.name.topic, {})[hosted.name.segment_id] = hosted.segment.size_bytes
+        return found
+
+    def _count_stored(self, mine: Usage, topic: TopicName, size: int) -> None:
+        own = self._limits.of_topic(topic).get("storage_bytes_max")
+        scopes = [] if own is None else [levels_of(topic)[0]]
+        scopes += [limit.origin for limit in self._limits.totals(topic, "total_storage_bytes")]
+        for scope in scopes:
+            mine.stored[scope] = mine.stored.get(scope, 0) + size
+
+    async def _measure_backlog(self, mine: Usage, topic: TopicName) -> list[SubscriptionMetadata]:
+        facts = list(await self._service.list_subscriptions(topic))
+        resource, limit = levels_of(topic)[0], self._limits.of_topic(topic).get("backlog_age_s")
+        for hosted in await self._opened(topic):
+            old = 0
+            if limit is not None:
+                before = self._clock.time_ms() - limit.value * 1000
+                old = min(await hosted.segment.offset_at(before), hosted.readable)
+            for one in facts:
+                found = await self._subscriptions.find(hosted, one.name)
+                messages = hosted.messages if found is None else found.backlog
+                key = f"{resource}\n{one.name}"
+                mine.backlog[key] = mine.backlog.get(key, 0) + int(messages * _average(hosted))
+                behind = old > hosted.segment.first_offset if found is None else found.backlog_below(old) > 0
+                if limit is not None and messages and behind and resource not in mine.old:
+                    mine.old.append(resource)
+        return facts
+
+    async def _opened(self, topic: TopicName) -> list[HostedSegment]:
+        """The topic's segments here, by id; closed ones that have a backlog are opened."""
+        found = {hosted.name.segment_id: hosted for hosted in self._segments if hosted.name.topic == topic}
+        for record in [record for record in self._segments.inventory if record.name.topic == topic]:
+            if record.name.segment_id not in found and record.backlog:
+                spec = await self._service.segment_spec(topic, record.name.segment_id)
+                found[record.name.segment_id] = await self._segments.open(spec, create=False)
+        return [found[segment_id] for segment_id in sorted(found)]
+
+    # -- the whole -------------------------------------------------------------------------------------------------
+
+    async def _share(self, mine: Usage) -> Usage:
+        """Show the others what is here; what is there and here together."""
+        if self._brokers.alone:
+            return mine
+        whole, own = Usage(), keys.usage(self._brokers.url)
+        whole.add(mine)
+        if mine != self._shown:
+            try:
+                session = await self._brokers.session()
+                await self._metadata.put(own, msgspec.json.encode(mine), session=session)
+                self._shown = mine
+            except (EngineError, OutcomeUnknownError) as e:
+                log.warning("the other brokers do not know what is stored here: %s", e)
+        for record in await self._metadata.mirror.list(keys.USAGE, keys.prefix_end(keys.USAGE)):
+            if record.key != own:
+                try:
+                    whole.add(msgspec.json.decode(record.value, type=Usage))
+                except msgspec.MsgspecError as e:
+                    log.warning("the record %s in the metadata store is ignored: %s", record.key, e)
+        return whole
+
+    def _beyond(self, topic: TopicName, whole: Usage) -> LimitExceededError | None:
+        """Why the topic takes no messages; None: it does."""
+        limits, resource = self._limits.of_topic(topic), levels_of(topic)[0]
+        if (own := limits.get("storage_bytes_max")) is not None and whole.stored.get(resource, 0) >= own.value:
+            asked = f"{whole.stored[resource]} bytes stored of {resource}"
+            return LimitExceededError.of("storage_bytes_max", own.origin, own.value, asked)
+        for limit in self._limits.totals(topic, "total_storage_bytes"):
+            if (stored := whole.stored.get(limit.origin, 0)) >= limit.value:
+                return LimitExceededError.of("total_storage_bytes", limit.origin, limit.value, f"{stored} bytes stored")
+        if self._evicts(topic):
+            return None
+        if (size := limits.get("backlog_bytes_max")) is not None:
+            for name, backlog in _backlogs(whole, resource):
+                if backlog >= size.value:
+                    asked = f"a backlog of {backlog} bytes of the subscription {name} of {resource}"
+                    return LimitExceededError.of("backlog_bytes_max", size.origin, size.value, asked)
+        if (age := limits.get("backlog_age_s")) is not None and resource in whole.old:
+            return LimitExceededError.of("backlog_age_s", age.origin, age.value, f"an older backlog of {resource}")
+        return None
+
+    def _evicts(self, topic: TopicName) -> bool:
+        action = self._limits.of_topic(topic).get("backlog_action")
+        return action is not None and action.value == "evict"
+
+    def _apply(self, full: dict[TopicName, LimitExceededError]) -> None:
+        """Close producers of topics that are full; the others may attach again."""
+        self._limits.full = full
+        for hosted in self._segments:
+            error = full.get(hosted.name.topic)
+            if error is not None and hosted.producers:
+                hosted.close_producers(LimitExceededError(str(error)))
+
+    # -- eviction --------------------------------------------------------------------------------------------------
+
+    async def _evict(self, topic: TopicName, facts: Iterable[SubscriptionMetadata], mine: Usage, whole: Usage) -> None:
+        limits, resource = self._limits.of_topic(topic), levels_of(topic)[0]
+        try:
+            opened = await self._opened(topic)
+            if (age := limits.get("backlog_age_s")) is not None and resource in mine.old:
+                before = self._clock.time_ms() - age.value * 1000
+                for hosted in opened:
+                    end = min(await hosted.segment.offset_at(before), hosted.readable)
+                    for one in facts:
+                        await self._subscriptions.expire(hosted, one, end)
+            if (size := limits.get("backlog_bytes_max")) is not None:
+                for one in facts:
+                    key = f"{resource}\n{one.name}"
+                    here, all_of_it = mine.backlog.get(key, 0), whole.backlog.get(key, 0)
+                    if all_of_it > size.value and here and self._may_evict(key):
+                        await self._evict_bytes(opened, one, (all_of_it - size.value) * here // all_of_it)
+        except (NotFoundError, NotOwnerError):
+            return  # deleted, or another broker's meanwhile
+        except EngineError as e:
+            log.warning("the backlog of %s is not evicted: %s", topic, e)
+
+    def _may_evict(self, key: str) -> bool:
+        """Not again while the others may not have shown what they evicted."""
+        last = self._evicted.get(key)
+        if last is not None and self.rounds - last < _SETTLING_ROUNDS and not self._brokers.alone:
+            return False
+        self._evicted[key] = self.rounds
+        return True
+
+    async def _evict_bytes(self, opened: list[HostedSegment], facts: SubscriptionMetadata, size: int) -> None:
+        """The oldest messages of so many bytes: first those of the segments with lower ids, which are older."""
+        for hosted in opened:
+            if size <= 0:
+                return
+            found = await self._subscriptions.open(hosted, facts.name, facts)
+            average = max(_average(hosted), 1.0)
+            messages = min(int(size / average) + 1, found.backlog)
+            if messages:
+                start = found.due_from(hosted.segment.first_offset)
+                end = min(start + messages, hosted.readable)
+                await self._subscriptions.expire(hosted, facts, end)
+                size -= int(messages * average)
+
+
+def _average(hosted: HostedSegment) -> float:
+    """The bytes of a message in the segment."""
+    segment = hosted.segment
+    stored = segment.durable_offset - segment.first_offset
+    return segment.size_bytes / stored if stored > 0 else 0.0
+
+
+def _backlogs(whole: Usage, resource: str) -> list[tuple[str, Any]]:
+    """(subscription, bytes) of a topic."""
+    start = f"{resource}\n"
+    return [(name.removeprefix(start), size) for name, size in whole.backlog.items() if name.startswith(start)]

@@ -1,0 +1,202 @@
+"""`Consolidation`: rolled files of one segment become objects, and its record names them (R13, R14).
+
+    file      rolled: another follows it, or the segment is sealed
+    upload    under a name of its own, by the term and the session that own the segment as it begins
+    name      one write of the record, which demands that owner, that term, and a session that is not fenced;
+              lost: the object is an orphan, and is deleted
+    hold      the local file stays until the cache needs its room
+    fold      when the record grows too large, its older files go to an index object
+
+What the record names is deleted by retention: the record first, the objects after a grace for readers.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import logging
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Protocol
+
+import msgspec
+
+from engine.errors import EngineError, NotOwnerError, UnknownOutcomeError
+from engine.limits import OBJECT_RECORD_FILES_SIZE_MAX
+from engine.storage.file.context import Context
+from engine.storage.file.logfile import LogFile
+from engine.storage.file.named import NamedFiles
+from engine.storage.file.retention import NamedSpan, Span
+from engine.storage.file.upload import upload
+from engine.storage.objects.names import INDEX, FileNames, write_index
+from engine.storage.objects.ports import ObjectStore
+from engine.storage.objects.references import SegmentObjects
+from engine.storage.objects.trim import DELETED_AT_ONCE, GRACE_S
+
+if TYPE_CHECKING:
+    from engine.storage.segment import Segment
+
+_log = logging.getLogger("engine.storage")
+
+Change = Callable[[SegmentObjects], SegmentObjects]
+
+
+class ObjectsRecord(Protocol):
+    """The part of a segment's record that is about objects, as its owner at one term writes it."""
+
+    @property
+    def path(self) -> str:
+        """Of the record in the metadata store."""
+
+    @property
+    def term(self) -> int:
+        """Under which this broker owns the segment. It never changes: another term is another record."""
+
+    @property
+    def session(self) -> str:
+        """Whose log has the segment's groups."""
+
+    @property
+    def objects(self) -> SegmentObjects:
+        """As this broker has read or written them last."""
+
+    def begun(self, first_offset: int) -> int | None:
+        """The lowest object of the own session that may have the header of the file that begins there; None: it was
+        not begun by this owner.
+        """
+
+    async def change(self, change: Change) -> SegmentObjects:
+        """Write them, if this is the owner at this term still, and its session is not fenced (R14).
+
+        Raises NotOwnerError: it is not, and nothing was written; UnknownOutcomeError; and what the store raises.
+        """
+
+
+class ObjectGarbage:
+    """Objects that no record names any more, which readers may still read for a while. Loop thread only."""
+
+    def __init__(self, store: ObjectStore, grace_s: float = GRACE_S) -> None:
+        self._store = store
+        self._grace_s = grace_s
+        self._due: deque[tuple[float, str]] = deque()  # rising
+
+    def add(self, names: Sequence[str]) -> None:
+        """Delete these after the grace. A process that ends before leaves them to the sweep."""
+        due = asyncio.get_running_loop().time() + self._grace_s
+        self._due.extend((due, name) for name in names)
+
+    async def delete_due(self) -> int:
+        """Delete what was added long enough ago; how many. Raises what the store raises: call it again."""
+        deleted, now = 0, asyncio.get_running_loop().time()
+        while self._due and self._due[0][0] <= now:
+            some = [name for due, name in itertools.islice(self._due, DELETED_AT_ONCE) if due <= now]
+            await self._store.delete(some)
+            for _ in some:
+                self._due.popleft()
+            deleted += len(some)
+        return deleted
+
+
+class Consolidation:
+    """Of one open segment, at one term. Loop thread only; one call at a time."""
+
+    def __init__(
+        self, context: Context, record: ObjectsRecord, names: FileNames, named: NamedFiles, garbage: ObjectGarbage
+    ) -> None:
+        self.named = named
+        self._context = context
+        self._record = record
+        self._names = names
+        self._store = named.cache.store
+        self._garbage = garbage
+
+    async def run(self, segment: Segment) -> int:
+        """Upload and name what has rolled; how many files. Raises NotOwnerError, CorruptionError, UnknownOutcomeError,
+        StorageError: what was named until then stays so, and the next call goes on.
+        """
+        count = 0
+        if not self.named.objects.wal:
+            return 0  # it was sealed, and all of it is named
+        for file, following in _rolled(segment, self.named.end_offset):
+            segment.check_lease()
+            await self._consolidate(segment, file, following)
+            count += 1
+        await self._fold()
+        return count
+
+    async def _consolidate(self, segment: Segment, file: LogFile, following: LogFile | None) -> None:
+        record = self._record
+        follows = upto = None
+        if following is not None:
+            follows = following.opening.term
+            upto = record.begun(following.first_offset) if follows == record.term else None
+        name = self._names.next(record.path, file.first_offset, record.term)
+        context = self._context
+        rolled = await upload(self._store, name, context.handles.disk, context.workers, file, following)
+        await self._change([name], lambda objects: objects.named(rolled, record.session, follows, upto))
+        if following is not None:
+            self.named.cache.hold(file, rolled.size, lambda: segment.drop_local(file))
+
+    async def _change(self, names: Sequence[str], change: Change) -> None:
+        try:
+            self.named.objects = await self._record.change(change)
+        except UnknownOutcomeError:
+            raise  # it may be named: the sweep finds out
+        except EngineError as e:
+            if isinstance(e, NotOwnerError):
+                self._garbage.add(names)
+            raise
+
+    async def _fold(self) -> None:
+        """Keep the record small: half of its files go to an index, with those of the index before it."""
+        objects = self.named.objects
+        if len(objects.files) < 2 or len(msgspec.json.encode(objects.files)) <= OBJECT_RECORD_FILES_SIZE_MAX:
+            return
+        count = len(objects.files) // 2
+        files = (await self.named.all())[: -(len(objects.files) - count)]
+        name = self._names.next(self._record.path, files[0].first, self._record.term, INDEX)
+        older = await write_index(self._store, name, files)
+        before = objects.older
+        await self._change([name], lambda now: now.folded(older, count))
+        if before is not None:
+            self._garbage.add([before.key])
+
+    # -- retention -------------------------------------------------------------------------------------------------
+
+    async def spans(self, files: Sequence[LogFile]) -> list[Span]:
+        """All files, oldest first: those that the record names, and those that are on this disk alone.
+
+        `files`: those on the disk. Raises CorruptionError, and what the store raises.
+        """
+        rest = [file for file in files if file.first_offset >= self.named.end_offset or file is files[-1]]
+        return [*(NamedSpan.of(file) for file in await self.named.all() if file.first < rest[0].first_offset), *rest]
+
+    async def retire(self, segment: Segment, doomed: Sequence[Span]) -> int:
+        """Delete files, those of spans(), whose record names them; how many. Others stay for another round.
+
+        Raises as run() does.
+        """
+        floor = max((each.end_offset for each in doomed if isinstance(each, NamedSpan)), default=0)
+        gone = [file.key for file in await self.named.all() if file.end <= floor]
+        if not gone:
+            return 0
+        segment.check_lease()
+        before = self.named.objects.older
+        await self._change([], lambda objects: objects.kept(floor))
+        if before is not None and self.named.objects.older is None:
+            gone.append(before.key)
+        self._garbage.add(gone)
+        for file in [file for file in segment.files[:-1] if file.end_offset <= floor]:
+            segment.drop_local(file)
+        return len(gone)
+
+
+def _rolled(segment: Segment, end: int) -> list[tuple[LogFile, LogFile | None]]:
+    """The files from an offset on that get no more entries, each with the next one; None: the segment ends there.
+
+    Empty ones are left out, but the end of a sealed segment.
+    """
+    last = segment.files[-1]
+    kept = [f for f in segment.files if f.first_offset >= end and (f is last or not f.is_empty)]
+    found: list[tuple[LogFile, LogFile | None]] = list(itertools.pairwise(kept))
+    return [*found, (last, None)] if segment.sealed and last.sealed and last in kept else found

@@ -1,0 +1,142 @@
+"""`Sweep`: deletes what sessions that have ended have left behind and no record names (R16).
+
+    1  each session's record: those with `fenced` have ended, and can name nothing more
+    2  the records of all segments: what they refer to, and the files that they and their indexes name
+    3  the list of names: logs of ended sessions without a reference, but their FENCEs (R6); files of ended sessions
+       that are not named
+
+In this order: a file that was named between 2 and 3 would be of a session that was not fenced at 1. Late PUTs may bring
+back what was deleted; that is harmless, and the next sweep deletes it. Objects younger than an hour stay, for readers
+that have begun. Files of a session that lives are its own matter.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass, field
+from typing import TypeVar
+
+import msgspec
+
+from engine.errors import CorruptionError
+from engine.metadata import keys
+from engine.metadata.store import MetadataStore, Record
+from engine.storage.objects.format import FENCE, LogName
+from engine.storage.objects.names import folder, read_index, session_of
+from engine.storage.objects.ports import ObjectInfo, ObjectMissingError, ObjectStore
+from engine.storage.objects.records import WalRecord
+from engine.storage.objects.references import SegmentObjects
+from engine.storage.objects.trim import DELETED_AT_ONCE
+
+AGE_S = 3600.0
+INHERITED = "inherited"  # inherited/{cluster}/{session}/{number}: producer snapshots of parents
+INDEX_OBJECTS = "segment-objects"  # of the records of segments that say something of objects; holds their own key
+
+_PAGE = 500
+
+T = TypeVar("T")
+
+
+@dataclass(slots=True)
+class Swept:
+    """What was deleted, or would be. `log_objects` of `sessions` ended sessions, and `files` that no record names."""
+
+    sessions: int = 0
+    log_objects: int = 0
+    files: int = 0
+    size: int = 0  # bytes
+    names: list[str] = field(default_factory=list)
+
+
+class Sweep:
+    """Of one cluster. `now_ms`: the time by a clock like the store's."""
+
+    def __init__(
+        self, store: ObjectStore, metadata: MetadataStore, cluster: str, now_ms: Callable[[], int], age_s: float = AGE_S
+    ) -> None:
+        self._store = store
+        self._metadata = metadata
+        self._cluster = cluster
+        self._now_ms = now_ms
+        self._age_ms = age_s * 1000
+
+    async def run(self, *, dry_run: bool = False) -> Swept:
+        """One sweep. `dry_run`: nothing is deleted. Raises CorruptionError: a record or an index cannot be read, and
+        nothing was deleted; and what the stores raise: what was deleted until then stays so.
+        """
+        ended = await self._ended()
+        needed, named = await self._referred()
+        swept = Swept()
+        before_ms = self._now_ms() - self._age_ms
+        for session in sorted(ended - needed):
+            log = self._store.list(LogName(self._cluster, session).folder)
+            found = [info async for info in log if info.size != len(FENCE) and info.modified_ms < before_ms]
+            swept.sessions += bool(found)
+            swept.log_objects += len(found)
+            await self._delete(found, swept, dry_run=dry_run)
+        for where, session_in in ((folder(self._cluster), session_of), (f"{INHERITED}/{self._cluster}", _owner_of)):
+            orphans = [
+                info
+                async for info in self._store.list(where)
+                if info.modified_ms < before_ms and info.name not in named and session_in(info.name) in ended
+            ]
+            swept.files += len(orphans)
+            await self._delete(orphans, swept, dry_run=dry_run)
+        return swept
+
+    async def _delete(self, found: list[ObjectInfo], swept: Swept, *, dry_run: bool) -> None:
+        names = [info.name for info in found]
+        swept.size += sum(info.size for info in found)
+        swept.names += names
+        for first in range(0, 0 if dry_run else len(names), DELETED_AT_ONCE):
+            await self._store.delete(names[first : first + DELETED_AT_ONCE])
+
+    async def _ended(self) -> set[str]:
+        found = set()
+        async for record in self._records(keys.WALS, keys.prefix_end(keys.WALS)):
+            if _decoded(record, WalRecord).fenced is not None:
+                found.add(keys.decode(record.key.removeprefix(keys.WALS)))
+        return found
+
+    async def _records(self, start: str, end: str) -> AsyncIterator[Record]:
+        while page := await self._metadata.newest.list(start, end, _PAGE):
+            for record in page:
+                yield record
+            start = page[-1].key + "\0"
+
+    async def _referred(self) -> tuple[set[str], set[str]]:
+        """(sessions that a record refers to, names of objects that a record or its index names)."""
+        sessions: set[str] = set()
+        named: set[str] = set()
+        start = ""
+        while page := await self._metadata.newest.list_index(INDEX_OBJECTS, start, keys.LAST, _PAGE):
+            for _, record in page:
+                objects = _decoded(record, SegmentObjects)
+                sessions.update(objects.starts())
+                named.update(await self._named(record.key, objects))
+            start = page[-1][0] + "\0"
+        return sessions, named
+
+    async def _named(self, key: str, objects: SegmentObjects) -> list[str]:
+        names = [file.key for file in objects.files]
+        if objects.inherited is not None:
+            names.append(objects.inherited.key)
+        if objects.older is not None:
+            try:
+                names += [objects.older.key, *(file.key for file in await read_index(self._store, objects.older))]
+            except ObjectMissingError:  # replaced meanwhile, or lost: nothing is deleted by what is not known
+                raise CorruptionError(f"{key}: the index {objects.older.key} is missing; sweep again") from None
+        return names
+
+
+def _owner_of(name: str) -> str | None:
+    """The session of an inherited snapshot."""
+    parts = name.split("/")
+    return parts[2] if len(parts) == 4 else None
+
+
+def _decoded(record: Record, kind: type[T]) -> T:
+    try:
+        return msgspec.json.decode(record.value, type=kind)
+    except (msgspec.MsgspecError, UnicodeDecodeError) as e:
+        raise CorruptionError(f"{record.key}: {e}") from e

@@ -1,0 +1,170 @@
+"""Each verb of the command line asks a broker for what the table of rights says, and is refused without a right."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+
+import click
+import pytest
+
+from engine.broker.rights.table import LOCAL_VERBS, VERBS
+from engine.broker.rights.token_file import line_of
+from engine.broker.server import Broker
+from engine.broker.settings.config import BrokerConfig
+from engine.cli.main import cli, main
+from engine.model.admin_operations import OPERATIONS
+
+ROOT, NOTHING = "token-of-root", "token-of-nothing"
+
+# Arguments of the verbs, in an order in which each of them can be done.
+EXAMPLES = {
+    "topics create": "orders --segments 2",
+    "topics autoscale get": "orders",
+    "topics autoscale set": "orders --max-segments 4",
+    "topics autoscale unset": "orders",
+    "topics describe": "orders",
+    "topics list": "",
+    "topics policies get": "orders",
+    "topics policies set": "orders --retention-time 1h",
+    "topics policies unset": "orders --all",
+    "topics properties get": "orders",
+    "topics properties set": "orders a=b",
+    "topics properties unset": "orders a",
+    "topics stats": "orders",
+    "topics merge": "orders 0 1",
+    "topics split": "orders 2",
+    "topics rebucket": "orders 3 8",
+    "subscriptions create": "orders s",
+    "subscriptions list": "orders",
+    "subscriptions seek": "orders s latest",
+    "subscriptions stats": "orders s",
+    "subscriptions clear-backlog": "orders s --yes",
+    "subscriptions skip": "orders s 4 0 --yes",
+    "subscriptions delete": "orders s --yes",
+    "tenants create": "billing",
+    "tenants get": "billing",
+    "tenants list": "",
+    "namespaces create": "billing/one",
+    "namespaces list": "",
+    "namespaces get": "billing/one",
+    "namespaces set": "billing/one --retention-time 1h",
+    "namespaces unset": "billing/one --all",
+    "namespaces remove": "billing/one",
+    "namespaces autoscale get": "billing/one",
+    "namespaces autoscale set": "billing/one --max-segments 4",
+    "namespaces autoscale unset": "billing/one",
+    "namespaces delete": "billing/one --yes",
+    "tenants delete": "billing --yes",
+    "grants add": "public/default ann lookup",
+    "grants list": "public/default",
+    "grants remove": "public/default ann",
+    "transactions list": "",
+    "transactions show": "0000000000000001",
+    "transactions abort": "0000000000000001 --yes",
+    "brokers list": "",
+    "brokers balance": "--dry-run",
+    "brokers config list": "",
+    "brokers config get": "lookups_max",
+    "brokers config set": "lookups_max 1000",
+    "brokers config unset": "lookups_max",
+    "brokers drain": "engine://192.0.2.1:6650",
+    "brokers undrain": "engine://192.0.2.1:6650",
+    "brokers unload": "orders",
+    "produce": "orders --file FILE",
+    "consume": "orders -n 1 --timeout 1",
+    "dead-letters list": "orders",
+    "dead-letters show": "orders 0:0",
+    "dead-letters redrive": "orders --yes",
+    "perf produce": "--topic perf -n 10",
+    "perf consume": "--topic perf -n 10",
+    "top": "--once",
+    "doctor": "",
+    "topics delete": "orders --yes",
+}
+
+
+def leaves(command: click.Command, context: click.Context, path: tuple[str, ...] = ()) -> Iterator[str]:
+    if not isinstance(command, click.Group):
+        yield " ".join(path)
+        return
+    for name in command.list_commands(context):
+        inner = command.get_command(context, name)
+        assert inner is not None
+        yield from leaves(inner, click.Context(inner, parent=context, info_name=name), (*path, name))
+
+
+def test_each_verb_is_in_the_table() -> None:
+    verbs = set(leaves(cli, click.Context(cli, info_name="engine")))
+    assert verbs == set(VERBS) | set(LOCAL_VERBS)
+    assert set(EXAMPLES) == set(VERBS)
+
+
+class Recorded:
+    """The requests of a broker whose rights were checked."""
+
+    def __init__(self, broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.asked: set[str] = set()
+        check = broker.rights.check
+
+        def recording(principal, need, request, peer):  # type: ignore[no-untyped-def]
+            self.asked.add(named(request))
+            check(principal, need, request, peer)
+
+        monkeypatch.setattr(broker.rights, "check", recording)
+
+
+_PART = re.compile(r"\\{\w+\\}")
+
+
+def named(request: str) -> str:
+    """The command of the wire, or the operation of the admin API."""
+    verb, _, path = request.partition(" ")
+    if not path:
+        return request
+    fits = [
+        row
+        for row in OPERATIONS
+        if row.verb == verb
+        and re.fullmatch(_PART.sub(lambda part: ".+" if "resource" in part[0] else "[^/]+", re.escape(row.path)), path)
+    ]
+    return min(fits, key=lambda row: row.path.count("{")).name
+
+
+@pytest.fixture
+async def broker(tmp_path: Path) -> AsyncIterator[Broker]:
+    path = tmp_path / "roles"
+    path.write_text(line_of("root", ROOT) + "\n" + line_of("nothing", NOTHING) + "\n")
+    made = Broker(tmp_path / "data", config=BrokerConfig(roles_file=str(path), superusers=("root",)))
+    await made.start()
+    await made.serve_admin("127.0.0.1", 0)
+    yield made
+    await made.close()
+
+
+@pytest.mark.parametrize("token", [ROOT, NOTHING], ids=["root", "nothing"])
+async def test_a_verb_asks_for_what_the_table_says(broker: Broker, monkeypatch, capfd, token: str) -> None:
+    url = "engine://{}:{}".format(*await broker.serve("127.0.0.1", 0))
+    monkeypatch.setenv("ENGINE_TOKEN", token)
+    recorded = Recorded(broker, monkeypatch)
+    for verb, arguments in EXAMPLES.items():
+        recorded.asked.clear()
+        words = [*verb.split(), *arguments.replace("FILE", __file__).split(), "--url", url]
+        code = await asyncio.to_thread(main, words)
+        said = capfd.readouterr().err
+        declared = [one if isinstance(one, str) else one.command.name for one in VERBS[verb]]
+        if token == ROOT:
+            assert recorded.asked == set(declared), (verb, said)
+        elif any(needs(one) for one in VERBS[verb]):
+            assert code == (2 if verb == "doctor" else 1), (verb, said)
+            assert "is needed on" in said or verb == "doctor", (verb, said)
+            assert recorded.asked <= set(declared), verb
+        else:
+            assert code == 0, (verb, said)
+
+
+def needs(one: type | str) -> bool:
+    """Whether it needs a right at all: a list shows what may be looked up."""
+    return one not in ("list_tenants", "list_namespaces")

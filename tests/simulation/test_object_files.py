@@ -1,0 +1,150 @@
+"""Brokers on an object store: rolled files become objects, logs are trimmed, machines go, old data is read, and swept.
+
+Over real frames, on virtual time.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from engine.broker.upkeep import objects as upkeep
+from engine.errors import StorageError, UnsupportedError
+from engine.metadata import keys
+from engine.storage.objects.sweep import Sweep
+from engine.testing.cluster import DEFAULT_CONFIG, SimCluster, simulate
+
+CONFIG = replace(DEFAULT_CONFIG, balance_enabled=False, segments=1)
+MESSAGES = 60
+
+
+def run(body: Any, seed: int = 1) -> None:
+    async def scenario(cluster: SimCluster) -> None:
+        for name in ("b1", "b2"):
+            await cluster.start(name)
+        await body(cluster)
+        assert not cluster.loop.problems
+
+    simulate(seed, scenario, config=CONFIG, objects=True, time_limit=20_000)
+
+
+async def send(cluster: SimCluster, first: int, count: int) -> None:
+    rng = random.Random(first)
+    async with await cluster.client(f"p{first}").producer("orders") as producer:
+        for number in range(first, first + count):
+            await producer.send(b"%d " % number + rng.randbytes(450).hex().encode(), key="k")
+        await producer.flush()
+
+
+async def read_all(cluster: SimCluster, count: int, name: str) -> list[int]:
+    consumer = await cluster.client(name).stream_consumer("orders", name, initial_position="earliest")
+    found = [int((await consumer.receive()).value.split()[0]) for _ in range(count)]
+    await consumer.close()
+    return found
+
+
+def named(cluster: SimCluster, folder: str) -> list[str]:
+    return sorted(name for name in cluster.objects.objects if name.startswith(f"{folder}/simulated/"))
+
+
+async def settled(cluster: SimCluster) -> None:
+    """Until each message is in a named file."""
+    while not await _all_named(cluster):  # noqa: ASYNC110 - in virtual time
+        await asyncio.sleep(1)
+
+
+async def _all_named(cluster: SimCluster) -> bool:
+    open_ones = [h.segment for b in cluster.brokers.values() if b.broker is not None for h in b.broker.segments]
+    return bool(open_ones) and all(s.consolidation.named.end_offset == s.durable_offset for s in open_ones)
+
+
+def test_files_outlive_their_machines_and_old_data_is_read_from_them(log_file_size: Any) -> None:
+    log_file_size(8192)
+
+    async def body(cluster: SimCluster) -> None:
+        await send(cluster, 0, MESSAGES)
+        await settled(cluster)
+        files = named(cluster, "log")
+        assert len(files) >= 6
+        owner = next(b for b in cluster.brokers.values() if list(b.broker.segments))
+        wal = owner.broker.parts.members.objects.wal
+        assert wal.writer.acknowledged > 5
+        log_record = await owner.metadata.newest.get(keys.wal(wal.session))
+        assert b'"trimmed":0' not in log_record.value
+        await owner.lose_machine()
+        await cluster.start("b3")
+        assert await read_all(cluster, MESSAGES, "first") == list(range(MESSAGES))
+        await send(cluster, MESSAGES, 10)
+        assert await read_all(cluster, MESSAGES + 10, "second") == list(range(MESSAGES + 10))
+
+    run(body)
+
+
+def test_what_an_ended_broker_left_is_swept(log_file_size: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    log_file_size(8192)
+
+    async def body(cluster: SimCluster) -> None:
+        await send(cluster, 0, MESSAGES)
+        await settled(cluster)
+        owner = next(b for b in cluster.brokers.values() if list(b.broker.segments))
+        session = owner.broker.parts.members.objects.wal.session
+        await owner.lose_machine()
+        other = next(b for b in cluster.brokers.values() if b.broker is not None)
+        await send(cluster, MESSAGES, 1)
+        await settled(cluster)
+        admin = other.broker.admin
+        assert await admin.sweep_objects(dry_run=True) == {
+            "sessions": 0, "logObjects": 0, "files": 0, "sizeBytes": 0, "names": []
+        }  # fmt: skip
+        await asyncio.sleep(3_600)  # virtual
+        cluster.objects.objects[f"log/simulated/x/{0:020d}-1-{session}-99.log"] = b"orphan"
+        before = set(cluster.objects.objects)
+        found = await admin.sweep_objects(dry_run=True)
+        assert (found["sessions"], found["files"]) == (1, 1)
+        assert found["logObjects"] > 0
+        assert set(cluster.objects.objects) == before
+        swept = await admin.sweep_objects()
+        assert swept == found
+        assert before - set(cluster.objects.objects) == set(swept["names"])
+        assert [n for n in named(cluster, "wal") if session in n]  # its FENCEs stay
+        assert await read_all(cluster, MESSAGES + 1, "after") == list(range(MESSAGES + 1))
+
+    monkeypatch.setattr(upkeep, "SWEEP_S", 1e6)
+    run(body)
+
+
+def test_one_sweep_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    begun, goes_on = asyncio.Event(), asyncio.Event()
+    real = Sweep.run
+
+    async def slow(self: Sweep, *, dry_run: bool = False) -> Any:
+        begun.set()
+        await goes_on.wait()
+        return await real(self, dry_run=dry_run)
+
+    monkeypatch.setattr(Sweep, "run", slow)
+
+    async def body(cluster: SimCluster) -> None:
+        first, second = (cluster.brokers[name].broker.admin for name in ("b1", "b2"))
+        sweeping = asyncio.create_task(first.sweep_objects())
+        await begun.wait()
+        with pytest.raises(StorageError, match="another sweep of the object store is under way"):
+            await second.sweep_objects()
+        goes_on.set()
+        await sweeping
+        await second.sweep_objects()
+
+    run(body)
+
+
+def test_a_broker_without_an_object_store_sweeps_nothing() -> None:
+    async def scenario(cluster: SimCluster) -> None:
+        broker = await cluster.start("b1")
+        with pytest.raises(UnsupportedError, match="--objects URL"):
+            await broker.broker.admin.sweep_objects()
+
+    simulate(1, scenario, config=CONFIG)

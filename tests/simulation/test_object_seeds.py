@@ -1,0 +1,36 @@
+"""Random lives of three brokers on an object store: machines die with their disks, and the store is troubled.
+
+A failing seed replays: `pytest tests/simulation -k 'object and 171'`.
+"""
+
+from __future__ import annotations
+
+import pytest
+
+from engine.testing.cluster import SimCluster, simulate
+from tests.simulation.broker_faults import OBJECT_FAULTS
+from tests.simulation.broker_scenario import BrokerPlan, BrokerScenario
+from tests.simulation.test_broker_seeds import brokers_config
+
+SEEDS = range(20_000, 20_006)
+FUZZ_SEEDS = range(21_000, 24_000)
+
+
+def run(seed: int, plan: BrokerPlan | None = None) -> SimCluster:
+    """One life."""
+    scenario = BrokerScenario(plan or BrokerPlan(kinds=OBJECT_FAULTS, changes=6))
+    return simulate(seed, scenario, config=brokers_config(seed), objects=True)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_object_seed(seed: int, log_file_size) -> None:
+    log_file_size(8192 if seed % 2 else 1 << 20)
+    run(seed)
+
+
+@pytest.mark.fuzz
+@pytest.mark.timeout(0)
+@pytest.mark.parametrize("seed", FUZZ_SEEDS)
+def test_fuzz_object_seed(seed: int, log_file_size) -> None:
+    log_file_size(8192 if seed % 2 else 1 << 20)
+    run(seed, BrokerPlan(kinds=OBJECT_FAULTS, messages=160, length_s=90, changes=15, together=0.3))
