@@ -26,7 +26,7 @@ from engine.metadata import keys
 from engine.metadata.memory import MemoryMetadataStore
 from engine.metadata.sqlite import SqliteMetadataStore
 from engine.metadata.store import OutcomeUnknownError
-from engine.storage.cursor.pace import Deferrable, SavePace
+from engine.storage.cursor.record import Deferrable, SavePace
 from engine.storage.cursor.store import CursorStore
 from engine.testing.clock import FakeClock
 from engine.testing.metadata import FaultyMetadataStore

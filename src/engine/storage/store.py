@@ -28,7 +28,7 @@ from engine.limits import BUCKETS_PER_SEGMENT_MAX, HASH_RING_SIZE
 from engine.metadata.store import MetadataStore
 from engine.model.identity import Identity
 from engine.model.names import SegmentName, TopicName
-from engine.storage.cursor.pace import SavePace
+from engine.storage.cursor.record import SavePace
 from engine.storage.cursor.store import CursorStore
 from engine.storage.disk.config import FSYNC, OBJECT, StorageConfig, check_mode, storage_error
 from engine.storage.disk.disk import Disk

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Collection
+from typing import TYPE_CHECKING
 
 from engine.aio.tasks import Supervisor
 from engine.control.base.ports import TopicListener, TopicView
@@ -27,6 +28,9 @@ from engine.metadata.following import follow
 from engine.metadata.store import Event, EventKind, Record
 from engine.model.layout import SegmentLayout
 from engine.model.names import TopicName
+
+if TYPE_CHECKING:
+    from engine.metadata.selection import Selection
 
 log = logging.getLogger(__name__)
 

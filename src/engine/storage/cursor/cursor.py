@@ -19,8 +19,7 @@ from engine.errors import (
     UnsupportedError,
 )
 from engine.metadata.store import MetadataStore, Record
-from engine.storage.cursor.pace import AT_ONCE, SavePace
-from engine.storage.cursor.record import SavedRecord
+from engine.storage.cursor.record import AT_ONCE, SavedRecord, SavePace
 from engine.storage.file.owners import Lease
 
 # In the metadata store: do not change. magic "ENCU", crc of the rest, version, position, size of the bitmap after it.
@@ -174,7 +173,7 @@ class Cursor:
 
     def ack_cumulative(self, position: int, *, lazy: bool = False) -> asyncio.Future[None]:
         """Acknowledge everything below `position`; the future is done when that is durable. Never moves back.
-        `lazy`: the save may be deferred (pace.py).
+        `lazy`: the save may be deferred (SavePace).
 
         The future may fail with FencedError (another owner saved the cursor), StorageError or an error of the metadata
         store, AlreadyClosedError.

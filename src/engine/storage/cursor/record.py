@@ -1,6 +1,12 @@
 """`SavedRecord`: a record in the metadata store that one owner saves repeatedly; changes during a save share the next.
 
-A save that nothing waits for (`lazy`) is deferred by a SavePace, where the store is such that each write costs much.
+A save that nothing waits for (`lazy`) is deferred by a SavePace, where the store is such that each write costs much:
+
+    lazy saves of cursors      ·  · ··    ·  ·  ·         ·  ·
+    begin                    |-- interval --|-- interval --|      all that came meanwhile: one write of each cursor,
+                                                                  which the metadata store takes as one batch
+
+A save that something waits for begins at once, and takes the deferred one of its record along.
 
 `claim()` takes such a record over from its previous owner.
 """
@@ -10,6 +16,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable
+from typing import Protocol
 
 from engine.errors import (
     AlreadyClosedError,
@@ -20,12 +27,40 @@ from engine.errors import (
     UnknownOutcomeError,
 )
 from engine.metadata.store import ABSENT, ConflictError, Expected, MetadataStore, OutcomeUnknownError
-from engine.storage.cursor.pace import AT_ONCE, SavePace
 from engine.storage.cursor.pieces import WholeRecord, delete, name_in, read, write
 from engine.storage.file.owners import Lease
 
 SAVES_MAX = 8
 _UNSURE_MAX = 64
+
+
+class Deferrable(Protocol):
+    """What is saved."""
+
+    def begin(self) -> None:
+        """Begin the save that was deferred, unless it was done since."""
+
+
+class SavePace:
+    """Loop thread only. `interval`: seconds between the saves; 0: none is deferred."""
+
+    def __init__(self, interval: float = 0.0) -> None:
+        self.interval = interval
+        self._deferred: dict[Deferrable, None] = {}
+
+    def defer(self, save: Deferrable) -> None:
+        """Begin it within `interval`, with the others."""
+        if not self._deferred:
+            asyncio.get_running_loop().call_later(self.interval, self._begin)
+        self._deferred[save] = None
+
+    def _begin(self) -> None:
+        due, self._deferred = self._deferred, {}
+        for save in due:
+            save.begin()
+
+
+AT_ONCE = SavePace()
 
 
 class SavedRecord:

@@ -12,8 +12,7 @@ from engine.metadata.store import ABSENT, ANY, ConflictError, MetadataStore, Out
 from engine.model.names import SegmentName
 from engine.storage.cursor import pieces
 from engine.storage.cursor.cursor import Cursor, owner_of, pack, unpack
-from engine.storage.cursor.pace import AT_ONCE, SavePace
-from engine.storage.cursor.record import SAVES_MAX, claim
+from engine.storage.cursor.record import AT_ONCE, SAVES_MAX, SavePace, claim
 from engine.storage.file.owners import Lease
 
 _Records = list[tuple[str, Record]]  # inside the class, `list` is a method
