@@ -90,7 +90,7 @@ async def holding(messages: int) -> QueueConsumer:
     make_buffer: Any = None  # there are no transactions
     hosted = HostedSegment(spec, segment, 1, shared, make_buffer)
     subscription = HostedSubscription(hosted, "s", cursor, parts)
-    connection: Any = SimpleNamespace(writable=True)
+    connection: Any = SimpleNamespace(writable=True, role="")
     consumer = subscription.attach_queue(connection, 1, "c", 0)
     consumer.unacknowledged = range_set(0, messages - 1)
     return consumer

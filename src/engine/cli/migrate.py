@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from engine.cli import output
+from engine.cli import lines, output
 from engine.cli.connection import connect, json_option
 from engine.cli.groups import examples
 from engine.cli.values import key_files, namespace_name, service_url, topic_name
@@ -165,4 +165,4 @@ def show(done: list[Migrated]) -> None:
     for migrated in done:
         if migrated.open_transactions:
             held = ", ".join(migrated.open_transactions)
-            click.echo(f"{migrated.topic} ends before what waits for {held}: run again when that has ended", err=True)
+            lines.say(f"{migrated.topic} ends before what waits for {held}: run again when that has ended")

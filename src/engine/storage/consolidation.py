@@ -133,7 +133,15 @@ class Consolidation:
         name = self._names.next(record.path, file.first_offset, record.term)
         context = self._context
         rolled = await upload(self._store, name, context.handles.disk, context.workers, file, following)
-        await self._change([name], lambda objects: objects.named(rolled, record.session, follows, upto))
+
+        def naming(objects: SegmentObjects) -> SegmentObjects:
+            if objects.named_end >= rolled.end > rolled.first:  # done before, by a write whose outcome was not heard
+                return objects
+            return objects.named(rolled, record.session, follows, upto)
+
+        await self._change([name], naming)
+        if all(each.key != name for each in self.named.objects.files):
+            self._garbage.add([name])
         if following is not None:
             self.named.cache.hold(file, rolled.size, lambda: segment.drop_local(file))
 

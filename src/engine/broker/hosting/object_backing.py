@@ -135,8 +135,9 @@ class ObjectBacking:
 
     async def serve(self) -> None:
         """See Backing. R2: all former references have ends, and the own one begins with the next object."""
-        served = self.objects.served(self.session, self.wal.next_n, self.term)
-        self.objects = await self._write(lambda _: served)
+        with self.wal.beginning() as start:
+            served = self.objects.served(self.session, start, self.term)
+            self.objects = await self._write(lambda _: served)
 
     async def change(self, change: Change) -> SegmentObjects:
         """Write what the record says of its objects, if this is the owner at this term still, and its session is not
@@ -169,7 +170,7 @@ class ObjectBacking:
     def append(self, first_offset: int, next_offset: int, buffers: Sequence[Buffer], done: Ended) -> None:
         """See Backing."""
         if first_offset == next_offset:
-            self._begun[first_offset] = self.wal.next_n
+            self._begun.setdefault(first_offset, self.wal.next_n)  # not that of the footer of an empty file
         group = WalGroup(self.path, self.term, first_offset, next_offset, buffers)
         task = asyncio.get_running_loop().create_task(self._append(group, done))
         self._appends.add(task)
@@ -183,6 +184,10 @@ class ObjectBacking:
         except EngineError as e:
             self.wal.writer.end(FencedError(f"an append failed: {e}"))  # if it is not over already
             done(LogEndedError(str(e)))
+        except Exception as e:  # a fault of this program: nothing waits for ever because of it
+            self.wal.writer.end(FencedError(f"an append failed: {e!r}"))
+            done(LogEndedError(repr(e)))
+            raise
         else:
             done(None)
 

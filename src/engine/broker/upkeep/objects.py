@@ -67,7 +67,11 @@ class ObjectUpkeep:
 
     async def run(self) -> None:
         """Until cancelled."""
-        await asyncio.gather(self._repeat(self.round, self._interval), self._repeat(self._sweep_by_turn, SWEEP_S))
+        await asyncio.gather(
+            self._repeat(self._upload_round, self._interval),
+            self._repeat(self._trim_round, self._interval),
+            self._repeat(self._sweep_by_turn, SWEEP_S),
+        )
 
     async def _repeat(self, step: Callable[[], Any], interval: float) -> None:
         while True:
@@ -83,8 +87,14 @@ class ObjectUpkeep:
 
     async def round(self) -> None:
         """One round. Raises what the stores raise."""
+        await self._upload_round()
+        await self._trim_round()
+
+    async def _upload_round(self) -> None:
         open_ones = [hosted.segment for hosted in self._segments if hosted.segment.consolidation is not None]
         await asyncio.gather(*map(self._consolidate_safely, open_ones))
+
+    async def _trim_round(self) -> None:
         wal = self._logs.wal
         try:
             await self.trim(wal)
@@ -103,6 +113,8 @@ class ObjectUpkeep:
             log.error("%s: a file was not uploaded: %s", segment.name, e)
         except EngineError as e:
             log.warning("%s: its files were not uploaded, retrying: %s", segment.name, e)
+        except Exception:
+            log.exception("%s: its files were not uploaded, retrying", segment.name)
 
     async def consolidate(self, segment: Segment) -> None:
         """Upload and name what has rolled of one segment. Raises as Consolidation.run() does."""
@@ -111,8 +123,8 @@ class ObjectUpkeep:
         self.uploaded += await segment.consolidation.run(segment)
 
     async def trim(self, wal: ObjectWal) -> None:
-        """R15. The order counts: a reference added after the records were read begins at what is acknowledged."""
-        acknowledged = wal.writer.acknowledged
+        """R15. The order counts: a reference that the records do not have yet begins at or above what is unneeded."""
+        acknowledged = wal.unneeded
         found = await self._metadata.newest.list_index(INDEX_LOGS, wal.session, wal.session + "\0")
         objects = [msgspec.json.decode(record.value, type=SegmentObjects) for _, record in found]
         await wal.trim(wal.session, needed(objects, wal.session, acknowledged))

@@ -34,27 +34,31 @@ class HoleError(Exception):
     """
 
 
-async def footers(store: ObjectStore, log: LogName, start: int, end: int) -> list[Footer]:
+async def footers(store: ObjectStore, log: LogName, start: int, end: int, segment: str | None = None) -> list[Footer]:
     """The footers of objects [start, end), in order. One object in WAL_FOOTERS_STEP is read, and the last ones.
+
+    `segment`: of its groups alone, which are few of those of a long log.
 
     Raises HoleError, CorruptionError, UnsupportedError, and what the store raises.
     """
     found: dict[int, Footer] = {}
     ends = [n for n in range(start, end) if (n + 1) % WAL_FOOTERS_STEP == 0]
-    await _read_footers(store, log, ends, found)
-    await _read_footers(store, log, [n for n in range(start, end) if n not in found], found)
+    await _read_footers(store, log, ends, segment, found)
+    await _read_footers(store, log, [n for n in range(start, end) if n not in found], segment, found)
     return [found[n] for n in range(start, end)]
 
 
-async def _read_footers(store: ObjectStore, log: LogName, wanted: Iterable[int], found: dict[int, Footer]) -> None:
+async def _read_footers(
+    store: ObjectStore, log: LogName, wanted: Iterable[int], segment: str | None, found: dict[int, Footer]
+) -> None:
     room = asyncio.Semaphore(READS_AT_ONCE)
 
-    async def one(n: int) -> list[Footer]:
+    async def one(n: int) -> None:
         async with room:
-            return await _footers_of(store, log, n)
+            read = await _footers_of(store, log, n)
+        found.update((footer.n, footer if segment is None else footer.only(segment)) for footer in read)
 
-    for each in await together(one(n) for n in wanted):
-        found.update((footer.n, footer) for footer in each)
+    await together(one(n) for n in wanted)
 
 
 async def _footers_of(store: ObjectStore, log: LogName, n: int) -> list[Footer]:
@@ -88,9 +92,7 @@ async def groups(
 
     Raises as footers() does.
     """
-    runs = _runs(
-        group for footer in await footers(store, log, start, end) for group in footer.groups if group.segment == segment
-    )
+    runs = _runs(group for footer in await footers(store, log, start, end, segment) for group in footer.groups)
     reading: deque[tuple[list[StoredGroup], asyncio.Future[memoryview]]] = deque()
     try:
         for run in runs:

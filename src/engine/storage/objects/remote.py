@@ -5,6 +5,7 @@ The library is imported when a store is opened. It repeats nothing: `Requests` d
 
 from __future__ import annotations
 
+import asyncio
 import re
 from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
 from functools import partial
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
 CONNECT_S_MAX = 5.0
 PART_SIZE = 8 * MIB
 PARTS_AT_ONCE = 4
+_STALL_TIMEOUTS = 4  # an upload has ended when for so many timeouts of a request nothing more of it was taken
 DELETES_AT_ONCE = 1_000
 LIST_CHUNK = 1_000
 
@@ -122,8 +124,22 @@ class RemoteObjectStore:
                     max_concurrency=PARTS_AT_ONCE,
                 )
 
+        async def put_while_it_goes_on() -> None:
+            stall_s = _STALL_TIMEOUTS * self._requests.timeout_s
+            task = asyncio.ensure_future(put())
+            try:
+                while True:
+                    before = size
+                    done, _ = await asyncio.wait([task], timeout=stall_s)
+                    if done:
+                        return await task
+                    if size == before:
+                        raise TransientError(f"nothing of {size:,} bytes and more was taken within {stall_s:g} s")
+            finally:
+                task.cancel()
+
         try:
-            await self._requests.once("multipart", f"PUT {name}", put)
+            await self._requests.once("multipart", f"PUT {name}", put_while_it_goes_on, bounded=False)
         finally:
             self._requests.count("multipart", max(1, -(-size // PART_SIZE)) + 1)  # its parts, and the end
 

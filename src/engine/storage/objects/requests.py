@@ -106,10 +106,13 @@ class Requests:
         """Requests that one call has made beyond its first."""
         self._sent[kind] += requests
 
-    async def once(self, kind: Kind, what: str, call: Callable[[], Awaitable[T]]) -> T:
-        """Send a request whose repetition the caller decides about. Raises UnknownOutcomeError."""
+    async def once(self, kind: Kind, what: str, call: Callable[[], Awaitable[T]], *, bounded: bool = True) -> T:
+        """Send a request whose repetition the caller decides about. Raises UnknownOutcomeError.
+
+        `bounded`: in time; otherwise the call raises TransientError by itself when it makes no progress.
+        """
         try:
-            return await self._send(kind, call)
+            return await self._send(kind, call, self.timeout_s if bounded else None)
         except TransientError as e:
             raise UnknownOutcomeError(f"{what}: {e}; it may have been done, read it back") from None
 
@@ -118,14 +121,18 @@ class Requests:
         delay = RetryDelay(self._rng, initial=self._limits.retry_s_min, maximum=self._limits.retry_s_max)
         while True:
             try:
-                return await self._send(kind, call)
+                return await self._send(kind, call, self.timeout_s)
             except TransientError as e:
                 if delay.attempts + 1 >= self._limits.attempts_max:
                     text = f"{what}: {e}, in {self._limits.attempts_max} attempts"
                     raise StorageError(text) from None
             await asyncio.sleep(delay.next())
 
-    async def _send(self, kind: Kind, call: Callable[[], Awaitable[T]]) -> T:
+    @property
+    def timeout_s(self) -> float:
+        return self._limits.timeout_s
+
+    async def _send(self, kind: Kind, call: Callable[[], Awaitable[T]], timeout_s: float | None) -> T:
         async with self._room:
             await self._rate.turn()
             if self._closed:
@@ -133,7 +140,7 @@ class Requests:
             self._sent[kind] += 1
             self._in_flight += 1
             try:
-                async with asyncio.timeout(self._limits.timeout_s):
+                async with asyncio.timeout(timeout_s):
                     result = await call()
             except (ObjectExistsError, ObjectMissingError):
                 self._rate.speed_up()  # an answer like any other

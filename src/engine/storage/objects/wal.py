@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Protocol
 
 from engine.errors import EngineError, InvalidArgumentError
@@ -58,6 +59,7 @@ class ObjectWal:
         self._rng = rng
         self._trimmer = trimmer
         self.writer = writer
+        self._beginning: list[int] = []  # where references begin that are being written
 
     @staticmethod
     async def open(
@@ -88,6 +90,21 @@ class ObjectWal:
     def next_n(self) -> int:
         """R2: where a reference to this session begins: the lowest n that the next append may be in."""
         return self.writer.next_n
+
+    @property
+    def unneeded(self) -> int:
+        """R15: no reference that is written from now on needs an object below this one."""
+        return min([self.writer.acknowledged, *self._beginning])
+
+    @contextmanager
+    def beginning(self) -> Iterator[int]:
+        """R2, R15: the object where a reference begins, which is needed from now on; leave it when it is written."""
+        start = self.next_n
+        self._beginning.append(start)
+        try:
+            yield start
+        finally:
+            self._beginning.remove(start)
 
     @property
     def ended(self) -> asyncio.Future[EngineError]:

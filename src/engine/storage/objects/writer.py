@@ -25,7 +25,7 @@ from engine.errors import AlreadyClosedError, EngineError, FencedError, InvalidA
 from engine.limits import WAL_FLUSH_BYTES, WAL_FOOTERS_SIZE_MAX, WAL_FOOTERS_STEP, WAL_PENDING_MAX, WAL_WINDOW
 from engine.storage.objects.fence import first_bytes
 from engine.storage.objects.format import FENCE, UUID_SIZE, LogName, WalGroup, pack_object
-from engine.storage.objects.ports import ObjectExistsError, ObjectStore
+from engine.storage.objects.ports import ObjectExistsError, ObjectMissingError, ObjectStore
 
 if TYPE_CHECKING:
     import random
@@ -229,6 +229,9 @@ class LogWriter:
         except AlreadyClosedError as e:
             self.end(e)
             return
+        except Exception as e:  # a fault of this program: nothing waits for ever because of it
+            self.end(FencedError(f"{self._log.object(sent.n)} was not stored: {e!r}"))
+            raise
         if not stored:
             self.end(FencedError(f"session {self._log.session} was fenced at or below {sent.n}"))
         elif self.over is None:
@@ -244,7 +247,7 @@ class LogWriter:
                 return True
             except AlreadyClosedError:
                 raise
-            except (ObjectExistsError, EngineError):
+            except (ObjectExistsError, ObjectMissingError, EngineError):
                 found = await self._found(name)
             if found is not None:
                 # Another object than a FENCE is of another writer under this session's name: over as well.
