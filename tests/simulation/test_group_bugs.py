@@ -35,7 +35,7 @@ from tests.simulation.queue_scenario import run as run_queue
 from tests.simulation.sharing_scenario import SharingPlan, config_of
 from tests.simulation.sharing_scenario import run as run_group
 
-SEEDS = range(100, 110)
+SEEDS = range(100, 116)
 # One segment that keeps its shape: what befalls it is due to its members alone.
 MOVING = SharingPlan(strikes=0, calm_s=30.0, changes=0, members=(3, 6), life_s=5.0, delays_s=(0.01,))
 

@@ -35,6 +35,7 @@ from engine.storage.objects.format import (
     pack_object,
     unpack_footers,
 )
+from engine.storage.objects.ports import ObjectMissingError
 from engine.storage.objects.reader import HoleError, footers
 from engine.storage.objects.wal import ObjectWal
 from engine.storage.objects.writer import WalConfig
@@ -86,17 +87,23 @@ class Bench:
         return wal
 
 
-def virtual(test: Callable[[Bench], Awaitable[None]]) -> Callable[[], None]:
-    """Run a test on virtual time with a bench of its own."""
+def virtual_with(bench: Bench) -> Callable[[Callable[[], Awaitable[None]]], Callable[[], None]]:
+    """Run a test on virtual time; its sessions are closed."""
 
-    async def body() -> None:
-        bench = Bench()
-        await test(bench)
+    async def body(test: Callable[[], Awaitable[None]]) -> None:
+        await test()
         for wal in bench.sessions:
             await wal.writer.close()
 
+    return lambda test: lambda: run_virtual(body(test))
+
+
+def virtual(test: Callable[[Bench], Awaitable[None]]) -> Callable[[], None]:
+    """Run a test on virtual time with a bench of its own."""
+
     def wrapped() -> None:
-        run_virtual(body())
+        bench = Bench()
+        virtual_with(bench)(lambda: test(bench))()
 
     wrapped.__name__, wrapped.__doc__ = test.__name__, test.__doc__
     return wrapped
@@ -512,3 +519,56 @@ async def test_r15_only_the_own_session_is_trimmed(bench: Bench):
     wal = await bench.open()
     with pytest.raises(InvalidArgumentError, match="session must be the own one, 'a', got 'b'"):
         await wal.trim("b", 0)
+
+
+# -- what is found by reading ------------------------------------------------------------------------------------------
+
+
+@virtual
+async def test_a_reference_that_is_being_written_holds_the_log(bench: Bench) -> None:
+    wal = await bench.open()
+    with wal.beginning() as start:
+        await in_objects(wal, 3)
+        assert (wal.unneeded, wal.writer.acknowledged) == (start, start + 3)
+    assert wal.unneeded == start + 3
+
+
+class Broken(Held):
+    """A store whose PUTs end in an error that no store should raise."""
+
+    error: Exception | None = None
+
+    async def put_if_absent(self, name, buffers) -> None:
+        if self.error is not None:
+            raise self.error
+        await super().put_if_absent(name, buffers)
+
+
+def test_a_fault_in_a_put_ends_the_session_and_nothing_waits_for_it() -> None:
+    bench = Bench(store=Broken())
+
+    @virtual_with(bench)
+    async def body() -> None:
+        wal = await bench.open()
+        bench.store.error = ValueError("a fault of the library")
+        with pytest.raises(UnknownOutcomeError, match="a fault of the library"):
+            await wal.append(group(0))
+        assert wal.writer.over is not None
+
+    body()
+
+
+def test_a_put_that_finds_no_bucket_is_sent_again() -> None:
+    bench = Bench(store=Broken())
+
+    @virtual_with(bench)
+    async def body() -> None:
+        wal = await bench.open()
+        bench.store.error = ObjectMissingError("no such bucket")
+        waiting = asyncio.ensure_future(wal.append(group(0)))
+        await asyncio.sleep(1.0)
+        assert not waiting.done()
+        bench.store.error = None
+        assert await waiting == 0
+
+    body()
