@@ -1,15 +1,29 @@
-"""Rates: buckets and throttles on virtual time, where a second is a second."""
+"""Limits on virtual time, where a second is a second: buckets, throttles, producers, and what counts."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
+from engine._native.format.entry import Entry
+from engine._native.produce.batcher import Batcher
 from engine.broker.limits.bucket import BURST_S, PORTION_S, Bucket
+from engine.broker.limits.limits import BrokerLimits
 from engine.broker.limits.throttle import Throttle
+from engine.broker.segment.limited import _OVERHEAD, _OVERHEAD_EACH, LimitedProducer, _size_beyond, _size_of
+from engine.broker.session.backpressure import Backpressure
+from engine.errors import LimitExceededError
+from engine.limits import ENTRY_SIZE_MAX
+from engine.metadata import keys
+from engine.model.compression import decompressor
+from engine.model.limits import Limits
+from engine.model.names import TopicName
 from engine.testing.loop import VirtualLoop
+from tests.kit.peer import make_entries
 
 SECONDS = 100
 
@@ -129,5 +143,175 @@ def test_one_that_is_closed_gets_nothing_and_holds_no_other_up() -> None:
         await asyncio.sleep(SECONDS)
         assert gone.messages == had
         assert stays.messages >= 10 * (SECONDS - 1) - had
+
+    virtual(main)
+
+
+# -- producers ---------------------------------------------------------------------------------------------------------
+
+
+class Stream:
+    """Notes whether it is read from."""
+
+    unsent_bytes = 0
+
+    def __init__(self) -> None:
+        self.reads = True
+
+    def pause_reading(self) -> None:
+        self.reads = False
+
+    def resume_reading(self) -> None:
+        self.reads = True
+
+
+class Producing:
+    """Producers of one topic, on one connection."""
+
+    def __init__(self, *, takes_credit: bool) -> None:
+        self.stream = Stream()
+        self.credit: list[Any] = []
+        pressure = Backpressure(self.stream, None, lambda: None)  # type: ignore[arg-type]
+        self.peer = SimpleNamespace(role="", takes_credit=takes_credit, pressure=pressure, send=self.credit.append)
+        self.limits = BrokerLimits(lambda: None)
+        self.made: list[LimitedProducer] = []
+
+    async def limit(self, **limits: int) -> None:
+        self.limits.note(keys.limits("public/default/orders"), Limits(**limits).to_json() if limits else None)
+        await asyncio.sleep(0)
+        for limited in self.made:
+            limited.change(self.limits)
+
+    def producer(self) -> LimitedProducer:
+        hosted = SimpleNamespace(name=SimpleNamespace(topic=TopicName.parse("orders")))
+        ident = len(self.made)
+        made: Any = SimpleNamespace(connection=self.peer, hosted=hosted, name=f"p{ident}", ident=ident, closed=False)
+        self.made.append(LimitedProducer(made, self.limits))
+        return self.made[-1]
+
+
+@pytest.mark.parametrize("takes_credit", [False, True])
+def test_a_connection_is_not_read_from_until_enough_is_paid(takes_credit: bool) -> None:
+    async def main() -> None:
+        on = Producing(takes_credit=takes_credit)
+        await on.limit(publish_bytes_per_s=ENTRY_SIZE_MAX // 10)  # an entry in ten seconds
+        on.producer().sent(memoryview(bytes(4 * ENTRY_SIZE_MAX)))
+        for _ in range(18 if takes_credit else 38):  # two entries may be on their way where there is credit
+            assert not on.stream.reads
+            await asyncio.sleep(1)
+        await asyncio.sleep(5)
+        assert on.stream.reads
+
+    virtual(main)
+
+
+@pytest.mark.parametrize("closes", [False, True])
+def test_a_connection_is_not_read_from_while_one_of_its_producers_owes(closes: bool) -> None:
+    async def main() -> None:
+        on = Producing(takes_credit=False)
+        await on.limit(publish_bytes_per_s=1_000)
+        little, much = on.producer(), on.producer()
+        little.sent(memoryview(bytes(1_000)))
+        much.sent(memoryview(bytes(100_000)))
+        await asyncio.sleep(30)
+        assert not little._holding
+        assert not on.stream.reads
+        if closes:
+            much.close()
+        else:
+            await asyncio.sleep(80)
+        assert on.stream.reads
+
+    virtual(main)
+
+
+def test_a_limit_that_is_set_again_gives_credit_again() -> None:
+    async def main() -> None:
+        on = Producing(takes_credit=True)
+        await on.limit(publish_bytes_per_s=1_000)
+        limited = on.producer()
+        await on.limit()
+        await on.limit(publish_bytes_per_s=1_000)
+        limited.sent(memoryview(bytes(10)))
+        await asyncio.sleep(5)
+        ends = max(at for at, credit in enumerate(on.credit) if credit.bytes is None)
+        assert sum(credit.bytes for credit in on.credit[ends + 1 :]) > 0
+
+    virtual(main)
+
+
+# -- the size of a message ---------------------------------------------------------------------------------------------
+
+
+def test_an_entry_that_is_beyond_any_doubt_too_large_is_not_opened(monkeypatch: pytest.MonkeyPatch) -> None:
+    (within,) = make_entries([b"x" * 900] * 3, per_entry=3)
+    (beyond,) = make_entries([b"x" * 3_000] * 3, per_entry=3)
+    assert _size_beyond(memoryview(within), 3, 899) == 900
+    monkeypatch.setattr("engine.broker.segment.limited.decompressor", lambda: pytest.fail("it is opened"))
+    assert (_size_beyond(memoryview(beyond), 3, 899) or 0) >= 3_000
+    assert _size_beyond(memoryview(within), 3, Entry(within).raw_size) is None
+
+
+@pytest.mark.parametrize("properties", [{}, {"n": "v"}, {f"{i}": "" for i in range(500)}, {"n" * 300: "é" * 30_000}])
+def test_a_message_of_the_largest_size_is_not_refused_unopened(properties: dict[str, str]) -> None:
+    batcher = Batcher(b"p", first_sequence=0, pending_bytes_max=1 << 30)
+    batcher.set_layout([0], [0], [[65535]])
+    for _ in range(200):
+        batcher.add(b"v" * 1_000, "key" * 20, properties=properties)
+    batcher.seal_all()
+    for sealed in batcher.take():
+        entry = Entry(bytes(sealed.data))
+        largest = max(_size_of(message) for message in entry.messages(decompressor()))
+        assert largest >= 1_060
+        assert entry.raw_size <= entry.count * (largest + _OVERHEAD_EACH) + _OVERHEAD
+        assert _size_beyond(memoryview(entry.data()), entry.count, largest) is None
+
+
+def test_an_offset_that_the_peer_has_made_up_does_not_change_the_count() -> None:
+    async def main() -> None:
+        on = Producing(takes_credit=True)
+        await on.limit(publish_messages_per_s=1_000)
+        (entry,) = make_entries([b"x"] * 3, per_entry=3)
+        made_up = bytearray(entry)
+        made_up[88:96] = b"\xff" * 8
+        assert on.producer()._look_at(memoryview(made_up)) == (3, None)
+
+    virtual(main)
+
+
+# -- open transactions -------------------------------------------------------------------------------------------------
+
+
+def test_transactions_count_while_they_are_begun_and_a_name_counts_once() -> None:
+    async def main() -> None:
+        limits = BrokerLimits(lambda: None)
+        limits.note(keys.limits("role:ann"), Limits(open_transactions_max=2).to_json())
+        await asyncio.sleep(0)
+
+        def refused(more: int = 1, name: str | None = None) -> bool:
+            try:
+                with limits.beginning("ann", more, name):
+                    return False
+            except LimitExceededError:
+                return True
+
+        assert refused(3)
+        with limits.beginning("ann", 1, "n"), limits.beginning("ann", 1, "n"):
+            assert not refused()
+            assert refused(2)
+            limits.transaction_begun("ann", 1, 10, "n")
+            assert not refused()
+        with limits.beginning("ann", 1, None):
+            limits.transaction_begun("ann", 2, 20)
+        assert refused()
+        assert not refused(name="n")
+        assert refused(name="m")
+        limits.transaction_begun("ann", 3, 10, "n")  # in place of the one before
+        limits.transaction_ended("ann", 2)
+        assert not refused()
+        assert refused(2)
+        await asyncio.sleep(11)
+        assert not refused(2)
+        assert not limits._open_transactions
 
     virtual(main)

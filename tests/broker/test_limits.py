@@ -16,10 +16,12 @@ import pytest
 import engine
 from engine.broker.rights.token_file import line_of
 from engine.broker.server import Broker
-from engine.errors import InvalidArgumentError, LimitExceededError, MessageTooLargeError
+from engine.errors import InvalidArgumentError, LimitExceededError, MessageTooLargeError, StorageError
 from engine.metadata import keys
 from engine.model.limits import Limits
+from engine.storage.segment import Segment
 from engine.wire.commands import FEATURES, PUBLISH_CREDIT, Command
+from tests.broker.transacting import begin
 from tests.kit.peer import Peer, listening, make_entries, until
 
 TOPIC = "public/default/orders"
@@ -226,6 +228,43 @@ async def test_the_size_of_a_message(start_broker: Any) -> None:
         await producer.send(BLOB)
 
 
+async def test_the_size_of_a_message_is_that_of_its_properties_as_well(start_broker: Any) -> None:
+    async with start_broker() as broker, engine.AsyncClient(await listening(broker)) as client:
+        await limited(broker, "public", message_bytes_max=3_000)
+        producer = await client.producer("orders", compression="none")
+        for size in (1_500, 20_000):
+            with pytest.raises(MessageTooLargeError, match="message_bytes_max of public must be at most 3000"):
+                await producer.send(b"x", properties={"one": "y" * size, "two": "z" * size})
+        await producer.send(b"x", properties={"one": "y" * 1_400, "two": "z" * 1_400})
+
+
+async def test_nothing_behind_a_refused_part_of_a_frame_is_stored(
+    start_broker: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with start_broker() as broker:
+        await limited(broker, TOPIC, message_bytes_max=BIG // 2)
+        peer = await Peer.connect(broker)
+        producer = await peer.producer(await peer.segment("orders"))
+        append, fails = Segment.append, True
+
+        def fails_once(*args: Any, **options: Any) -> Any:
+            nonlocal fails
+            if not fails:
+                return append(*args, **options)
+            fails = False
+            failed = asyncio.get_running_loop().create_future()
+            failed.set_exception(StorageError("the disk is full"))
+            return failed
+
+        monkeypatch.setattr(Segment, "append", fails_once)
+        entries = make_entries([b"first", BLOB, b"behind"])
+        peer.publish(producer, entries)
+        await peer.take(Command.CLOSE_PRODUCER, producer_id=producer)
+        again = await peer.producer(await peer.segment("orders"))
+        peer.publish(again, entries[:1])
+        assert await peer.receipts(again, 1) == ([0], [0])
+
+
 async def test_the_versions_of_a_schema(start_broker: Any) -> None:
     def schema(fields: int) -> engine.Schema[Any]:
         added = [{"name": f"f{i}", "type": "int", "default": 0} for i in range(fields)]
@@ -291,6 +330,19 @@ async def test_open_transactions_of_a_role(start_broker: Any, roles: Any) -> Non
             assert len(open_ones) <= 3
             for one in open_ones[:2]:
                 await one.abort()
+
+
+async def test_open_transactions_that_are_begun_at_once(start_broker: Any, roles: Any) -> None:
+    async with start_broker(**roles) as broker:
+        await limited(broker, "role:ann", open_transactions_max=2)
+        peer = await Peer.connect(broker, hello=False)
+        await peer.hello(token="token-of-ann")
+
+        named = await begin(peer, name="n")
+        begun = await asyncio.gather(*(begin(peer) for _ in range(5)), return_exceptions=True)
+        assert [type(one) for one in begun] == [str, *[LimitExceededError] * 4]
+        assert await asyncio.gather(begin(peer, name="n"), begin(peer, name="n")) == [named, named]
+        assert (await refused(lambda: begin(peer, name="m"))).limit == "open_transactions_max"
 
 
 async def test_what_a_role_publishes_counts_for_it_alone(start_broker: Any, roles: Any) -> None:

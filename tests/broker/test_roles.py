@@ -2,21 +2,26 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 
 import aiohttp
 import pytest
 
 import engine
+from engine.broker.rights import producer_names
 from engine.broker.rights.token_file import line_of, parse
 from engine.errors import (
     AuthenticationError,
     AuthorizationError,
     EngineError,
     InvalidConfigurationError,
+    LimitExceededError,
+    ProducerBusyError,
     TransactionNotFoundError,
 )
 from engine.metadata import keys
+from engine.model.names import TopicName
 from engine.model.rights import Grant
 from engine.wire.commands import Command
 from tests.broker.transacting import entry, send
@@ -117,6 +122,16 @@ async def test_a_token_that_leaves_the_file_ends_its_connections(start, roles):
             await again.hello(token=ANN)
 
 
+async def test_a_change_that_a_request_has_seen_first_ends_connections_too(start, roles):
+    async with start() as broker:
+        peer = await Peer.connect(broker, await listening(broker), hello=False)
+        await peer.hello(token=ANN)
+        roles.write_text(line_of("bob", BOB) + "\n")
+        assert broker.identities.refresh()  # as a handshake or a request over HTTP calls it
+        async with asyncio.timeout(5):
+            await peer.lost
+
+
 async def test_denials_are_audited_without_secrets(start, tmp_path):
     async with start() as broker, engine.AsyncClient(await listening(broker), token=ANN) as ann:
         with pytest.raises(AuthorizationError):
@@ -211,6 +226,37 @@ async def test_a_producer_name_is_the_roles_that_used_it_first(both):
     await (await ann.producer("orders", name="p")).send(b"y")
     await (await bob.producer("orders", name="q")).send(b"y")
     await (await bob.producer("others", name="p")).send(b"y")  # names are of one topic
+
+
+async def test_a_producer_that_is_refused_leaves_no_record_of_its_name(both):
+    broker, ann, bob = both
+    topic = TopicName.parse("topic://public/default/orders")
+    mine = await ann.producer("orders", name="p", access_mode="exclusive")
+    await mine.send(b"x")
+    for mode in ("exclusive", "shared"):
+        with pytest.raises(ProducerBusyError):
+            await (await bob.producer("orders", name="q", access_mode=mode)).send(b"y")
+    with pytest.raises(AuthorizationError, match="admin is needed to fence"):
+        await bob.producer("orders", name="q", access_mode="exclusive_with_fencing")
+    assert await broker.metadata.get(keys.producer(topic, "p")) is not None
+    assert await broker.metadata.get(keys.producer(topic, "q")) is None
+    await mine.close()
+    theirs = await bob.producer("orders", name="q", access_mode="wait_for_exclusive")
+    await theirs.send(b"y")
+    assert await broker.metadata.get(keys.producer(topic, "q")) is not None
+
+
+async def test_a_role_has_a_bounded_number_of_producer_names_in_a_topic(both, monkeypatch):
+    monkeypatch.setattr(producer_names, "NAMES_MAX", 2)
+    _, ann, bob = both
+    for name in ("a", "b", None, None, "a"):
+        producer = await ann.producer("orders", name=name, access_mode="exclusive")
+        await producer.close()
+    with pytest.raises(LimitExceededError, match="got 3 names of producers of the role 'ann'") as refused:
+        await ann.producer("orders", name="c", access_mode="exclusive")
+    assert (refused.value.resource, refused.value.value) == ("public/default/orders", 2)
+    for topic in ("orders", "others"):
+        await (await bob.producer(topic, name="c", access_mode="exclusive")).close()
 
 
 async def test_what_administers_the_topic_takes_a_name_over(both):

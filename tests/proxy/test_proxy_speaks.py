@@ -103,6 +103,22 @@ async def test_rest_over_the_proxy_has_the_clients_rights(speaks, authority: Aut
         assert await status("/health", nobody) == 200
 
 
+@pytest.mark.parametrize("path", [TOPICS, "/metrics", "/admin/v2/proxy/configuration"])
+async def test_its_token_is_not_sent_in_plain_text(speaks, authority: Authority, path: str) -> None:
+    """Its own, where the client has shown a certificate, and no token."""
+    async with speaks() as front, aiohttp.ClientSession() as session:
+        await front.broker.admin.grant("*", "gate", ["proxy"])
+        await front.broker.admin.grant("*", "ann", ["superuser"])
+        base, ann = front.admin_url.replace("http:", "https:"), showing(authority, "ann")
+        assert await front.proxy.admin_urls()
+        async with session.get(base + path, ssl=ann) as answer:
+            assert answer.status == 200
+        front.proxy.tls_brokers = ssl.create_default_context()
+        async with session.get(base + path, ssl=ann) as answer:
+            assert answer.status == 503
+            assert "must be an https:// address" in await answer.text()
+
+
 async def test_without_the_right_a_proxy_is_not_believed(speaks, authority: Authority) -> None:
     async with speaks() as front:
         url = front.url.replace("engine:", "engines:")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import shutil
 import subprocess
@@ -18,6 +19,7 @@ import engine
 from engine.broker.server import Broker
 from engine.broker.settings.config import BrokerConfig
 from engine.embedded.shared import SOCKET_FILE
+from tests.cli.cli_server import start_server, stop_server
 from tests.kit.programs import environment
 from tests.shared.conftest import Start
 from tests.shared.members import Told
@@ -134,6 +136,23 @@ async def test_another_user_of_the_socket_has_the_rights_of_its_role(public: Pat
             await third.do(f"{client}.list_topics()")
         found = {connection.principal.role for connection in broker.connections}
         assert found == {"web"}
+
+
+@several_users
+async def test_another_user_is_served_by_all_processes_of_a_server(public: Path, member: Start, tmp_path: Path):
+    """Over their common socket, which the parent has made, and the socket of each, to which it leads clients."""
+    settings = tmp_path / "server.toml"
+    settings.write_text(f'unix_users = ["{OTHER}=web"]\nsuperusers = ["web"]\ncluster_token = "{"x" * 32}"\n')
+    data = public / "data"
+    server = await asyncio.to_thread(start_server, data, "--processes", "2", "--config", str(settings))
+    try:
+        data.chmod(0o711)
+        other = await member(public / "other", user=OTHER)
+        client = f"engine.Client('engine+unix://{data}/engine.sock?user=root')"
+        for i in range(8):  # at both
+            assert await other.do(f"{client}.producer('t{i}').send(b'x') is not None")
+    finally:
+        await asyncio.to_thread(stop_server, server)
 
 
 @asynccontextmanager

@@ -29,6 +29,7 @@ class Revocation:
         self.grants = Grants(metadata, self._changed)
         self._identities = identities
         self._connections = connections
+        self._followed = identities.generation  # the last one that connections were checked against
 
     def note(self, key: str, value: bytes | None) -> None:
         """A record of grants that this broker has written itself: it counts at once."""
@@ -44,7 +45,9 @@ class Revocation:
         """Close the connections whose proof of identity was withdrawn."""
         while True:
             await asyncio.sleep(_IDENTITIES_S)
-            if self._identities.refresh():
+            self._identities.refresh()
+            if self._identities.generation != self._followed:  # by this refresh, or one of a request in between
+                self._followed = self._identities.generation
                 for connection in list(self._connections):
                     if not self._identities.stands(connection.principal):
                         connection.fail(AuthenticationError("the token was revoked"))

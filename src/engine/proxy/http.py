@@ -187,10 +187,7 @@ class ProxyHttp:
             encoded=True,
         )
         headers = self._headers(request)
-        if self._proxy.tls_brokers is not None and base.scheme != "https" and "authorization" in headers:
-            raise ConnectError(
-                f"broker_admin must be an https:// address with TLS towards the brokers, got {str(base)!r:.200}"
-            )
+        self._check_secret(base, headers)
         body = _Body(request) if request.body_exists else None
         call = self._session.request(request.method, url, headers=headers, data=body, allow_redirects=False)
         with _blamed(body):
@@ -215,6 +212,14 @@ class ProxyHttp:
             headers["Authorization"] = bearer
         return headers
 
+    def _check_secret(self, base: URL, headers: CIMultiDict[str]) -> None:
+        """Where TLS towards the brokers is set, no token is sent in plain text. Raises ConnectError."""
+        secret = "Authorization" in headers or PROXY_TOKEN in headers
+        if secret and self._proxy.tls_brokers is not None and base.scheme != "https":
+            raise ConnectError(
+                f"broker_admin must be an https:// address with TLS towards the brokers, got {str(base)!r:.200}"
+            )
+
     async def _check_operator(self, request: web.Request) -> None:
         """Raise a broker's refusal if the client may not operate it, ConnectError if none answers."""
         assert self._session is not None
@@ -224,6 +229,7 @@ class ProxyHttp:
             headers.extend(("Authorization", token) for token in request.headers.getall("Authorization", ()))
         for url in await self._proxy.admin_urls():
             base = URL(url)
+            self._check_secret(base, headers)
             asked = URL.build(scheme=base.scheme, authority=base.raw_authority, path=_OPERATORS)
             try:
                 async with self._session.get(asked, headers=headers, allow_redirects=False) as answer:

@@ -121,8 +121,6 @@ async def listen(
     """
     sock = bind(path)
     try:
-        if others is not None:
-            os.chmod(path, _MODE_OF_ALL)
         return await serve(sock, path, accept, pool=pool, frame_size_max=frame_size_max, owned=True, others=others)
     except BaseException:
         sock.close()
@@ -162,10 +160,15 @@ async def serve(
 ) -> UnixListener:
     """Serve the connections of a socket that bind() made, perhaps in another process, which then shares it.
 
-    `owned`: the name is removed when the listener is closed. `others`: as of listen().
+    `owned`: the name is removed when the listener is closed. `others`: as of listen(). Raises ConnectError.
     """
     url = format_unix_url(path)
     loop = asyncio.get_running_loop()
+    if others is not None:
+        try:
+            os.chmod(path, _MODE_OF_ALL)
+        except OSError as e:
+            raise ConnectError(f"cannot let other users connect to {url}: {e.strerror or e}") from e
 
     def accept_own(stream: FrameStream) -> FrameHandler:
         assert isinstance(stream, SocketStream)

@@ -9,11 +9,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Protocol
 
 from engine.broker.limits.attendance import Attendance, Crowd
 from engine.broker.limits.bucket import Bucket
+from engine.broker.limits.open_transactions import RoleTransactions
 from engine.errors import EngineError, LimitExceededError
 from engine.metadata import keys
 from engine.model import limits as model
@@ -53,7 +55,7 @@ class BrokerLimits:
         self._buckets: dict[tuple[str, str], Bucket] = {}
         self._prune_at = _PRUNED_FIRST
         self._scheduled = False
-        self._open_transactions: dict[str, dict[int, float]] = {}  # by role: number -> when it is over at the latest
+        self._open_transactions: dict[str, RoleTransactions] = {}  # by role
         self.producers = Crowd("producers")
         self.consumers = Crowd("consumers")
         self.connections: dict[str, int] = {}  # by role
@@ -204,26 +206,43 @@ class BrokerLimits:
         else:
             self.connections.pop(role, None)
 
-    def check_transactions(self, role: str, more: int) -> None:
-        """Raise LimitExceededError unless the role may have so many more open transactions."""
+    @contextmanager
+    def beginning(self, role: str, more: int, name: str | None) -> Iterator[None]:
+        """While the role begins so many more transactions: they count already. Call transaction_begun() inside.
+
+        One of a name that counts already is not counted once more, and never refused. Raises LimitExceededError.
+        """
         limit = self.of_role(role).get("open_transactions_max")
         if limit is None:
+            yield
             return
-        now, known = self._time(), self._open_transactions.get(role, {})
-        for number in [number for number, over in known.items() if over <= now]:
-            del known[number]
-        if len(known) + more > limit.value:
-            asked = f"{len(known) + more} open transactions of the role"
-            raise LimitExceededError.of("open_transactions_max", limit.origin, limit.value, asked)
+        known = self._open_transactions.setdefault(role, RoleTransactions())
+        try:
+            count = known.count(self._time()) + more
+            if count > limit.value and (name is None or not known.has(name)):
+                asked = f"{count} open transactions of the role"
+                raise LimitExceededError.of("open_transactions_max", limit.origin, limit.value, asked)
+            known.begin(more, name)
+            try:
+                yield
+            finally:
+                known.finished(more, name)
+        finally:
+            self._forget(role)
 
-    def transaction_begun(self, role: str, number: int, timeout_s: float) -> None:
+    def transaction_begun(self, role: str, number: int, timeout_s: float, name: str | None = None) -> None:
         """Count it until it ends, or is over by its timeout; where there is a limit."""
         if "open_transactions_max" in self.of_role(role):
-            self._open_transactions.setdefault(role, {})[number] = self._time() + timeout_s
+            known = self._open_transactions.setdefault(role, RoleTransactions())
+            known.begun(number, self._time() + timeout_s, name)
 
     def transaction_ended(self, role: str, number: int) -> None:
         """It is committed or aborted."""
         if (known := self._open_transactions.get(role)) is not None:
-            known.pop(number, None)
-            if not known:
-                del self._open_transactions[role]
+            known.ended(number)
+            self._forget(role)
+
+    def _forget(self, role: str) -> None:
+        """Of a role without transactions nothing is kept."""
+        if not self._open_transactions.get(role, True):
+            del self._open_transactions[role]

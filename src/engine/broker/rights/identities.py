@@ -38,9 +38,13 @@ class Credentials:
 
 
 class Identities:
-    """Makes principals of credentials, by the configuration in effect. Files of tokens and keys are read by load()."""
+    """Makes principals of credentials, by the configuration in effect. Files of tokens and keys are read by load().
+
+    `generation` rises with every change of the files that a refresh() has seen, by any caller.
+    """
 
     def __init__(self, attempts: Attempts, config: Callable[[], BrokerConfig]) -> None:
+        self.generation = 0
         self._attempts = attempts
         self._config = config
         self._tokens: TokenFile | None = None
@@ -100,7 +104,9 @@ class Identities:
         tokens = self._tokens is not None and self._tokens.refresh()
         keys = self._web_tokens is not None and self._web_tokens.refresh()
         signers = [one.refresh() for one in (self._clients, self._brokers) if one is not None]
-        return tokens or keys or any(signers)
+        changed = tokens or keys or any(signers)
+        self.generation += changed
+        return changed
 
     def stands(self, principal: Principal) -> bool:
         """Whether a principal that was made earlier would be made again, apart from its expiry."""

@@ -4,6 +4,9 @@ What a producer has sent is known by its name: messages that are sent again coun
 name is the role's that used it first in the topic. This is a record below the topic, for it has to outlive connections,
 brokers and files. Names that clients generate, of 64 random bits each, are never used again after their producer: they
 are kept in memory alone, as long as the segment is open.
+
+A record stays until its topic is deleted, so it is written when nothing else refuses the producer, and a role has at
+most NAMES_MAX of them in a topic.
 """
 
 from __future__ import annotations
@@ -12,29 +15,55 @@ import json
 import re
 from collections.abc import MutableMapping
 
-from engine.errors import CorruptionError
+from engine.broker.rights.need import on_topic
+from engine.errors import CorruptionError, LimitExceededError
 from engine.metadata import keys
 from engine.metadata.store import ABSENT, ConflictError, MetadataStore
 from engine.model.names import TopicName
 
 BOUND_MAX = 16_384  # names in memory, of one segment: as many as lanes
+NAMES_MAX = 10_000  # records of one role in one topic; producers that attach at the same moment may exceed it
 _GENERATED = re.compile(r"producer-[0-9a-f]{16}")
 
 
-async def owner_of(metadata: MetadataStore, topic: TopicName, name: str, role: str) -> str:
-    """The role that a name belongs to: this one, where it had none. Raises what the metadata store raises."""
+async def owner_of(metadata: MetadataStore, topic: TopicName, name: str) -> str | None:
+    """The role that a name belongs to by its record, None if it has none. Raises what the metadata store raises."""
+    if _GENERATED.fullmatch(name):
+        return None
+    key = keys.producer(topic, name)
+    record = await metadata.newest.get(key)
+    return None if record is None else _role(key, record.value)
+
+
+async def take(metadata: MetadataStore, topic: TopicName, name: str, role: str) -> str:
+    """The role that a name which had no record belongs to now: this one, unless another was faster.
+
+    Raises LimitExceededError, and what the metadata store raises.
+    """
     if _GENERATED.fullmatch(name):
         return role
-    key = keys.producer(topic, name)
+    await _check_count(metadata, topic, role)
     while True:
-        record = await metadata.newest.get(key)
-        if record is not None:
-            return _role(key, record.value)
         try:
-            await metadata.put(key, _value(role), ABSENT)
+            await metadata.put(keys.producer(topic, name), _value(role), ABSENT)
         except ConflictError:
-            continue
-        return role
+            if (owner := await owner_of(metadata, topic, name)) is not None:
+                return owner
+        else:
+            return role
+
+
+async def _check_count(metadata: MetadataStore, topic: TopicName, role: str) -> None:
+    """Raise LimitExceededError unless the role may have one more record in the topic."""
+    start = keys.producer(topic, "")
+    end = keys.prefix_end(start)
+    if len(await metadata.newest.list_keys(start, end, NAMES_MAX)) < NAMES_MAX:  # of all roles
+        return
+    own = _value(role)
+    count = sum(record.value == own for record in await metadata.newest.list(start, end))
+    if count >= NAMES_MAX:
+        asked = f"{count + 1} names of producers of the role {role!r:.200}"
+        raise LimitExceededError.of("producer_names_of_role", on_topic(topic), NAMES_MAX, asked)
 
 
 async def give(metadata: MetadataStore, topic: TopicName, name: str, role: str) -> None:

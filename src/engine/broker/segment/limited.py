@@ -23,6 +23,7 @@ from engine.model.limits import Limit
 from engine.wire import commands
 
 if TYPE_CHECKING:
+    from engine._native.format.entry import EntryMessage
     from engine.broker.limits.attendance import Attendance
     from engine.broker.limits.limits import BrokerLimits
     from engine.broker.segment.producer import Producer
@@ -33,6 +34,8 @@ _AHEAD_MESSAGES = 16 * ENTRY_MESSAGES_MAX
 # Of an entry beside its messages: its header, a name, and for each message its place in the columns.
 _OVERHEAD = ENTRY_HEADER_SIZE + 2048
 _OVERHEAD_EACH = 64
+_U64_MAX = 2**64 - 1
+_PROPERTY_OVERHEAD = 10  # of one property: the sizes of its name and its value
 
 
 class _Advance:
@@ -71,7 +74,6 @@ class LimitedProducer:
         self._largest: Limit | None = None
         self._counts_messages = False
         self._messages, self._bytes = _Advance(), _Advance()
-        self._messages, self._bytes = _Advance(), _Advance()
         topic, role = producer.hosted.name.topic, producer.connection.role
         self._attendance: Attendance = limits.attend(limits.producers, topic, role, producer.name, None)
         self.change(limits)
@@ -91,6 +93,7 @@ class LimitedProducer:
             self._throttle.change(buckets)
         if not buckets:
             self._throttle = self._attendance.throttle = None
+            self._messages, self._bytes = _Advance(), _Advance()  # a later limit gives credit anew
             self._send_credit(None, None)
             self._release()
         else:
@@ -119,12 +122,13 @@ class LimitedProducer:
     def _look_at(self, payload: memoryview) -> tuple[int, list[Part] | None]:
         """How many messages there are, and the parts of the frame where a message is too large.
 
-        An entry that is larger than one message may be is opened; one that is encrypted, or very large, is refused
-        where it has more bytes than so many messages of the largest size.
+        An entry that has more bytes than so many messages of the largest size is refused unopened. One with fewer,
+        but more than a single message may have, is opened, unless it is encrypted or very large.
         """
         messages, parts, at = 0, list[Part](), 0
         for head in apparent_heads(payload):
-            count = min(head.last + 1 - head.first, ENTRY_MESSAGES_MAX)  # as it says; it is not checked yet
+            said = (head.last + 1 - head.first) & _U64_MAX  # not checked yet: any offset and any count may stand there
+            count = min(max(said, 1), ENTRY_MESSAGES_MAX)
             messages += count
             limit = self._largest
             if limit is None or (size := _size_beyond(payload[head.start : head.stop], count, limit.value)) is None:
@@ -145,10 +149,9 @@ class LimitedProducer:
         throttle.ask(self._messages.due(messages), self._bytes.due(size))
 
     def _is_ahead(self, throttle: Throttle) -> bool:
-        if not throttle.waits:
-            return False
+        """Whether what is asked for and not granted is too much to read on; also in the middle of several grants."""
         if not self._producer.connection.takes_credit:
-            return True
+            return throttle.missing_bytes > 0 or throttle.missing_messages > 0
         return throttle.missing_bytes > _AHEAD_BYTES or throttle.missing_messages > _AHEAD_MESSAGES
 
     def _grant(self, messages: int, size: int) -> None:
@@ -171,15 +174,28 @@ class LimitedProducer:
 
 
 def _size_beyond(data: memoryview, count: int, most: int) -> int | None:
-    """The size of a message of an entry that is larger than `most`; None: there is none, or the entry is damaged."""
+    """The size of a message of an entry that is larger than `most`; None: there is none, or the entry is damaged.
+
+    Of an entry that is not opened, and has more bytes than `count` messages may have: their mean size.
+    """
     try:
         entry = Entry(data)
         size = max(entry.raw_size, entry.size if entry.encrypted else 0)
         if size <= most:
             return None
+        if size > count * (most + _OVERHEAD_EACH) + _OVERHEAD:
+            return -(-size // count)
         if entry.encrypted or size > DECOMPRESSED_MAX:
-            return size if size > count * (most + _OVERHEAD_EACH) + _OVERHEAD else None
-        largest = max(len(message.value) for message in entry.messages(decompressor()))
+            return None
+        largest = max(_size_of(message) for message in entry.messages(decompressor()))
     except EngineError:
         return None  # storage refuses it, and says why
     return largest if largest > most else None
+
+
+def _size_of(message: EntryMessage) -> int:
+    """Of its value, its key and its properties; at least what it adds to its entry, without _OVERHEAD_EACH."""
+    size = len(message.value) + len(message.key or b"")
+    for name, value in message.properties.items():
+        size += len(name.encode()) + len(value.encode()) + _PROPERTY_OVERHEAD
+    return size

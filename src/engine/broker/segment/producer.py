@@ -200,6 +200,8 @@ class Producer:
         for part in parts:
             if part.refusal is None:
                 self._send(part.payload, None, None)
+                if self._refusing:
+                    break  # what is behind it is dropped, as in send()
             else:
                 self._refuse_frame(part.payload, part.refusal)
 

@@ -1,6 +1,7 @@
 """`Backpressure`: one connection between its peer and the pools, as a state machine of two halves.
 
-*Reading* is paused by any number of reasons (`Pause`) and goes on when the last one is released. *Writing* is one
+*Reading* is paused by any number of reasons (`Pause`) and goes on when the last one is released. RATE is a reason of
+several producers, each of which holds and releases it for itself: it ends with the last of them. *Writing* is one
 state; consumers are sent blocks in OPEN alone:
 
     event                 OPEN     QUEUED   FULL     HELD_BACK        HELD_BACK_FULL
@@ -63,7 +64,7 @@ class Backpressure:
     `writable` is whether writing is OPEN. A QUEUED connection is in the queue of `outbound`, which is what ends QUEUED.
     """
 
-    __slots__ = ("_outbound", "_resumed", "noted", "reading", "stream", "writable", "writing")
+    __slots__ = ("_outbound", "_rate_holders", "_resumed", "noted", "reading", "stream", "writable", "writing")
 
     def __init__(self, stream: FrameStream, outbound: OutboundMemory, resumed: Callable[[], None]) -> None:
         self.stream = stream
@@ -71,6 +72,7 @@ class Backpressure:
         self.writing = _OPEN
         self.writable = True
         self.noted = 0
+        self._rate_holders = 0
         self._outbound = outbound
         self._resumed = resumed
 
@@ -82,6 +84,9 @@ class Backpressure:
         return bool(self.reading)
 
     def hold(self, reason: Pause) -> bool:
+        """Read no frames until every reason is released; whether this one is new. RATE is counted."""
+        if reason is Pause.RATE:
+            self._rate_holders += 1
         if reason in self.reading:
             return False
         if not self.reading:
@@ -90,6 +95,11 @@ class Backpressure:
         return True
 
     def release(self, reason: Pause) -> None:
+        """Undo hold(): for RATE one of them, for other reasons all."""
+        if reason is Pause.RATE and self._rate_holders:
+            self._rate_holders -= 1
+            if self._rate_holders:
+                return
         if reason in self.reading:
             self.reading.remove(reason)
             if not self.reading:

@@ -30,16 +30,14 @@ async def _open_producer(connection: Connection, header: commands.Producer) -> N
     hosted.check_active()
     _check_limits(connection, hosted, who.name)
     if connection.needs is not None:
-        await _bind(connection, hosted, who.name)
-    await evict_dead(connection, lambda: [p.connection for p in hosted.access.rivals(who)])
-    if who.mode is AccessMode.WAIT_FOR_EXCLUSIVE:
-        await hosted.access.turn(who)
+        await _owner(connection, hosted, who.name)
     hosted.encrypted_only = await connection.host.service.requires_encryption(hosted.name.topic)
-    check_wanted(connection, ident)
-    connection.check_attachments()
-    _check_limits(connection, hosted, who.name)  # others may have attached meanwhile
+    await evict_dead(connection, lambda: [p.connection for p in hosted.access.rivals(who)])
     if connection.needs is not None:
-        _check_rivals(connection, hosted, who)
+        await _bind(connection, hosted, who)
+    if who.mode is AccessMode.WAIT_FOR_EXCLUSIVE:
+        await hosted.access.turn(who)  # nothing is awaited between its turn and attach(), or another would be let in
+    _check_still(connection, hosted, who)
     producer = hosted.access.attach(who)
     connection.producers[ident] = producer
     connection.openings.closed.discard(ident)
@@ -57,21 +55,69 @@ def _check_limits(connection: Connection, hosted: HostedSegment, name: str) -> N
         limits.check_name(topic, hosted.segment, name)
 
 
-async def _bind(connection: Connection, hosted: HostedSegment, name: str) -> None:
-    """Check that a producer's name belongs to the role, or to no other; what administers the topic takes names over.
+def _check_still(connection: Connection, hosted: HostedSegment, who: Applicant) -> None:
+    """Refuse what is known now to be refused, besides what attach() of `hosted.access` refuses: others may have
+    attached meanwhile, or the client is gone.
+    """
+    check_wanted(connection, who.ident)
+    connection.check_attachments()
+    _check_limits(connection, hosted, who.name)
+    if connection.needs is not None:
+        _check_rivals(connection, hosted, who)
+
+
+async def _owner(connection: Connection, hosted: HostedSegment, name: str) -> str | None:
+    """The role that a producer's name belongs to, None if to no role yet. It belongs to this role, or this role
+    administers the topic, and may take it over. Nothing is written.
 
     Raises AuthorizationError, and what the metadata store raises.
     """
     from engine.broker.rights import producer_names
 
-    metadata, topic, role = connection.host.metadata, hosted.name.topic, connection.role
-    bound = hosted.access.bound
-    owner = bound.get(name) or await producer_names.owner_of(metadata, topic, name, role)
+    bound, role = hosted.access.bound, connection.role
+    owner = bound.get(name) or await producer_names.owner_of(connection.host.metadata, hosted.name.topic, name)
+    if owner == role:
+        producer_names.keep(bound, name, role)
+    elif owner is not None:
+        _check_taking(connection, hosted, name)
+    return owner
+
+
+async def _bind(connection: Connection, hosted: HostedSegment, who: Applicant) -> None:
+    """Have a producer's name belong to the role, by a record where it is not the role's already.
+
+    All that refuses the producer is asked before, for a record stays. One that waits for its turn has it from then on:
+    nothing is awaited behind its turn. Raises AuthorizationError, LimitExceededError, what refuses the producer, and
+    what the metadata store raises.
+    """
+    from engine.broker.rights import producer_names
+
+    metadata, topic, name, role = connection.host.metadata, hosted.name.topic, who.name, connection.role
+    owner = await _owner(connection, hosted, name)
+    if owner == role:
+        return
+    _check_still(connection, hosted, who)
+    if who.mode is not AccessMode.WAIT_FOR_EXCLUSIVE:
+        _check_room(connection, hosted, who)
+    if owner is None:
+        owner = await producer_names.take(metadata, topic, name, role)
     if owner != role:
-        if not _administers(connection, hosted):
-            raise AuthorizationError(f"the producer name {name!r:.200} belongs to another role")
+        _check_taking(connection, hosted, name)
         await producer_names.give(metadata, topic, name, role)
-    producer_names.keep(bound, name, role)
+    producer_names.keep(hosted.access.bound, name, role)
+
+
+def _check_room(connection: Connection, hosted: HostedSegment, who: Applicant) -> None:
+    """Raise ProducerBusyError or FencedError if producers of other connections keep this one out."""
+    access = hosted.access
+    if any(p.connection is not connection for p in access.rivals(who)) and not access.ousted_by(who):
+        access.attach(who)  # raises why
+
+
+def _check_taking(connection: Connection, hosted: HostedSegment, name: str) -> None:
+    """Raise AuthorizationError unless the role may take over a name that belongs to another one."""
+    if not _administers(connection, hosted):
+        raise AuthorizationError(f"the producer name {name!r:.200} belongs to another role")
 
 
 def _check_rivals(connection: Connection, hosted: HostedSegment, who: Applicant) -> None:

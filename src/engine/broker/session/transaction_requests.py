@@ -33,10 +33,16 @@ def begin(connection: Connection, header: commands.NewTxn, payload: memoryview) 
 
 
 async def _begin(connection: Connection, header: commands.NewTxn) -> commands.Begun:
-    coordinator, timeout_s, name = connection.host.transactions.coordinator, header.timeout, header.name
     owner = None if connection.needs is None else connection.principal.role
-    if (limits := connection.host.memory.limits) is not None and owner:
-        limits.check_transactions(owner, header.count or 1)
+    limits = connection.host.memory.limits
+    if limits is None or not owner:
+        return await _begin_for(connection, header, owner)
+    with limits.beginning(owner, max(header.count or 1, 1), header.name):  # requests behind it see that they count
+        return await _begin_for(connection, header, owner)
+
+
+async def _begin_for(connection: Connection, header: commands.NewTxn, owner: str | None) -> commands.Begun:
+    coordinator, timeout_s, name = connection.host.transactions.coordinator, header.timeout, header.name
     if (count := header.count) is None:
         view = await coordinator.begin(timeout_s, name, owner)
         _begun(connection, owner, [view], timeout_s)
@@ -56,7 +62,7 @@ def _begun(connection: Connection, owner: str | None, views: list[TransactionVie
         if not view.header.state.final:
             headers.note(view)
         if limits is not None and owner and view.header.state is TransactionState.OPEN:
-            limits.transaction_begun(owner, parse_id(view.id), timeout_s)
+            limits.transaction_begun(owner, view.number, timeout_s, view.header.name)
 
 
 def end(connection: Connection, header: commands.EndTxn, payload: memoryview) -> None:

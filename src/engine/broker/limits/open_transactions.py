@@ -1,0 +1,64 @@
+"""`RoleTransactions`: the open transactions of one role that count for its limit, and those that are being begun."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import NamedTuple
+
+
+class _Counted(NamedTuple):
+    """An open transaction. `over`: when its timeout has ended it."""
+
+    over: float
+    name: str | None
+
+
+class RoleTransactions:
+    """Loop thread only. A name has one open transaction, so it counts once however often it is asked for."""
+
+    __slots__ = ("_beginning", "_counted", "_numbers")
+
+    def __init__(self) -> None:
+        self._counted: dict[int, _Counted] = {}
+        self._numbers: dict[str, int] = {}  # by name
+        self._beginning: Counter[str | None] = Counter()  # by name; what begun() counts is in both until finished()
+
+    def __bool__(self) -> bool:
+        return bool(self._counted or self._beginning)
+
+    def count(self, now: float) -> int:
+        """Those that are open, and those that are being begun."""
+        for number in [number for number, counted in self._counted.items() if counted.over <= now]:
+            self.ended(number)
+        named = sum(name is not None and name not in self._numbers for name in self._beginning)
+        return len(self._counted) + self._beginning[None] + named
+
+    def has(self, name: str) -> bool:
+        """Whether the transaction of this name is in count()."""
+        return name in self._numbers or name in self._beginning
+
+    def begin(self, more: int, name: str | None) -> None:
+        """So many are being begun, until finished()."""
+        self._beginning[name] += more
+
+    def finished(self, less: int, name: str | None) -> None:
+        """Undo begin(): they are begun, or could not be."""
+        self._beginning[name] -= less
+        if self._beginning[name] <= 0:
+            del self._beginning[name]
+
+    def begun(self, number: int, over: float, name: str | None) -> None:
+        """It is open until then, or longer if that was said before. It replaces another one of its name."""
+        if name is not None:
+            if (other := self._numbers.get(name)) is not None and other != number:
+                self.ended(other)
+            self._numbers[name] = number
+        if (known := self._counted.get(number)) is not None:
+            over = max(over, known.over)
+        self._counted[number] = _Counted(over, name)
+
+    def ended(self, number: int) -> None:
+        """It is committed, aborted or over. Idempotent."""
+        counted = self._counted.pop(number, None)
+        if counted is not None and counted.name is not None:
+            del self._numbers[counted.name]
