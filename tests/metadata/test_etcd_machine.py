@@ -27,7 +27,7 @@ class EtcdModel(Model):
 
     def __init__(self, store, opened, line):
         super().__init__(store, self.closed_and_opened)
-        self.opened, self.line, self.shown = opened, line, {}
+        self.opened, self.line = opened, line
 
     async def closed_and_opened(self, store):
         await store.close()
@@ -43,20 +43,16 @@ class EtcdModel(Model):
     async def compact(self):
         await self.store.compact(await self.store.revision())
 
-    async def resume_watch(self):
-        self.shown = {}
-        await super().resume_watch()
-
     def take(self, event):
-        """A resumed watch whose history was compacted starts over: what its snapshot does not show was deleted."""
+        """A watch whose history was compacted starts over. What is not there any more was deleted: its reader asks, as
+        follow() does, since nothing says where the second snapshot began.
+        """
         if event.key.startswith(BARRIER):
             return
         if event.kind is EventKind.SNAPSHOT_END and not self.in_snapshot:
-            self.copy = Lenient(self.shown)
+            self.copy = Lenient({key: value for key, value in self.copy.items() if key in self.records})
             return
         super().take(event)
-        if event.kind is EventKind.PUT:
-            self.shown[event.key] = event.record.value
 
     async def finish(self):
         await self.store.put(f"{BARRIER}/end", b"")
