@@ -55,13 +55,17 @@ class EtcdModel(Model):
         super().take(event)
 
     async def finish(self):
-        await self.store.put(f"{BARRIER}/end", b"")
-        event = None
-        while event is None or event.key != f"{BARRIER}/end":
-            event = await asyncio.wait_for(anext(aiter(self.watch)), 10)
-            self.take(event)
+        await self.read_until(f"{BARRIER}/end")
+        await self.read_until(f"{BARRIER}/very end")  # the first may be part of another snapshot, whose end follows
         assert not self.in_snapshot
         assert dict(self.copy) == {key: record[0] for key, record in self.records.items()}
+
+    async def read_until(self, key):
+        await self.store.put(key, b"")
+        event = None
+        while event is None or event.key != key:
+            event = await asyncio.wait_for(anext(aiter(self.watch)), 10)
+            self.take(event)
 
 
 async def run(server: Etcd, steps: list) -> None:

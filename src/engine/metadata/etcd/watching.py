@@ -165,7 +165,11 @@ class WatchHub:
                 task.cancel()
 
     def _create(self, feed: Feed) -> None:
-        """Ask the present stream for a watcher; where there is none, the next one begins with it."""
+        """Ask the present stream for a watcher; where there is none, the next one begins with it.
+
+        It begins with the revision that was received last, not behind it: a compaction to the next revision removes a
+        deletion of that revision, and etcd refuses only what begins below the compaction.
+        """
         self._by_ident.pop(feed.ident, None)
         feed.live = False
         if self._out is None or feed not in self._feeds or self._feeds[feed] is not None:
@@ -175,7 +179,7 @@ class WatchHub:
         self._by_ident[feed.ident] = feed
         start, end = feed.range
         create = m.WatchCreateRequest(
-            key=start, range_end=end, start_revision=feed.revision + 1, progress_notify=True, watch_id=feed.ident
+            key=start, range_end=end, start_revision=max(feed.revision, 1), progress_notify=True, watch_id=feed.ident
         )
         self._out.put_nowait(m.WatchRequest(create_request=create))
 
