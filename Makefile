@@ -9,7 +9,7 @@
 #   make tidy    layers, lengths, stubs, types, lint, documented names, benchmarks once tiny
 #   make fuzz    the long forms of the random tests, and coverage-guided fuzzers (ENGINE_FUZZ_S seconds each)
 #   make bench   the benchmarks, published as HTML in .asv/html
-#   make docs    links lead somewhere, examples run
+#   make docs    the documentation as a site, in build/site; links lead somewhere, examples run
 #   make pictures  draw `engine top` for its page
 #   make clean   remove what was built (the folder .venv stays)
 #
@@ -63,7 +63,9 @@ fuzz: build $(VENV)/.with-fuzz
 	$(PY) -m pytest -q -m fuzz --timeout=3600 $(TESTS) $(PYTEST)
 
 docs: build $(VENV)/.with-test $(VENV)/.with-spark
-	$(PY) -m pytest -q tests/tidy/test_docs.py $(PYTEST)
+	NO_MKDOCS_2_WARNING=1 $(PY) -m mkdocs build -q
+	$(PY) -m pytest -q tests/tidy/test_docs.py tests/tidy/test_site.py $(PYTEST)
+	@echo "The site: build/site/index.html"
 
 pictures: build $(VENV)/.with-test
 	$(PY) tools/draw_top.py docs/images/top.svg
