@@ -11,6 +11,7 @@
 #   make bench   the benchmarks, published as HTML in .asv/html
 #   make bench-compare BASE=v0.1.0  this tree beside another revision, in turns: ratios with their spread (ONLY=serve)
 #   make docs    the documentation as a site, in build/site; links lead somewhere, examples run
+#   make wheels  wheels for Linux that install without a compiler, for other machines too, in dist (ONLY=3.14-musllinux)
 #   make pictures  draw `engine top` for its page
 #   make clean   remove what was built (the folder .venv stays)
 #
@@ -40,7 +41,7 @@ MACHINE_JAVA     := $(JAVA_HOME)
 export JAVA_HOME := $(abspath $(VENV))/java
 
 .DEFAULT_GOAL := help
-.PHONY: help demo cluster-demo test build debug tidy fuzz bench bench-compare docs pictures clean
+.PHONY: help demo cluster-demo test build debug tidy fuzz bench bench-compare docs wheels pictures clean
 .DELETE_ON_ERROR:
 
 help:
@@ -67,6 +68,9 @@ docs: build $(VENV)/.with-test $(VENV)/.with-spark
 	NO_MKDOCS_2_WARNING=1 $(PY) -m mkdocs build -q
 	$(PY) -m pytest -q tests/tidy/test_docs.py tests/tidy/test_site.py $(PYTEST)
 	@echo "The site: build/site/index.html"
+
+wheels: build $(VENV)/.with-wheels
+	$(PY) tools/wheels.py $(if $(ONLY),--only $(ONLY)) dist
 
 pictures: build $(VENV)/.with-test
 	$(PY) tools/draw_top.py docs/images/top.svg
@@ -111,7 +115,7 @@ $(VENV)/.tools:
 	@touch $@
 
 # The package itself, editable, with what the demo, the tests and the benchmarks import.
-$(VENV)/.with-demo $(VENV)/.with-test $(VENV)/.with-fuzz $(VENV)/.with-bench: $(VENV)/.with-%: pyproject.toml $(VENV)/.tools
+$(VENV)/.with-demo $(VENV)/.with-test $(VENV)/.with-fuzz $(VENV)/.with-bench $(VENV)/.with-wheels: $(VENV)/.with-%: pyproject.toml $(VENV)/.tools
 	ENGINE_EXT=none $(PIP) --no-build-isolation -e '.[$*,demo]'
 	@touch $@
 
