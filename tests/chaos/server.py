@@ -28,6 +28,8 @@ class Server:
 
     running: ClassVar[set[Server]] = set()  # ended behind a test that failed
 
+    program: tuple[str, ...] = ("-m", "engine")  # what Python runs
+
     def __init__(self, data: Path, *options: str, environment: Mapping[str, str] | None = None) -> None:
         """`options`: further ones of the command. `environment`: further variables."""
         self.data = data
@@ -39,15 +41,16 @@ class Server:
         self._admin_port = free_port()
         self._process: asyncio.subprocess.Process | None = None
 
-    def advertise(self) -> None:
-        """Tell other brokers the address."""
+    def advertise(self, url: str = "") -> None:
+        """Tell clients and other brokers the address, or one from which a line leads to it."""
+        self.url = url or self.url
         self._options = (*self._options, "--advertise", self.url)
 
     async def start(self) -> None:
         """Start and wait until the port answers. Raises AssertionError with the log when it does not."""
         with self.log.open("ab") as log:
             self._process = await asyncio.create_subprocess_exec(
-                *(sys.executable, "-m", "engine", "serve", "--data", str(self.data), "--log-level", "warning"),
+                *(sys.executable, *self.program, "serve", "--data", str(self.data), "--log-level", "warning"),
                 *("--listen", f"127.0.0.1:{self.port}", "--admin", f"127.0.0.1:{self._admin_port}"),
                 *self._options,
                 stderr=log,
