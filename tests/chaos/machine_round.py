@@ -5,12 +5,14 @@ judged. What is kept of a round is its `Totals`, so that hours of rounds need th
 from __future__ import annotations
 
 import asyncio
+import json
 import random
 from collections import Counter
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import pairwise
+from pathlib import Path
 from typing import TypeVar
 
 from engine.errors import EngineError
@@ -38,6 +40,7 @@ IDLE_S = 3.0
 TIMEOUTS_S = (5.0, 15.0)  # of transactions
 READERS: tuple[type[Reader], ...] = (StreamReader, StreamReader, QueueReader, CheckpointReader)
 SEGMENTS_MAX = 6
+DRAINS_S_MAX = 300.0  # until consumers have come to the end; else something can never be read
 HEALED_MIN = 20  # sends that are acknowledged behind the last fault
 
 
@@ -159,7 +162,8 @@ class Round:
     async def _read_everything(self) -> None:
         await insist(lambda: ended(self.history, self._client))
         await self._read(self.orders, 1)
-        await asyncio.gather(self.maker.drain(), *(reader.drain() for reader in self.readers))
+        drains = asyncio.gather(self.maker.drain(), *(reader.drain() for reader in self.readers))
+        await asyncio.wait_for(drains, DRAINS_S_MAX)
         await self._read(self.copies, 1)
         await self._read(self.orders, 2)
         await self._read(self.copies, 2)
@@ -175,6 +179,10 @@ class Round:
             await read_all(self.history, self._client, topic, reading, IDLE_S)
         except EngineError as e:
             self.history.record("final", "fault", text=f"reading {reading} of {topic} ended: {e!r}")
+
+    def keep(self, path: Path) -> None:
+        """Write the history down, a line for each event."""
+        path.write_text("".join(f"{json.dumps(event)}\n" for event in self.history.events))
 
     async def close(self) -> None:
         """Delete the topics."""

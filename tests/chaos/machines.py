@@ -82,7 +82,7 @@ class Machines:
         self.machines: list[Machine] = []
         self.etcd_free = asyncio.Lock()
         self.s3_free = asyncio.Lock()
-        self._root = root
+        self.root = root
         self._brokers = brokers
         self._program = tuple(program)
         self._lost = 0
@@ -91,7 +91,7 @@ class Machines:
 
     async def __aenter__(self) -> Self:
         try:
-            (self._root / "etcd").mkdir()
+            (self.root / "etcd").mkdir()
             await asyncio.gather(asyncio.to_thread(self.etcd.start), asyncio.to_thread(self.s3.start))
             for number in range(self._brokers):
                 self.machines.append(await self._machine(number))
@@ -120,7 +120,7 @@ class Machines:
         etcd = [await self._line(member.client) for member in self.etcd.members]
         s3 = await self._line(int(self.s3.endpoint.rpartition(":")[2]))
         metadata = f"etcd://{','.join(line.endpoint for line in etcd)}/{self._prefix}"
-        data = self._root / f"machine-{number}" / "data"
+        data = self.root / f"machine-{number}" / "data"
         data.parent.mkdir()
         variables = {
             **self.s3.environment, "AWS_ENDPOINT_URL": f"http://{s3.endpoint}",
@@ -148,7 +148,7 @@ class Machines:
     async def lose(self, machine: Machine) -> None:
         """A machine is gone with its disk; start() is another one in its place."""
         self._lost += 1
-        await machine.lose(self._root / f"lost-{self._lost}")
+        await machine.lose(self.root / f"lost-{self._lost}")
 
     async def restart_everything(self) -> None:
         """All disks of brokers are gone, and all other servers are killed: nothing is left but what the stores hold."""

@@ -28,7 +28,7 @@ SEED = int(os.environ.get("SEED") or 1)
 async def play(
     machines: Machines, totals: Totals, seed: str, seconds: tuple[float, float], kinds: Sequence[str]
 ) -> None:
-    """A round with these faults, one after the other."""
+    """A round with these faults, one after the other. The history of one that shows something is kept."""
     rng = random.Random(seed)
     playing = Round(machines, f"r{totals.rounds}", rng)
     faults = Faults(machines, playing.history, rng, seconds)
@@ -46,7 +46,10 @@ async def play(
     finally:
         totals.add(playing.history.events)
         totals.faults += faults.counts
-    await playing.close()
+        if totals.violations:
+            playing.keep(machines.root / "history.jsonl")
+    if not totals.violations:
+        await playing.close()
 
 
 @pytest.mark.timeout(600)
@@ -71,6 +74,8 @@ async def test_fuzz_the_loss_of_machines(tmp_path: Path) -> None:
         while time.monotonic() - began < 60 * (MINUTES or FUZZ_MINUTES) and not totals.violations:
             seed = f"{SEED}/{totals.rounds}"
             await play(machines, totals, seed, (0.2, 8.0), [ANY] * random.Random(seed).randint(*STRIKES))
+            minutes = (time.monotonic() - began) / 60
+            print(f"{minutes:.1f} minutes, round {seed}: {totals.faults.total()} faults in all", flush=True)
     minutes = (time.monotonic() - began) / 60
     text = machine_report.page(totals, f"{SEED}/0 to {SEED}/{totals.rounds - 1}", minutes)
     path = machine_report.write(machine_report.RESULTS if MINUTES else tmp_path, "machines", text)

@@ -1,48 +1,54 @@
-"""`engine` with a bug in it, for tests that have to find it: `python -m tests.chaos.planted_program BUG serve …`."""
+"""Bugs to plant into brokers on an object store: each is a function that is given `setattr`, or what undoes it."""
 
 from __future__ import annotations
 
 import asyncio
-import sys
 from collections.abc import Callable
 from typing import Any
 
-from engine._native.format.crc32c import crc32c
+import msgspec
+
 from engine.aio.workers import run
+from engine.broker.hosting.object_backing import ObjectBacking
+from engine.broker.hosting.object_logs import ObjectLogs
 from engine.broker.hosting.open_segments import OpenSegments
 from engine.broker.hosting.ownership import OwnerLease
-from engine.cli.main import main
+from engine.metadata import keys
 from engine.storage import consolidation
 from engine.storage.commit.committer import Committer
+from engine.storage.consolidation import ObjectGarbage
 from engine.storage.file import upload as uploads
+from engine.storage.objects import fence as fences
+from engine.storage.objects import records
 from engine.storage.objects.references import RolledFile
 from engine.storage.objects.wal import ObjectWal
 from engine.storage.objects.writer import LogWriter
 
 LATE_S = 60.0
+Plant = Callable[[Any, str, Any], None]
 
 
-def lease_is_believed() -> None:
-    """No bug by itself: the fence is enough."""
-    OwnerLease.held = property(lambda lease: not lease._over)  # type: ignore[assignment, method-assign]
-    OwnerLease.end = lambda lease: None  # type: ignore[method-assign]
-    Committer._lapsed = lambda committer: False  # type: ignore[method-assign]
-    OpenSegments.session_lost = lambda segments: None  # type: ignore[method-assign]
+def lease_is_believed(plant: Plant) -> None:
+    """An owner goes on when its lease is over. No bug by itself: the fence is enough."""
+    plant(OwnerLease, "held", property(lambda lease: not lease._over))
+    plant(OwnerLease, "end", lambda lease: None)
+    plant(Committer, "_lapsed", lambda committer: False)
+    plant(OpenSegments, "session_lost", lambda segments: None)
 
 
-def no_fence() -> None:
+def no_fence(plant: Plant) -> None:
     """R3: a takeover goes by the names that it finds, and the old owner goes on writing."""
-    lease_is_believed()
+    lease_is_believed(plant)
 
     async def fence(self: ObjectWal, session: str) -> int:
-        folder = self._log._replace(session=session).folder
-        names = [int(info.name.rsplit("/", 1)[1]) async for info in self._store.list(folder)]
-        return max(names, default=-1) + 1
+        seen = await records.read(self._metadata, session)
+        log = self._log._replace(session=session)
+        return await fences._first_without_data(self._store, log, seen.record.trimmed)
 
-    ObjectWal.fence = fence  # type: ignore[method-assign]
+    plant(ObjectWal, "fence", fence)
 
 
-def acknowledged_before_the_put() -> None:
+def acknowledged_before_the_put(plant: Plant) -> None:
     """R7: a group is acknowledged as soon as it has its place in an object."""
     real = LogWriter._add
 
@@ -52,40 +58,61 @@ def acknowledged_before_the_put() -> None:
         at_once.set_result(self._open.n)
         return at_once
 
-    LogWriter._add = add  # type: ignore[method-assign]
+    plant(LogWriter, "_add", add)
 
 
-def named_before_the_upload() -> None:
+def named_before_the_upload(plant: Plant) -> None:
     """R14: the record names a file that is stored later."""
     real, later = consolidation.upload, set[asyncio.Task[Any]]()
 
     async def upload(store: Any, name: str, disk: Any, workers: Any, file: Any, following: Any) -> RolledFile:
-        def look() -> tuple[Any, uploads._Pieces]:
+        def look() -> tuple[Any, int]:
             ready = uploads._prepare(disk, file, following)
             pieces = uploads._Pieces(ready.handle, ready.size)
             for _ in pieces:
-                """Only for its checksum."""
+                """For the checksum alone."""
             ready.handle.close()
-            return ready, pieces
+            return ready, pieces.crc
 
         async def store_it() -> None:
             await asyncio.sleep(LATE_S)
             await real(store, name, disk, workers, file, following)
 
-        ready, pieces = await run(workers, look)
+        ready, crc = await run(workers, look)
         later.add(asyncio.create_task(store_it()))
         closing = ready.closing
-        return RolledFile(
-            file.first_offset, closing.end_offset, ready.size, crc32c(b"", pieces.crc), name, closing.last_time_ms
-        )
+        return RolledFile(file.first_offset, closing.end_offset, ready.size, crc, name, closing.last_time_ms)
 
-    consolidation.upload = upload
+    plant(consolidation, "upload", upload)
 
 
-BUGS: dict[str, Callable[[], None]] = {
-    each.__name__: each for each in (lease_is_believed, no_fence, acknowledged_before_the_put, named_before_the_upload)
-}
+def inherited_is_not_kept(plant: Plant) -> None:
+    """What a segment inherits of its parents' producers is on one machine's disk alone."""
 
-if __name__ == "__main__":
-    BUGS[sys.argv.pop(1)]()
-    sys.exit(main())
+    async def keep_inherited(self: ObjectBacking, snapshot: bytes) -> None:
+        """Not."""
+
+    plant(ObjectBacking, "keep_inherited", keep_inherited)
+
+
+def no_grace(plant: Plant) -> None:
+    """What retention gave up is deleted at once, also under readers that have begun."""
+    real = ObjectGarbage.__init__
+    plant(ObjectGarbage, "__init__", lambda self, store: real(self, store, 0.0))
+
+
+def one_name_for_all_sessions(plant: Plant) -> None:
+    """The sessions of a broker, one behind the other, have one name, and the record begins anew."""
+    real = ObjectWal.open
+
+    async def begin(self: ObjectLogs) -> ObjectWal:
+        name = self._url.rpartition("//")[2].partition(":")[0]
+        return await real(
+            self.store, self._metadata, self.cluster, name, self._url, rng=self._rng, config=self._config
+        )  # fmt: skip
+
+    async def create(metadata: Any, session: str, record: Any) -> None:
+        await metadata.put(keys.wal(session), msgspec.json.encode(record))
+
+    plant(ObjectLogs, "_begin", begin)
+    plant(records, "create", create)

@@ -125,7 +125,7 @@ async def test_what_reached_further_than_the_segment_now_does_is_forgotten(store
 
 
 async def test_d6_nothing_is_said_to_be_settled_that_is_not_durable(store: MemoryMetadataStore) -> None:
-    """The log goes by what the record says was durable once: plain messages before a transaction's may be on the way."""
+    """The log goes by what the record says was durable once: plain messages before those may be on their way."""
     log = Log()
     visibility = await Visibility.open(store, SEGMENT, log)
     log.end = 5
