@@ -8,14 +8,14 @@ import asyncio
 import json
 import random
 from collections import Counter
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
-from engine.errors import EngineError
+from engine.errors import EngineError, TransactionNotFoundError
 from engine.testing.checker import check
 from engine.testing.history import Fact, History
 from engine.testing.transacting import Transactor, Transformer
@@ -32,7 +32,6 @@ from engine.testing.workload import (
 from tests.chaos.machines import Machines
 from tests.chaos.progress import PROGRESS_S_MAX, Progress, acknowledged
 from tests.chaos.test_kill_loop import ENDING_S_MAX
-from tests.chaos.test_transaction_kills import ended
 
 T = TypeVar("T")
 
@@ -135,9 +134,9 @@ class Round:
         await insist(lambda: self._client.admin.create_topic(self.orders, segments=2))
         self._actors()
         actors = [*self.senders, *self.writers, *self.readers, self.maker]
-        working = [asyncio.create_task(actor.run(100_000)) for actor in (*self.senders, *self.writers)]
-        working += [asyncio.create_task(actor.run()) for actor in (*self.readers, self.maker)]
-        shaping = asyncio.create_task(self._shape())
+        working = [asyncio.create_task(one.run(100_000), name=one.name) for one in (*self.senders, *self.writers)]
+        working += [asyncio.create_task(one.run(), name=one.name) for one in (*self.readers, self.maker)]
+        shaping = asyncio.create_task(self._shape(), name="shaper")
         try:
             await self.sent.more(1)
             await disturb()
@@ -146,7 +145,7 @@ class Round:
             self._shaping = False
             for actor in actors:
                 actor.stop()
-            await asyncio.wait_for(asyncio.gather(*working, shaping), ENDING_S_MAX)
+            await done(*working, shaping)
         finally:
             for task in (*working, shaping):
                 task.cancel()
@@ -160,10 +159,10 @@ class Round:
             await asyncio.sleep(self.rng.uniform(0.3, 3.0))
 
     async def _read_everything(self) -> None:
-        await insist(lambda: ended(self.history, self._client))
+        await self._transactions_ended()
         await self._read(self.orders, 1)
-        drains = asyncio.gather(self.maker.drain(), *(reader.drain() for reader in self.readers))
-        await asyncio.wait_for(drains, DRAINS_S_MAX)
+        drains = [asyncio.create_task(one.drain(), name=one.name) for one in (self.maker, *self.readers)]
+        await done(*drains, seconds=DRAINS_S_MAX)
         await self._read(self.copies, 1)
         await self._read(self.orders, 2)
         await self._read(self.copies, 2)
@@ -172,6 +171,23 @@ class Round:
         await self._read(self.copies, 3)
         layout = await insist(lambda: self._client.admin.get_metadata(self.orders))
         write_layout(self.history, self.orders, layout)
+
+    async def _transactions_ended(self) -> None:
+        """Wait until each that was begun has ended, and write down how, of those that are not forgotten yet."""
+        async with asyncio.timeout(PROGRESS_S_MAX):
+            for number in dict.fromkeys(
+                event["transaction"] for event in self.history.events if "transaction" in event
+            ):
+                state = "OPEN"
+                while state == "OPEN":
+                    try:
+                        state = str((await self._client.join_transaction(number)).state)
+                    except TransactionNotFoundError:
+                        break
+                    except EngineError:
+                        await asyncio.sleep(0.2)
+                else:
+                    self.history.record("spy", "txn_state", transaction=number, state=state)
 
     async def _read(self, topic: str, reading: int) -> None:
         """What cannot be read is missed by the checker."""
@@ -193,6 +209,22 @@ class Round:
     async def judge(self) -> list[str]:
         """The violations, as text. On a thread: the lines go on."""
         return [str(violation) for violation in await asyncio.to_thread(check, self.history.events)]
+
+
+async def done(*tasks: asyncio.Task[None], seconds: float = ENDING_S_MAX) -> None:
+    """Wait for tasks that were asked to end. Raises AssertionError that says where those are that do not."""
+    _, pending = await asyncio.wait(tasks, timeout=seconds)
+    assert not pending, "; ".join(f"{task.get_name()}: {' > '.join(_stack(task))}" for task in pending)
+    await asyncio.gather(*tasks)
+
+
+def _stack(task: asyncio.Task[None]) -> Iterator[str]:
+    """The coroutines that wait for each other, outermost first."""
+    waiting: Any = task.get_coro()
+    while (frame := getattr(waiting, "cr_frame", None)) is not None:
+        yield f"{frame.f_code.co_name}:{frame.f_lineno}"
+        waiting = waiting.cr_await
+    yield repr(waiting)[:200]
 
 
 async def insist(call: Callable[[], Awaitable[T]]) -> T:
