@@ -9,7 +9,8 @@
 #   make tidy    layers, lengths, stubs, types, lint, documented names, benchmarks once tiny
 #   make fuzz    the long forms of the random tests, and coverage-guided fuzzers (ENGINE_FUZZ_S seconds each)
 #   make bench   the benchmarks, published as HTML in .asv/html
-#   make docs    links lead somewhere, examples run
+#   make bench-compare BASE=v0.1.0  this tree beside another revision, in turns: ratios with their spread (ONLY=serve)
+#   make docs    the documentation as a site, in build/site; links lead somewhere, examples run
 #   make pictures  draw `engine top` for its page
 #   make clean   remove what was built (the folder .venv stays)
 #
@@ -39,7 +40,7 @@ MACHINE_JAVA     := $(JAVA_HOME)
 export JAVA_HOME := $(abspath $(VENV))/java
 
 .DEFAULT_GOAL := help
-.PHONY: help demo cluster-demo test build debug tidy fuzz bench docs pictures clean
+.PHONY: help demo cluster-demo test build debug tidy fuzz bench bench-compare docs pictures clean
 .DELETE_ON_ERROR:
 
 help:
@@ -66,7 +67,9 @@ fuzz: build $(VENV)/.with-fuzz
 	$(PY) -m pytest -q -m fuzz --timeout=3600 $(TESTS) $(PYTEST)
 
 docs: build $(VENV)/.with-test $(VENV)/.with-spark
-	$(PY) -m pytest -q tests/tidy/test_docs.py $(PYTEST)
+	NO_MKDOCS_2_WARNING=1 $(PY) -m mkdocs build -q
+	$(PY) -m pytest -q tests/tidy/test_docs.py tests/tidy/test_site.py $(PYTEST)
+	@echo "The site: build/site/index.html"
 
 pictures: build $(VENV)/.with-test
 	$(PY) tools/draw_top.py docs/images/top.svg
@@ -82,6 +85,10 @@ bench: build $(VENV)/.with-bench $(VENV)/.with-spark
 	    --set-commit-hash=$$(git rev-parse HEAD) $(BENCH)
 	$(PY) -m asv --config benchmarks/asv.conf.json publish
 	@echo "The dashboard: .asv/html/index.html (serve it: $(PY) -m asv --config benchmarks/asv.conf.json preview)"
+
+bench-compare: build $(VENV)/.with-bench
+	@test -n "$(BASE)" || { echo "Name the revision to compare with: make bench-compare BASE=main"; exit 1; }
+	$(PY) benchmarks/compare.py $(BASE) $(if $(ONLY),--only $(ONLY)) $(if $(TURNS),--turns $(TURNS))
 
 clean:
 	rm -rf build dist .asv .benchmarks .hypothesis .mypy_cache .pytest_cache .ruff_cache

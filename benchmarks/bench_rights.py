@@ -29,6 +29,7 @@ from engine.model.rights import Grant, Right
 TINY = bool(os.environ.get("ENGINE_BENCH_TINY"))
 SIZES = {"grants": 1_000 if TINY else 100_000, "checks": 1_000 if TINY else 200_000}
 SIZES |= {"turns": 1 if TINY else 11, "messages": 1_000 if TINY else 50_000, "transactions": 2 if TINY else 300}
+SIZES |= {"alone": 16 if TINY else 2_000}
 VALUE = bytes(100)
 
 
@@ -88,7 +89,7 @@ class Memory:
 class WithRights:
     """Processor time of messages over TCP with roles, in that without: medians of turns, one after the other."""
 
-    params: ClassVar = ["produce", "stream", "queue", "transactions"]
+    params: ClassVar = ["produce", "stream", "queue", "transactions", "one_by_one", "publishers"]
     param_names = ("work",)
     unit = "ratio"
     timeout = 600
@@ -160,4 +161,31 @@ async def _transactions(client: engine.AsyncClient, name: str) -> None:
                     producer.send_nowait(VALUE, transaction=txn)
 
 
-_WORK = {"produce": _produce, "stream": _stream, "queue": _queue, "transactions": _transactions}
+async def _one_by_one(client: engine.AsyncClient, name: str) -> None:
+    """Each message is received and acknowledged before the next is sent."""
+    async with (
+        await client.stream_consumer("orders", name, initial_position="latest") as consumer,
+        await client.producer("orders", name=name) as producer,
+    ):
+        for number in range(SIZES["alone"]):
+            await producer.send(VALUE, key=f"key-{number % 1000}")
+            await consumer.acknowledge_cumulative(await consumer.receive())
+
+
+async def _publishers(client: engine.AsyncClient, name: str) -> None:
+    """64 producers, each with one message in flight."""
+
+    async def publish(number: int) -> None:
+        async with await client.producer("orders", name=f"{name}-{number}") as producer:
+            for _ in range(SIZES["alone"] // 4):
+                await producer.send(VALUE, key=f"key-{number}")
+
+    await asyncio.gather(*(publish(number) for number in range(64)))
+
+
+_WORK = {"one_by_one": _one_by_one, "publishers": _publishers} | {
+    "produce": _produce,
+    "stream": _stream,
+    "queue": _queue,
+    "transactions": _transactions,
+}

@@ -50,7 +50,7 @@ LOG_INDEX_BYTES_STEP = 64 * KIB
 READ_BLOCK_SIZE = 1 * MIB
 
 # The log of objects (docs/formats/objects.md).
-WAL_FLUSH_BYTES = 8 * MIB  # an object of this size takes no more groups
+WAL_FLUSH_BYTES = 4 * MIB  # an object of this size takes no more groups, and is sent at once
 WAL_WINDOW = 8  # objects that are sent and not acknowledged
 WAL_FENCES = 16  # names at which a FENCE is PUT at once
 WAL_FOOTERS_STEP = 64  # objects; the last of so many has the footers of those before it; in the format: do not change

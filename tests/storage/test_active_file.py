@@ -46,7 +46,7 @@ class Bench:
 
     def write(self, group: Group | None, *, pads: bool = False, syncs: bool = True) -> BaseException | None:
         """The outcome of a write; a good one moves the file's end, as the committer would."""
-        self.active.write(group, pads=pads, syncs=syncs, done=self.outcomes.append)
+        self.active.write([] if group is None else [group], pads=pads, syncs=syncs, done=self.outcomes.append)
         self.workers.run()
         if self.outcomes[-1] is None and group is not None:
             self.file.end_offset, self.file.end_position = group.next_offset, group.end_position
@@ -118,7 +118,7 @@ async def test_a_file_that_could_not_be_opened_again_needs_no_cut() -> None:
 async def test_a_file_that_cannot_be_opened_is_an_outcome_and_no_exception() -> None:
     bench = Bench()
     bench.disk.mount().unlink(bench.file.path)
-    bench.active.write(bench.group(), pads=False, syncs=True, done=bench.outcomes.append)
+    bench.active.write([bench.group()], pads=False, syncs=True, done=bench.outcomes.append)
     assert bench.outcomes == [], "never before the call has returned"
     await settle()
     assert isinstance(bench.outcomes[0], FileNotFoundError)

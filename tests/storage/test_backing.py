@@ -12,12 +12,15 @@ import pytest
 from engine.errors import AlreadyClosedError, NotOwnerError, UnsupportedError
 from engine.storage.commit.committer import Committer
 from engine.storage.commit.failures import LogEndedError
+from engine.storage.commit.groups import GROUP_MAX
 from engine.storage.commit.ports import Ended
 from engine.storage.file.format import FOOTER_MAGIC, State
 from engine.testing.disk import Fault
 from tests.kit.stores import make_store, name
 from tests.storage.commit_parts import HandLease, created, make_context, plan, settle
 from tests.storage.test_committer import LARGE, Bench
+
+ALONE = GROUP_MAX // 2 + 1  # two of this size do not share a group
 
 
 class HandBacking:
@@ -89,6 +92,39 @@ async def test_one_group_is_under_way_and_takes_what_arrives_meanwhile() -> None
     assert bench.backing.offsets == [(0, 0), (0, 1), (1, 4)]
     await bench.backing.answer()
     assert bench.outcomes() == ["ok"] * 4
+
+
+async def test_all_that_waits_goes_to_the_backing_at_once() -> None:
+    bench = BackedBench()
+    await bench.begin()
+    for _ in range(3):
+        await bench.append(ALONE)
+    await bench.run()
+    await bench.backing.answer()
+    await bench.run()
+    assert bench.backing.offsets == [(0, 0), (0, 1), (1, 2), (2, 3), (3, 4)]
+    await bench.backing.answer()
+    await bench.backing.answer()
+    assert bench.durable() == [1], "they are durable together"
+    await bench.backing.answer()
+    assert bench.durable() == [1, 2, 3, 4]
+    assert bench.outcomes() == ["ok"] * 4
+    kept = bench.disk.read("/data/0.log")
+    assert kept == b"".join(group[2] for group in bench.backing.groups)
+
+
+async def test_one_that_the_backing_refused_is_the_end_of_all_that_went_with_it() -> None:
+    bench = BackedBench()
+    await bench.begin()
+    await bench.append(ALONE)
+    await bench.append(ALONE)
+    await bench.run()
+    await bench.backing.answer()
+    await bench.run()
+    await bench.backing.answer()
+    await bench.backing.answer(LogEndedError("fenced at 4"))
+    assert bench.outcomes() == ["ok", "NotOwnerError", "NotOwnerError"]
+    assert bench.durable() == [1]
 
 
 async def test_what_could_not_be_written_here_is_not_in_the_backing() -> None:

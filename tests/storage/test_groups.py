@@ -50,9 +50,11 @@ def play(groups: Groups, script: str) -> None:
             case "A":  # one that fills its group
                 append(groups, GROUP_MAX)
             case "P":
-                groups.begin_primary(writes=True)
+                groups.begin_primary(writes_max=1)
+            case "T":  # two full groups, or more small ones
+                groups.begin_primary(writes_max=2 * GROUP_MAX)
             case "S":
-                groups.begin_primary(writes=False)
+                groups.begin_primary(writes_max=0)
             case "p":
                 groups.end_primary()
             case "b":  # the primary could not write its group, so what was before it is still to be synced
@@ -80,6 +82,11 @@ def play(groups: Groups, script: str) -> None:
         ("aPaa", {"covered": [0], "open": [1]}),
         ("aPaap", {"open": [1]}),
         ("aPpaP", {"covered": [1]}),
+        ("AAT", {"covered": [0, 1]}),
+        ("AAaT", {"covered": [0, 1], "open": [2]}),
+        ("AaT", {"covered": [0, 1]}),
+        ("afaT", {"covered": [0], "open": [1]}),  # what belongs to the next file waits for that
+        ("APAHhpAAT", {"covered": [1, 2, 3]}),  # what is written counts no more
         ("APAH", {"covered": [0], "ahead": [1]}),
         ("APAHAh", {"covered": [0], "written": [1], "open": [2]}),
         ("APAHAhH", {"covered": [0], "written": [1], "ahead": [2]}),

@@ -150,6 +150,16 @@ async def test_a_full_object_does_not_wait_for_the_interval(bench: Bench):
 
 
 @virtual
+async def test_the_rest_of_a_burst_waits_a_tenth_of_the_interval_behind_a_full_object(bench: Bench):
+    wal, loop = await bench.open(), asyncio.get_running_loop()
+    began, tenth = loop.time(), bench.config.flush_s / 10
+    assert await asyncio.gather(wal.append(group(0, bytes(WAL_FLUSH_BYTES))), wal.append(group(1))) == [0, 1]
+    assert loop.time() - began == pytest.approx(tenth)
+    assert await wal.append(group(2)) == 2
+    assert loop.time() - began == pytest.approx(tenth + bench.config.flush_s), "behind a small one, all of it"
+
+
+@virtual
 async def test_nothing_is_put_where_nothing_was_appended(bench: Bench):
     await bench.open()
     await asyncio.sleep(10)

@@ -20,6 +20,8 @@ BY_EXTRAS = {
     "matplotlib": "docs",
     "cryptography": "encryption",
     "jwt": "auth",
+    "opentelemetry": "otel",
+    "prometheus_client": "prometheus",
     "pydantic": "test",
     "pytest": "test",
     "textual": "top",

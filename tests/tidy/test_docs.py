@@ -12,6 +12,7 @@ from pathlib import Path
 
 import click
 import pytest
+from opentelemetry.util._once import Once
 
 import engine
 from tests.kit.pages import programs
@@ -57,6 +58,8 @@ def examples() -> Iterator[pytest.ParameterSet]:
 def test_examples_run(page: str, code: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     """Each example is a whole program; it runs in an empty directory."""
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("opentelemetry.trace._TRACER_PROVIDER", None)  # one sets it
+    monkeypatch.setattr("opentelemetry.trace._TRACER_PROVIDER_SET_ONCE", Once())
     example = types.ModuleType("example")  # dataclasses look their module up
     monkeypatch.setitem(sys.modules, "example", example)
     exec(compile(code, page, "exec"), example.__dict__)

@@ -43,6 +43,8 @@ MAY_IMPORT: dict[str, set[str]] = {
     "broker": BELOW_BROKER,
     "proxy": BELOW_BROKER | {"broker"},
     "processes": BELOW_BROKER | {"broker", "proxy"},
+    "tracing": {"lazy"},
+    "prometheus": {"sync", "errors"},
     "sync": {"client", "aio", "errors", "lazy"},
     "embedded": BELOW_BROKER | {"broker", "client", "sync"},
     "migration": {"_native", "client", "sync", "model", "wire", "aio", *LEAVES},

@@ -118,14 +118,14 @@ def command(
     form = chosen_format(form, template, key_separator, as_json)
     shape = None if template is None else Template(template)
     written = formats.writer(form, shape, separator(key_separator), sys.stdout.buffer, terminal=lines.on_terminal())
-    with connect(url, data) as client:
+    with connection_news(), connect(url, data) as client:  # from the first word that it says
         is_new = topic is not None and check_topic(client, topic, create)
         chosen = Chosen(topic, namespace, key_values(properties) or None, key_files(decrypt_with))
         with _without_warning() if is_new else contextlib.nullcontext():
             consumer, acknowledge = open_consumer(client, mode, chosen, subscription, begin)
         if is_new:
             lines.say(f"created {topic}")
-        with consumer, connection_news(), written as write:
+        with consumer, written as write:
             for batch in batches(consumer, count, timeout):
                 write(batch)
                 acknowledge(batch)

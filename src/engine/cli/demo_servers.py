@@ -185,10 +185,11 @@ def start_broker(
 
 @dataclass(frozen=True, slots=True)
 class Cluster:
-    """What runs. `addresses`: of the brokers, HOST:PORT. `url`: of all of them."""
+    """What runs. `addresses`: of the brokers, HOST:PORT. `url`: of all of them. `endpoint`: of S3."""
 
     brokers: list[Server]
     addresses: list[str]
+    endpoint: str
 
     @property
     def url(self) -> str:
@@ -227,4 +228,4 @@ def running_cluster(
             brokers.append(broker)
         for host, _, admin in places:
             wait(brokers, f"http://{host.address}:{admin}/ready")
-        yield Cluster(brokers, [f"{host.address}:{port}" for host, port, _ in places])
+        yield Cluster(brokers, [f"{host.address}:{port}" for host, port, _ in places], endpoint)

@@ -39,6 +39,7 @@ from engine.client.signatures import (
 )
 from engine.clock import Clock, SystemClock
 from engine.errors import InvalidArgumentError, NotFoundError
+from engine.lazy import traced
 from engine.limits import (
     CLIENT_MEMORY_MAX,
     OPERATION_TIMEOUT_S,
@@ -98,6 +99,7 @@ class AsyncClient:
         admin: AdminBackend | None = None,
         threadsafe: bool = False,
     ) -> None:
+        self.traces = True  # not where a blocking client does so itself
         service = Endpoint.of(url, token, tls)
         self._url = service.url
         self._options = ClientOptions(
@@ -518,7 +520,8 @@ class AsyncClient:
     async def _started(self, made: C, start: Callable[[], Coroutine[Any, Any, None]]) -> C:
         await self._children.start(made.working, start)
         made.working._client = made._client = self  # type: ignore[attr-defined]  # which is not collected before it
-        return handle_of(made, self._children)
+        handle = handle_of(made, self._children)
+        return traced(handle) if self.traces else handle
 
     # -- admin -----------------------------------------------------------------------------------------------
 

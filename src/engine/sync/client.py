@@ -12,6 +12,7 @@ from engine.aio.portal import CLOSED, Portal
 from engine.aio.uv import new_event_loop
 from engine.client.client import AsyncClient
 from engine.errors import AlreadyClosedError
+from engine.lazy import traced
 from engine.sync.closing import close_before_exit, close_collected, run_to_close
 from engine.sync.signatures import (
     makes_checkpoint_consumer,
@@ -92,6 +93,7 @@ class Client:
         """The asynchronous client, and the thread on whose loop it is."""
         self._portal = portal
         self._client = client
+        client.traces = False  # the blocking objects do, on the thread of the program's own spans
         portal.fork_listeners.add(self)
         close_before_exit(self)
 
@@ -133,7 +135,7 @@ class Client:
     def _owned(self, made: T) -> T:
         """What a client has made keeps it from being collected."""
         made._owner = self  # type: ignore[attr-defined]
-        return made
+        return traced(made)
 
     @property
     def service_url(self) -> str:

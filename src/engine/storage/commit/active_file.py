@@ -100,32 +100,46 @@ class ActiveFile:
 
     # Writing
 
-    def write(self, group: Group | None, *, pads: bool, syncs: bool, done: Ended) -> None:
-        """Write a group, if there is one, at its position, and sync. OSError: the write failed; SyncFailed: the sync.
+    def write(self, groups: Sequence[Group], *, pads: bool, syncs: bool, done: Ended) -> None:
+        """Write groups, one behind the other, at their position, and sync. OSError: the write failed; SyncFailed: the
+        sync. With a backing it is done when that has all of them.
 
-        `pads`: write zeros behind the group, so that the next syncs need not lengthen the file.
+        `pads`: write zeros behind the groups, so that the next syncs need not lengthen the file.
         """
         file = self.file
         assert file is not None
-        end = 0 if group is None else group.end_position
+        end = groups[-1].end_position if groups else 0
         zeros = zeros_ahead(end) if pads else 0
-        buffers, position = ((), 0) if group is None else (group.buffers, group.position)
+        buffers, position = [b for group in groups for b in group.buffers], groups[0].position if groups else 0
         handle = self._pin(file, done)
         if handle is None:
             return
         job = write_job(handle, buffers, position, zeros, syncs)
-        reopens = group is not None and file.closing is not None
+        reopens = bool(groups) and file.closing is not None
 
         def ended(_: object, error: BaseException | None) -> None:
             self._handles.unpin(file)
             if error is None:
                 file.allocated = max(file.allocated, end + zeros if job.padded else end)
-                if self._backing is not None and group is not None:
-                    self._backing.append(group.first_offset, group.next_offset, group.buffers, done)
+                if self._backing is not None and groups:
+                    self._append_all(self._backing, groups, done)
                     return
             done(error)
 
         self._workers.post(partial(self._reopen_and_write, file, handle, job) if reopens else job, ended)
+
+    def _append_all(self, backing: Backing, groups: Sequence[Group], done: Ended) -> None:
+        """Hand groups to the backing. When each has ended, the end of the first that failed counts for all."""
+        left, first = len(groups), None
+
+        def ended(error: BaseException | None) -> None:
+            nonlocal left, first
+            left, first = left - 1, first or error
+            if not left:
+                done(first)
+
+        for group in groups:
+            backing.append(group.first_offset, group.next_offset, group.buffers, ended)
 
     def _reopen_and_write(self, file: LogFile, handle: File, job: WriteJob) -> None:
         file.reopen(handle, self._generation)

@@ -13,7 +13,7 @@ the slower the disk, the larger the groups, and there is no timer to tune. At mo
 
 With durability "fsync" a group is durable when a sync covers it; with "interval" and "os" when it is written, and the
 sync follows after a time, or never; with "object" when it is written, never synced, and in the segment's backing.
-Of the last one group is under way, which takes what arrives meanwhile.
+With the last, all that waits goes to the backing at once: a store of objects takes long for one, and many at a time.
 
 Rules that keep this correct:
 
@@ -82,7 +82,7 @@ class Step(enum.Enum):
 class Primary:
     """The primary job that runs."""
 
-    written: Group | None  # the group that it writes
+    written: list[Group]  # the groups that it writes
     syncs: bool
     offset: int  # synced up to here when it succeeds
     position: int
@@ -96,7 +96,7 @@ class Committer:
     __slots__ = (
         "_active", "_clock", "_commit_bytes_max", "_failure", "_idle", "_lease", "_metrics", "_mode", "_phase",
         "_primary", "_scheduled", "_segment", "_stopped_by", "_sync_wanted", "_timer", "_witness",
-        "_witness_sync_wanted", "counters", "durable_offset", "groups", "interval_ms", "marks",
+        "_witness_sync_wanted", "_writes_max", "counters", "durable_offset", "groups", "interval_ms", "marks",
     )  # fmt: skip
 
     def __init__(
@@ -119,6 +119,7 @@ class Committer:
         self._clock = context.clock
         self._metrics = context.metrics
         self._commit_bytes_max = context.config.commit_bytes_max
+        self._writes_max = self._commit_bytes_max if mode == OBJECT else 1  # 1: the first group alone
         self._mode = mode
         self._lease = lease  # None: no other broker can own the segment
         self.interval_ms = context.config.interval_ms
@@ -193,7 +194,7 @@ class Committer:
                 self._start(step)
         if self._primary is not None and self._may_write_ahead(self._primary):
             group = self.groups.begin_ahead()
-            self._active.write(group, pads=False, syncs=False, done=self._ahead_done)
+            self._active.write([group], pads=False, syncs=False, done=self._ahead_done)
         self._check_idle()
 
     def _next(self) -> Step | None:
@@ -237,18 +238,18 @@ class Committer:
     def _start_primary(self, *, writes: bool) -> None:
         groups, file = self.groups, self._active.file
         assert file is not None
-        group = groups.begin_primary(writes=writes)
-        syncs = group is None or self._mode == FSYNC
-        pads = group is not None and group.size <= PAD_GROUP_MAX and group.end_position > file.allocated
-        pads = pads and self._mode != OBJECT
+        written = groups.begin_primary(writes_max=self._writes_max if writes else 0)
+        syncs = not written or self._mode == FSYNC
+        small = bool(written) and written[0].size <= PAD_GROUP_MAX
+        pads = small and self._mode != OBJECT and written[0].end_position > file.allocated
         offset, position = self.durable_offset, file.end_position
         if groups.covered:
             last = groups.covered[-1]
             offset, position = last.next_offset, last.end_position
         if syncs:
             self._sync_wanted = self._witness_sync_wanted = False
-        self._primary = Primary(group, syncs, offset, position, pads, self._clock.monotonic())
-        self._active.write(group, pads=pads, syncs=syncs, done=self._primary_done)
+        self._primary = Primary(written, syncs, offset, position, pads, self._clock.monotonic())
+        self._active.write(written, pads=pads, syncs=syncs, done=self._primary_done)
 
     def _primary_done(self, error: BaseException | None) -> None:
         job, self._primary = self._primary, None
@@ -267,8 +268,8 @@ class Committer:
             elif self._mode == OBJECT:
                 self._active.synced_offset, self._active.synced_position = job.offset, job.position
                 self._publish(covered)
-            elif job.written is not None:
-                self._publish([job.written])
+            elif job.written:
+                self._publish(job.written)
                 self._publish(self.groups.take_written())
         self._continue()
 
@@ -280,7 +281,7 @@ class Committer:
             self.groups.written.append(group)
             # In the relaxed modes what is written is durable, once all before it is: the primary may still be writing
             # its group, or have failed to.
-            behind = self._failure is not None or (self._primary is not None and self._primary.written is not None)
+            behind = self._failure is not None or (self._primary is not None and bool(self._primary.written))
             if self._mode != FSYNC and not behind:
                 self._publish(self.groups.take_written())
         self._continue()
@@ -378,9 +379,9 @@ class Committer:
     def _primary_failed(self, job: Primary, covered: list[Group], error: BaseException) -> None:
         if isinstance(error, LogEndedError):
             fail_all(covered, self._end_with(error))
-        elif isinstance(error, OSError) and job.written is not None:
-            self.groups.give_back([group for group in covered if group is not job.written])
-            self._note(Failure(error, job.written, [job.written]))
+        elif isinstance(error, OSError) and job.written:
+            self.groups.give_back([group for group in covered if group not in job.written])
+            self._note(Failure(error, job.written[0], job.written))
         elif isinstance(error, OSError):
             self.groups.give_back(covered)  # the file could not be opened: nothing was done
             self._note(Failure(SyncFailed(error), None, []))
@@ -469,10 +470,7 @@ class Committer:
     # Standing still
 
     async def drain(self) -> None:
-        """Wait until no append is under way and everything written is synced, or failed.
-
-        Raises NotOwnerError, AlreadyClosedError.
-        """
+        """Wait until all appends are durable, or failed. Raises NotOwnerError, AlreadyClosedError."""
         self._check_not_stopped()
         self._sync_wanted = True
         waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()

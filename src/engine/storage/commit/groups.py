@@ -191,13 +191,18 @@ class Groups:
         assert group is not None
         return group
 
-    def begin_primary(self, *, writes: bool) -> Group | None:
-        """A primary job begins, which covers all that is written. The group that it writes, if `writes`."""
-        group = self._pop_head() if writes else None
-        self.covered, self.written = self.written, []
-        if group is not None:
-            self.covered.append(group)
-        return group
+    def begin_primary(self, *, writes_max: int) -> list[Group]:
+        """A primary job begins, which covers all that is written. The groups that it writes: the first, and those
+        behind it in the same file, up to `writes_max` bytes together; none if that is 0.
+        """
+        writes: list[Group] = []
+        while writes_max > 0 and (head := self.head) is not None:
+            if writes and (head.file is not writes[0].file or head.size > writes_max):
+                break
+            writes_max -= head.size
+            writes.append(self._pop_head())
+        self.covered, self.written = self.written + writes, []
+        return writes
 
     def end_primary(self) -> list[Group]:
         """The primary job has ended. What it covered, in order."""

@@ -5,6 +5,9 @@
                          │ less than WAL_WINDOW objects are not acknowledged
                                                │ all below are stored, too
 
+Behind an object that was full another waits for a tenth of the interval: it is the rest of a burst, whose senders wait
+for it, and the bytes of the full one pay for its request.
+
 An object is acknowledged when it and all before it are stored. A PUT whose outcome is not known is resolved by the 16
 bytes that lie at its name. When one stays unresolved, or a FENCE lies there, the session is over for good.
 """
@@ -33,6 +36,7 @@ if TYPE_CHECKING:
     from typing_extensions import Buffer
 
 WAITING_MAX = 100_000  # appends that wait for room
+BEHIND_FULL = 0.1  # of the interval: the wait of an object behind a full one
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,6 +86,7 @@ class LogWriter:
         self._open = _Object(0)
         self._timer: asyncio.TimerHandle | None = None
         self._due = False  # the interval is over
+        self._behind_full = False  # the object before the open one was full
         self._sealed: deque[_Object] = deque()
         self._flying: deque[_Object] = deque()  # sent and not acknowledged
         self._footers: list[bytes] = []  # of the objects since the last that has several
@@ -127,8 +132,10 @@ class LogWriter:
         current.size += size
         if current.size >= WAL_FLUSH_BYTES:
             self._seal()
+            self._behind_full = True
         elif self._timer is None and not self._due:
-            self._timer = asyncio.get_running_loop().call_later(self._config.flush_s, self._interval_over)
+            wait_s = self._config.flush_s * (BEHIND_FULL if self._behind_full else 1)
+            self._timer = asyncio.get_running_loop().call_later(wait_s, self._interval_over)
         return acknowledged
 
     def holds(self, segment: str) -> bool:
@@ -183,7 +190,7 @@ class LogWriter:
     def _seal(self) -> None:
         """The open object takes no more groups."""
         sealed, self._open = self._open, _Object(self._open.n + 1)
-        self._due = False
+        self._due = self._behind_full = False
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
