@@ -5,22 +5,20 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
-import socket
 import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import ClassVar
 
+from engine.cli.demo_servers import free_ports
 from tests.kit.children import children_of
 
 START_S_MAX = 30.0
 
 
 def free_port() -> int:
-    """A port that nobody uses at this moment."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+    """A port that is free at this moment, and that no connection is given by itself while the server is down."""
+    return free_ports(1)[0]
 
 
 class Server:
