@@ -35,7 +35,7 @@ from tests.chaos.test_kill_loop import ENDING_S_MAX
 
 T = TypeVar("T")
 
-IDLE_S = 3.0
+IDLE_S = 1.0
 TIMEOUTS_S = (5.0, 15.0)  # of transactions
 READERS: tuple[type[Reader], ...] = (StreamReader, StreamReader, QueueReader, CheckpointReader)
 SEGMENTS_MAX = 6
@@ -110,7 +110,7 @@ class Round:
     def _actors(self) -> None:
         for number in range(2):
             sender = Sender(self.history, self._client, f"p{number}", self.orders, self._own())
-            sender.pause_s_max = 0.05
+            sender.pause_s_max = 0.1
             self.senders.append(sender)
         writer = Transactor(self.history, self._client, "w0", (self.orders,), self._own())
         writer.timeouts_s, writer.pause_s_max = TIMEOUTS_S, 0.1
