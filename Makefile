@@ -61,6 +61,9 @@ build: $(VENV)/.built
 tidy: build $(VENV)/.with-test $(VENV)/.with-spark
 	$(PY) -m pytest -q tests/tidy $(PYTEST)
 
+export MINUTES ?=
+export SEED    ?=
+
 fuzz: build $(VENV)/.with-fuzz
 	$(PY) -m pytest -q -m fuzz --timeout=3600 $(TESTS) $(PYTEST)
 
