@@ -9,7 +9,9 @@
 #   make tidy    layers, lengths, stubs, types, lint, documented names, benchmarks once tiny
 #   make fuzz    the long forms of the random tests, and coverage-guided fuzzers (ENGINE_FUZZ_S seconds each)
 #   make bench   the benchmarks, published as HTML in .asv/html
+#   make bench-compare BASE=v0.1.0  this tree beside another revision, in turns: ratios with their spread (ONLY=serve)
 #   make docs    the documentation as a site, in build/site; links lead somewhere, examples run
+#   make wheels  wheels for Linux that install without a compiler, for other machines too, in dist (ONLY=3.14-musllinux)
 #   make pictures  draw `engine top` for its page
 #   make clean   remove what was built (the folder .venv stays)
 #
@@ -39,7 +41,7 @@ MACHINE_JAVA     := $(JAVA_HOME)
 export JAVA_HOME := $(abspath $(VENV))/java
 
 .DEFAULT_GOAL := help
-.PHONY: help demo cluster-demo test build debug tidy fuzz bench docs pictures clean
+.PHONY: help demo cluster-demo test build debug tidy fuzz bench bench-compare docs wheels pictures clean
 .DELETE_ON_ERROR:
 
 help:
@@ -59,6 +61,9 @@ build: $(VENV)/.built
 tidy: build $(VENV)/.with-test $(VENV)/.with-spark
 	$(PY) -m pytest -q tests/tidy $(PYTEST)
 
+export MINUTES ?=
+export SEED    ?=
+
 fuzz: build $(VENV)/.with-fuzz
 	$(PY) -m pytest -q -m fuzz --timeout=3600 $(TESTS) $(PYTEST)
 
@@ -66,6 +71,9 @@ docs: build $(VENV)/.with-test $(VENV)/.with-spark
 	NO_MKDOCS_2_WARNING=1 $(PY) -m mkdocs build -q
 	$(PY) -m pytest -q tests/tidy/test_docs.py tests/tidy/test_site.py $(PYTEST)
 	@echo "The site: build/site/index.html"
+
+wheels: build $(VENV)/.with-wheels
+	$(PY) tools/wheels.py $(if $(ONLY),--only $(ONLY)) dist
 
 pictures: build $(VENV)/.with-test
 	$(PY) tools/draw_top.py docs/images/top.svg
@@ -81,6 +89,10 @@ bench: build $(VENV)/.with-bench $(VENV)/.with-spark
 	    --set-commit-hash=$$(git rev-parse HEAD) $(BENCH)
 	$(PY) -m asv --config benchmarks/asv.conf.json publish
 	@echo "The dashboard: .asv/html/index.html (serve it: $(PY) -m asv --config benchmarks/asv.conf.json preview)"
+
+bench-compare: build $(VENV)/.with-bench
+	@test -n "$(BASE)" || { echo "Name the revision to compare with: make bench-compare BASE=main"; exit 1; }
+	$(PY) benchmarks/compare.py $(BASE) $(if $(ONLY),--only $(ONLY)) $(if $(TURNS),--turns $(TURNS))
 
 clean:
 	rm -rf build dist .asv .benchmarks .hypothesis .mypy_cache .pytest_cache .ruff_cache
@@ -106,7 +118,7 @@ $(VENV)/.tools:
 	@touch $@
 
 # The package itself, editable, with what the demo, the tests and the benchmarks import.
-$(VENV)/.with-demo $(VENV)/.with-test $(VENV)/.with-fuzz $(VENV)/.with-bench: $(VENV)/.with-%: pyproject.toml $(VENV)/.tools
+$(VENV)/.with-demo $(VENV)/.with-test $(VENV)/.with-fuzz $(VENV)/.with-bench $(VENV)/.with-wheels: $(VENV)/.with-%: pyproject.toml $(VENV)/.tools
 	ENGINE_EXT=none $(PIP) --no-build-isolation -e '.[$*,demo]'
 	@touch $@
 

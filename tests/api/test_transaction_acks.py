@@ -46,6 +46,30 @@ def numbers(first: int, last: int) -> list[bytes]:
     return [b"%d" % i for i in range(first, last)]
 
 
+# What a consumer refuses.
+
+
+@pytest.mark.parametrize("kind", [stream, queue])
+async def test_t1_nothing_is_committed_without_an_acknowledgement_that_was_refused(client: AsyncClient, kind):
+    """Also where the program catches the refusal: else what it made of these messages would be made twice."""
+    await published(client, "t", 3)
+    await client.admin.create_topic("made", segments=1)
+    consumer = await kind(client)
+    found = await taken(consumer, 3)
+    async with await client.producer("made") as producer:
+        transaction = await client.transaction()
+        await producer.send(b"of these", transaction=transaction)
+        await consumer.close()
+        acknowledge = getattr(consumer, "acknowledge_cumulative", None) or consumer.acknowledge
+        with pytest.raises(engine.AlreadyClosedError):
+            await acknowledge(found[-1], transaction=transaction)
+        with pytest.raises(engine.AlreadyClosedError):
+            await transaction.commit()
+        assert transaction.state == "ABORTED"
+    async with await stream(client, "made") as made:
+        assert await made.receive(timeout=0.05) is None
+
+
 # Streams.
 
 

@@ -5,28 +5,28 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
-import socket
 import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import ClassVar
 
+from engine.cli.demo_servers import free_ports
 from tests.kit.children import children_of
 
 START_S_MAX = 30.0
 
 
 def free_port() -> int:
-    """A port that nobody uses at this moment."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+    """A port that is free at this moment, and that no connection is given by itself while the server is down."""
+    return free_ports(1)[0]
 
 
 class Server:
     """At most one process at a time. Its standard error goes to a file beside the data."""
 
     running: ClassVar[set[Server]] = set()  # ended behind a test that failed
+
+    program: tuple[str, ...] = ("-m", "engine")  # what Python runs
 
     def __init__(self, data: Path, *options: str, environment: Mapping[str, str] | None = None) -> None:
         """`options`: further ones of the command. `environment`: further variables."""
@@ -39,15 +39,16 @@ class Server:
         self._admin_port = free_port()
         self._process: asyncio.subprocess.Process | None = None
 
-    def advertise(self) -> None:
-        """Tell other brokers the address."""
+    def advertise(self, url: str = "") -> None:
+        """Tell clients and other brokers the address, or one from which a line leads to it."""
+        self.url = url or self.url
         self._options = (*self._options, "--advertise", self.url)
 
     async def start(self) -> None:
         """Start and wait until the port answers. Raises AssertionError with the log when it does not."""
         with self.log.open("ab") as log:
             self._process = await asyncio.create_subprocess_exec(
-                *(sys.executable, "-m", "engine", "serve", "--data", str(self.data), "--log-level", "warning"),
+                *(sys.executable, *self.program, "serve", "--data", str(self.data), "--log-level", "warning"),
                 *("--listen", f"127.0.0.1:{self.port}", "--admin", f"127.0.0.1:{self._admin_port}"),
                 *self._options,
                 stderr=log,

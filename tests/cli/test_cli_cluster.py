@@ -7,10 +7,11 @@ import random
 from collections.abc import Callable
 from typing import Any
 
+from engine.cli.demo_servers import free_ports
 from engine.clock import SystemClock
 from engine.metadata import keys
 from engine.metadata.etcd.store import EtcdMetadataStore
-from tests.kit.etcd import Etcd, free_ports, new_prefix
+from tests.kit.etcd import Etcd, new_prefix
 
 
 def states(out: str) -> dict[str, tuple[str, str]]:

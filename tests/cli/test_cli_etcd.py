@@ -7,11 +7,12 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
+from engine.cli.demo_servers import free_ports
 from engine.cli.serve import command
 from engine.model.positions import Checkpoint
 from engine.sync import Client
 from tests.cli.cli_server import Server, start_server, stop_server
-from tests.kit.etcd import Etcd, free_ports, new_prefix
+from tests.kit.etcd import Etcd, new_prefix
 from tests.kit.programs import environment
 
 WAIT_S_MAX = 60.0

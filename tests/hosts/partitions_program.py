@@ -3,7 +3,9 @@ of the network, a directory, the number of messages. It prints the checker's ver
 
 The faults come when so many messages are acknowledged, one after the other: the host with the most segments reaches
 clients, and not the stores, so that its broker has to notice by itself that it is replaced; such a host that reaches
-nothing; two brokers that do not reach each other. Each is healed when the messages after it are acknowledged.
+nothing; two brokers that do not reach each other. Each is healed when the messages after it are acknowledged. At last
+the reverse of the first: a host that reaches the stores and other brokers, and not the clients. Its broker keeps its
+segments, so that their messages wait until it is healed.
 """
 
 from __future__ import annotations
@@ -13,7 +15,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-from engine.cli.demo_servers import running_cluster
+from engine.cli.demo_servers import SESSION_TIMEOUT_S, running_cluster
 from engine.client.client import AsyncClient
 from engine.errors import EngineError
 from engine.testing.checker import check, describe
@@ -26,6 +28,7 @@ SEGMENTS = 6
 KEYS = 24
 AT_ONCE = 40
 SEND_TIMEOUT_S = 120.0
+UNREACHED_S = 2.0 * SESSION_TIMEOUT_S
 Fault = Callable[[str], None]
 
 
@@ -72,6 +75,21 @@ async def owners(names: dict[str, str], without: str = "") -> list[str]:
     return [names[segment["owner"].removeprefix("engine://")] for segment in numbers["segments"].values()]
 
 
+async def unreached(
+    client: AsyncClient, history: History, network: Network, names: dict[str, str], numbers: range
+) -> None:
+    """Messages while clients do not reach a host that reaches all others."""
+    before = await owners(names)
+    victim = max(set(before), key=before.count)
+    network.cut(victim, "clients")
+    sending = asyncio.create_task(send(client, history, numbers))
+    await asyncio.sleep(UNREACHED_S)
+    assert not sending.done(), f"nothing waited for {victim}"
+    network.heal(victim, "clients")
+    await sending
+    assert (await owners(names)).count(victim) == before.count(victim), f"{victim} was replaced"
+
+
 async def run(network: Network, url: str, names: dict[str, str], count: int) -> History:
     """`names`: the host of each broker's address."""
     history = History(asyncio.get_running_loop().time)
@@ -80,7 +98,7 @@ async def run(network: Network, url: str, names: dict[str, str], count: int) -> 
         (network.cut_off, network.heal_all, True),
         (lambda name: network.cut("b1", "b3"), lambda name: network.heal("b1", "b3"), False),
     ]
-    step = count // (2 * len(faults) + 1)
+    step = count // (2 * len(faults) + 2)
     async with AsyncClient(url) as client:
         await client.admin.create_topic(TOPIC, segments=SEGMENTS)
         sent = 0
@@ -93,7 +111,8 @@ async def run(network: Network, url: str, names: dict[str, str], count: int) -> 
             assert not replaced or victim not in await owners(names, victim), f"{victim} was not replaced"
             heal(victim)
             sent += 2 * step
-        await send(client, history, range(sent, count))
+        await unreached(client, history, network, names, range(sent, sent + step))
+        await send(client, history, range(sent + step, count))
         for reading in (1, 2):
             await read(client, history, reading)
     return history

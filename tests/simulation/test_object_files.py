@@ -10,11 +10,14 @@ import random
 from dataclasses import replace
 from typing import Any
 
+import msgspec
 import pytest
 
 from engine.broker.upkeep import objects as upkeep
 from engine.errors import StorageError, UnsupportedError
+from engine.limits import WAL_FENCES
 from engine.metadata import keys
+from engine.storage.objects.records import WalRecord
 from engine.storage.objects.sweep import Sweep
 from engine.testing.cluster import DEFAULT_CONFIG, SimCluster, simulate
 
@@ -111,6 +114,71 @@ def test_what_an_ended_broker_left_is_swept(log_file_size: Any, monkeypatch: pyt
         assert swept == found
         assert before - set(cluster.objects.objects) == set(swept["names"])
         assert [n for n in named(cluster, "wal") if session in n]  # its FENCEs stay
+        assert await read_all(cluster, MESSAGES + 1, "after") == list(range(MESSAGES + 1))
+
+    monkeypatch.setattr(upkeep, "SWEEP_S", 1e6)
+    run(body)
+
+
+def test_r16_sessions_of_brokers_that_are_gone_are_fenced_and_swept(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also those that no segment refers to, which no takeover ever fences; those of live brokers stay."""
+
+    async def body(cluster: SimCluster) -> None:
+        await send(cluster, 0, 5)
+        owner = next(b for b in cluster.brokers.values() if list(b.broker.segments))
+        other = next(b for b in cluster.brokers.values() if b is not owner)
+        idle = other.broker.parts.members.objects.wal.session
+        await other.lose_machine()
+        await asyncio.sleep(3_600)  # virtual
+        admin = owner.broker.admin
+        await admin.sweep_objects()
+        assert await fenced(cluster, idle) is None, "its broker may have been about to register"
+        await admin.sweep_objects(dry_run=True)
+        assert await fenced(cluster, idle) is None
+        await admin.sweep_objects()
+        assert await fenced(cluster, idle) == "gone"  # it had no object but FENCEs
+        assert len([name for name in named(cluster, "wal") if idle in name]) == WAL_FENCES
+        await other.start()
+        mine = other.broker.parts.members.objects.wal.session
+        await other.kill()
+        await other.start()  # the same URL, another session
+        await other.broker.admin.sweep_objects()
+        assert await fenced(cluster, mine) in (0, "gone")
+        for broker in cluster.brokers.values():
+            assert await fenced(cluster, broker.broker.parts.members.objects.wal.session) is None
+        await owner.lose_machine()
+        assert await read_all(cluster, 5, "after") == list(range(5))
+
+    monkeypatch.setattr(upkeep, "SWEEP_S", 1e6)
+    run(body)
+
+
+async def fenced(cluster: SimCluster, session: str) -> int | str | None:
+    """The end of a session; "gone" where its record is."""
+    found = await cluster.metadata.newest.get(keys.wal(session))
+    return "gone" if found is None else msgspec.json.decode(found.value, type=WalRecord).fenced
+
+
+def test_files_of_a_session_whose_record_is_gone_are_swept(log_file_size: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """R16: what is named stays."""
+    log_file_size(8192)
+
+    async def body(cluster: SimCluster) -> None:
+        await send(cluster, 0, MESSAGES)
+        await settled(cluster)
+        owner = next(b for b in cluster.brokers.values() if list(b.broker.segments))
+        session = owner.broker.parts.members.objects.wal.session
+        await owner.lose_machine()
+        other = next(b for b in cluster.brokers.values() if b.broker is not None)
+        await send(cluster, MESSAGES, 1)
+        await settled(cluster)
+        for _ in range(2):
+            await asyncio.sleep(3_600)  # virtual
+            await other.broker.admin.sweep_objects()
+        assert await fenced(cluster, session) == "gone"
+        orphan = f"log/simulated/x/{0:020d}-1-{session}-99.log"
+        cluster.objects.objects[orphan] = b"a PUT that arrived late"
+        assert (await other.broker.admin.sweep_objects())["names"] == [orphan]
         assert await read_all(cluster, MESSAGES + 1, "after") == list(range(MESSAGES + 1))
 
     monkeypatch.setattr(upkeep, "SWEEP_S", 1e6)

@@ -13,6 +13,8 @@ from tests.simulation.broker_scenario import BrokerPlan, BrokerScenario
 from tests.simulation.test_broker_seeds import brokers_config
 
 SEEDS = range(20_000, 20_006)
+SHORT_SEEDS = range(20_100, 20_124)
+SHORT = BrokerPlan(kinds=OBJECT_FAULTS, messages=40, length_s=10, changes=2, seconds=(0.1, 7.0))
 FUZZ_SEEDS = range(21_000, 24_000)
 
 
@@ -26,6 +28,13 @@ def run(seed: int, plan: BrokerPlan | None = None) -> SimCluster:
 def test_object_seed(seed: int, log_file_size) -> None:
     log_file_size(8192 if seed % 2 else 1 << 20)
     run(seed)
+
+
+@pytest.mark.parametrize("seed", SHORT_SEEDS)
+def test_short_object_seed(seed: int, log_file_size) -> None:
+    """Two or three faults each."""
+    log_file_size(8192 if seed % 2 else 1 << 20)
+    run(seed, SHORT)
 
 
 @pytest.mark.fuzz

@@ -14,7 +14,7 @@ from contextlib import suppress
 import msgspec
 
 from engine._native.format.crc32c import crc32c
-from engine.errors import EngineError
+from engine.errors import EngineError, NotFoundError
 from engine.metadata import keys
 from engine.metadata.memory import MemoryMetadataStore
 from engine.metadata.store import ABSENT, ConflictError, Expected
@@ -135,11 +135,11 @@ class Broker:
         if not await cluster.write(claimed, version):
             return False
         self.term = 0
-        closed = await close(self.wal, claimed.objects)  # R3, R10
-        before = dict(cluster.acknowledged)
         try:
+            closed = await close(self.wal, claimed.objects)  # R3, R10
+            before = dict(cluster.acknowledged)
             log, terms = await self._recovered(closed)
-        except HoleError as e:
+        except (HoleError, NotFoundError) as e:
             return await self._superseded(claimed, e)
         now, version = await cluster.read()
         if (now.owner, now.term) != (me, claimed.term) or await self._is_fenced():
@@ -169,7 +169,7 @@ class Broker:
             terms.append(group.term)
         return log, terms
 
-    async def _superseded(self, claimed: SegmentRecord, hole: HoleError) -> bool:
+    async def _superseded(self, claimed: SegmentRecord, hole: Exception) -> bool:
         """R12: a hole counts as damage only while the segment is still this broker's."""
         now, _ = await self.cluster.read()
         if (now.owner, now.term) == (claimed.owner, claimed.term):

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
+from contextlib import suppress
 
 import msgspec
 import pytest
 
-from engine.errors import CorruptionError, InvalidArgumentError
+from engine.errors import CorruptionError, EngineError, InvalidArgumentError
 from engine.storage.objects import sweep
 from engine.storage.objects.format import StoredGroup
 from engine.storage.objects.names import FileNames
@@ -18,11 +19,11 @@ from engine.storage.objects.takeover import recovered
 from engine.storage.objects.trim import needed
 from engine.storage.objects.wal import ObjectWal
 from tests.storage import takeover_scenario
-from tests.storage.takeover_scenario import Broker, JudgementError
+from tests.storage.takeover_scenario import INDEX_LOGS, Broker, JudgementError
 
 SEEDS = 25
 LIVES = 200  # until a planted bug is found; most are found in the first ten
-FIRST = {"fences_are_swept": 80}  # the seed to begin with, where early ones find nothing
+FIRST = {"fences_are_swept": 80, "named_at_another_term": 100}  # the seed to begin with, where early ones find nothing
 FILE = RolledFile(0, 10, 1_000, 7, "log/a")
 
 
@@ -266,7 +267,45 @@ def names_are_used_again(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(FileNames, "next", following)
 
 
+def named_at_another_term(monkeypatch: pytest.MonkeyPatch) -> None:
+    """R14: a file is named at the term of the moment, not at that at which its upload began, and none looks."""
+    real = Broker.name
+
+    async def name(self: Broker, file: RolledFile, term: int, follows: int, upto: int | None) -> None:
+        await asyncio.sleep(2)  # the segment may have gone and come back
+        await real(self, file, self.term or term, self.term if self.term and follows == term else follows, upto)
+
+    def named(self: SegmentObjects, file: RolledFile, session: str, follows: int, upto: int | None) -> SegmentObjects:
+        own = next(each for each in self.wal if each.end is None)
+        own = own if upto is None else msgspec.structs.replace(own, start=upto)
+        behind = [each for each in self.wal if each.end is not None and each.term >= follows]
+        return msgspec.structs.replace(self, wal=(*behind, own), files=(*self.files, file))
+
+    monkeypatch.setattr(Broker, "name", name)
+    monkeypatch.setattr(SegmentObjects, "named", named)
+
+
+def the_trim_goes_by_a_mirror(monkeypatch: pytest.MonkeyPatch) -> None:
+    """R15: the records that the trim goes by are those of a while ago."""
+
+    async def trim(self: Broker) -> None:
+        cluster, session = self.cluster, self.wal.session
+        found = await cluster.metadata.newest.list_index(INDEX_LOGS, session, session + "\0")
+        mirrored = [msgspec.json.decode(record.value, type=SegmentObjects) for _, record in found]
+        self.appends.append(asyncio.ensure_future(late(self, needed(mirrored, session, 1 << 40))))
+
+    async def late(self: Broker, upto: int) -> None:
+        await asyncio.sleep(1)
+        with suppress(EngineError):
+            await self.wal.trim(self.wal.session, upto)
+            await self.wal.delete_trimmed()
+
+    monkeypatch.setattr(Broker, "trim", trim)
+
+
 CONSOLIDATION = [
+    named_at_another_term,
+    the_trim_goes_by_a_mirror,
     trimmed_before_the_record_names_the_file,
     what_was_handed_over_is_trimmed,
     trimmed_by_what_is_acknowledged_after_the_records_were_read,

@@ -124,6 +124,23 @@ async def test_what_reached_further_than_the_segment_now_does_is_forgotten(store
     assert not again.is_decided(7)
 
 
+async def test_d6_nothing_is_said_to_be_settled_that_is_not_durable(store: MemoryMetadataStore) -> None:
+    """The log goes by what the record says was durable once: plain messages before those may be on their way."""
+    log = Log()
+    visibility = await Visibility.open(store, SEGMENT, log)
+    log.end = 5
+    await visibility.mark()
+    visibility.wrote(9, 10)  # behind plain messages 5 to 8, none of them durable
+    await visibility.save()
+    assert await Visibility.reach(store, SEGMENT) == 5
+    log.end = 9
+    await visibility.save()
+    assert await Visibility.reach(store, SEGMENT) == 9
+    log.end = 11
+    await visibility.save()
+    assert await Visibility.reach(store, SEGMENT) == 9
+
+
 async def test_who_was_succeeded_saves_nothing(store: MemoryMetadataStore) -> None:
     """G3, L1."""
     log = Log()

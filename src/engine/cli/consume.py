@@ -118,7 +118,7 @@ def command(
     form = chosen_format(form, template, key_separator, as_json)
     shape = None if template is None else Template(template)
     written = formats.writer(form, shape, separator(key_separator), sys.stdout.buffer, terminal=lines.on_terminal())
-    with connection_news(), connect(url, data) as client:
+    with connection_news(), connect(url, data) as client:  # from the first word that it says
         is_new = topic is not None and check_topic(client, topic, create)
         chosen = Chosen(topic, namespace, key_values(properties) or None, key_files(decrypt_with))
         with _without_warning() if is_new else contextlib.nullcontext():
@@ -169,10 +169,7 @@ class Chosen:
 
 @contextlib.contextmanager
 def connection_news() -> Iterator[None]:
-    """Write a line to the error stream when the connection is lost, and when it is re-established.
-
-    Begin it before the client connects: a loss is logged once, when it happens.
-    """
+    """Write a line to the error stream when the connection is lost, and when it is re-established."""
     news, handler = logging.getLogger("engine.client.net.pool"), News()
     before = news.level
     news.addHandler(handler)

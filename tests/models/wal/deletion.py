@@ -94,5 +94,9 @@ def _swept(instance: Instance, state: State, sweep: Sweep) -> Iterator[Step]:
         gone = slot is not None and sweep.unreferenced and (slot is not FENCE or not instance.keeps(Rule.R6_KEPT))
         if gone:
             yield f"the sweep deletes {name(sweep.session, n)}", with_slot(state, sweep.session, n, None)
+    record = state.wal_records[sweep.session]
+    if sweep.unreferenced and not record.gone and all(slot in (None, FENCE) for slot in state.wals[sweep.session]):
+        gone_for_good = with_wal_record(state, sweep.session, record._replace(gone=True))
+        yield f"the sweep deletes the record of {SESSIONS[sweep.session]}", gone_for_good
     for file in sweep.unnamed & state.files:
         yield f"the sweep deletes file {file.name}", state._replace(files=state.files - {file})

@@ -25,6 +25,7 @@ FAULTS: dict[Rule, tuple[Instance, str]] = {
     Rule.R10_OWN: (Instance(writes=(2, 0, 0), claimers="AB", budget=Budget(takeovers=2)), "LOST"),
     Rule.R11_OBJECTS: (Instance(writes=(2, 1, 0), claimers="AB", budget=Budget(handovers=1, takeovers=2)), "LOST"),
     Rule.R12_RECORD: (Instance(writes=(1, 1, 0), budget=Budget(uploads=1, sweeps=1, takeovers=2)), "LOST"),
+    Rule.R12_GONE: (Instance(writes=(1, 1, 0), budget=Budget(uploads=1, sweeps=1, takeovers=2)), "LOST"),
     Rule.R13_NAME: (Instance(writes=(2, 0, 0), window=1, claimers="B", budget=Budget(uploads=2)), "LOST"),
     Rule.R14_OWNER: (Instance(writes=(1, 1, 0), budget=Budget(handovers=1, uploads=1, takeovers=2)), "LOST"),
     Rule.R14_TERM: (

@@ -32,6 +32,7 @@ class Rule(Enum):
     R10_OWN = "a session that claims what it has an open reference to closes that at the end of its stored objects"
     R11_OBJECTS = "recovery reads files and objects, never the local file of an earlier term"
     R12_RECORD = "a recovery that meets a hole reads the record again before it reports damage"
+    R12_GONE = "a takeover that finds no record of a session to fence reads the segment's before it reports damage"
     R13_NAME = "a file's name has its uploader's session and term and the number of the try"
     R14_OWNER = "a file is named only by the owner of the segment, at its term"
     R14_TERM = "a file is named at the term at which its upload began, not at a later one of the same session"
@@ -93,10 +94,11 @@ class Record(NamedTuple):
 
 
 class WalRecord(NamedTuple):
-    """A session's record in the metadata store."""
+    """A session's record in the metadata store. `gone`: it was deleted, behind its end."""
 
     trimmed: int = 0
     fenced: int | None = None
+    gone: bool = False
 
 
 class Phase(Enum):

@@ -36,7 +36,7 @@ def takeover(instance: Instance, state: State, me: int) -> Iterator[Step]:
     elif current.phase is not Phase.CHOOSE:
         yield from _r4_fence(instance, state, me, current)
     elif current.unfenced:
-        yield _r4_begin(state, me, current)
+        yield _r4_begin(instance, state, me, current)
     else:
         yield from _recovery(instance, state, me, current)
 
@@ -70,10 +70,16 @@ def _r1_claim(instance: Instance, state: State, me: int) -> Iterator[Step]:
         yield f"R1: {SESSIONS[me]} claims segment {segment} at term {term}", after
 
 
-def _r4_begin(state: State, me: int, current: Takeover) -> Step:
+def _r4_begin(instance: Instance, state: State, me: int, current: Takeover) -> Step:
     """The record of the next session to fence, as it is in the store."""
     session = current.references[current.unfenced[0]].session
     record = state.wal_records[session]
+    if record.gone:
+        now = state.records[current.segment]
+        if not instance.keeps(Rule.R12_GONE) or (now.owner, now.term) == (me, current.term):
+            raise ViolationError(f"LOST: the record of {SESSIONS[session]} is gone, and a reference to it is open")
+        step = f"R12: {SESSIONS[me]} finds no record of {SESSIONS[session]}, and is not the owner any more"
+        return step, _with_takeover(state, me, None)
     if record.fenced is None:
         probing = current._replace(phase=Phase.PROBE, at=record.trimmed, seen=record)
         return f"R4: {SESSIONS[me]} finds {SESSIONS[session]} not fenced", _with_takeover(state, me, probing)

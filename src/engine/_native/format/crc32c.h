@@ -59,17 +59,35 @@ static inline uint32_t crc32c_advance(uint32_t over[4][256], uint32_t crc) {
 }
 
 #if defined(__x86_64__)
+#include <cpuid.h>
 #include <nmmintrin.h>
+#ifdef __clang__
+#define CRC32C_HARDWARE __attribute__((target("sse4.2,crc32")))
+#else
 #define CRC32C_HARDWARE __attribute__((target("sse4.2")))
+#endif
 #define CRC32C_STEP64(crc, word) _mm_crc32_u64((crc), (word))
 #define CRC32C_STEP8(crc, byte) _mm_crc32_u8((uint32_t)(crc), (byte))
-static int crc32c_has_hardware(void) { return __builtin_cpu_supports("sse4.2") != 0; }
-#elif defined(__aarch64__) && defined(__ARM_FEATURE_CRC32)
+static int crc32c_has_hardware(void) { /* without the compiler's own library, which not every linker has */
+    unsigned a, b, c = 0, d;
+    return __get_cpuid(1, &a, &b, &c, &d) && (c & 1u << 20); /* SSE4.2 */
+}
+#elif defined(__aarch64__) && (defined(__ARM_FEATURE_CRC32) || defined(__linux__))
 #include <arm_acle.h>
-#define CRC32C_HARDWARE
 #define CRC32C_STEP64(crc, word) __crc32cd((uint32_t)(crc), (word))
 #define CRC32C_STEP8(crc, byte) __crc32cb((uint32_t)(crc), (byte))
+#ifdef __ARM_FEATURE_CRC32
+#define CRC32C_HARDWARE
 static int crc32c_has_hardware(void) { return 1; }
+#else /* compiled for all processors: the system says which one it is */
+#include <sys/auxv.h>
+#ifdef __clang__
+#define CRC32C_HARDWARE __attribute__((target("crc")))
+#else
+#define CRC32C_HARDWARE __attribute__((target("+crc")))
+#endif
+static int crc32c_has_hardware(void) { return (getauxval(AT_HWCAP) & 1 << 7) != 0; } /* HWCAP_CRC32 */
+#endif
 #else
 static int crc32c_has_hardware(void) { return 0; }
 #endif

@@ -20,7 +20,7 @@ from engine._native.format.crc32c import crc32c
 from engine.aio.backoff import RetryDelay
 from engine.aio.workers import Workers, run
 from engine.broker.hosting.ownership import Owned, OwnerLease, Ownership
-from engine.errors import CorruptionError, EngineError, FencedError, NotOwnerError, UnknownOutcomeError
+from engine.errors import CorruptionError, EngineError, FencedError, NotFoundError, NotOwnerError, UnknownOutcomeError
 from engine.metadata import keys
 from engine.metadata.store import MetadataStore
 from engine.model.names import SegmentName
@@ -114,7 +114,7 @@ class ObjectBacking:
                 await run(workers, lambda: write_producer_snapshot(disk, path, snapshot))
         except (FencedError, UnknownOutcomeError) as e:
             raise self._not_now(e) from e
-        except HoleError as e:
+        except (HoleError, NotFoundError) as e:
             await self._superseded()  # R12
             raise CorruptionError(f"{self.name}: its log is incomplete: {e}") from e
 
@@ -154,11 +154,11 @@ class ObjectBacking:
 
     async def _own_session(self) -> Mapping[str, int]:
         """The demand that the own session is not fenced."""
-        seen = await records.read(self._metadata, self.session)
-        if seen.record.fenced is not None:
-            error = FencedError(f"session {self.session} was fenced at {seen.record.fenced}")
-            self.wal.writer.end(error)
-            raise self._not_now(error)
+        try:
+            seen = await records.read_own(self._metadata, self.session)
+        except FencedError as e:
+            self.wal.writer.end(e)
+            raise self._not_now(e) from e
         return {keys.wal(self.session): seen.version}
 
     def _not_now(self, error: EngineError) -> NotOwnerError:

@@ -59,6 +59,7 @@ class ObjectLogs:
         self._backings: dict[SegmentName, ObjectBacking] = {}
         self._tasks = Supervisor("sessions with the object store")
         self.sessions = 0  # that were begun
+        self.newest = ""  # the session that was begun last
 
     async def start(self) -> None:
         """Try the store, and begin a session. Raises UnsupportedError: the store cannot hold a log; StorageError,
@@ -70,7 +71,7 @@ class ObjectLogs:
         self._tasks.spawn(self._keep(), "session with the object store")
 
     async def _begin(self) -> ObjectWal:
-        session = self._rng.randbytes(10).hex()
+        session = self.newest = self._rng.randbytes(10).hex()
         wal = await ObjectWal.open(
             self.store, self._metadata, self.cluster, session, self._url, rng=self._rng, config=self._config
         )

@@ -2,7 +2,8 @@
 
     every UPKEEP_S     files end by age; rolled ones are uploaded and named (R13, R14); the own log is trimmed (R15);
                        what was given up is deleted after its grace
-    every SWEEP_S      one broker sweeps what sessions that have ended have left behind (R16), under a lease
+    every SWEEP_S      each broker ends sessions that it had before; one, under a lease, those of brokers that are
+                       gone, and sweeps what sessions that have ended have left behind (R16)
 
 A segment that fails is logged, and the next round tries it again; the others go on.
 """
@@ -64,6 +65,7 @@ class ObjectUpkeep:
         self._file_age_ms = int(file_age_s * 1000)
         self._interval = min(UPKEEP_S, file_age_s / 4)
         self._uploads = asyncio.Semaphore(UPLOADS_AT_ONCE)
+        self._gone: set[str] = set()  # sessions of brokers that were gone at the last sweep
 
     async def run(self) -> None:
         """Until cancelled."""
@@ -133,16 +135,40 @@ class ObjectUpkeep:
     # -- the sweep -------------------------------------------------------------------------------------------------
 
     async def _sweep_by_turn(self) -> None:
-        if self._leads():
-            swept = await self.sweep(dry_run=False)
-            if swept.names:
-                log.info("%d objects of ended sessions were deleted, %d bytes", len(swept.names), swept.size)
+        if not self._leads():
+            await self._end_sessions(self._sweep_of(), others=False)
+            return
+        swept = await self.sweep(dry_run=False)
+        if swept.names:
+            log.info("%d objects of ended sessions were deleted, %d bytes", len(swept.names), swept.size)
 
     async def sweep(self, *, dry_run: bool) -> Swept:
         """One sweep now. Raises StorageError: another broker sweeps; CorruptionError; and what the stores raise."""
         async with self._lease():
-            logs = self._logs
-            return await Sweep(logs.store, self._metadata, logs.cluster, self._clock.time_ms).run(dry_run=dry_run)
+            sweep = self._sweep_of()
+            if not dry_run:
+                await self._end_sessions(sweep, others=True)
+            return await sweep.run(dry_run=dry_run)
+
+    def _sweep_of(self) -> Sweep:
+        return Sweep(self._logs.store, self._metadata, self._logs.cluster, self._clock.time_ms)
+
+    async def _end_sessions(self, sweep: Sweep, *, others: bool) -> None:
+        """Fence the sessions that this broker had before, and with `others` those of brokers that are gone.
+
+        A takeover fences what has open references (R3); nothing else would ever end the others. A fence does no harm
+        to a session that lives (R8). A broker begins its session before it registers: so others' end when two sweeps
+        in a row have found their brokers gone.
+        """
+        living = {name: record for name, record in (await sweep.sessions()).items() if record.fenced is None}
+        found = await self._metadata.newest.list_keys(keys.BROKERS, keys.prefix_end(keys.BROKERS))
+        live = {keys.decode(key.removeprefix(keys.BROKERS)) for key in found}
+        former = {name for name, record in living.items() if record.broker == self._brokers.url}
+        gone = {name for name, record in living.items() if record.broker not in live} - former
+        over = (former - {self._logs.newest}) | (gone & self._gone if others else set())
+        self._gone = gone
+        for session in sorted(over):
+            await self._logs.wal.fence(session)
 
     @asynccontextmanager
     async def _lease(self) -> AsyncIterator[None]:

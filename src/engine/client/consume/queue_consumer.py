@@ -316,14 +316,16 @@ class AsyncQueueConsumer(QueueRuns[V], SubscriptionConsumer[V]):
 
     def _begin_acknowledge(self, x: Acknowledgeable, transaction: InTransaction | None) -> Begun:
         found = self.asked(x)
-        self._check_open()
         scope = None if transaction is None else scope_of(transaction, self.pool)
         if scope is None:
+            self._check_open()
             return self._begin_asked(found)
         scope.check_open()
-        if not self._all_known(found):
-            return self._look_and_acknowledge(found, scope)
-        started = scope.run(self._acknowledge(self._attached(found), scope))
+        self._check_open_in(scope)
+        if self._all_known(found):
+            started = scope.run(self._acknowledge(self._attached(found), scope))
+        else:
+            started = scope.run(self._look_and_acknowledge_in(found, scope))
         return self._count_acknowledged(started, found)
 
     def acknowledge_nowait(self, x: Acknowledgeable) -> None:
@@ -359,7 +361,7 @@ class AsyncQueueConsumer(QueueRuns[V], SubscriptionConsumer[V]):
     def _begin_asked(self, found: dict[int, BitMap64], lazy: bool = False) -> Begun:
         """Send it at once, unless the layout must be looked up first."""
         if not self._all_known(found):
-            return self._look_and_acknowledge(found, None)
+            return self._look_and_acknowledge(found)
         at_once = self._send_one_ack(found, lazy=lazy)
         if at_once is not None:
             return at_once
@@ -396,13 +398,12 @@ class AsyncQueueConsumer(QueueRuns[V], SubscriptionConsumer[V]):
         await acknowledging
         self._acknowledged += sum(map(len, found.values()))
 
-    async def _look_and_acknowledge(self, found: dict[int, BitMap64], scope: Scope | None) -> None:
+    async def _look_and_acknowledge(self, found: dict[int, BitMap64]) -> None:
         known = {i: offsets for i, offsets in found.items() if await self._is_known(i)}
-        if scope is None:
-            await self._count_acknowledged(self._send_acks(known, None), found)
-        else:
-            scope.check_open()
-            await self._count_acknowledged(scope.run(self._acknowledge(known, scope)), found)
+        await self._count_acknowledged(self._send_acks(known, None), found)
+
+    async def _look_and_acknowledge_in(self, found: dict[int, BitMap64], scope: Scope) -> None:
+        await self._acknowledge({i: offsets for i, offsets in found.items() if await self._is_known(i)}, scope)
 
     def _all_known(self, segments: Iterable[int]) -> bool:
         newest = max(self.session.layout.segments)

@@ -26,6 +26,7 @@ from engine.errors import AlreadyClosedError, EngineError
 
 if TYPE_CHECKING:
     from engine.client.consume.receiver import Receiver
+    from engine.client.transact.scope import Scope
 
 BATCH_MESSAGES = 10_000
 T = TypeVar("T")
@@ -241,6 +242,14 @@ class Receiving(Owned, ABC, Generic[V]):
     def _check_open(self) -> None:
         if self._failure is not None:
             raise self._failure
+
+    def _check_open_in(self, scope: Scope) -> None:
+        """Raise what refuses an acknowledgement in a transaction, which cannot be committed without it."""
+        try:
+            self._check_open()
+        except EngineError as e:
+            scope.fail(e)
+            raise
 
     def _check_coming(self) -> None:
         """Raise the reason for which nothing more will arrive, if there is one."""

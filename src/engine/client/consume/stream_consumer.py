@@ -219,11 +219,12 @@ class AsyncStreamConsumer(StreamRuns[V], SubscriptionConsumer[V]):
         self, x: Message[Any] | MessageId | MessageBatch[Any], transaction: InTransaction | None
     ) -> Coroutine[Any, Any, None]:
         vector = self.asked(x)
-        self._check_open()
         if transaction is None:
+            self._check_open()
             return self._send_acks(vector, None)
         scope = scope_of(transaction, self.pool)
         scope.check_open()
+        self._check_open_in(scope)
         return _ended(scope.run(self._acknowledge(vector, scope)))
 
     def acknowledge_cumulative_nowait(self, x: Message[Any] | MessageId | MessageBatch[Any]) -> None:

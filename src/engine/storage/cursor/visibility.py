@@ -208,8 +208,9 @@ class Visibility:
         return self._record.save()
 
     def _settle(self) -> None:
-        limit = self.limit
-        self._settled_upto = max(self._settled_upto, self._end() if limit is None else limit)
+        """No further than the durable end: what is written before the first undecided message may still be lost."""
+        limit, end = self.limit, self._end()
+        self._settled_upto = max(self._settled_upto, end if limit is None else min(limit, end))
         if self._decided and self._decided.min() < self._settled_upto:
             self._decided.remove_range(0, self._settled_upto)
 

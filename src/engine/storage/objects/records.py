@@ -57,6 +57,17 @@ async def read(metadata: MetadataStore, session: str) -> Versioned:
         raise CorruptionError(f"{found.key}: {e}") from e
 
 
+async def read_own(metadata: MetadataStore, session: str) -> Versioned:
+    """The record of a session that has not ended, for the session itself. Raises FencedError, CorruptionError."""
+    try:
+        seen = await read(metadata, session)
+    except NotFoundError:
+        raise FencedError(f"session {session!r} has ended, and was swept") from None
+    if seen.record.fenced is not None:
+        raise FencedError(f"session {session!r} was fenced at {seen.record.fenced}")
+    return seen
+
+
 async def replace(metadata: MetadataStore, session: str, seen: Versioned, record: WalRecord) -> bool:
     """Write the record if it is still as it was seen; False: it is not, or it is not known."""
     try:
@@ -69,9 +80,7 @@ async def replace(metadata: MetadataStore, session: str, seen: Versioned, record
 async def set_trimmed(metadata: MetadataStore, session: str, upto: int) -> None:
     """R15: raise `trimmed` while the session is not fenced. Raises FencedError, UnknownOutcomeError."""
     for _ in range(ATTEMPTS_MAX):
-        seen = await read(metadata, session)
-        if seen.record.fenced is not None:
-            raise FencedError(f"session {session!r} was fenced at {seen.record.fenced}")
+        seen = await read_own(metadata, session)
         if seen.record.trimmed >= upto:
             return
         if await replace(metadata, session, seen, msgspec.structs.replace(seen.record, trimmed=upto)):
@@ -82,7 +91,7 @@ async def set_trimmed(metadata: MetadataStore, session: str, upto: int) -> None:
 async def set_fenced(metadata: MetadataStore, session: str, end: int) -> int:
     """R14: a session that has nothing in flight ends at its next n. The end that is recorded, which may be another's.
 
-    Raises UnknownOutcomeError.
+    Raises UnknownOutcomeError; NotFoundError: it was ended by another, and swept.
     """
     for _ in range(ATTEMPTS_MAX):
         seen = await read(metadata, session)

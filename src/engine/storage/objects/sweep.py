@@ -4,10 +4,13 @@
     2  the records of all segments: what they refer to, and the files that they and their indexes name
     3  the list of names: logs of ended sessions without a reference, but their FENCEs (R6); files of ended sessions
        that are not named
+    4  the records of ended sessions without a reference of which step 3 found FENCEs alone: an earlier sweep has
+       deleted the rest
 
-In this order: a file that was named between 2 and 3 would be of a session that was not fenced at 1. Late PUTs may bring
-back what was deleted; that is harmless, and the next sweep deletes it. Objects younger than an hour stay, for readers
-that have begun. Files of a session that lives are its own matter.
+In this order: a file that was named between 2 and 3 would be of a session that was not fenced at 1. A session without a
+record has ended, as it begins with its record: for its files 1 and 2 are done again, behind 3. Late PUTs may bring back
+what was deleted; that is harmless, and the next sweep deletes it, while there is the session's record. Objects younger
+than an hour stay, for readers that have begun. Files of a session that lives are its own matter.
 """
 
 from __future__ import annotations
@@ -19,7 +22,7 @@ from typing import TypeVar
 import msgspec
 
 from engine.errors import CorruptionError
-from engine.metadata import keys
+from engine.metadata import keys, unsure
 from engine.metadata.store import MetadataStore, Record
 from engine.storage.objects.format import FENCE, LogName
 from engine.storage.objects.names import folder, read_index, session_of
@@ -59,6 +62,7 @@ class Sweep:
         self._cluster = cluster
         self._now_ms = now_ms
         self._age_ms = age_s * 1000
+        self._sessions: set[str] = set()  # with a record, as they were read last
 
     async def run(self, *, dry_run: bool = False) -> Swept:
         """One sweep. `dry_run`: nothing is deleted. Raises CorruptionError: a record or an index cannot be read, and
@@ -68,21 +72,41 @@ class Sweep:
         needed, named = await self._referred()
         swept = Swept()
         before_ms = self._now_ms() - self._age_ms
-        for session in sorted(ended - needed):
-            log = self._store.list(LogName(self._cluster, session).folder)
-            found = [info async for info in log if info.size != len(FENCE) and info.modified_ms < before_ms]
+        done = []
+        for name in sorted(ended - needed):
+            log = self._store.list(LogName(self._cluster, name).folder)
+            data = [info async for info in log if info.size != len(FENCE)]
+            found = [info for info in data if info.modified_ms < before_ms]
             swept.sessions += bool(found)
             swept.log_objects += len(found)
             await self._delete(found, swept, dry_run=dry_run)
+            if not data:
+                done.append(name)
         for where, session_in in ((folder(self._cluster), session_of), (f"{INHERITED}/{self._cluster}", _owner_of)):
-            orphans = [
-                info
-                async for info in self._store.list(where)
-                if info.modified_ms < before_ms and info.name not in named and session_in(info.name) in ended
-            ]
+            orphans: list[ObjectInfo] = []
+            unknown: list[tuple[ObjectInfo, str]] = []
+            async for info in self._store.list(where):
+                session = session_in(info.name)
+                if info.modified_ms >= before_ms or info.name in named or session is None:
+                    continue
+                if session in ended:
+                    orphans.append(info)
+                elif session not in self._sessions:
+                    unknown.append((info, session))
+            orphans += await self._without_record(unknown)
             swept.files += len(orphans)
             await self._delete(orphans, swept, dry_run=dry_run)
+        for name in [] if dry_run else done:
+            await unsure.delete(self._metadata, keys.wal(name))
         return swept
+
+    async def _without_record(self, found: list[tuple[ObjectInfo, str]]) -> list[ObjectInfo]:
+        """Those of sessions that have ended and have no record any more; by reads that follow the list of names."""
+        if not found:
+            return []
+        living = await self.sessions()
+        _, named = await self._referred()
+        return [info for info, session in found if session not in living and info.name not in named]
 
     async def _delete(self, found: list[ObjectInfo], swept: Swept, *, dry_run: bool) -> None:
         names = [info.name for info in found]
@@ -92,11 +116,16 @@ class Sweep:
             await self._store.delete(names[first : first + DELETED_AT_ONCE])
 
     async def _ended(self) -> set[str]:
-        found = set()
-        async for record in self._records(keys.WALS, keys.prefix_end(keys.WALS)):
-            if _decoded(record, WalRecord).fenced is not None:
-                found.add(keys.decode(record.key.removeprefix(keys.WALS)))
-        return found
+        found = {session: record.fenced is not None for session, record in (await self.sessions()).items()}
+        self._sessions = set(found)
+        return {session for session, ended in found.items() if ended}
+
+    async def sessions(self) -> dict[str, WalRecord]:
+        """The records of all sessions, as they are in the store. Raises CorruptionError, and what the store raises."""
+        return {
+            keys.decode(record.key.removeprefix(keys.WALS)): _decoded(record, WalRecord)
+            async for record in self._records(keys.WALS, keys.prefix_end(keys.WALS))
+        }
 
     async def _records(self, start: str, end: str) -> AsyncIterator[Record]:
         while page := await self._metadata.newest.list(start, end, _PAGE):

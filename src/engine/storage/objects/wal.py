@@ -5,10 +5,10 @@ from __future__ import annotations
 import asyncio
 import re
 from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Protocol
 
-from engine.errors import EngineError, InvalidArgumentError
+from engine.errors import EngineError, InvalidArgumentError, NotFoundError
 from engine.metadata.store import MetadataStore
 from engine.storage.objects import fence, reader, records
 from engine.storage.objects.format import LogName, StoredGroup, WalGroup
@@ -143,5 +143,6 @@ class ObjectWal:
         if self.writer.over is None:
             end = await self.writer.drain()
             await self.writer.close()
-            await records.set_fenced(self._metadata, self.session, end)
+            with suppress(NotFoundError):
+                await records.set_fenced(self._metadata, self.session, end)
         await self.writer.close()
