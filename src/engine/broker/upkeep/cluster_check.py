@@ -146,7 +146,10 @@ async def _objects(url: str, rng: random.Random, environment: Mapping[str, str])
     try:
         store = RemoteObjectStore.open(url, environment, rng=rng)
         began = clock.monotonic()
-        await probe(store, rng)
+        try:
+            await probe(store, rng)
+        finally:
+            await store.close()
     except EngineError as e:
         return [Finding(what, FAILED, str(e))]
     took = 1000 * (clock.monotonic() - began)
