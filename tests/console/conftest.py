@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import secrets
+import itertools
 import shutil
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -55,12 +55,13 @@ async def window() -> AsyncIterator[Opener]:
     """Opens a console of the broker at a URL in a browser. Its log must be empty at the end."""
     async with AsyncExitStack() as stack:
         opened: list[Window] = []
+        numbers = itertools.count()
 
         async def opened_at(url: str, **options: Any) -> Window:
             async def client(token: str | None) -> AsyncClient:
                 return AsyncClient(url, token=token)
 
-            console = Console(client, lambda: secrets.token_urlsafe(32), url)
+            console = Console(client, lambda: f"session-{next(numbers)}", url)
             stack.push_async_callback(console.close)
             host, port = await console.listen("127.0.0.1", 0)
             browser = await stack.enter_async_context(chromium())

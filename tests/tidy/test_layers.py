@@ -51,9 +51,8 @@ MAY_IMPORT: dict[str, set[str]] = {
     "testing": BELOW_BROKER | {"broker", "proxy", "client", "sync", "embedded"},
     "pytest_plugin": {"testing", "embedded"},
     "console": {"broker", "client", "model", "aio", *LEAVES},
-    "cli": {
-        "console", "broker", "proxy", "processes", "client", "sync", "embedded", "migration", "aio", "model", "errors",
-    },  # fmt: skip
+    "cli": {"broker", "proxy", "processes", "client", "sync", "embedded", "migration", "aio", "model", "errors"}
+    | {"console"},
     "__init__": BELOW_BROKER | {"broker", "client", "sync", "embedded", "migration"},
     "__main__": {"cli"},
 }

@@ -45,8 +45,8 @@ def here(context: click.Context, parameter: click.Parameter, text: str) -> tuple
 def command(url: str, data: str | None, listen: tuple[str, int]) -> None:
     """Serve pages about a broker to a browser.
 
-    Topics, segments, subscriptions, transactions, as they change. Needs Jinja (pip install 'engine[console]'). All who
-    reach the address act with the token that is given here; without one, each logs in with a token of their own.
+    Topics, segments, subscriptions, transactions, as they change. Needs Jinja (pip install 'engine[console]'). Whatever
+    reaches the address acts with the token that is given here; without one there is a login that takes one.
     """
     try:
         from engine.console.server import Console

@@ -1,4 +1,4 @@
-"""`Console`: the pages over HTTP, and who is logged in.
+"""`Console`: the pages over HTTP, and the sessions of people that are logged in.
 
 A page is whole as it is served. Its script asks for the part between the page's `<main>` marks once a second and
 changes only what differs, so that boxes of the drawing move and a text that is being typed stays.
@@ -24,7 +24,7 @@ from engine.console.source import ACTS, Source
 from engine.errors import AuthenticationError, AuthorizationError, EngineError, InvalidArgumentError, NotFoundError
 
 COOKIE = "engine-console"
-SESSIONS_MAX = 100  # people who are logged in; a further one logs out who came first
+SESSIONS_MAX = 100  # logged in at a time; a further login ends the oldest session
 TOPICS_ON_OVERVIEW = 10
 _POLICY = "default-src 'self'; img-src 'self' data:; frame-ancestors 'none'; base-uri 'none'; form-action 'self'"
 _TYPES = {"console.css": "text/css", "console.js": "text/javascript"}
@@ -43,7 +43,7 @@ class Console:
         self._client = client
         self._new_session = new_session
         self._about = about
-        self._without: Source | None = None  # that of visitors who are not logged in
+        self._without: Source | None = None  # that of visitors without a session
         self._sessions: dict[str, Source] = {}
         self._pages = Environment(loader=PackageLoader("engine.console"), autoescape=True)
         self._pages.filters |= {"size": views.size_text, "number": lambda n: f"{n:,.0f}"}

@@ -33,7 +33,7 @@ class Source:
     async def topics(self, text: str = "", sort: str = "backlog", number: int = 1) -> views.Page:
         """One page of the topics, from one answer about all of them.
 
-        A person who may not read the broker's metrics gets those that he may see, in the order of their names, and
+        A role that may not read metrics gets the topics of its rights, in the order of their names, and
         numbers of those on the page alone.
         """
         try:
