@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import Callable, Coroutine
 from typing import Any
 
 import pytest
 
+from engine.broker.hosting.object_logs import ObjectLogs
 from engine.broker.hosting.ownership import INDEX_LOGS, Owner
 from engine.errors import EngineError, FencedError, InvalidArgumentError, UnsupportedError
 from engine.metadata import keys
@@ -60,6 +62,12 @@ async def record(cluster: SimCluster, segment: int = 0) -> tuple[Owner, SegmentO
     return owner, owner.objects
 
 
+def logs(broker: SimBroker) -> ObjectLogs:
+    found = broker.broker.parts.cluster.members.objects
+    assert found is not None
+    return found
+
+
 async def lose(broker: SimBroker) -> None:
     """The machine is lost, and another one takes its place."""
     await broker.lose_machine()
@@ -94,7 +102,9 @@ def test_r9_what_is_handed_over_or_unloaded_has_an_end() -> None:
         heir = next(b for b in cluster.brokers.values() if b.url != first.url)
         owner = next(b for b in cluster.brokers.values() if b.url == first.url)
         (hosted,) = owner.broker.segments
+        assert logs(owner).of(hosted.name) is not None
         await owner.broker.parts.cluster.handovers.hand_over(hosted.name, heir.url)
+        assert logs(owner).of(hosted.name) is None, "nothing is kept of what is not open"
         _, objects = await record(cluster)
         assert objects.wal[0].end is not None
         assert (await records.read(cluster.metadata, objects.wal[0].session)).record.fenced is None, "it goes on"
@@ -103,11 +113,37 @@ def test_r9_what_is_handed_over_or_unloaded_has_an_end() -> None:
         while not await heir.broker.segments.unload(hosted):
             await cluster.client("c").close()
             hosted = heir.broker.segments.peek(hosted.name)
+        assert logs(heir).of(hosted.name) is None
         _, objects = await record(cluster)
         assert objects.open_sessions() == []
         assert await everything(cluster) == list(range(20))
 
     run(body, "b1", "b2")
+
+
+def test_the_footer_of_an_empty_file_is_not_taken_for_its_beginning() -> None:
+    """Else the next owner would look for the header behind the object that has it."""
+
+    async def body(cluster: SimCluster) -> None:
+        broker = cluster.brokers["b1"]
+        producer = await cluster.client("p").producer(str(TOPIC), access_mode="exclusive")  # opens the segment
+        (hosted,) = broker.broker.segments
+        backing = logs(broker).of(hosted.name)
+        assert backing is not None
+        while backing.begun(0) is None or backing.wal.writer.acknowledged <= backing.begun(0):
+            await hosted.segment.end_file()
+            await asyncio.sleep(1)
+        header = backing.begun(0)
+        await producer.close()
+        await broker.broker.admin.split_segment(str(TOPIC), 0)
+        assert hosted.segment.sealed
+        assert backing.wal.next_n > header + 1, "the footer is in another object"
+        assert backing.begun(0) == header
+        await lose(broker)
+        await send(cluster, range(5))
+        assert await everything(cluster) == list(range(5))
+
+    run(body)
 
 
 def test_r8_a_broker_whose_session_is_over_goes_on_with_another() -> None:

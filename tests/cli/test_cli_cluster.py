@@ -4,13 +4,19 @@ from __future__ import annotations
 
 import json
 import random
+import sys
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
+import pytest
+
+from engine import __version__ as engine_version
 from engine.cli.demo_servers import free_ports
 from engine.clock import SystemClock
 from engine.metadata import keys
 from engine.metadata.etcd.store import EtcdMetadataStore
+from tests.cli.cli_server import start_server, stop_server
 from tests.kit.etcd import Etcd, new_prefix
 
 
@@ -61,3 +67,31 @@ def test_a_member_that_cannot_be_reached_fails_the_check(etcd: Etcd, engine: Cal
     found = states(checked.out)
     assert found[f"etcd 127.0.0.1:{port}"][0] == "failed"
     assert found["etcd writes"][0] == "ok"
+
+
+NEWER = """
+import sys
+from engine.cli.main import main
+from engine.control.base import levels
+levels.SUPPORTED = (1, 2)
+sys.argv[0] = "engine"
+sys.exit(main())
+"""
+
+
+def test_a_build_that_the_cluster_has_left_behind_does_not_start(
+    etcd: Etcd, engine: Callable[..., Any], tmp_path: Path
+) -> None:
+    url = etcd.url(new_prefix())
+    first, second = (("--metadata", url, "--advertise", f"127.0.0.1:{port}") for port in free_ports(2))
+    newer = start_server(tmp_path, *first, program=[sys.executable, "-c", NEWER])
+    try:
+        (broker,) = json.loads(engine("cluster", "status", "--metadata", url, "--json").out)["brokers"]
+        assert (broker["levels"], broker["level"], broker["version"]) == ([1, 2], 2, engine_version)
+        checked = states(engine("cluster", "check", "--metadata", url, "--json").out)
+        assert checked["level"] == ("failed", "2; this build works at 1 to 1")
+        with pytest.raises(RuntimeError, match="works at the levels 1 to 1, and the cluster is at level 2") as refused:
+            start_server(tmp_path, *second)
+        assert "Traceback" not in str(refused.value)
+    finally:
+        stop_server(newer)

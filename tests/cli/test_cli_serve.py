@@ -124,6 +124,48 @@ def test_a_reader_is_told_when_its_server_goes_and_comes_back(tmp_path: Path):
         reader.communicate()
 
 
+# `engine consume t --create`, which waits for a line at each place where `STAGES` names a function that it calls.
+STAGES = """
+import sys
+from engine.cli import consume, main
+
+def staged(name, function):
+    def called(*arguments):
+        print(name, flush=True)
+        sys.stdin.readline()
+        return function(*arguments)
+    setattr(consume, name, called)
+
+staged("open_consumer", consume.open_consumer)  # it has asked for the topic
+staged("batches", consume.batches)  # its consumer is attached, and "created t" said
+main.main()
+"""
+
+
+def test_a_reader_is_told_of_a_loss_before_its_consumer_is_attached(tmp_path: Path):
+    server = start_server(tmp_path / "data")
+    url, where = server.url, server.url.removeprefix("engine://")
+    command = [sys.executable, "-c", STAGES, "consume", "t", "--create", "--url", url]
+    pipe = subprocess.PIPE
+    reader = subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=pipe, text=True, bufsize=1)
+    try:
+        assert reader.stdin is not None
+        assert reader.stdout is not None
+        assert reader.stderr is not None
+        for stage, said in (("open_consumer", [f"engine: connected to {url} again\n", "created t\n"]), ("batches", [])):
+            assert reader.stdout.readline() == f"{stage}\n"
+            stop_server(server)
+            assert reader.stderr.readline().startswith(f"engine: the connection to {url} was lost: ")
+            server = start_server(tmp_path / "data", "--listen", where)
+            reader.stdin.write("go on\n")
+            assert [reader.stderr.readline() for _ in said] == said
+        assert reader.stderr.readline() == f"engine: connected to {url} again\n"
+    finally:
+        stop_server(server)
+        reader.kill()
+        reader.communicate()
+
+
 def test_a_mistyped_variable_is_told(tmp_path: Path, engine: Run, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("ENGINE_SEGMENT", "4")
     result = engine("serve", "--data", tmp_path / "data")

@@ -10,8 +10,8 @@ import pytest
 
 from engine.errors import EngineError, UnknownOutcomeError
 from engine.metadata.memory import MemoryMetadataStore
+from engine.storage.objects.footers import Footers
 from engine.storage.objects.format import FENCE, LogName, WalGroup
-from engine.storage.objects.reader import footers
 from engine.storage.objects.remote import RemoteObjectStore
 from engine.storage.objects.wal import ObjectWal
 from engine.storage.objects.writer import WalConfig
@@ -47,7 +47,7 @@ async def test_what_was_acknowledged_is_read_by_another_session(store: RemoteObj
         assert await asyncio.gather(*appends) == [first // 7] * 7
     assert await other.fence("a") == 100
     before = store.statistics().requests["get"]
-    assert len(await footers(store, LogName("c", "a"), 0, 100)) == 100
+    assert len(await Footers(store).of(LogName("c", "a"), 0, 100, SEGMENT)) == 100
     assert store.statistics().requests["get"] - before == 1 + 36
     found = await read(other, "a", 0, 100)
     assert found == {offset: b"".join(group(offset).buffers) for offset in range(700)}

@@ -37,6 +37,27 @@ def test_spark_reads_what_spark_has_encrypted(
     assert sorted(row.value for row in found) == sorted(f"secret {n}" for n in range(10))
 
 
+def test_a_stream_decrypts_what_it_reads_and_encrypts_what_it_writes(
+    spark: SparkSession, broker: engine.Engine, reads: Reads, writes: Writes, topic: str, tmp_path: Path
+) -> None:
+    copy = f"{topic}copy"
+    broker.admin.create_topic(copy)
+    broker.admin.set_topic_policies(copy, {"encryption_required": True})
+    with broker.producer(topic, encryption_keys={"alice": ALICE.public}) as producer:
+        for number in range(10):
+            producer.send(b"secret %d" % number, key="k")
+    secrets = {"decryptionKeys": keys(alice=ALICE.private)}
+    frame = reads.stream(topic, "key STRING, value STRING", startingOffsets="earliest", **secrets)
+    writer = writes.stream(frame, copy, encryptionKeys=keys(alice=ALICE.public))
+    query = writer.option("checkpointLocation", str(tmp_path / "checkpoint")).trigger(availableNow=True).start()
+    try:
+        assert query.awaitTermination(120)
+    finally:
+        query.stop()
+    found = reads(copy, **secrets).selectExpr("CAST(value AS STRING) AS value").collect()
+    assert [row.value for row in found] == [f"secret {n}" for n in range(10)]
+
+
 @pytest.mark.parametrize("text", ["secret-key", "{}", "[]", '{"a": 1}', '"secret-key"'])
 def test_keys_that_are_none_are_refused_and_not_shown(text: str) -> None:
     with pytest.raises(ValueError, match="decryptionKeys must be JSON") as caught:

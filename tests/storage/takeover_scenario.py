@@ -19,10 +19,10 @@ from engine.metadata import keys
 from engine.metadata.memory import MemoryMetadataStore
 from engine.metadata.store import ABSENT, ConflictError, Expected
 from engine.storage.objects import records
+from engine.storage.objects.footers import HoleError
 from engine.storage.objects.format import WalGroup
 from engine.storage.objects.names import FileNames
 from engine.storage.objects.ports import ObjectMissingError
-from engine.storage.objects.reader import HoleError
 from engine.storage.objects.references import RolledFile, SegmentObjects
 from engine.storage.objects.sweep import INDEX_OBJECTS, Sweep
 from engine.storage.objects.takeover import close, recovered

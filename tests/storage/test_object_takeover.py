@@ -75,9 +75,9 @@ def test_r14_references_behind_the_file_stay():
 def test_retention_raises_the_floor_and_a_log_without_files_goes_on_there():
     files = tuple(RolledFile(n, n + 10, 100, 7, f"log/{n}") for n in range(0, 50, 10))
     some = objects(("b", 2, None, 3), files=files)
-    assert some.kept(25) == SegmentObjects(some.wal, files[2:], None, 20)
-    assert some.kept(5) == some
-    none = some.kept(50)
+    assert some.kept(25, ()) == SegmentObjects(some.wal, files[2:], None, 20)
+    assert some.kept(5, ()) == some
+    none = some.kept(50, ())
     assert (none.files, none.floor, none.named_end) == ((), 50, 50)
     assert none.named(RolledFile(50, 51, 1, 1, "x"), "b", 3, 3).named_end == 51
 
@@ -87,9 +87,13 @@ def test_older_files_go_to_an_index():
     some = objects(("b", 2, None, 3), files=files)
     folded = some.folded(OlderFiles("index", 0, 30, 3, 300), 3)
     assert (folded.files, folded.named_end, folded.file_bytes) == (files[3:], 50, 500)
-    assert folded.kept(10).older == OlderFiles("index", 10, 30, 3, 300)
-    assert (folded.kept(30).older, folded.kept(30).floor, folded.kept(30).files) == (None, 30, files[3:])
-    assert folded.kept(40).files == files[4:]
+    left = folded.kept(10, files)
+    assert (left.older, left.file_bytes) == (OlderFiles("index", 10, 30, 2, 200), 400)
+    assert left.kept(5, files[1:]) == left, "what was kept before stays"
+    assert left.kept(20, files[1:]).file_bytes == 300
+    none = folded.kept(30, files)
+    assert (none.older, none.floor, none.files) == (None, 30, files[3:])
+    assert folded.kept(40, files).files == files[4:]
     with pytest.raises(InvalidArgumentError, match="must end with a file"):
         some.folded(OlderFiles("index", 0, 30, 3, 300), 2)
 

@@ -26,6 +26,7 @@ from engine.limits import WAL_FLUSH_BYTES, WAL_PENDING_MAX, WAL_WINDOW
 from engine.metadata.memory import MemoryMetadataStore
 from engine.storage.objects import fence as fencing
 from engine.storage.objects import records
+from engine.storage.objects.footers import Footers, HoleError
 from engine.storage.objects.format import (
     FENCE,
     TRAILER_SIZE,
@@ -36,7 +37,6 @@ from engine.storage.objects.format import (
     unpack_footers,
 )
 from engine.storage.objects.ports import ObjectMissingError
-from engine.storage.objects.reader import HoleError, footers
 from engine.storage.objects.wal import ObjectWal
 from engine.storage.objects.writer import WalConfig
 from engine.testing.clock import FakeClock
@@ -354,10 +354,49 @@ async def test_a_long_log_is_read_through_one_object_in_64(bench: Bench):
     wal = await bench.open()
     await in_objects(wal, 200)
     before = bench.store.statistics().requests["get"]
-    found = await footers(bench.store, LOG, 10, 200)
+    found = await Footers(bench.store).of(LOG, 10, 200, SEGMENT)
     assert [footer.n for footer in found] == list(range(10, 200))
     assert bench.store.statistics().requests["get"] - before == 3 + 8
     assert await read(wal, 60, 70) == [(n, b"body %d" % n) for n in range(60, 70)]
+
+
+@virtual
+async def test_segments_that_are_taken_over_from_one_log_read_its_footers_once(bench: Bench):
+    wal = await bench.open()
+    for offset in range(40):
+        await asyncio.gather(wal.append(group(offset)), wal.append(group(offset, b"x", OTHER)))
+    other = await bench.open("b")
+    await other.fence("a")
+    before = bench.store.statistics().requests["get"]
+    first, second = await asyncio.gather(read(other, 0, 40), read(other, 0, 40, OTHER))
+    assert first == [(n, b"body") for n in range(40)]
+    assert second == [(n, b"x") for n in range(40)]
+    assert bench.store.statistics().requests["get"] - before == 40 + 2 * 40, "footers once, groups twice"
+
+
+@virtual
+async def test_footers_that_were_asked_for_long_ago_are_read_again(bench: Bench):
+    wal = await bench.open()
+    await in_objects(wal, 10)
+    footers = Footers(bench.store, kept_max=10)
+
+    async def asked(start: int, end: int) -> int:
+        before = bench.store.statistics().requests["get"]
+        assert [footer.n for footer in await footers.of(LOG, start, end, SEGMENT)] == list(range(start, end))
+        return bench.store.statistics().requests["get"] - before
+
+    assert [await asked(0, 5), await asked(0, 5), await asked(5, 10), await asked(0, 5)] == [5, 0, 5, 5]
+
+
+@virtual
+async def test_a_read_that_is_given_up_does_not_end_that_of_another(bench: Bench):
+    wal = await bench.open()
+    await in_objects(wal, 3)
+    footers = Footers(bench.store)
+    given_up, other = (asyncio.ensure_future(footers.of(LOG, 0, 3, SEGMENT)) for _ in range(2))
+    await asyncio.sleep(0)
+    given_up.cancel()
+    assert [footer.n for footer in await other] == [0, 1, 2]
 
 
 @virtual
@@ -419,7 +458,7 @@ async def test_an_object_of_another_session_or_n_is_damage(bench: Bench):
         await read(wal, 0, 1)
     bench.store.objects["wal/c/b/000000000000"] = bench.store.objects[LOG.object(1)]
     with pytest.raises(CorruptionError, match="the object is of session 'a'"):
-        await footers(bench.store, LogName("c", "b"), 0, 1)
+        await Footers(bench.store).of(LogName("c", "b"), 0, 1, SEGMENT)
 
 
 def test_the_format_is_that_of_the_page():

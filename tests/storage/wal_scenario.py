@@ -20,8 +20,8 @@ from dataclasses import dataclass, field
 
 from engine.errors import EngineError
 from engine.metadata.memory import MemoryMetadataStore
+from engine.storage.objects.footers import HoleError
 from engine.storage.objects.format import WalGroup
-from engine.storage.objects.reader import HoleError
 from engine.storage.objects.wal import ObjectWal
 from engine.storage.objects.writer import WalConfig
 from engine.testing.clock import LoopClock

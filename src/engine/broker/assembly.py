@@ -233,6 +233,8 @@ def _cluster_loops(base: Foundation, cluster: ClusterParts, loads: LoadReports) 
         balancer, brokers = cluster.balancer, members.brokers
         history = HistoryLoop(base.metadata, lambda: brokers.alone or balancer.leading, base.clock)
         loops.append(("metadata history", history.run))
+    if members.levels is not None:
+        loops.append(("levels", members.levels.run))
     return loops
 
 

@@ -75,8 +75,18 @@ def status(metadata: str, as_json: bool) -> None:
         ],
     )
     output.print_table(
-        ["broker", "state", "segments"],
-        [(one["url"], "draining" if one["draining"] else "live", one["segments"]) for one in brokers],
+        ["broker", "state", "segments", "version", "levels", "cluster's level"],
+        [
+            (
+                one["url"],
+                "draining" if one["draining"] else "live",
+                one["segments"],
+                one["version"] or "",
+                "{} to {}".format(*one["levels"]),
+                one["level"],
+            )
+            for one in brokers
+        ],
     )
 
 

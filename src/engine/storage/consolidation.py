@@ -185,12 +185,13 @@ class Consolidation:
         Raises as run() does.
         """
         floor = max((each.end_offset for each in doomed if isinstance(each, NamedSpan)), default=0)
-        gone = [file.key for file in await self.named.all() if file.first < file.end <= floor]
+        listed = await self.named.all()
+        gone = [file.key for file in listed if file.first < file.end <= floor]
         if not gone:
             return 0
         segment.check_lease()
         before = self.named.objects.older
-        await self._change([], lambda objects: objects.kept(floor))
+        await self._change([], lambda objects: objects.kept(floor, listed))
         if before is not None and self.named.objects.older is None:
             gone.append(before.key)
         self._garbage.add(gone)

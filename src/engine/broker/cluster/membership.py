@@ -15,7 +15,7 @@ from engine.broker.segment.environment import Environment
 from engine.clock import Clock
 from engine.control.base.brokers import Brokers
 from engine.control.base.ports import SegmentHost
-from engine.metadata.store import MetadataStore
+from engine.metadata.store import Historied, MetadataStore
 from engine.storage.store import SegmentStore
 from engine.wire.connector import SocketConnector
 from engine.wire.stream import Connector
@@ -23,6 +23,7 @@ from engine.wire.stream import Connector
 if TYPE_CHECKING:
     from engine.broker.cluster.routed_host import RoutedSegmentHost
     from engine.broker.hosting.object_logs import ObjectLogs
+    from engine.control.base.levels import Levels
 
 
 class Membership:
@@ -47,6 +48,7 @@ class Membership:
         """`loads`, `environment`, `objects`: see OpenSegments."""
         self.objects = objects
         self.brokers = Brokers(metadata, clock=clock, url=url, admin_url=admin_url, session_timeout=session_timeout)
+        self.levels = self._levels(metadata) if isinstance(metadata, Historied) else None
         self.ownership = Ownership(metadata, self.brokers, clock, follows=shared)
         self.segments = OpenSegments(
             store, metadata, self.ownership, loads=loads, environment=environment, objects=objects
@@ -56,6 +58,14 @@ class Membership:
         self.peers = Peers(connector or SocketConnector(), token, url)
         self.routed = self._routed_host() if shared else None
         self.brokers.lost += [self.ownership.session_lost, self.segments.session_lost]
+
+    def _levels(self, metadata: MetadataStore) -> Levels:
+        """Where brokers of several releases may meet."""
+        from importlib.metadata import version
+
+        from engine.control.base.levels import Levels
+
+        return Levels(metadata, self.brokers, version=version("engine"))
 
     def _routed_host(self) -> RoutedSegmentHost:
         from engine.broker.cluster.routed_host import RoutedSegmentHost

@@ -30,9 +30,9 @@ from engine.storage.disk.disk import Disk
 from engine.storage.file.producer_snapshot import INHERITED, write_producer_snapshot
 from engine.storage.file.restore import fetch, restore
 from engine.storage.objects import records
+from engine.storage.objects.footers import HoleError
 from engine.storage.objects.format import WalGroup
 from engine.storage.objects.ports import ObjectExistsError, ObjectMissingError, ObjectStore
-from engine.storage.objects.reader import HoleError
 from engine.storage.objects.references import Inherited, SegmentObjects
 from engine.storage.objects.takeover import close, recovered
 from engine.storage.objects.wal import ObjectWal

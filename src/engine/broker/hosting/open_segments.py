@@ -380,6 +380,8 @@ class OpenSegments:
         def ended(task: asyncio.Task[Any]) -> None:
             if self._leaving.get(name) is task:
                 del self._leaving[name]
+                if self._objects is not None and name not in self._hosted:
+                    self._objects.forget(name)
             if not task.cancelled():
                 task.exception()  # retrieved: every waiter may be cancelled
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from engine.clock import SystemClock
 from engine.control.base.brokers import BrokerRecord
+from engine.control.base.levels import SUPPORTED, Level
 from engine.errors import EngineError, InvalidConfigurationError
 from engine.metadata import keys
 
@@ -47,10 +48,28 @@ async def standing(url: str, rng: random.Random) -> tuple[list[dict[str, Any]], 
     store = await _open(url, rng)
     try:
         found = [BrokerRecord.of(one) for one in await store.list(keys.BROKERS, keys.prefix_end(keys.BROKERS))]
-        brokers = [{"url": one.url, "draining": one.draining, "segments": one.segments} for one in found]
+        at = await store.get(keys.LEVEL)
+        level = None if at is None else Level.of(at).level
+        brokers = [
+            {"url": one.url, "draining": one.draining, "segments": one.segments, "version": one.version,
+             "levels": list(one.levels), "level": level}
+            for one in found
+        ]  # fmt: skip
         return [asdict(one) for one in await store.members()], brokers
     finally:
         await store.close()
+
+
+async def _level(store: EtcdMetadataStore) -> Finding:
+    """Whether this build may join."""
+    found = await store.get(keys.LEVEL)
+    if found is None:
+        return Finding("level", OK, "no broker has started yet")
+    lowest, highest = SUPPORTED
+    now = Level.of(found)
+    good = all(lowest <= level <= highest for level in (now.level, now.next or now.level))
+    raised = "" if now.next is None else f", about to be raised to {now.next}"
+    return Finding("level", OK if good else FAILED, f"{now.level}{raised}; this build works at {lowest} to {highest}")
 
 
 async def findings_of(
@@ -66,7 +85,7 @@ async def findings_of(
         compacted = max((one.compacted for one in members if one.compacted is not None), default=None)
         findings += [await _speed(store, rng), await _history(store, compacted)]
         live = await store.list_keys(keys.BROKERS, keys.prefix_end(keys.BROKERS))
-        findings.append(Finding("brokers", OK if live else WARNING, f"{len(live)} live"))
+        findings += [Finding("brokers", OK if live else WARNING, f"{len(live)} live"), await _level(store)]
     finally:
         await store.close()
     if objects is not None:

@@ -29,6 +29,10 @@ log = logging.getLogger(__name__)
 # There is room again when no more than this share of the limit is in use: enough to send a burst without checking.
 ROOM_SHARE = 0.75
 
+# Where something late still waits for credit, or was sent late for want of it, deadlines are looked at so often in one
+# `send_timeout`.
+LATE_SWEEPS = 16
+
 
 @dataclass(frozen=True, slots=True)
 class ProducerStatistics(HtmlRecord):
@@ -93,6 +97,7 @@ class InFlight:
         on_failed: Callable[[Exception], object] = lambda error: None,
         on_expired: Callable[[], object] = lambda: None,
         asked: Callable[[], str] = lambda: "",
+        slowed: Callable[[], Iterable[SealedEntry]] = lambda: (),
     ) -> None:
         self._batcher = batcher
         self._make_id = partial(MessageId, topic=topic)
@@ -104,6 +109,8 @@ class InFlight:
         self._on_failed = on_failed
         self._on_expired = on_expired
         self._asked = asked  # " by the broker", in texts
+        self._slowed = slowed  # what waits for credit: its time does not run
+        self._renewed: dict[SealedEntry, float] = {}  # deadlines of what has waited for credit
         self._loop = asyncio.get_running_loop()
         # In the order of the flights, whose ordinals and deadlines never fall.
         self._outstanding: dict[SealedEntry, _Flight] = {}
@@ -162,6 +169,11 @@ class InFlight:
             self._origins[piece] = origin
         self.entries_resent += len(pieces)
 
+    def renew(self, entries: Iterable[SealedEntry]) -> None:
+        """These wait for credit no longer: from now on they have the whole time to be acknowledged."""
+        deadline = self._loop.time() + self._send_timeout
+        self._renewed.update((entry, deadline) for entry in entries if entry in self)
+
     def all_entered(self, upto: int) -> None:
         """Every message with a sequence below `upto` has entered: what is stable follows once these have left."""
         if not self._complete or not self._ordinal:
@@ -178,6 +190,8 @@ class InFlight:
 
     def _take_out(self, entry: SealedEntry) -> bool:
         """False: it was out of time before, and its futures have ended."""
+        if self._renewed:
+            self._renewed.pop(entry, None)
         flight = self._outstanding.pop(entry, None)
         if flight is None:
             return self._piece_left(entry)
@@ -279,7 +293,10 @@ class InFlight:
                 log.exception("on_error of a producer failed")
 
     def _expire(self) -> None:
-        """One timer per producer: fail what is past its deadline, and set the timer to the next deadline."""
+        """One timer per producer: fail what is past its deadline, and set the timer to the next deadline.
+
+        What a limit slows is not late: time does not run while an entry waits for credit.
+        """
         now = self._loop.time()
         self._sweep = None
         late: list[SealedEntry] = []
@@ -289,9 +306,21 @@ class InFlight:
                 break
             late += self._pieces.get(entry, (entry,))
         if late:
+            late = self._out_of_time(late, now)
+        if late:
             waited = f"not acknowledged{self._asked()} within {self._send_timeout:g} s"
             self.fail(late, TimeoutError(f"{waited}; the outcome is unknown"))
             self._on_expired()
+
+    def _out_of_time(self, late: list[SealedEntry], now: float) -> list[SealedEntry]:
+        """Those that neither wait for credit nor have a renewed deadline; the others are looked at again soon."""
+        slowed = set(self._slowed())
+        ended = [entry for entry in late if entry not in slowed and self._renewed.get(entry, 0.0) <= now]
+        if len(ended) < len(late):
+            if self._sweep is not None:
+                self._sweep.cancel()
+            self._sweep = self._loop.call_at(now + self._send_timeout / LATE_SWEEPS, self._expire)
+        return ended
 
     def stop(self) -> None:
         """Cancel the timer; what waits for room is woken, to be refused."""

@@ -171,6 +171,7 @@ class Outbox:
             on_failed=self._message_failed,
             on_expired=self.settle_retired,
             asked=self.pool.process,
+            slowed=lambda: (entry for sender in self._senders.values() for entry in sender.slowed()),
         )
 
     def _admit(self, transaction: object) -> Scope:

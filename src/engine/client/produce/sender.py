@@ -27,7 +27,7 @@ from __future__ import annotations
 import asyncio
 import enum
 import logging
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Protocol
 
 from engine._native.produce.sealed import SealedEntry
@@ -178,7 +178,19 @@ class Sender:
                     producer_id=link.ident, entries=len(entries), transaction=transaction, attempt=attempt
                 )
                 connection.stream.send(header, [e.data for e in entries])
+                if credit is not None:
+                    self._owner.in_flight.renew(entries)
                 backlog.sent.extend(entries)
+
+    def slowed(self) -> Collection[SealedEntry]:
+        """What waits until the broker gives credit."""
+        return self.backlog.queue if self._credit is not None and not self._credit.left else ()
+
+    def _drop_credit(self) -> None:
+        """The attachment has ended, and its credit with it: what has waited for it waits for an attachment now."""
+        if slowed := self.slowed():
+            self._owner.in_flight.renew(slowed)
+        self._credit = None
 
     def fail_queued(self, error: Exception) -> None:
         """Fail everything in this sender."""
@@ -261,6 +273,7 @@ class Sender:
     def link_ended(self, error: EngineError) -> None:
         """Everything sent is sent again over the next link, unless the error is one that lasts."""
         self._link = None
+        self._drop_credit()
         stale = error.layout_stale or isinstance(error, NotFoundError)
         self.backlog.requeue()
         if stale:
@@ -517,6 +530,7 @@ class Sender:
             if link is not None:
                 link.close()
         self._link = None
+        self._drop_credit()
 
     async def close(self) -> None:
         """End the attachment and wait for the broker to confirm it. Idempotent."""

@@ -15,7 +15,7 @@ import asyncio
 import contextlib
 import json
 import logging
-from collections.abc import Callable, Collection
+from collections.abc import Awaitable, Callable, Collection
 from dataclasses import dataclass, field, replace
 from functools import partial
 from math import isfinite
@@ -50,14 +50,17 @@ _PUBLISH_ATTEMPTS_MAX = 8
 
 @dataclass(frozen=True, slots=True)
 class BrokerRecord:
-    """A live broker. `draining`: it takes no segments. `segments`, `load`: what it has open, and their rates together,
-    as it last said; two records that differ in these alone are equal.
+    """A live broker. `draining`: it takes no segments. `version`, `levels`: its build, and at which levels that works
+    (levels.py). `segments`, `load`: what it has open, and their rates together, as it last said; two records that
+    differ in these alone are equal.
     """
 
     url: str
     admin_url: str | None
     session: int | None
     draining: bool = False
+    version: str | None = None
+    levels: tuple[int, int] = (1, 1)
     segments: int = field(default=0, compare=False)
     load: SegmentLoadStats = field(default_factory=SegmentLoadStats, compare=False)
 
@@ -65,6 +68,8 @@ class BrokerRecord:
         facts: dict[str, Any] = {"url": self.url, "adminUrl": self.admin_url}
         if self.draining:
             facts["draining"] = True
+        if self.version is not None:
+            facts |= {"version": self.version, "levels": self.levels}
         if self.segments or not self.load.silent:
             facts |= {"segments": self.segments, "load": self.load.to_mapping()}
         return json.dumps(facts).encode()
@@ -79,6 +84,8 @@ class BrokerRecord:
             facts.get("adminUrl"),
             record.stat.session,
             draining=bool(facts.get("draining", False)),
+            version=facts.get("version"),
+            levels=tuple(facts.get("levels", (1, 1))),
             segments=int(facts.get("segments", 0)),
             load=load,
         )
@@ -99,6 +106,7 @@ class Brokers:
         self.url = url
         self.changed: list[Callable[[], None]] = []
         self.lost: list[Callable[[], None]] = []
+        self.admission: Callable[[], Awaitable[None]] | None = None  # raises what keeps a registered broker from acting
         self._metadata = metadata
         self._clock = clock
         self._timeout = session_timeout
@@ -207,9 +215,19 @@ class Brokers:
                     continue
                 stat = found.stat
             break
+        if self.admission is not None:
+            try:
+                await self.admission()
+            except BaseException:
+                await self._end(session)
+                raise
         self._version = stat.version
         self._know(key, mine)
         self._session = session
+
+    def describe(self, *, version: str, levels: tuple[int, int]) -> None:
+        """What the record says of the build. Before start()."""
+        self._said = replace(self._said, version=version, levels=levels)
 
     async def publish(self, **facts: Any) -> None:
         """Change what the others know of this broker: `draining`, `segments`, `load`. Kept for later sessions, too.

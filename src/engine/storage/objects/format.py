@@ -77,10 +77,6 @@ class Footer(NamedTuple):
     n: int
     groups: tuple[StoredGroup, ...]
 
-    def only(self, segment: str) -> Footer:
-        """With the groups of one segment alone."""
-        return self._replace(groups=tuple(group for group in self.groups if group.segment == segment))
-
     def pack(self) -> bytes:
         session = self.session.encode()
         parts = [session]

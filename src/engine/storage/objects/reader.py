@@ -1,4 +1,4 @@
-"""Reads ranges of a session's log: the footers in parallel, then the groups of one segment (R11, R12)."""
+"""Reads ranges of a session's log: the footers (footers.py), then the groups of one segment (R11, R12)."""
 
 from __future__ import annotations
 
@@ -8,91 +8,22 @@ from collections.abc import AsyncIterator, Iterable
 
 from engine._native.format.crc32c import crc32c
 from engine.errors import CorruptionError
-from engine.limits import KIB, MIB, WAL_FOOTERS_STEP
-from engine.storage.objects.format import (
-    FENCE,
-    TRAILER_SIZE,
-    Footer,
-    LogName,
-    StoredGroup,
-    Trailer,
-    unpack_footers,
-)
+from engine.limits import MIB
+from engine.storage.objects.footers import READS_AT_ONCE, Footers, HoleError
+from engine.storage.objects.format import LogName, StoredGroup
 from engine.storage.objects.ports import ObjectMissingError, ObjectStore
-from engine.storage.objects.together import together
 
-TAIL_SIZE = 64 * KIB  # read first of an object: most footers are smaller
-READS_AT_ONCE = 16
 READ_SIZE = 8 * MIB  # groups that lie behind each other are read together up to this size
 
 
-class HoleError(Exception):
-    """Within a range that was said to be stored there is no object, or a FENCE.
-
-    R12: the caller reads the record that named the range again. If that has another owner now, the log was taken over
-    and its objects may be deleted; if not, this is damage.
-    """
-
-
-async def footers(store: ObjectStore, log: LogName, start: int, end: int, segment: str | None = None) -> list[Footer]:
-    """The footers of objects [start, end), in order. One object in WAL_FOOTERS_STEP is read, and the last ones.
-
-    `segment`: of its groups alone, which are few of those of a long log.
-
-    Raises HoleError, CorruptionError, UnsupportedError, and what the store raises.
-    """
-    found: dict[int, Footer] = {}
-    ends = [n for n in range(start, end) if (n + 1) % WAL_FOOTERS_STEP == 0]
-    await _read_footers(store, log, ends, segment, found)
-    await _read_footers(store, log, [n for n in range(start, end) if n not in found], segment, found)
-    return [found[n] for n in range(start, end)]
-
-
-async def _read_footers(
-    store: ObjectStore, log: LogName, wanted: Iterable[int], segment: str | None, found: dict[int, Footer]
-) -> None:
-    room = asyncio.Semaphore(READS_AT_ONCE)
-
-    async def one(n: int) -> None:
-        async with room:
-            read = await _footers_of(store, log, n)
-        found.update((footer.n, footer if segment is None else footer.only(segment)) for footer in read)
-
-    await together(one(n) for n in wanted)
-
-
-async def _footers_of(store: ObjectStore, log: LogName, n: int) -> list[Footer]:
-    """What object n says of itself, and of those before it."""
-    name = log.object(n)
-    try:
-        tail = await store.get_tail(name, TAIL_SIZE)
-        if bytes(tail.data) == FENCE:
-            raise HoleError(f"a FENCE lies at {name}")
-        trailer = Trailer.unpack(tail.data[-TRAILER_SIZE:], name)
-        stop = tail.size - TRAILER_SIZE
-        if trailer.position + trailer.size != stop:
-            raise CorruptionError(f"{name}: the object has {tail.size} bytes, its trailer says another size")
-        skipped = tail.size - len(tail.data)
-        if trailer.position >= skipped:
-            data = tail.data[trailer.position - skipped : -TRAILER_SIZE]
-        else:
-            data = await store.get_range(name, trailer.position, stop)
-    except ObjectMissingError:
-        raise HoleError(f"no object lies at {name}") from None
-    found = unpack_footers(data, trailer.count, log.session, name)
-    if not found or found[-1].n != n:
-        raise CorruptionError(f"{name}: the object is that of another n")
-    return found
-
-
 async def groups(
-    store: ObjectStore, log: LogName, start: int, end: int, segment: str
+    store: ObjectStore, footers: Footers, log: LogName, start: int, end: int, segment: str
 ) -> AsyncIterator[tuple[StoredGroup, memoryview]]:
     """The groups of a segment in objects [start, end), in order, with their bytes, which are checked.
 
-    Raises as footers() does.
+    Raises as Footers.of() does.
     """
-    runs = _runs(group for footer in await footers(store, log, start, end, segment) for group in footer.groups)
+    runs = _runs(group for footer in await footers.of(log, start, end, segment) for group in footer.groups)
     reading: deque[tuple[list[StoredGroup], asyncio.Future[memoryview]]] = deque()
     try:
         for run in runs:

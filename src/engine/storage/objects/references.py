@@ -144,13 +144,23 @@ class SegmentObjects(msgspec.Struct, frozen=True, omit_defaults=True):
             wal.append(msgspec.structs.replace(own[0], start=start))
         return msgspec.structs.replace(self, wal=tuple(wal), files=(*self.files, file))
 
-    def kept(self, floor: int) -> SegmentObjects:
-        """Without the files that end at or below an offset. The empty end of a sealed segment stays."""
+    def kept(self, floor: int, listed: Iterable[RolledFile]) -> SegmentObjects:
+        """Without the files that end at or below an offset. The empty end of a sealed segment stays.
+
+        `listed`: those that the index object has, of which some may be gone before.
+        """
         files = tuple(file for file in self.files if file.first >= floor or file.end > floor)
         gone = max((file.end for file in self.files if file.first < file.end <= floor), default=self.floor)
         older = self.older
         if older is not None:
-            older = None if older.end <= floor else msgspec.structs.replace(older, first=max(older.first, floor))
+            left = [file for file in listed if max(floor, older.first) < file.end <= older.end]
+            older = (
+                None
+                if older.end <= floor
+                else msgspec.structs.replace(
+                    older, first=max(older.first, floor), count=len(left), size=sum(file.size for file in left)
+                )
+            )
             gone = max(gone, older.first if older is not None else self.older.end if self.older else 0)
         return msgspec.structs.replace(self, files=files, older=older, floor=max(self.floor, gone))
 

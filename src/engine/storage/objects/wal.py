@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Protocol
 from engine.errors import EngineError, InvalidArgumentError, NotFoundError
 from engine.metadata.store import MetadataStore
 from engine.storage.objects import fence, reader, records
+from engine.storage.objects.footers import Footers
 from engine.storage.objects.format import LogName, StoredGroup, WalGroup
 from engine.storage.objects.ports import ObjectStore
 from engine.storage.objects.trim import GRACE_S, Trimmer
@@ -58,6 +59,7 @@ class ObjectWal:
         self._log = log
         self._rng = rng
         self._trimmer = trimmer
+        self._footers = Footers(store)
         self.writer = writer
         self._beginning: list[int] = []  # where references begin that are being written
 
@@ -127,7 +129,8 @@ class ObjectWal:
         return await fence.fence(self._store, self._metadata, self._log._replace(session=session), self._rng)
 
     def read(self, session: str, start: int, end: int, segment: str) -> AsyncIterator[tuple[StoredGroup, memoryview]]:
-        return reader.groups(self._store, self._log._replace(session=session), start, end, segment)
+        log = self._log._replace(session=session)
+        return reader.groups(self._store, self._footers, log, start, end, segment)
 
     async def trim(self, session: str, upto: int) -> None:
         if session != self.session:  # R15
