@@ -53,7 +53,7 @@ demo: build
 cluster-demo: build $(VENV)/.with-test
 	$(VENV)/bin/engine demo --cluster
 
-test: build $(VENV)/.with-test $(VENV)/.with-spark $(VENV)/.with-oldest-spark $(NEWEST) $(VENV)/.with-chromium
+test: build $(VENV)/.with-test $(VENV)/.with-spark $(VENV)/.with-oldest-spark $(NEWEST)
 	$(PY) -m pytest -q -n $(WORKERS) --dist loadfile $(TESTS) $(PYTEST)
 
 build: $(VENV)/.built
@@ -64,7 +64,7 @@ tidy: build $(VENV)/.with-test $(VENV)/.with-spark
 export MINUTES ?=
 export SEED    ?=
 
-fuzz: build $(VENV)/.with-fuzz
+fuzz: build $(VENV)/.with-fuzz $(VENV)/.with-chromium
 	$(PY) -m pytest -q -m fuzz --timeout=3600 $(TESTS) $(PYTEST)
 
 docs: build $(VENV)/.with-test $(VENV)/.with-spark
@@ -141,7 +141,7 @@ $(VENV)/.with-oldest-spark: | $(VENV)/.with-spark
 
 # The browser of the console's tests: the machine's, else Debian's package, else that of Playwright. Without any, these
 # tests say what to install.
-$(VENV)/.with-chromium: | $(VENV)/.with-test
+$(VENV)/.with-chromium: | $(VENV)/.with-fuzz
 	@command -v chromium >/dev/null || \
 	    { [ "$$(id -u)" = 0 ] && apt-get install -qq -y --no-install-recommends chromium >/dev/null 2>&1; } || \
 	    $(PY) -m playwright install chromium >/dev/null 2>&1 || true
