@@ -12,7 +12,7 @@
 #   make bench-compare BASE=v0.1.0  this tree beside another revision, in turns: ratios with their spread (ONLY=serve)
 #   make docs    the documentation as a site, in build/site; links lead somewhere, examples run
 #   make wheels  wheels for Linux that install without a compiler, for other machines too, in dist (ONLY=3.14-musllinux)
-#   make pictures  draw `engine top` for its page
+#   make pictures  draw `engine top` and the console for their pages (needs a Chromium)
 #   make clean   remove what was built (the folder .venv stays)
 #
 # PYTHON=python3.12 chooses another interpreter, TESTS=tests/client a part of the suite, PYTEST=-x options.
@@ -77,6 +77,7 @@ wheels: build $(VENV)/.with-wheels
 
 pictures: build $(VENV)/.with-test
 	$(PY) tools/draw_top.py docs/images/top.svg
+	$(PY) tools/draw_console.py docs/images
 
 # Tests that preload a library of their own (tests/crash) start their processes on the usual build.
 debug: build $(DEBUG)/.built $(VENV)/.with-test

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from engine.console.views import PAGE_ROWS, TopicLine, duration, page_of, size_text, spoken
@@ -18,6 +20,10 @@ def line(name: str, backlog: int = 0, *, rate_in: float = 0.0, rate_out: float =
         (line("a", 10), "no consumer is connected"),
         (line("a", 10, consumers=1), "its consumers take nothing"),
         (line("a", 10, consumers=1, rate_in=2.0, rate_out=1.0), "more comes in than goes out"),
+        (
+            replace(line("a", 10, consumers=1, rate_in=2.0, rate_out=1.0), unread=("bills",)),
+            "nothing is delivered to bills",
+        ),
         (line("a", 600, consumers=1, rate_out=1.0), "10.0 min at this rate"),
     ],
 )

@@ -14,7 +14,9 @@ SORTS = ("backlog", "in", "out", "stored", "name")
 
 @dataclass(frozen=True, slots=True)
 class TopicLine:
-    """A topic in the list. Rates are messages per second, `stored` bytes."""
+    """A topic in the list. Rates are messages per second, `stored` bytes. `unread`: subscriptions that have a backlog,
+    and to which nothing is delivered.
+    """
 
     topic: str
     segments: int
@@ -26,6 +28,7 @@ class TopicLine:
     producers: int
     consumers: int
     changing: bool = False
+    unread: tuple[str, ...] = ()
 
     @property
     def lag(self) -> str:
@@ -36,6 +39,8 @@ class TopicLine:
             return "no consumer is connected"
         if not self.rate_out:
             return "its consumers take nothing"
+        if self.unread:
+            return f"nothing is delivered to {', '.join(self.unread)}"
         if self.rate_in > self.rate_out:
             return "more comes in than goes out"
         return f"{duration(self.backlog / self.rate_out)} at this rate"
@@ -125,11 +130,16 @@ def topic_lines(now: Metrics) -> list[TopicLine]:
     rate_out, backlog = now.by("subscription_rate_out", "topic"), now.by("subscription_back_log", "topic")
     producers, consumers = now.by("segment_producers", "topic"), now.by("segment_consumers", "topic")
     changing = now.by("scalable_topic_change_pending", "topic")
+    unread: dict[str, list[str]] = {}
+    delivered = now.by("subscription_rate_out", "topic", "subscription")
+    for (topic, name), size in sorted(now.by("subscription_back_log", "topic", "subscription").items()):
+        if size and not delivered.get((topic, name)):
+            unread.setdefault(topic, []).append(name)
     return [
         TopicLine(
             at[0], segments[at[0]], int(sealed.get(at, 0)), rate_in.get(at, 0.0), rate_out.get(at, 0.0),
             int(backlog.get(at, 0)), int(size), int(producers.get(at, 0)), int(consumers.get(at, 0)),
-            changing.get(at, 0) > 0,
+            changing.get(at, 0) > 0, tuple(unread.get(at[0], ())),
         )
         for at, size in stored.items() if at[0]
     ]  # fmt: skip
@@ -153,6 +163,7 @@ def topic_line(stats: TopicStatistics) -> TopicLine:
         sum(one["backlog"] for one in subscriptions), stats["storageSize"],
         sum(one["producerCount"] for one in segments), sum(one["consumerCount"] for one in segments),
         stats["pendingChange"] is not None,
+        tuple(name for name, one in stats["subscriptions"].items() if one["backlog"] and not one["msgRateOut"]),
     )  # fmt: skip
 
 
