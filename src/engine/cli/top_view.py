@@ -10,8 +10,8 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from engine.cli.exposition import Metrics, quantile
 from engine.cli.output import show, size
+from engine.client.admin.exposition import Metrics, quantile
 from engine.errors import UnsupportedError
 from engine.model.text import plain
 

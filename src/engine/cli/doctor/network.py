@@ -15,8 +15,8 @@ from urllib.parse import urlsplit
 
 from engine.cli.doctor.certificates import REMEDIES, expiry, unverified
 from engine.cli.doctor.finding import Finding, State, good, graded, problem, warning
-from engine.cli.exposition import Metrics
 from engine.cli.output import plural, size
+from engine.client.admin.exposition import Metrics
 from engine.client.base.endpoint import DEFAULT_PORT, ServiceUrl, parse_url, unix_path
 from engine.client.base.options import Token
 from engine.client.client import AsyncClient

@@ -1,0 +1,80 @@
+"""`engine console`: pages about a broker for a browser."""
+
+from __future__ import annotations
+
+import asyncio
+import ipaddress
+import secrets
+from typing import TYPE_CHECKING
+
+import click
+
+from engine.cli.connection import client_options, connection_options
+from engine.cli.groups import examples
+from engine.cli.serve import address, at, event_loop_factory, said_with, serve_until, stop_signal
+from engine.errors import UnsupportedError
+
+if TYPE_CHECKING:
+    from engine.client.client import AsyncClient
+
+
+def here(context: click.Context, parameter: click.Parameter, text: str) -> tuple[str, int]:
+    """An address that only this machine reaches."""
+    host, port = address(context, parameter, text)
+    try:
+        near = host == "localhost" or ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        near = False
+    if not near:
+        raise click.BadParameter(
+            f"must be an address of this machine alone, as 127.0.0.1:8080, got {text!r}; others come by a tunnel"
+        )
+    return host, port
+
+
+@click.command(epilog=examples("engine console --url engine://127.0.0.1:6650", "engine console --data ./data"))
+@click.option(
+    "--listen",
+    default="127.0.0.1:8080",
+    show_default=True,
+    metavar="HOST:PORT",
+    callback=here,
+    help="Address of the pages, on this machine.",
+)
+@connection_options
+def command(url: str, data: str | None, listen: tuple[str, int]) -> None:
+    """Serve pages about a broker to a browser.
+
+    Topics, segments, subscriptions, transactions, as they change. Needs Jinja (pip install 'engine[console]'). Whatever
+    reaches the address acts with the token that is given here; without one there is a login that takes one.
+    """
+    try:
+        from engine.console.server import Console
+    except ModuleNotFoundError as e:
+        if (e.name or "").partition(".")[0] != "jinja2":
+            raise
+        raise UnsupportedError(
+            "engine console needs Jinja, which is not installed: pip install 'engine[console]'"
+        ) from e
+    options = client_options(url)
+
+    async def client(token: str | None) -> AsyncClient:
+        if data is not None:
+            from engine.embedded import open_async
+
+            return await open_async(data)
+        from engine.client.client import AsyncClient
+
+        return AsyncClient(url, **(options if token is None else {**options, "token": token}))
+
+    async def serve() -> None:
+        stopped = stop_signal()
+        console = Console(client, lambda: secrets.token_urlsafe(32), data or url)
+        try:
+            where = await said_with("--listen", console.listen(*listen))
+            await serve_until(stopped, f"console on http://{at(where)}")
+        finally:
+            await console.close()
+
+    with asyncio.Runner(loop_factory=event_loop_factory()) as runner:
+        runner.run(serve())

@@ -1,0 +1,230 @@
+"""What the pages show, as records, and how they are made of the admin API's answers. No browser, no network."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from engine.client.admin.exposition import Metrics
+from engine.model.admin_dictionaries import SegmentMetadata, SegmentStatistics, TopicMetadata, TopicStatistics
+
+PAGE_ROWS = 50
+SORTS = ("backlog", "in", "out", "stored", "name")
+
+
+@dataclass(frozen=True, slots=True)
+class TopicLine:
+    """A topic in the list. Rates are messages per second, `stored` bytes."""
+
+    topic: str
+    segments: int
+    sealed: int
+    rate_in: float
+    rate_out: float
+    backlog: int
+    stored: int
+    producers: int
+    consumers: int
+    changing: bool = False
+
+    @property
+    def lag(self) -> str:
+        """Why its backlog does not shrink, or how long it takes at the present rate; "" without backlog."""
+        if not self.backlog:
+            return ""
+        if not self.consumers:
+            return "no consumer is connected"
+        if not self.rate_out:
+            return "its consumers take nothing"
+        if self.rate_in > self.rate_out:
+            return "more comes in than goes out"
+        return f"{duration(self.backlog / self.rate_out)} at this rate"
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """Some rows of a list: the part of it that a browser gets."""
+
+    rows: Sequence[TopicLine]
+    number: int  # from 1
+    pages: int
+    found: int  # rows of all pages
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentLine:
+    """A segment, with its place in the topic's history."""
+
+    ident: int
+    start: int
+    end: int
+    active: bool
+    parents: tuple[int, ...]
+    created_epoch: int
+    sealed_epoch: int  # 0 while it is active
+    owner: str = ""
+    unavailable: str = ""
+    rate_in: float = 0.0
+    rate_out: float = 0.0
+    backlog: int = 0
+    stored: int = 0
+    buckets: int = 0
+    producers: int = 0
+    held_back_by: str = ""
+    readers: tuple[str, ...] = ()  # "subscription: consumer"
+
+
+@dataclass(frozen=True, slots=True)
+class Reader:
+    """A consumer of a subscription."""
+
+    name: str
+    connected: bool
+    segments: tuple[int, ...]
+    unacked: int
+    rate_out: float
+
+
+@dataclass(frozen=True, slots=True)
+class SubscriptionLine:
+    """A subscription. `draining`: segments whose successors wait until it has read them."""
+
+    name: str
+    kind: str
+    backlog: int
+    delayed: int
+    rate_out: float
+    draining: tuple[int, ...]
+    readers: tuple[Reader, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class TopicPage:
+    """All about one topic."""
+
+    name: str
+    epoch: int
+    change: str
+    line: TopicLine
+    properties: Mapping[str, str]
+    segments: Sequence[SegmentLine]
+    subscriptions: Sequence[SubscriptionLine]
+    groups: Mapping[str, Sequence[Reader]]
+    decision: str
+    last_change: str
+    limits: Mapping[str, str]
+
+
+def topic_lines(now: Metrics) -> list[TopicLine]:
+    """The topics whose segments have series of their own in a broker's metrics."""
+    stored = now.by("storage_size", "topic")
+    segments: dict[str, int] = {}
+    for labels, _ in now.of("storage_size"):
+        segments[labels.get("topic", "")] = segments.get(labels.get("topic", ""), 0) + 1
+    sealed, rate_in = now.by("segment_sealed", "topic"), now.by("rate_in", "topic")
+    rate_out, backlog = now.by("subscription_rate_out", "topic"), now.by("subscription_back_log", "topic")
+    producers, consumers = now.by("segment_producers", "topic"), now.by("segment_consumers", "topic")
+    changing = now.by("scalable_topic_change_pending", "topic")
+    return [
+        TopicLine(
+            at[0], segments[at[0]], int(sealed.get(at, 0)), rate_in.get(at, 0.0), rate_out.get(at, 0.0),
+            int(backlog.get(at, 0)), int(size), int(producers.get(at, 0)), int(consumers.get(at, 0)),
+            changing.get(at, 0) > 0,
+        )
+        for at, size in stored.items() if at[0]
+    ]  # fmt: skip
+
+
+def page_of(lines: Sequence[TopicLine], text: str = "", sort: str = "backlog", number: int = 1) -> Page:
+    """The rows of one page, of those whose names have `text`. A page that is not there is the nearest one."""
+    fields = {"backlog": "backlog", "in": "rate_in", "out": "rate_out", "stored": "stored"}
+    found = [line for line in lines if text.lower() in line.topic.lower()]
+    found.sort(key=lambda line: (-getattr(line, fields[sort]) if sort in fields else 0, line.topic))
+    pages = max(1, -(-len(found) // PAGE_ROWS))
+    number = min(max(number, 1), pages)
+    return Page(found[(number - 1) * PAGE_ROWS : number * PAGE_ROWS], number, pages, len(found))
+
+
+def topic_line(stats: TopicStatistics) -> TopicLine:
+    """The sums of a topic."""
+    segments, subscriptions = stats["segments"].values(), stats["subscriptions"].values()
+    return TopicLine(
+        stats["topic"], stats["segmentCount"], stats["sealedSegmentCount"], stats["msgRateIn"], stats["msgRateOut"],
+        sum(one["backlog"] for one in subscriptions), stats["storageSize"],
+        sum(one["producerCount"] for one in segments), sum(one["consumerCount"] for one in segments),
+        stats["pendingChange"] is not None,
+    )  # fmt: skip
+
+
+def topic_page(metadata: TopicMetadata, stats: TopicStatistics) -> TopicPage:
+    """One look at a topic. The two answers may be of different epochs: what only one of them has is left empty."""
+    segments = [segment_line(one, stats["segments"].get(key)) for key, one in metadata["segments"].items()]
+    scale = stats["autoScale"]
+    return TopicPage(
+        name=stats["topic"],
+        epoch=metadata["epoch"],
+        change=stats["pendingChange"] or "",
+        line=topic_line(stats),
+        properties=metadata["properties"],
+        segments=sorted(segments, key=lambda one: one.ident),
+        subscriptions=[
+            SubscriptionLine(
+                name, one["kind"] or "not known yet", one["backlog"], one["delayed"], one["msgRateOut"],
+                tuple(sorted(int(key) for key, shared in one["segmentSharing"].items() if shared["drain"])),
+                tuple(
+                    Reader(who, c["connected"], tuple(c["segments"]), c["unackedMessages"], c["msgRateOut"])
+                    for who, c in one["consumers"].items()
+                ),
+            )
+            for name, one in sorted(stats["subscriptions"].items())
+        ],
+        groups={
+            name: [Reader(who, c["connected"], tuple(c["segments"]), 0, 0.0) for who, c in one["consumers"].items()]
+            for name, one in sorted(stats["checkpointGroups"].items())
+        },
+        decision=spoken(scale["decision"]),
+        last_change=spoken(scale["lastChange"]),
+        limits={name: f"{one['value']} (of {one['origin']})" for name, one in stats["limits"].items()},
+    )  # fmt: skip
+
+
+def segment_line(said: SegmentMetadata, seen: SegmentStatistics | None) -> SegmentLine:
+    """A segment of the layout, with what its owner says of it."""
+    place = (
+        said["segmentId"], said["hashRange"]["start"], said["hashRange"]["end"], said["state"] == "ACTIVE",
+        tuple(said["parentIds"]), said["createdAtEpoch"], said["sealedAtEpoch"],
+    )  # fmt: skip
+    if seen is None:
+        return SegmentLine(*place)
+    readers = tuple(f"{name}: {who}" for name, all_of_it in sorted(seen["consumers"].items()) for who in all_of_it)
+    return SegmentLine(
+        *place, seen["owner"], seen["unavailable"] or "", seen["msgRateIn"], seen["msgRateOut"],
+        sum(seen["backlog"].values()), seen["storageSize"], seen["bucketCount"], seen["producerCount"],
+        seen["heldBackBy"] or "", readers,
+    )  # fmt: skip
+
+
+def spoken(decision: Mapping[str, object] | None) -> str:
+    """A decision of auto-scale in a line."""
+    if decision is None:
+        return "none yet"
+    segments = decision.get("segments")
+    of = f" of {', '.join(map(str, segments))}" if isinstance(segments, list) and segments else ""
+    return f"{decision.get('action')}{of}: {decision.get('reason')}"
+
+
+def duration(seconds: float) -> str:
+    """In its largest unit."""
+    for unit, size in (("days", 86400), ("h", 3600), ("min", 60)):
+        if seconds >= size:
+            return f"{seconds / size:.1f} {unit}"
+    return f"{seconds:.0f} s"
+
+
+def size_text(count: float) -> str:
+    """Bytes with a unit."""
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if count < 1024:
+            return f"{count:,.0f} {unit}" if unit == "B" else f"{count:,.1f} {unit}"
+        count /= 1024
+    return f"{count:,.1f} TiB"

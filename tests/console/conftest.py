@@ -1,0 +1,76 @@
+"""A Chromium, and a console in this process beside an embedded engine."""
+
+from __future__ import annotations
+
+import itertools
+import shutil
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+
+from engine.client.client import AsyncClient
+from engine.console.server import Console
+from tests.kit.optional import lacking
+
+
+@dataclass
+class Window:
+    """A page of a browser, and what its log said."""
+
+    page: Any
+    url: str
+    console: Console
+    faults: list[str] = field(default_factory=list)
+
+    async def go(self, path: str) -> None:
+        answer = await self.page.goto(self.url + path)
+        assert answer.ok, await answer.text()
+
+
+Opener = Callable[..., Awaitable[Window]]
+
+
+@asynccontextmanager
+async def chromium() -> AsyncIterator[Any]:
+    """The browser. Debian's package, or the one that Playwright has downloaded."""
+    try:
+        from playwright.async_api import Error, async_playwright
+    except ModuleNotFoundError:
+        lacking("Playwright", "playwright")
+    async with async_playwright() as driver:
+        options = {"executable_path": path} if (path := shutil.which("chromium")) else {}
+        try:
+            browser = await driver.chromium.launch(args=["--no-sandbox", "--disable-gpu"], **options)
+        except Error:
+            lacking("Chromium (apt-get install chromium, or playwright install chromium)", "playwright")
+        yield browser
+        await browser.close()
+
+
+@pytest.fixture
+async def window() -> AsyncIterator[Opener]:
+    """Opens a console of the broker at a URL in a browser. Its log must be empty at the end."""
+    async with AsyncExitStack() as stack:
+        opened: list[Window] = []
+        numbers = itertools.count()
+
+        async def opened_at(url: str, **options: Any) -> Window:
+            async def client(token: str | None) -> AsyncClient:
+                return AsyncClient(url, token=token)
+
+            console = Console(client, lambda: f"session-{next(numbers)}", url)
+            stack.push_async_callback(console.close)
+            host, port = await console.listen("127.0.0.1", 0)
+            browser = await stack.enter_async_context(chromium())
+            page = await browser.new_page(**options)
+            made = Window(page, f"http://{host}:{port}", console)
+            page.on("console", lambda said: made.faults.append(said.text) if said.type == "error" else None)
+            page.on("pageerror", lambda error: made.faults.append(str(error)))
+            opened.append(made)
+            return made
+
+        yield opened_at
+        assert [one.faults for one in opened] == [[] for _ in opened]

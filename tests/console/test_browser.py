@@ -1,0 +1,156 @@
+"""The console in a Chromium, beside the admin API of the broker that it shows."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from pathlib import Path
+
+import pytest
+
+import engine
+from engine.console.views import PAGE_ROWS
+from tests.console.conftest import Opener
+
+pytestmark = pytest.mark.fuzz  # a Chromium is not on every machine
+
+WAIT_MS = 60_000
+TOKEN = "a-token-of-the-operators-42"
+FLIGHTS = "topic://public/default/flights"
+TOPIC = "/topic?name=topic%3A%2F%2Fpublic%2Fdefault%2Fflights"
+PAGES = (("/", "overview"), ("/topics", "topics"), (TOPIC, "topic"), ("/transactions", "transactions"))
+SIZES = ((1280, 800), (800, 600))
+
+
+def opened(tmp_path: Path) -> engine.Opening:
+    return engine.open_async(tmp_path / "data", listen="127.0.0.1:0", admin="127.0.0.1:0", shared=False)
+
+
+async def test_the_picture_follows_a_split_and_a_merge_while_messages_stream(tmp_path: Path, window: Opener) -> None:
+    async with opened(tmp_path) as broker:
+        await broker.admin.create_topic(FLIGHTS, segments=1, properties={"owner": "flights-team@example.org"})
+        await broker.admin.create_subscription(FLIGHTS, "bills", initial_position="earliest")
+        shown = await window(broker.service_url)
+        page = shown.page
+        page.set_default_timeout(WAIT_MS)
+
+        async def stream() -> None:
+            async with await broker.producer(FLIGHTS) as producer:
+                for n in range(1 << 40):
+                    await producer.send(b"flight", key=f"UA{n % 500}")
+
+        streaming = asyncio.create_task(stream())
+        try:
+            await shown.go(TOPIC)
+            await page.locator("#dag [data-segment='0'].active").wait_for()
+            assert "flights-team@example.org" in await page.locator("main").inner_text()
+            await page.evaluate("document.querySelector('#dag').dataset.kept = 'yes'")
+            await page.click("[data-act=split]")
+            assert "Split segment 0" in await page.locator("#confirm").inner_text()
+            await page.click("#confirm [value=yes]")
+            await page.locator("#dag [data-segment='2'].active").wait_for()
+            await page.click("[data-act=merge]")
+            await page.click("#confirm [value=yes]")
+            await page.locator("#dag [data-segment='3'].active").wait_for()
+            # It is the same picture, whose parts have moved.
+            assert await page.evaluate("document.querySelector('#dag path#e1-3') !== null")
+            said = await broker.admin.get_metadata(FLIGHTS)
+            assert await page.locator("#epoch").inner_text() == str(said["epoch"])
+            assert await page.locator("#dag g").count() == len(said["segments"]) == 4
+        finally:
+            streaming.cancel()
+            await asyncio.gather(streaming, return_exceptions=True)
+
+        # A refusal does nothing; consent does.
+        assert (await broker.admin.get_stats(FLIGHTS))["subscriptions"]["bills"]["backlog"] > 0
+        await page.click("#sub-bills [data-act=skip-backlog]")
+        await page.click("#confirm [value=no]")
+        assert (await broker.admin.get_stats(FLIGHTS))["subscriptions"]["bills"]["backlog"] > 0
+        await page.click("#sub-bills [data-act=skip-backlog]")
+        await page.click("#confirm [value=yes]")
+        await page.locator("#backlog", has_text=re.compile("^0$")).wait_for()
+        await page.click("#sub-bills [data-act=delete-subscription]")
+        await page.click("#confirm [value=yes]")
+        await page.locator("#sub-bills").wait_for(state="detached")
+        assert (await broker.admin.get_stats(FLIGHTS))["subscriptions"] == {}
+
+
+async def test_each_page_has_its_picture_at_two_sizes_in_both_modes(tmp_path: Path, window: Opener) -> None:
+    async with opened(tmp_path) as broker:
+        await broker.admin.create_topic(FLIGHTS, segments=4)
+        await broker.admin.create_subscription(FLIGHTS, "bills")
+        async with await broker.producer(FLIGHTS) as producer:
+            await asyncio.gather(*(producer.send(b"flight", key=str(n)) for n in range(100)))
+        transaction = await broker.transaction().__aenter__()
+        shown = await window(broker.service_url)
+        page = shown.page
+        page.set_default_timeout(WAIT_MS)
+        for path, name in PAGES:
+            await shown.go(path)
+            pictures = set()
+            for width, height in SIZES:
+                await page.set_viewport_size({"width": width, "height": height})
+                for mode in ("light", "dark"):
+                    await page.emulate_media(color_scheme=mode)
+                    picture = tmp_path / f"{name}-{width}-{mode}.png"
+                    pictures.add(await page.screenshot(path=str(picture)))
+            assert len(pictures) == 4
+            if name == "overview":
+                assert (await broker.admin.list_brokers())[0]["url"] in await page.locator("#brokers").inner_text()
+                behind = await page.locator("#behind tbody tr").inner_text()
+                assert "flights" in behind
+                assert "no consumer is connected" in behind
+            if name == "transactions":
+                [one] = await broker.admin.list_transactions()
+                await page.click(f"#x-{one['id']} [data-act=abort]")
+                await page.click("#confirm [value=yes]")
+                await page.locator(f"#x-{one['id']}").wait_for(state="detached")
+                assert await broker.admin.list_transactions() == []
+        await page.keyboard.press("?")
+        await page.locator("#help[open]").wait_for()
+        await page.keyboard.press("Escape")
+        await page.keyboard.press("g")
+        await page.keyboard.press("t")
+        await page.wait_for_url("**/topics")
+        await transaction.abort()
+
+
+async def test_a_thousand_topics_are_one_question_and_fifty_rows(tmp_path: Path, window: Opener) -> None:
+    async with opened(tmp_path) as broker:
+        names = [f"topic://public/default/t{n:04}" for n in range(1_000)]
+        for at in range(0, len(names), 100):
+            await asyncio.gather(*(broker.admin.create_topic(name) for name in names[at : at + 100]))
+        shown = await window(broker.service_url)
+        await shown.go("/topics?sort=name")
+        source = shown.console._without
+        assert source is not None
+        assert source.asked == 1
+        assert await shown.page.locator("#topics tbody tr").count() == PAGE_ROWS
+        assert "1,000 topics, page 1 of 20" in await shown.page.locator("#pages").inner_text()
+        assert await shown.page.evaluate("document.querySelectorAll('*').length") < 1_500
+        await shown.page.keyboard.press("/")
+        await shown.page.keyboard.type("t0999")
+        await shown.page.keyboard.press("Enter")
+        await shown.page.wait_for_url("**text=t0999**")
+        assert await shown.page.locator("#topics tbody tr").count() == 1
+
+
+async def test_a_person_logs_in_with_a_token_and_out_again(tmp_path: Path, window: Opener) -> None:
+    config = {"auth_token": TOKEN}
+    doors = {"listen": "127.0.0.1:0", "admin": "127.0.0.1:0"}
+    async with engine.open_async(tmp_path / "data", config=config, shared=False, **doors) as broker:
+        await broker.admin.create_topic(FLIGHTS)
+        shown = await window(broker.service_url)
+        page = shown.page
+        page.set_default_timeout(WAIT_MS)
+        await shown.go("/topics")
+        assert page.url.endswith("/login")
+        await page.fill("#token", TOKEN)
+        await page.keyboard.press("Enter")
+        await page.locator("#logout").wait_for()
+        await shown.go("/topics")
+        assert "flights" in await page.locator("#topics").inner_text()
+        await page.click("#logout")
+        await page.wait_for_url("**/login")
+        await shown.go(TOPIC)
+        assert page.url.endswith("/login")
