@@ -119,6 +119,7 @@ async def test_namespace_policies(http):
         "retention_size_bytes": None,
         "message_ttl_s": None,
         "encryption_required": None,
+        "flush_interval_ms": None,
         "durability": "os",
         "auto_create_topics": None,
     }
@@ -147,11 +148,12 @@ async def test_topic_policies_and_properties(http):
         "retention_size_bytes": 7,
         "message_ttl_s": -1,
         "encryption_required": False,
+        "flush_interval_ms": 100,
     }
     await call(http, "PATCH", path, json={"retention_size_bytes": 9})
     own = await call(http, "GET", f"{path}?own=true", 200)
     said = {"retention_time_s": -1, "retention_size_bytes": 9}
-    assert own == said | {"message_ttl_s": None, "encryption_required": None}
+    assert own == said | {"message_ttl_s": None, "encryption_required": None, "flush_interval_ms": None}
     assert (await call(http, "GET", topic, 200))["policies"] == {"retentionTimeSeconds": -1, "retentionSizeBytes": 9}
     await call(http, "PATCH", path, 400, json={"durability": "os"})
     await call(http, "DELETE", path)
@@ -172,6 +174,7 @@ async def test_where_a_namespace_has_no_policies_the_configuration_is_in_effect(
             "retention_size_bytes": 10,
             "message_ttl_s": 3600,
             "encryption_required": False,
+            "flush_interval_ms": 100,
             "durability": "os",
             "auto_create_topics": True,
         }

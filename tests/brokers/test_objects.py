@@ -274,3 +274,36 @@ def test_the_record_is_what_the_page_says() -> None:
         "owner": "engine://a", "session": 7, "term": 3, "born": 5, "wal": [["s", 1, None, 5]],
     }  # fmt: skip
     assert issubclass(FencedError, EngineError)
+
+
+def test_messages_wait_as_long_as_their_topic_says_for_others_to_be_stored_with_them() -> None:
+    async def scenario(cluster: SimCluster) -> None:
+        broker = (await cluster.start("b1")).broker
+        assert broker is not None
+        assert broker.members.objects is not None
+        log, loop = broker.members.objects.wal, cluster.loop
+        for topic in ("usual", "urgent"):
+            await broker.admin.create_topic(topic, segments=1)
+        await broker.admin.set_namespace_policies("public/default", {"flush_interval_ms": 800})
+        await broker.admin.set_topic_policies("urgent", {"flush_interval_ms": 20})
+        usual, urgent = [await cluster.client("c").producer(topic) for topic in ("usual", "urgent")]
+
+        async def sent(producer: Any, count: int) -> tuple[float, int]:
+            """Seconds, and PUTs."""
+            began, before = loop.time(), log.next_n
+            for i in range(count):
+                await producer.send(b"%d" % i)
+            return loop.time() - began, log.next_n - before
+
+        await asyncio.gather(sent(usual, 1), sent(urgent, 1))  # segments are opened
+        took, puts = await sent(usual, 2)
+        assert took >= 1.6
+        assert puts == 2
+        took, puts = await sent(urgent, 5)
+        assert 0.1 <= took < 0.8
+        assert puts == 5
+        (took, puts), _ = await asyncio.gather(sent(usual, 1), sent(urgent, 1))
+        assert took < 0.4, "it goes along with the urgent one"
+        assert puts == 1
+
+    simulate(1, scenario, objects=True)

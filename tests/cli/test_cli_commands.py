@@ -282,7 +282,8 @@ def test_policies_of_a_namespace(engine: Run, place: list[str]):
     assert engine("namespaces", "set", name, *said, *place).code == 0
     found = json.loads(engine("namespaces", "get", name, "--json", *place).out)
     said_now = {"retention_time_s": -1, "retention_size_bytes": 2048, "durability": "os"}
-    assert found == said_now | {"message_ttl_s": -1, "encryption_required": False, "auto_create_topics": True}
+    of_broker = {"message_ttl_s": -1, "encryption_required": False, "flush_interval_ms": 100}
+    assert found == said_now | of_broker | {"auto_create_topics": True}
     shown = engine("namespaces", "get", name, *place).out
     assert all(text in shown for text in ("for ever", "2.0 KiB", "os"))
     assert engine("topics", "create", "quick", *place).code == 0
@@ -301,7 +302,13 @@ def test_policies_of_a_namespace(engine: Run, place: list[str]):
     assert engine("topics", "policies", "set", "t", "--retention-time", "7d", *place).code == 0
     found = json.loads(engine("topics", "policies", "get", "t", "--json", *place).out)
     said_now = {"retention_time_s": 7 * 86400, "retention_size_bytes": 1 << 30, "message_ttl_s": -1}
-    assert found == said_now | {"encryption_required": False}
+    assert found == said_now | {"encryption_required": False, "flush_interval_ms": 100}
+    assert engine("topics", "policies", "set", "t", "--flush-interval", "25ms", *place).code == 0
+    assert "25 ms" in engine("topics", "policies", "get", "t", *place).out
+    refused = engine("topics", "policies", "set", "t", "--flush-interval", "2s", *place)
+    assert refused.code != 0
+    assert "flush_interval_ms must be an integer from 10 to 1000, got 2000" in refused.err
+    assert engine("topics", "policies", "unset", "t", "flush-interval", *place).code == 0
     assert engine("topics", "policies", "set", "t", "--encryption-required", *place).code == 0
     assert json.loads(engine("topics", "policies", "get", "t", "--json", *place).out)["encryption_required"] is True
     assert engine("topics", "policies", "unset", "t", "encryption-required", *place).code == 0

@@ -152,6 +152,7 @@ class Owned:
         self._machines = machine.machines
         self._wal = machine.wal
         self._begun: dict[int, int] = {}
+        self.flush_s: float | None = None
         self.path = machine.machines.path
         self.session = machine.wal.session
         self.term = 0

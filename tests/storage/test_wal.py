@@ -22,7 +22,7 @@ from engine.errors import (
     UnknownOutcomeError,
     UnsupportedError,
 )
-from engine.limits import WAL_FLUSH_BYTES, WAL_PENDING_MAX, WAL_WINDOW
+from engine.limits import WAL_PENDING_MAX, WAL_WINDOW
 from engine.metadata.memory import MemoryMetadataStore
 from engine.storage.objects import fence as fencing
 from engine.storage.objects import records
@@ -127,36 +127,6 @@ async def read(wal: ObjectWal, start: int, end: int, segment: str = SEGMENT) -> 
 
 
 # -- writing -----------------------------------------------------------------------------------------------------------
-
-
-@virtual
-async def test_groups_of_one_interval_are_one_object(bench: Bench):
-    wal, loop = await bench.open(), asyncio.get_running_loop()
-    began = loop.time()
-    appends = [wal.append(group(0)), wal.append(group(0, b"x", OTHER)), wal.append(group(1))]
-    assert await asyncio.gather(*appends) == [0, 0, 0]
-    assert loop.time() - began == pytest.approx(bench.config.flush_s)
-    assert list(bench.store.objects) == ["wal/c/a/000000000000"]
-    assert await read(wal, 0, 1) == [(0, b"body"), (1, b"body")]
-    assert await read(wal, 0, 1, OTHER) == [(0, b"x")]
-
-
-@virtual
-async def test_a_full_object_does_not_wait_for_the_interval(bench: Bench):
-    wal, loop = await bench.open(), asyncio.get_running_loop()
-    began = loop.time()
-    await wal.append(group(0, bytes(WAL_FLUSH_BYTES)))
-    assert loop.time() == began
-
-
-@virtual
-async def test_the_rest_of_a_burst_waits_a_tenth_of_the_interval_behind_a_full_object(bench: Bench):
-    wal, loop = await bench.open(), asyncio.get_running_loop()
-    began, tenth = loop.time(), bench.config.flush_s / 10
-    assert await asyncio.gather(wal.append(group(0, bytes(WAL_FLUSH_BYTES))), wal.append(group(1))) == [0, 1]
-    assert loop.time() - began == pytest.approx(tenth)
-    assert await wal.append(group(2)) == 2
-    assert loop.time() - began == pytest.approx(tenth + bench.config.flush_s), "behind a small one, all of it"
 
 
 @virtual

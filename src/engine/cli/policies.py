@@ -31,8 +31,19 @@ def retention_size(text: str) -> int:
     return FOR_EVER if text == str(FOR_EVER) else size(text)
 
 
+def flush_interval(text: str) -> int:
+    """Whole milliseconds as typed: 10ms, 1s."""
+    return round(1000 * duration(text))
+
+
 def message_options(command: F) -> F:
-    """Add --retention-time, --retention-size, --message-ttl and --encryption-required; None: not given."""
+    """Add --retention-time, --retention-size, --message-ttl, --flush-interval and --encryption-required; None: not
+    given.
+    """
+    command = click.option(
+        "--flush-interval", "flush_interval_ms", type=flush_interval, metavar="DURATION",
+        help="With durability object, how long a message may wait for others to be stored with it: 10ms to 1s.",
+    )(command)  # fmt: skip
     command = click.option(
         "--encryption-required/--no-encryption-required", "encryption_required", default=None,
         help="Whether messages that are not encrypted end to end are refused.",
@@ -69,7 +80,7 @@ def names(texts: Iterable[str], known: Iterable[str]) -> list[str]:
 
 
 def _option(name: str) -> str:
-    return name.removesuffix("_s").removesuffix("_bytes").replace("_", "-")
+    return name.removesuffix("_ms").removesuffix("_s").removesuffix("_bytes").replace("_", "-")
 
 
 def print_policies(found: Mapping[str, Any], own: Mapping[str, Any], mine: str, as_json: bool) -> None:
@@ -90,6 +101,8 @@ def shown(name: str, value: Any) -> str:
     """A policy as people read it."""
     if name in ("retention_time_s", "message_ttl_s"):
         return "for ever" if value == FOR_EVER else f"{value:,} s"
+    if name == "flush_interval_ms":
+        return f"{value:,} ms"
     if name == "retention_size_bytes":
         return "no limit" if value == FOR_EVER else output.size(value)
     return output.show(value)
@@ -97,7 +110,7 @@ def shown(name: str, value: Any) -> str:
 
 @click.group("policies", cls=Group)
 def topics() -> None:
-    """Get and set retention and encryption of a topic.
+    """Get and set retention, encryption and flush interval of a topic.
 
     What a topic does not set itself is inherited from its namespace.
     """

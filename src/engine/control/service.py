@@ -37,7 +37,7 @@ from engine.metadata.store import ABSENT, ConflictError, MetadataStore
 from engine.model.autoscale import AutoScalePolicyOverride
 from engine.model.layout import SegmentLayout, check_properties
 from engine.model.names import SegmentName, TopicName, check_name, check_new_name, parse_namespace
-from engine.model.policies import NOTHING_SAID, NamespacePolicies, TopicPolicies
+from engine.model.policies import NOTHING_SAID, NamespacePolicies, TopicPolicies, resolved
 from engine.model.subscriptions import (
     ConsumerAssignment,
     InitialPosition,
@@ -535,12 +535,10 @@ class ScalableTopicService:
             raise NotFoundError(f"{topic} does not exist")
         return found
 
-    async def requires_encryption(self, topic: TopicName) -> bool:
-        """Whether the topic, or else its namespace, takes only messages that are encrypted."""
+    async def policies_said(self, topic: TopicName) -> dict[str, Any]:
+        """What the topic, or else its namespace, says of its messages, field by field."""
         own = await self._resources.load_topic_policies(topic) or NOTHING_SAID
-        if own.encryption_required is None:
-            return bool((await self.get_namespace_policies(f"{topic.tenant}/{topic.namespace}")).encryption_required)
-        return own.encryption_required
+        return resolved(own, await self.get_namespace_policies(f"{topic.tenant}/{topic.namespace}"))
 
     async def change_topic_policies(self, topic: str | TopicName, values: Mapping[str, Any] | None) -> None:
         """Change these policies, None to say nothing; others stay. `values` None: say nothing at all.

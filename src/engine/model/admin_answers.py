@@ -303,6 +303,7 @@ class TopicPolicy(msgspec.Struct, kw_only=True):
     retention_size_bytes: Annotated[int, Meta(ge=-1)] | None = None
     message_ttl_s: Annotated[int, Meta(ge=-1)] | None = None
     encryption_required: bool | None = None
+    flush_interval_ms: Annotated[int, Meta(ge=10, le=1000)] | None = None
 
 
 class NamespacePolicy(TopicPolicy, kw_only=True):

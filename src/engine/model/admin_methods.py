@@ -87,8 +87,9 @@ class AdminMethods(ABC):
     async def get_topic_policies(self, topic: str, *, own: bool = False) -> dict[str, Any]:
         """The policies in effect for a topic: retention_time_s, retention_size_bytes, message_ttl_s; -1: no limit.
 
-        And encryption_required. Each is the topic's own, else the namespace's, else the broker's. `own`: only what the
-        topic says itself, None where it says nothing. Raises NotFoundError.
+        And encryption_required, flush_interval_ms (of durability "object"). Each is the topic's own, else the
+        namespace's, else the broker's. `own`: only what the topic says itself, None where it says nothing. Raises
+        NotFoundError.
         """
         return await self._ask(operations.GET_TOPIC_POLICIES, topic, own)
 
@@ -234,9 +235,9 @@ class AdminMethods(ABC):
     async def get_namespace_policies(self, namespace: str, *, own: bool = False) -> dict[str, Any]:
         """The policies in effect for a namespace.
 
-        retention_time_s, retention_size_bytes, message_ttl_s, encryption_required, durability, auto_create_topics. -1
-        is without limit. Each is the namespace's, else the broker's. `own`: only what the namespace says itself, None
-        where it says nothing.
+        retention_time_s, retention_size_bytes, message_ttl_s, encryption_required, flush_interval_ms, durability,
+        auto_create_topics. -1 is without limit. Each is the namespace's, else the broker's. `own`: only what the
+        namespace says itself, None where it says nothing.
         """
         return await self._ask(operations.GET_NAMESPACE_POLICIES, namespace, own)
 

@@ -187,8 +187,8 @@ GET_TOPIC_POLICIES = Operation(
     result=Result[dict[str, Any]]("dict[str, Any]", dict, answers.TopicPolicy),
     summary="The policies in effect for a topic: retention_time_s, retention_size_bytes, message_ttl_s; -1: no limit.",
     details="""
-    And encryption_required. Each is the topic's own, else the namespace's, else the broker's. `own`: only what the
-    topic says itself, None where it says nothing. Raises NotFoundError.
+    And encryption_required, flush_interval_ms (of durability "object"). Each is the topic's own, else the namespace's,
+    else the broker's. `own`: only what the topic says itself, None where it says nothing. Raises NotFoundError.
     """,
     errors=(NotFoundError,),
 )
@@ -476,9 +476,9 @@ GET_NAMESPACE_POLICIES = Operation(
     result=_POLICIES,
     summary="The policies in effect for a namespace.",
     details="""
-    retention_time_s, retention_size_bytes, message_ttl_s, encryption_required, durability, auto_create_topics.
-    -1 is without limit. Each is the namespace's, else the broker's. `own`: only what the namespace says itself, None
-    where it says nothing.
+    retention_time_s, retention_size_bytes, message_ttl_s, encryption_required, flush_interval_ms, durability,
+    auto_create_topics. -1 is without limit. Each is the namespace's, else the broker's. `own`: only what the namespace
+    says itself, None where it says nothing.
     """,
 )
 

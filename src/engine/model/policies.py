@@ -21,12 +21,14 @@ AUTO_SCALE = "scalableTopicAutoScalePolicy"  # a field of the namespace record b
 TOPIC_FIELD = "policies"  # of the topic record
 # Far below 2**63, also in milliseconds.
 _MOST = {"retention_time_s": 10**11, "retention_size_bytes": 2**62, "message_ttl_s": 10**11}
+FLUSH_INTERVAL_MS = (10, 1_000)  # the least and the most
 _LEAST = {"retention_time_s": 0, "retention_size_bytes": 0, "message_ttl_s": 1}
 _JSON = {
     "retention_time_s": "retentionTimeSeconds",
     "retention_size_bytes": "retentionSizeBytes",
     "message_ttl_s": "messageTtlSeconds",
     "encryption_required": "encryptionRequired",
+    "flush_interval_ms": "flushIntervalMillis",
     "durability": "durability",
     "auto_create_topics": "autoCreateTopics",
 }
@@ -40,6 +42,12 @@ def _check_flag(name: str, value: object) -> None:
         raise InvalidArgumentError(f"{name} must be true or false, got {value!r}")
 
 
+def _check_flush_interval(value: object) -> None:
+    least, most = FLUSH_INTERVAL_MS
+    if value is not None and not (type(value) is int and least <= value <= most):
+        raise InvalidArgumentError(f"flush_interval_ms must be an integer from {least} to {most}, got {value!r:.80}")
+
+
 @dataclass(frozen=True, slots=True)
 class TopicPolicies:
     """None: not said here. Raises InvalidArgumentError naming the field."""
@@ -48,9 +56,11 @@ class TopicPolicies:
     retention_size_bytes: int | None = None  # of acknowledged messages, per segment; FOR_EVER: no limit
     message_ttl_s: int | None = None  # older ones count as acknowledged by every subscription; FOR_EVER: no limit
     encryption_required: bool | None = None  # whether messages that are not encrypted end to end are refused
+    flush_interval_ms: int | None = None  # on objects: how long a message may wait for others to be stored with it
 
     def __post_init__(self) -> None:
         _check_flag("encryption_required", self.encryption_required)
+        _check_flush_interval(self.flush_interval_ms)
         for name in _MOST:
             value = getattr(self, name)
             if value is None or (type(value) is int and (value == FOR_EVER or value >= _LEAST[name])):

@@ -128,6 +128,11 @@ class Segment:
 
     # Its state
 
+    def flush_within(self, seconds: float | None) -> None:
+        """Of durability "object": how long an append may wait for others. None: as the broker's do."""
+        if self._backing is not None:
+            self._backing.flush_s = seconds
+
     @property
     def sealing(self) -> bool:
         """Whether a seal is under way."""

@@ -86,8 +86,9 @@ class Admin:
     def get_topic_policies(self, topic: str, *, own: bool = False) -> dict[str, Any]:
         """The policies in effect for a topic: retention_time_s, retention_size_bytes, message_ttl_s; -1: no limit.
 
-        And encryption_required. Each is the topic's own, else the namespace's, else the broker's. `own`: only what the
-        topic says itself, None where it says nothing. Raises NotFoundError.
+        And encryption_required, flush_interval_ms (of durability "object"). Each is the topic's own, else the
+        namespace's, else the broker's. `own`: only what the topic says itself, None where it says nothing. Raises
+        NotFoundError.
         """
         return self._portal.run(self._admin.get_topic_policies(topic, own=own))
 
@@ -235,9 +236,9 @@ class Admin:
     def get_namespace_policies(self, namespace: str, *, own: bool = False) -> dict[str, Any]:
         """The policies in effect for a namespace.
 
-        retention_time_s, retention_size_bytes, message_ttl_s, encryption_required, durability, auto_create_topics. -1
-        is without limit. Each is the namespace's, else the broker's. `own`: only what the namespace says itself, None
-        where it says nothing.
+        retention_time_s, retention_size_bytes, message_ttl_s, encryption_required, flush_interval_ms, durability,
+        auto_create_topics. -1 is without limit. Each is the namespace's, else the broker's. `own`: only what the
+        namespace says itself, None where it says nothing.
         """
         return self._portal.run(self._admin.get_namespace_policies(namespace, own=own))
 

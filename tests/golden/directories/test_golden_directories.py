@@ -74,6 +74,7 @@ async def check_records(e: engine.AsyncEngine, expected: dict[str, Any]) -> None
     assert await e.admin.get_namespace_policies(KEPT) == namespace["policies"] | {
         "auto_create_topics": True,
         "encryption_required": False,
+        "flush_interval_ms": 100,
         "message_ttl_s": -1,
     }
     assert await e.admin.get_namespace_auto_scale_policy(KEPT) == namespace["auto_scale"]

@@ -232,6 +232,7 @@ def _policies_of(config: BrokerConfig) -> NamespacePolicies:
         retention_size_bytes=size,
         message_ttl_s=FOR_EVER if config.message_ttl is None else int(config.message_ttl),
         encryption_required=False,
+        flush_interval_ms=round(1000 * config.object_flush_interval),
         durability=config.durability,
         auto_create_topics=creates,
     )

@@ -65,6 +65,7 @@ class ObjectBacking:
         self.path = keys.segment(name)
         self.objects = owned.objects or SegmentObjects()
         self.wal = wal
+        self.flush_s: float | None = None
         self._rng = rng
         self._store = store
         self._metadata = metadata
@@ -178,7 +179,7 @@ class ObjectBacking:
 
     async def _append(self, group: WalGroup, done: Ended) -> None:
         try:
-            await self.wal.append(group, self._lease.check)
+            await self.wal.append(group, self._lease.check, self.flush_s)
         except NotOwnerError as e:
             done(LogEndedError(str(e)))
         except EngineError as e:

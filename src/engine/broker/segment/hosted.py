@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Callable, Coroutine, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from engine.aio.bag import Bag
@@ -93,6 +93,12 @@ class HostedSegment:
         found = self.transactions or await self._make_buffer(self)
         self.transactions = found
         return found
+
+    def obey(self, policies: Mapping[str, Any]) -> None:
+        """Do with what producers send as the policies of the topic say, as far as they say something."""
+        self.encrypted_only = bool(policies.get("encryption_required"))
+        flush_ms = policies.get("flush_interval_ms")
+        self.segment.flush_within(None if flush_ms is None else flush_ms / 1000)
 
     def check_active(self) -> None:
         """Raise SegmentSealedError when the segment takes no more appends."""

@@ -31,7 +31,7 @@ async def _open_producer(connection: Connection, header: commands.Producer) -> N
     _check_limits(connection, hosted, who.name)
     if connection.needs is not None:
         await _owner(connection, hosted, who.name)
-    hosted.encrypted_only = await connection.host.service.requires_encryption(hosted.name.topic)
+    hosted.obey(await connection.host.service.policies_said(hosted.name.topic))
     await evict_dead(connection, lambda: [p.connection for p in hosted.access.rivals(who)])
     if connection.needs is not None:
         await _bind(connection, hosted, who)

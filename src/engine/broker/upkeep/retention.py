@@ -151,7 +151,7 @@ class RetentionLoop:
 
     async def _sweep_segment(self, hosted: HostedSegment) -> int:
         rule = await self._rule(hosted.name.topic)
-        hosted.encrypted_only = await self._service.requires_encryption(hosted.name.topic)
+        hosted.obey(await self._service.policies_said(hosted.name.topic))
         await self._expiry.expire(hosted, rule.ttl_ms, rule.facts)
         acknowledged = await self._subscriptions.acknowledged(hosted, rule.subscriptions)
         ages = self._ages.setdefault(hosted.name, Ages[int](self._clock, self._steps))

@@ -113,9 +113,11 @@ class ObjectWal:
         """Done when nothing more is acknowledged: the broker opens another session then (R8)."""
         return self.writer.ended
 
-    async def append(self, group: WalGroup, check: Callable[[], None] | None = None) -> int:
-        """As Wal says. `check`: see LogWriter.append()."""
-        return await self.writer.append(group, check)
+    async def append(
+        self, group: WalGroup, check: Callable[[], None] | None = None, flush_s: float | None = None
+    ) -> int:
+        """As Wal says. `check`, `flush_s`: see LogWriter.append()."""
+        return await self.writer.append(group, check, flush_s)
 
     def new_name(self, folder: str) -> str:
         """A name for an object outside of the log, which no other has: `{folder}/{cluster}/{session}/{number}`."""

@@ -5,6 +5,8 @@
                          │ less than WAL_WINDOW objects are not acknowledged
                                                │ all below are stored, too
 
+Each append says how long it may wait; the interval of an object is over when that of its most urgent append is.
+
 Behind an object that was full another waits for a tenth of the interval: it is the rest of a burst, whose senders wait
 for it, and the bytes of the full one pay for its request.
 
@@ -41,7 +43,9 @@ BEHIND_FULL = 0.1  # of the interval: the wait of an object behind a full one
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WalConfig:
-    """`flush_s`: between the first append of an object and its PUT. `resolve_s`: R8, for the outcome of a PUT."""
+    """`flush_s`: how long an append that does not say otherwise waits for the PUT of its object. `resolve_s`: R8, for
+    the outcome of a PUT.
+    """
 
     flush_s: float = 0.1
     resolve_s: float = 30.0
@@ -85,6 +89,7 @@ class LogWriter:
         self._tasks = Supervisor(f"log {log.session}")
         self._open = _Object(0)
         self._timer: asyncio.TimerHandle | None = None
+        self._due_at = 0.0  # when it is over; of the loop's clock
         self._due = False  # the interval is over
         self._behind_full = False  # the object before the open one was full
         self._sealed: deque[_Object] = deque()
@@ -103,8 +108,12 @@ class LogWriter:
         """Why nothing more is acknowledged; None: the session lives."""
         return self.ended.result() if self.ended.done() else None
 
-    async def append(self, group: WalGroup, check: Callable[[], None] | None = None) -> int:
+    async def append(
+        self, group: WalGroup, check: Callable[[], None] | None = None, flush_s: float | None = None
+    ) -> int:
         """The n of the object that has the group, once it is acknowledged. Groups keep the order of the calls.
+
+        `flush_s`: how long it may wait for others in its object; None: as the configuration says.
 
         `check`: called in the moment in which the group gets its place; what it raises is raised, and nothing was done.
         Raises FencedError, AlreadyClosedError: nothing was done; UnknownOutcomeError; PermitQueueFullError.
@@ -120,10 +129,10 @@ class LogWriter:
             except BaseException:
                 self._room.release(permit)
                 raise
-            acknowledged = self._add(group, size, permit)
+            acknowledged = self._add(group, size, permit, flush_s or self._config.flush_s)
         return await acknowledged
 
-    def _add(self, group: WalGroup, size: int, permit: Permit) -> asyncio.Future[int]:
+    def _add(self, group: WalGroup, size: int, permit: Permit, flush_s: float) -> asyncio.Future[int]:
         acknowledged: asyncio.Future[int] = asyncio.get_running_loop().create_future()
         current = self._open
         current.groups.append(group)
@@ -133,10 +142,19 @@ class LogWriter:
         if current.size >= WAL_FLUSH_BYTES:
             self._seal()
             self._behind_full = True
-        elif self._timer is None and not self._due:
-            wait_s = self._config.flush_s * (BEHIND_FULL if self._behind_full else 1)
-            self._timer = asyncio.get_running_loop().call_later(wait_s, self._interval_over)
+        elif not self._due:
+            self._flush_within(flush_s * (BEHIND_FULL if self._behind_full else 1))
         return acknowledged
+
+    def _flush_within(self, seconds: float) -> None:
+        loop = asyncio.get_running_loop()
+        due_at = loop.time() + seconds
+        if self._timer is not None:
+            if self._due_at <= due_at:
+                return
+            self._timer.cancel()
+        self._due_at = due_at
+        self._timer = loop.call_at(due_at, self._interval_over)
 
     def holds(self, segment: str) -> bool:
         """Whether groups of a segment are not acknowledged yet."""
