@@ -11,6 +11,7 @@ from collections import OrderedDict
 from collections.abc import Iterable, Mapping
 from functools import partial
 
+from engine.aio.shielded import shielded
 from engine.errors import CorruptionError
 from engine.limits import KIB, WAL_FOOTERS_STEP
 from engine.storage.objects.format import (
@@ -81,7 +82,7 @@ class Footers:
         if task is None:
             task = self._reading[name] = asyncio.ensure_future(self._decoded(log, n))
             task.add_done_callback(partial(self._ended, name))
-        return await asyncio.shield(task)  # others may wait for it
+        return await shielded(task)  # others may wait for it
 
     async def _decoded(self, log: LogName, n: int) -> list[tuple[int, Groups]]:
         return [(footer.n, _by_segment(footer)) for footer in await _footers_of(self._store, log, n)]
