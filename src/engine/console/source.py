@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, TypeVar
 
+from engine.aio.shielded import shielded
 from engine.client.admin.exposition import Metrics
 from engine.client.client import AsyncClient
 from engine.clock import Clock, SystemClock
@@ -94,7 +95,7 @@ class Source:
             task = asyncio.ensure_future(ask())
             task.add_done_callback(lambda done: done.cancelled() or done.exception())
             held = self._answers[key] = (now, task)
-        answer: T = await asyncio.shield(held[1])
+        answer: T = await shielded(held[1])
         return answer
 
 
