@@ -37,6 +37,8 @@ def test_a_wheel_has_every_module_and_nothing_else(everywhere: Installed):
     wanted = {p.relative_to(source).as_posix() for s in ("py", "pyi", "pxd") for p in source.glob(f"engine/**/*.{s}")}
     wanted |= {path.relative_to(source).with_suffix("").as_posix() for path in source.glob("engine/**/*.pyx")}
     wanted.add("engine/py.typed")
+    pages = [source / "engine" / "console" / folder for folder in ("assets", "templates")]
+    wanted |= {path.relative_to(source).as_posix() for folder in pages for path in folder.iterdir()}
     with zipfile.ZipFile(everywhere.wheel) as wheel:
         names = [name for name in wheel.namelist() if ".dist-info/" not in name]
     native = [re.sub(r"\.cpython-[\w-]+\.so$", "", name) for name in names]
