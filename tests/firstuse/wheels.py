@@ -28,7 +28,7 @@ from tests.kit.programs import ROOT
 BUILD = ROOT / "build" / "firstuse"
 TREE = BUILD / "tree"
 METADATA = ("pyproject.toml", "setup.py", "MANIFEST.in", "README.md")
-WRITTEN = (".c", ".so", ".html", ".pyc")  # by compilers and Python
+WRITTEN = (".c", ".so", ".pyc")  # by compilers and Python
 MAIN = sys.version_info.minor
 TOOLS = ("seq", "sh")  # of the system, that the README uses
 HIDDEN = ("PYTHON", "ENGINE_", "LD_", "ASAN_", "VIRTUAL_ENV")  # variables of this run, such as those of `make debug`
@@ -91,7 +91,8 @@ def alone(what: str) -> Iterator[None]:
 def sources() -> list[Path]:
     """What a source distribution for a wheel is made of."""
     found = (path for path in (ROOT / "src").rglob("*") if path.is_file() and path.suffix not in WRITTEN)
-    return [ROOT / name for name in METADATA] + sorted(p for p in found if ".egg-info" not in str(p))
+    kept = (p for p in found if ".egg-info" not in str(p) and ("_native" not in p.parts or p.suffix != ".html"))
+    return [ROOT / name for name in METADATA] + sorted(kept)
 
 
 @functools.cache
