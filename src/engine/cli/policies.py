@@ -110,7 +110,7 @@ def shown(name: str, value: Any) -> str:
 
 @click.group("policies", cls=Group)
 def topics() -> None:
-    """Get and set retention, encryption and flush interval of a topic.
+    """Get and set the retention and other policies of a topic.
 
     What a topic does not set itself is inherited from its namespace.
     """

@@ -301,6 +301,6 @@ VERBS: dict[str, tuple[Asked, ...]] = {
 
 # Those that ask no broker by a role: servers, what sets them up, and files of this machine.
 LOCAL_VERBS = (
-    *("serve", "proxy", "tokens create", "tokens list", "tokens revoke", "inspect", "demo"),
+    *("serve", "proxy", "console", "tokens create", "tokens list", "tokens revoke", "inspect", "demo"),
     *("cluster check", "cluster init", "cluster status"),
 )
