@@ -91,14 +91,6 @@ def test_a_line_without_separator_is_named():
 
 
 @pytest.mark.parametrize(
-    ("count", "text"),
-    [(0, "0 B"), (1023, "1023 B"), (1536, "1.5 KiB"), (5 * 1024**2, "5.0 MiB"), (3 * 1024**4, "3.0 TiB")],
-)
-def test_sizes(count: int, text: str):
-    assert output.size(count) == text
-
-
-@pytest.mark.parametrize(
     ("value", "text"), [(None, "-"), ("", "-"), (True, "yes"), (1234567, "1,234,567"), (1.25, "1.2"), ("x", "x")]
 )
 def test_cells(value: object, text: str):

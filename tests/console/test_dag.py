@@ -38,6 +38,8 @@ def test_old_segments_are_counted_and_active_ones_always_drawn() -> None:
     assert drawing.earlier + len(drawing.boxes) == 202
     assert {10_000, 200} <= {box.segment.ident for box in drawing.boxes}
     assert all(box.height >= ROW - GAP for box in drawing.boxes)
+    picture = svg([old, *chain, SegmentLine(200, 0, 0x7FFF, True, (199,), 200, 0)])
+    assert picture.endswith(f"<p>{drawing.earlier} segments that ended long ago are not drawn.</p>")
 
 
 def test_the_picture_is_well_formed_whatever_names_are() -> None:

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from engine.console.views import PAGE_ROWS, TopicLine, duration, page_of, size_text, spoken
+from engine.console.views import PAGE_ROWS, TopicLine, duration, page_of, spoken
 
 
 def line(name: str, backlog: int = 0, *, rate_in: float = 0.0, rate_out: float = 0.0, consumers: int = 0) -> TopicLine:
@@ -43,6 +43,5 @@ def test_pages_hold_part_of_the_rows_in_the_order_asked_for() -> None:
 
 def test_words() -> None:
     assert [duration(s) for s in (5, 90, 7200, 172_800)] == ["5 s", "1.5 min", "2.0 h", "2.0 days"]
-    assert [size_text(n) for n in (5, 1536, 1 << 50)] == ["5 B", "1.5 KiB", "1,024.0 TiB"]
     assert spoken(None) == "none yet"
     assert spoken({"action": "split", "segments": [3], "reason": "rate"}) == "split of 3: rate"

@@ -11,7 +11,7 @@ import pytest
 
 from engine.control.base.brokers import BrokerRecord, Brokers
 from engine.control.base.levels import LOOK_AGAIN_S, Level, Levels
-from engine.errors import NotOwnerError, UnsupportedError
+from engine.errors import CorruptionError, NotOwnerError, UnsupportedError
 from engine.metadata import keys
 from engine.metadata.memory import MemoryMetadataStore
 from engine.metadata.store import ABSENT
@@ -87,7 +87,7 @@ def test_the_level_is_raised_by_itself_when_brokers_change() -> None:
     async def body(place: Place) -> None:
         old, _ = await place.broker("a", 1, 1)
         _, levels = await place.broker("b", 1, 3)
-        task = asyncio.ensure_future(levels.run())
+        task = asyncio.ensure_future(levels.run(lambda: True))
         await asyncio.sleep(LOOK_AGAIN_S * 3)
         assert await place.level() == Level(1)
         await old.close()
@@ -159,5 +159,41 @@ def test_a_build_before_levels_is_of_level_1() -> None:
         await place.root.put(keys.broker("engine://old"), b'{"url": "engine://old", "adminUrl": null}', session=session)
         await place.broker("a", 1, 2)
         assert await place.level() == Level(1)
+
+    run(body)
+
+
+def test_only_the_broker_that_leads_looks() -> None:
+    async def body(place: Place) -> None:
+        old, _ = await place.broker("a", 1, 1)
+        _, levels = await place.broker("b", 1, 2)
+        leading: list[bool] = []
+        task = asyncio.ensure_future(levels.run(lambda: bool(leading)))
+        await old.close()
+        await asyncio.sleep(LOOK_AGAIN_S * 3)
+        assert await place.level() == Level(1)
+        leading.append(True)
+        await asyncio.sleep(LOOK_AGAIN_S * 2)
+        assert await place.level() == Level(2)
+        task.cancel()
+
+    run(body)
+
+
+@pytest.mark.parametrize("damage", [b"", b"[]", b"{}", b'{"level": "1"}', b'{"level": 1, "next": true}'])
+def test_a_damaged_level_is_reported_with_its_key_and_looked_at_again(damage: bytes) -> None:
+    async def body(place: Place) -> None:
+        _, levels = await place.broker("a", 1, 2)
+        found = await place.root.get(keys.LEVEL)
+        assert found is not None
+        stat = await place.root.put(keys.LEVEL, damage, found.stat.version)
+        with pytest.raises(CorruptionError, match=f"^{keys.LEVEL}: "):
+            await levels.look()
+        task = asyncio.ensure_future(levels.run(lambda: True))
+        await asyncio.sleep(LOOK_AGAIN_S * 2)
+        await place.root.put(keys.LEVEL, Level(1).to_json(), stat.version)
+        await asyncio.sleep(LOOK_AGAIN_S * 2)
+        assert await place.level() == Level(2)
+        task.cancel()
 
     run(body)

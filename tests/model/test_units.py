@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from engine.model.units import byte_count, seconds, share
+from engine.model.units import byte_count, seconds, share, size_text
 
 
 @pytest.mark.parametrize(
@@ -21,6 +21,21 @@ def test_durations(text, value):
 )
 def test_sizes(text, value):
     assert byte_count(text) == value
+
+
+@pytest.mark.parametrize(
+    ("count", "text"),
+    [
+        (0, "0 B"),
+        (1023, "1023 B"),
+        (1536, "1.5 KiB"),
+        (5 << 20, "5.0 MiB"),
+        (3 << 40, "3.0 TiB"),
+        (1 << 50, "1,024.0 TiB"),
+    ],
+)
+def test_sizes_for_people(count: int, text: str):
+    assert size_text(count) == text
 
 
 def test_shares():

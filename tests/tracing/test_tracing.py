@@ -151,6 +151,7 @@ async def test_asynchronous_programs(tmp_path: Path, spans: InMemorySpanExporter
             await asyncio.gather(*(producer.send(b"%d" % n) for n in range(3)))
             await producer.send_batch([b"3"])
             producer.send_nowait(b"4")
+            await producer.submit(b"5")
             await producer.flush()
         async with e.queue_consumer("orders", "waiters", initial_position="earliest") as waiters:
             async for message in waiters:
@@ -164,17 +165,26 @@ async def test_asynchronous_programs(tmp_path: Path, spans: InMemorySpanExporter
 
             async def handle(message: engine.Message[bytes]) -> None:
                 seen.append(trace.get_current_span().get_span_context().span_id)
-                if len(seen) == 5:
+                if len(seen) == 6:
                     await others.close()
 
             await others.run(handle)
-    assert len(named(spans, "send")) == 4
+    assert len(named(spans, "send")) == 5
     assert len(named(spans, "nack")) == 1
     handled = [s for s in named(spans, "process") if attribute(s, "destination.subscription.name") == "others"]
     assert ids(handled) == seen
     assert {tuple(linked(span)) for span in handled} == {
         (span,) for span in ids(named(spans, "send") + named(spans, "create"))
     }
+
+
+async def test_a_send_that_the_program_gives_up_ends_its_span(tmp_path: Path, spans: InMemorySpanExporter):
+    async with engine.open_async(tmp_path) as e, e.producer("orders") as producer:
+        producer.submit(b"1").cancel()
+        await producer.flush()
+    (given_up,) = named(spans, "send")
+    assert given_up.status.status_code.name == "UNSET"
+    assert attribute(given_up, "message.id") is None
 
 
 def test_handlers_on_threads(tmp_path: Path, spans: InMemorySpanExporter):

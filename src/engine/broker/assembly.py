@@ -225,16 +225,21 @@ def _cluster_loops(base: Foundation, cluster: ClusterParts, loads: LoadReports) 
     members, interval = cluster.members, base.current.value.scalable_topic_load_report_interval
     own = OwnLoad(members.brokers, members.segments, loads.stats, interval)
     loops: list[Loop] = [("own load", own.run), ("balance", cluster.balancer.run)]
+    balancer, brokers = cluster.balancer, members.brokers
+
+    def leads() -> bool:
+        """Whether this broker does what one of the cluster does for all."""
+        return brokers.alone or balancer.leading
+
     if cluster.objects is not None:
         loops.append(("objects", cluster.objects.run))
     if isinstance(base.metadata, Historied):
         from engine.broker.upkeep.history import HistoryLoop
 
-        balancer, brokers = cluster.balancer, members.brokers
-        history = HistoryLoop(base.metadata, lambda: brokers.alone or balancer.leading, base.clock)
+        history = HistoryLoop(base.metadata, leads, base.clock)
         loops.append(("metadata history", history.run))
     if members.levels is not None:
-        loops.append(("levels", members.levels.run))
+        loops.append(("levels", partial(members.levels.run, leads)))
     return loops
 
 

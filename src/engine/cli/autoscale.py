@@ -14,7 +14,7 @@ from engine.cli.groups import Group, examples
 from engine.cli.values import duration, key_values, namespace_name, size, topic_name
 from engine.model.autoscale import NAMES, AutoScalePolicyOverride, is_share, is_size, is_time
 from engine.model.names import TopicName
-from engine.model.units import share
+from engine.model.units import share, size_text
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -265,7 +265,7 @@ def policy_rows(
 def shown(name: str, value: Any) -> str:
     """A field's value with its unit."""
     if is_size(name):
-        return f"{output.size(value)}/s"
+        return f"{size_text(value)}/s"
     if is_share(name):
         return f"{value:.0%}"
     if "msg_rate" in name:

@@ -22,6 +22,7 @@ from engine.cli.live import CONSUMERS as LIVE_CONSUMERS
 from engine.cli.live import PACE, check_live, stream_live
 from engine.cli.reading import read_all, read_shared
 from engine.cli.verify import Check, check_delays, check_flights, delay_columns
+from engine.model.units import size_text
 
 if TYPE_CHECKING:
     from engine.embedded import Engine
@@ -71,7 +72,7 @@ def run(folder: str, topic: str) -> int:
 
     started = time.perf_counter()
     flights = load()
-    say(f"{len(flights):,} flights of 2013 from New York, {output.size(flights.values.nbytes)} as CSV rows")
+    say(f"{len(flights):,} flights of 2013 from New York, {size_text(flights.values.nbytes)} as CSV rows")
     with open_engine(folder) as engine:
         engine.admin.create_topic(topic, segments=SEGMENTS)
         report("sent in bulk, every one synced to disk", flights, send(engine, topic, flights))
@@ -160,7 +161,7 @@ def show_delays(flights: Flights, parts: list[Any]) -> bool:
 def report(what: str, flights: Flights, seconds: float) -> None:
     """One line with its rates."""
     measured = output.rates(len(flights), flights.values.nbytes, seconds)
-    rate = f"{measured['messages_per_s']:,.0f} messages/s, {output.size(measured['bytes_per_s'])}/s"
+    rate = f"{measured['messages_per_s']:,.0f} messages/s, {size_text(measured['bytes_per_s'])}/s"
     say(f"{what}: {seconds:.2f} s, [bold]{rate}[/]")
 
 

@@ -7,6 +7,7 @@ import click
 from engine.cli import lines, output
 from engine.cli.connection import connect, connection_options, json_option
 from engine.cli.groups import Group, examples
+from engine.model.units import size_text
 
 
 @click.group(cls=Group)
@@ -34,5 +35,5 @@ def sweep(dry_run: bool, url: str, data: str | None, as_json: bool) -> None:
     done = "would be deleted" if dry_run else "were deleted"
     count = found["logObjects"] + found["files"]
     files, sessions = output.plural(found["files"], "file"), output.plural(found["sessions"], "session")
-    lines.say(f"{output.plural(count, 'object')} {done}, {output.size(found['sizeBytes'])}: {files}")
+    lines.say(f"{output.plural(count, 'object')} {done}, {size_text(found['sizeBytes'])}: {files}")
     lines.say(f"and {found['logObjects']:,} of the logs of {sessions}")

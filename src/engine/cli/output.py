@@ -13,6 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from engine.model.text import plain
+from engine.model.units import size_text
 
 PLAIN_WIDTH = 200  # without a terminal: nothing is cut
 
@@ -72,15 +73,6 @@ def plural(count: int, what: str) -> str:
     return f"{count:,} {what}{'' if count == 1 else 's'}"
 
 
-def size(count: float) -> str:
-    """Bytes as people write them: 1.5 GiB."""
-    for unit in ("B", "KiB", "MiB", "GiB"):
-        if count < 1024:
-            return f"{count:.0f} B" if unit == "B" else f"{count:.1f} {unit}"
-        count /= 1024
-    return f"{count:.1f} TiB"
-
-
 def rates(messages: int, byte_count: int, seconds: float) -> dict[str, float]:
     """What a measurement says, for a table or as JSON."""
     span = max(seconds, 1e-9)
@@ -98,9 +90,9 @@ def print_rates(title: str, measured: dict[str, float], *extra: tuple[str, Any])
     print_facts(
         [
             ("messages", int(measured["messages"])),
-            ("bytes", size(measured["bytes"])),
+            ("bytes", size_text(measured["bytes"])),
             ("seconds", f"{measured['seconds']:.3f}"),
-            ("rate", f"{measured['messages_per_s']:,.0f} messages/s, {size(measured['bytes_per_s'])}/s"),
+            ("rate", f"{measured['messages_per_s']:,.0f} messages/s, {size_text(measured['bytes_per_s'])}/s"),
             *extra,
         ],
         title=title,

@@ -12,6 +12,7 @@ from engine.cli.connection import connect, connection_options, json_option
 from engine.cli.groups import Group, examples
 from engine.cli.values import duration, size, topic_name
 from engine.model.policies import FOR_EVER, TopicPolicies
+from engine.model.units import size_text
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -104,7 +105,7 @@ def shown(name: str, value: Any) -> str:
     if name == "flush_interval_ms":
         return f"{value:,} ms"
     if name == "retention_size_bytes":
-        return "no limit" if value == FOR_EVER else output.size(value)
+        return "no limit" if value == FOR_EVER else size_text(value)
     return output.show(value)
 
 

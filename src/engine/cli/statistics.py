@@ -10,6 +10,7 @@ import click
 from engine.cli import lines, output
 from engine.cli.autoscale import scaling_facts
 from engine.cli.dag import hash_range
+from engine.model.units import size_text
 
 IDS_SHOWN = 12
 SUBSCRIPTION_COLUMNS = ("subscription", "kind", "state", "backlog", "out msg/s", "consumers")
@@ -25,7 +26,7 @@ def print_stats(stats: Mapping[str, Any]) -> None:
             *([("under way", stats["pendingChange"])] if stats.get("pendingChange") else []),
             ("in", rate(stats, "In")),
             ("out", rate(stats, "Out")),
-            ("stored", output.size(stats["storageSize"])),
+            ("stored", size_text(stats["storageSize"])),
             *scaling_facts(stats["autoScale"]),
         ]
     )
@@ -40,7 +41,7 @@ def print_stats(stats: Mapping[str, Any]) -> None:
 
 def rate(part: Mapping[str, Any], way: str) -> str:
     """Messages/s and bytes/s. `way`: "In" or "Out"."""
-    return f"{part[f'msgRate{way}']:,.1f} messages/s, {output.size(part[f'bytesRate{way}'])}/s"
+    return f"{part[f'msgRate{way}']:,.1f} messages/s, {size_text(part[f'bytesRate{way}'])}/s"
 
 
 def print_segments(segments: Mapping[str, Mapping[str, Any]]) -> None:
@@ -71,7 +72,7 @@ def numbers(segment: Mapping[str, Any]) -> tuple[int, str, int, float, float]:
     """The columns that the owner of the segment reports."""
     return (
         output.messages_in(segment),
-        output.size(segment["storageSize"]),
+        size_text(segment["storageSize"]),
         segment["producerCount"],
         segment["msgRateIn"],
         segment["msgRateOut"],
@@ -90,9 +91,9 @@ def load_row(load: Mapping[str, Any]) -> tuple[float, str, float, str, str]:
     """The columns of one load report; the last one is its age."""
     return (
         load["msgRateIn"],
-        f"{output.size(load['bytesRateIn'])}/s",
+        f"{size_text(load['bytesRateIn'])}/s",
         load["msgRateOut"],
-        f"{output.size(load['bytesRateOut'])}/s",
+        f"{size_text(load['bytesRateOut'])}/s",
         f"{load['ageMs'] / 1000:,.0f} s",
     )
 

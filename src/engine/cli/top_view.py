@@ -10,10 +10,11 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from engine.cli.output import show, size
+from engine.cli.output import show
 from engine.client.admin.exposition import Metrics, quantile
 from engine.errors import UnsupportedError
 from engine.model.text import plain
+from engine.model.units import size_text
 
 SORTS = ("in", "out", "backlog", "stored", "name")
 BAR_WIDTH = 20
@@ -234,7 +235,7 @@ def rendered(view: View, note: str = "", rows: int = 1_000_000, segments: bool =
         (plain(view.broker) or "a broker", "bold"),
         "  ",
         ("ready", "green") if view.ready else ("not ready", "bold red"),
-        f"  {counts}, {size(view.memory)} resident",
+        f"  {counts}, {size_text(view.memory)} resident",
         (f"  {view.unmeasured:,} topics to be measured", "yellow") if view.unmeasured else "",
     )
     parts: list[RenderableType] = [head, Text(plain(note), style="bold red") if note else Text("")]
@@ -268,7 +269,7 @@ def _side_by_side(left: Table, right: Table) -> Table:
 def pool_table(view: View) -> Table:
     table = _table("pool", "used", "of", "waiting", "")
     for pool in view.pools:
-        written = size if pool.bytes else show
+        written = size_text if pool.bytes else show
         limit = written(pool.limit) if pool.limit else "-"
         table.add_row(_text(pool.pool), written(pool.used), limit, show(pool.waiting), _bar(pool.used, pool.limit))
     return table
@@ -278,7 +279,7 @@ def process_table(view: View) -> Table:
     table = _table("process", "state", "restarts", "resident", "connections", "segments", "in msg/s", "out msg/s")
     for p in view.processes:
         state = "serving" if p.serving else "down"
-        counts = (show(p.restarts), size(p.memory), show(p.connections), show(p.segments))
+        counts = (show(p.restarts), size_text(p.memory), show(p.connections), show(p.segments))
         table.add_row(p.process, state, *counts, show(p.msg_rate_in), show(p.msg_rate_out))
     return table
 
@@ -320,9 +321,9 @@ def _add_rest(table: Table, count: int) -> None:
 
 
 def _numbers(row: TopicRow | SegmentRow) -> tuple[str, ...]:
-    rates = (show(row.msg_rate_in), f"{size(row.bytes_rate_in)}/s", show(row.msg_rate_out))
-    counts = (show(row.backlog), size(row.stored), show(row.producers), show(row.consumers))
-    return (*rates, f"{size(row.bytes_rate_out)}/s", *counts)
+    rates = (show(row.msg_rate_in), f"{size_text(row.bytes_rate_in)}/s", show(row.msg_rate_out))
+    counts = (show(row.backlog), size_text(row.stored), show(row.producers), show(row.consumers))
+    return (*rates, f"{size_text(row.bytes_rate_out)}/s", *counts)
 
 
 def duration(seconds: float | None) -> str:

@@ -67,9 +67,10 @@ def svg(segments: Sequence[SegmentLine]) -> str:
     """The picture, as an element of a page."""
     drawing = laid_out(segments)
     parts = [_edge(parent, child) for parent, child in drawing.edges] + [_box(box) for box in drawing.boxes]
+    left = f"<p>{drawing.earlier:,} segments that ended long ago are not drawn.</p>" if drawing.earlier else ""
     return (
         f'<svg id="dag" class="dag" role="img" aria-label="segments of the topic" viewBox="0 0 {WIDTH:g} '
-        f'{drawing.height:g}" data-segments="{len(drawing.boxes)}">{"".join(parts)}</svg>'
+        f'{drawing.height:g}" data-segments="{len(drawing.boxes)}">{"".join(parts)}</svg>{left}'
     )
 
 

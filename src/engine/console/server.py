@@ -22,6 +22,7 @@ from engine.console import views
 from engine.console.dag import svg
 from engine.console.source import ACTS, Source
 from engine.errors import AuthenticationError, AuthorizationError, EngineError, InvalidArgumentError, NotFoundError
+from engine.model.units import size_text
 
 COOKIE = "engine-console"
 SESSIONS_MAX = 100  # logged in at a time; a further login ends the oldest session
@@ -46,7 +47,7 @@ class Console:
         self._without: Source | None = None  # that of visitors without a session
         self._sessions: dict[str, Source] = {}
         self._pages = Environment(loader=PackageLoader("engine.console"), autoescape=True)
-        self._pages.filters |= {"size": views.size_text, "number": lambda n: f"{n:,.0f}"}
+        self._pages.filters |= {"size": size_text, "number": lambda n: f"{n:,.0f}"}
         self._assets = {name: files("engine.console").joinpath("assets", name).read_bytes() for name in _TYPES}
         application = web.Application(middlewares=[_answered], client_max_size=1 << 16)
         application.add_routes(

@@ -1,4 +1,4 @@
-"""Durations, sizes and shares as operators write them: "90s", "5m", "50MB", "25%"."""
+"""Durations, sizes and shares as operators write them: "90s", "5m", "50MB", "25%"; and sizes for them to read."""
 
 from __future__ import annotations
 
@@ -27,6 +27,15 @@ def byte_count(text: str) -> int | None:
     """A size in bytes; None for an invalid one. KB, MB, GB are powers of 1024, with or without an i."""
     found = _scaled(text, BYTES)
     return None if found is None else int(found)
+
+
+def size_text(count: float) -> str:
+    """Bytes as people write them: 1.5 GiB."""
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if count < 1024:
+            return f"{count:.0f} B" if unit == "B" else f"{count:.1f} {unit}"
+        count /= 1024
+    return f"{count:,.1f} TiB"
 
 
 def share(text: str) -> float | None:

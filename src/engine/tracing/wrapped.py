@@ -50,15 +50,7 @@ def _blocking_producer(plain: Any) -> type:
                 return found
 
         def submit(self, value: Any, *, properties: Any = None, **options: Any) -> Any:
-            span = spans.send(self.topic)
-            try:
-                future = super().submit(value, properties=spans.inject(span, properties), **options)
-            except BaseException as e:
-                spans.fail(span, e)
-                span.end()
-                raise
-            future.add_done_callback(functools.partial(_end, span))
-            return future
+            return _submitted(self, super().submit, value, properties, options)
 
         def send_nowait(self, value: Any, *, properties: Any = None, **options: Any) -> None:
             with spans.ended(spans.create(self.topic)) as span:
@@ -84,6 +76,9 @@ def _awaited_producer(plain: Any) -> type:
             span = spans.send(self.topic)
             sent = super().send(value, properties=spans.inject(span, properties), **options)
             return _begun(self, _until(sent, span, functools.partial(spans.note_id, span)))
+
+        def submit(self, value: Any, *, properties: Any = None, **options: Any) -> Any:
+            return _submitted(self, super().submit, value, properties, options)
 
         def send_nowait(self, value: Any, *, properties: Any = None, **options: Any) -> None:
             with spans.ended(spans.create(self.topic)) as span:
@@ -114,12 +109,25 @@ async def _until(operation: Any, span: Span, note: Callable[[Any], None] = lambd
         return found
 
 
+def _submitted(producer: Any, submit: Callable[..., Any], value: Any, properties: Any, options: Any) -> Any:
+    span = spans.send(producer.topic)
+    try:
+        future = submit(value, properties=spans.inject(span, properties), **options)
+    except BaseException as e:
+        spans.fail(span, e)
+        span.end()
+        raise
+    future.add_done_callback(functools.partial(_end, span))
+    return future
+
+
 def _end(span: Span, future: Any) -> None:
-    error = future.exception()
-    if error is None:
-        spans.note_id(span, future.result())
-    else:
-        spans.fail(span, error)
+    if not future.cancelled():
+        error = future.exception()
+        if error is None:
+            spans.note_id(span, future.result())
+        else:
+            spans.fail(span, error)
     span.end()
 
 

@@ -67,7 +67,7 @@ async def _level(store: EtcdMetadataStore) -> Finding:
         return Finding("level", OK, "no broker has started yet")
     lowest, highest = SUPPORTED
     now = Level.of(found)
-    good = all(lowest <= level <= highest for level in (now.level, now.next or now.level))
+    good = now.refused_by(lowest, highest) is None
     raised = "" if now.next is None else f", about to be raised to {now.next}"
     return Finding("level", OK if good else FAILED, f"{now.level}{raised}; this build works at {lowest} to {highest}")
 

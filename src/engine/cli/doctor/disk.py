@@ -14,7 +14,7 @@ from typing import Any
 from engine.cli.connection import METADATA_FILE
 from engine.cli.doctor import disk_probe
 from engine.cli.doctor.finding import Finding, State, good, graded, problem, warning
-from engine.cli.output import size
+from engine.model.units import size_text
 
 MIB = 1 << 20
 FREE_LEAST = 256 * MIB  # one log file
@@ -87,7 +87,7 @@ def _space(found: os.statvfs_result) -> Iterator[Finding]:
     yield graded(
         "disk.free",
         free_state(free, total),
-        f"{size(free)} of {size(total)} free",
+        f"{size_text(free)} of {size_text(total)} free",
         "Free space or add a disk, or keep less: retention_time, retention_size, topics that are not needed.",
     )
     if found.f_files:
@@ -130,4 +130,4 @@ def measured(syncs: list[float], written: int, seconds: float) -> Iterator[Findi
     if written:
         speed = written / max(seconds, 1e-9)
         remedy = "Use a faster disk, or find what else writes to it."
-        yield graded("disk.speed", State(speed < SPEED_WANTED), f"{size(speed)}/s, synced once", remedy)
+        yield graded("disk.speed", State(speed < SPEED_WANTED), f"{size_text(speed)}/s, synced once", remedy)

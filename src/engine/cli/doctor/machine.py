@@ -17,7 +17,7 @@ from pathlib import Path
 from engine.broker.settings.config import BrokerConfig
 from engine.broker.settings.machine import machine_memory, usable_cores
 from engine.cli.doctor.finding import Finding, State, good, graded, problem, warning
-from engine.cli.output import size
+from engine.model.units import size_text
 
 MIB = 1 << 20
 DESCRIPTORS_MIN = 256  # below it a broker of a few topics fails
@@ -80,12 +80,12 @@ def limits(config: BrokerConfig) -> Iterator[Finding]:
     largest = _soft(resource.RLIMIT_FSIZE)
     remedy = "Start the server with ulimit -f unlimited (LimitFSIZE=infinity)."
     if largest < config.log_file_size:
-        found = f"a file may have {size(largest)}, and log_file_size is {size(config.log_file_size)}"
+        found = f"a file may have {size_text(largest)}, and log_file_size is {size_text(config.log_file_size)}"
         yield problem("limits.file_size", found, remedy)
     mapped = min(_soft(resource.RLIMIT_AS), _soft(resource.RLIMIT_DATA))
     if mapped < machine_memory():
         remedy = "Start the server with ulimit -v unlimited and ulimit -d unlimited, and bound it by a control group."
-        yield warning("limits.address_space", f"the process may map {size(mapped)} only", remedy)
+        yield warning("limits.address_space", f"the process may map {size_text(mapped)} only", remedy)
 
 
 def _threads() -> Iterator[Finding]:
@@ -99,16 +99,16 @@ def _threads() -> Iterator[Finding]:
 def memory(config: BrokerConfig) -> Iterator[Finding]:
     """What there is, beside what the pools of the configuration may take."""
     total, available = machine_memory(), _field("/proc/meminfo", "MemAvailable:")
-    free = "" if available is None else f", {size(available)} of the machine available"
+    free = "" if available is None else f", {size_text(available)} of the machine available"
     low = total < MEMORY_WANTED or (available is not None and available < total * AVAILABLE_SHARE_MIN)
-    remedy = f"Give it {size(MEMORY_WANTED)} or more that other programs do not use."
-    yield graded("memory", State(low), f"{size(total)}, {usable_cores(_cores())} usable cores{free}", remedy)
+    remedy = f"Give it {size_text(MEMORY_WANTED)} or more that other programs do not use."
+    yield graded("memory", State(low), f"{size_text(total)}, {usable_cores(_cores())} usable cores{free}", remedy)
     pools = (
         config.publish_bytes_max, config.read_cache_max, config.reads_in_flight_max, config.receive_buffers_max,
         config.topic_list_heap_max, config.topic_list_direct_max,
     )  # fmt: skip
     state = State(sum(pools) > total * POOLS_SHARE_MAX)
-    found = f"the pools may take {size(sum(pools))} of {size(total)}"
+    found = f"the pools may take {size_text(sum(pools))} of {size_text(total)}"
     yield graded("memory.pools", state, found, "Lower publish_bytes_max, reads_in_flight_max or receive_buffers_max.")
 
 

@@ -15,12 +15,13 @@ from urllib.parse import urlsplit
 
 from engine.cli.doctor.certificates import REMEDIES, expiry, unverified
 from engine.cli.doctor.finding import Finding, State, good, graded, problem, warning
-from engine.cli.output import plural, size
+from engine.cli.output import plural
 from engine.client.admin.exposition import Metrics
 from engine.client.base.endpoint import DEFAULT_PORT, ServiceUrl, parse_url, unix_path
 from engine.client.base.options import Token
 from engine.client.client import AsyncClient
 from engine.errors import AuthenticationError, EngineError, UnsupportedError
+from engine.model.units import size_text
 
 BROKERS_MAX = 32  # of which each is asked
 SKEW_S, SKEW_FAULTY_S = 2.0, 30.0  # beyond what cannot be told
@@ -188,7 +189,9 @@ def conditions(metrics: Metrics) -> Iterator[Finding]:
             if limit and used > limit * POOL_SHARE_MAX and pool != "read_cache":
                 text = f"{pool}: {used:,.0f} of {limit:,.0f}"
                 yield warning("server.pools", text, "Raise the pool's limit, or find the client that fills it.")
-    yield good("server.memory", f"{size(metrics.resident())} resident, {metrics.one('connections'):,.0f} connections")
+    yield good(
+        "server.memory", f"{size_text(metrics.resident())} resident, {metrics.one('connections'):,.0f} connections"
+    )
 
 
 def _brokers(server: Server, brokers: list[tuple[str, str | None]]) -> Iterator[Finding]:

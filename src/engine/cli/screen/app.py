@@ -14,12 +14,13 @@ from textual.screen import ModalScreen
 from textual.widgets import Footer, Input, Static
 
 from engine.cli.looks import Looks
-from engine.cli.output import plural, size
+from engine.cli.output import plural
 from engine.cli.screen.columns import WIDE
 from engine.cli.screen.grid import Grid
 from engine.cli.screen.levels import Level, topics_level
 from engine.cli.top_view import View, duration, pool_table, process_table, time_table
 from engine.model.text import plain
+from engine.model.units import size_text
 
 INTERRUPTED = 130
 NOTE_S = 0.5  # between two updates of the age of the last answer
@@ -221,7 +222,7 @@ class TopApp(App[int]):
 def _broker_line(view: View | None) -> Text:
     if view is None:
         return Text("waiting for the broker")
-    clients = f"{plural(view.connections, 'connection')}, {size(view.memory)}"
+    clients = f"{plural(view.connections, 'connection')}, {size_text(view.memory)}"
     return Text.assemble(
         (plain(view.broker) or "a broker", "bold"),
         "  ",

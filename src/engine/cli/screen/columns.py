@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
 from engine.cli.looks import Asked
-from engine.cli.output import size
 from engine.cli.top_view import TopicRow
 from engine.model.hashrange import HashRange
 from engine.model.names import TOPIC_SCHEME, SegmentName, TopicName
 from engine.model.text import plain
+from engine.model.units import size_text
 
 R = TypeVar("R")
 
@@ -81,7 +81,7 @@ def short(count: float) -> str:
 
 
 def per_second(count: float) -> str:
-    return f"{size(count)}/s"
+    return f"{size_text(count)}/s"
 
 
 def short_name(topic: str) -> str:
@@ -101,7 +101,7 @@ TOPICS: tuple[Column[TopicRow], ...] = (
     Column("out", "out/s", 7, lambda row: row.msg_rate_out, short),
     Column("bytes out", "out", 11, lambda row: row.bytes_rate_out, per_second, only_wide=True),
     Column("backlog", "backlog", 8, lambda row: row.backlog, short),
-    Column("stored", "stored", 10, lambda row: row.stored, size),
+    Column("stored", "stored", 10, lambda row: row.stored, size_text),
     Column("producers", "prod.", 6, lambda row: row.producers, short),
     Column("consumers", "cons.", 6, lambda row: row.consumers, short),
 )
@@ -114,7 +114,7 @@ SEGMENTS: tuple[Column[SegmentLine], ...] = (
     Column("out", "out/s", 7, lambda row: row.msg_rate_out, short),
     Column("bytes out", "out", 11, lambda row: row.bytes_rate_out, per_second, only_wide=True),
     Column("backlog", "backlog", 8, lambda row: row.backlog, short),
-    Column("stored", "stored", 10, lambda row: row.stored, size),
+    Column("stored", "stored", 10, lambda row: row.stored, size_text),
     Column("producers", "prod.", 6, lambda row: row.producers, short),
     Column("consumers", "cons.", 6, lambda row: row.consumers, short),
     Column("owner", "owner", 30, lambda row: row.owner, only_wide=True),

@@ -17,10 +17,11 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+from collections.abc import Callable
 from typing import NamedTuple
 
 from engine.control.base.brokers import BrokerRecord, Brokers
-from engine.errors import EngineError, UnsupportedError
+from engine.errors import CorruptionError, EngineError, UnsupportedError
 from engine.metadata import keys
 from engine.metadata.store import ABSENT, ConflictError, MetadataStore, OutcomeUnknownError, Record
 
@@ -42,9 +43,24 @@ class Level(NamedTuple):
 
     @staticmethod
     def of(record: Record) -> Level:
-        """Undo to_json()."""
-        facts = json.loads(record.value)
-        return Level(facts["level"], facts.get("next"))
+        """Undo to_json(). Raises CorruptionError."""
+        try:
+            facts = json.loads(record.value)
+            found = Level(facts["level"], facts.get("next"))
+            if all(type(level) is int for level in found.named):
+                return found
+        except (ValueError, KeyError, TypeError, AttributeError) as e:
+            raise CorruptionError(f"{record.key}: the level of the cluster must be JSON with a level: {e!r}") from e
+        raise CorruptionError(f"{record.key}: levels must be integers, got {found!r}")
+
+    @property
+    def named(self) -> tuple[int, ...]:
+        """The cluster's level, and the announced one."""
+        return (self.level,) if self.next is None else (self.level, self.next)
+
+    def refused_by(self, lowest: int, highest: int) -> int | None:
+        """The first of its levels at which a build that works at `lowest` to `highest` does not work."""
+        return next((level for level in self.named if not lowest <= level <= highest), None)
 
 
 class Levels:
@@ -53,6 +69,7 @@ class Levels:
     def __init__(
         self, metadata: MetadataStore, brokers: Brokers, *, version: str, supported: tuple[int, int] | None = None
     ) -> None:
+        """Has `brokers` register only where this build may join. `supported`: SUPPORTED, unless a test says another."""
         self._metadata = metadata
         self._lowest, self._highest = supported or SUPPORTED
         self._version = version
@@ -70,17 +87,23 @@ class Levels:
             except (ConflictError, OutcomeUnknownError):
                 continue  # read what is there
         now = Level.of(found)
-        for level, what in ((now.level, "is at"), (now.next, "is about to be raised to")):
-            if level is not None and not self._lowest <= level <= self._highest:
-                mine = f"Engine {self._version} works at the levels {self._lowest} to {self._highest}"
-                wanted = "an older release" if level < self._lowest else "a newer release"
-                raise UnsupportedError(f"{mine}, and the cluster {what} level {level}: start {wanted} on this machine")
+        level = now.refused_by(self._lowest, self._highest)
+        if level is not None:
+            mine = f"Engine {self._version} works at the levels {self._lowest} to {self._highest}"
+            what = "is at" if level == now.level else "is about to be raised to"
+            wanted = "an older release" if level < self._lowest else "a newer release"
+            raise UnsupportedError(f"{mine}, and the cluster {what} level {level}: start {wanted} on this machine")
 
-    async def run(self) -> None:
-        """Raise the level whenever all brokers work at a higher one. Does not end."""
+    async def run(self, leads: Callable[[], bool]) -> None:
+        """Raise the level whenever all brokers work at a higher one. Does not end.
+
+        `leads`: whether it is for this broker to look. One reads the records of all, and not each those of each other;
+        two that lead for a moment do no harm.
+        """
         while True:
             try:
-                await self.look()
+                if leads():
+                    await self.look()
             except (EngineError, OutcomeUnknownError) as e:
                 log.warning("the level of the cluster could not be looked at: %s", e)
             self._wake.clear()

@@ -152,16 +152,13 @@ class SegmentObjects(msgspec.Struct, frozen=True, omit_defaults=True):
         files = tuple(file for file in self.files if file.first >= floor or file.end > floor)
         gone = max((file.end for file in self.files if file.first < file.end <= floor), default=self.floor)
         older = self.older
-        if older is not None:
-            left = [file for file in listed if max(floor, older.first) < file.end <= older.end]
-            older = (
-                None
-                if older.end <= floor
-                else msgspec.structs.replace(
-                    older, first=max(older.first, floor), count=len(left), size=sum(file.size for file in left)
-                )
-            )
-            gone = max(gone, older.first if older is not None else self.older.end if self.older else 0)
+        if older is not None and older.end <= floor:
+            gone, older = max(gone, older.end), None
+        elif older is not None:
+            first = max(older.first, floor)
+            left = [file.size for file in listed if first < file.end <= older.end]
+            older = msgspec.structs.replace(older, first=first, count=len(left), size=sum(left))
+            gone = max(gone, first)
         return msgspec.structs.replace(self, files=files, older=older, floor=max(self.floor, gone))
 
     def folded(self, older: OlderFiles, count: int) -> SegmentObjects:
