@@ -134,7 +134,7 @@ def test_a_layout_names_the_heir_before_it_has_opened_the_segment() -> None:
         hosted = owner.broker.segments.get(name)
         await owner.broker.segments.hand_over(hosted, to.url, nothing)  # the heir was not told
         await asyncio.sleep(0.1)
-        assert [b.broker.members.ownership.url_of(name) for b in cluster.brokers.values()] == [to.url] * 3
+        assert [await b.broker.members.ownership.resolve(name) for b in cluster.brokers.values()] == [to.url] * 3
         with pytest.raises(NotOwnerError, match=to.url):
             await third.broker.segments.open(await third.broker.service.segment_spec(TOPIC, 0), create=True)
         assert len(await everything(cluster, "reader")) == 60

@@ -269,7 +269,7 @@ async def duplicates(cluster: SimCluster, broker: SimBroker, producer: str) -> b
 
 
 def test_the_record_is_what_the_page_says() -> None:
-    owner = Owner("engine://a", 7, 3, 5, None, SegmentObjects((Reference("s", 1, None, 5),)))
+    owner = Owner("engine://a", 7, 3, 5, objects=SegmentObjects((Reference("s", 1, None, 5),)))
     assert json.loads(owner.to_json()) == {
         "owner": "engine://a", "session": 7, "term": 3, "born": 5, "wal": [["s", 1, None, 5]],
     }  # fmt: skip

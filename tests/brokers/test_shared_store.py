@@ -283,7 +283,7 @@ def test_a_segment_stays_with_its_owner_while_that_lives() -> None:
         assert {n: s for n, s in owners(cluster).items() if s} == {n: s for n, s in before.items() if s}
         names = await names_of(cluster)
         for broker in cluster.brokers.values():
-            urls = [broker.broker.members.ownership.url_of(name) for name in names]
+            urls = await broker.broker.members.ownership.urls(names)
             assert urls == [cluster.brokers[n].url for s in range(6) for n, found in before.items() if s in found]
 
     run(body)

@@ -192,8 +192,8 @@ class FakeHost:
         }
         return HostedSegmentStatistics(next_offset=10, size_bytes=100, msg_rate_in=2.0, subscriptions=subscriptions)
 
-    def segment_url(self, name: SegmentName) -> str:
-        return "engine://owner:6650"
+    async def segment_urls(self, names: Sequence[SegmentName]) -> list[str]:
+        return ["engine://owner:6650"] * len(names)
 
 
 class Channel:

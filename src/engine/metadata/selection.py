@@ -1,21 +1,31 @@
 """`Selection`: follows the records of an index that have chosen index keys, each by a watch of its own.
 
 So what this process receives grows with what it has chosen, and not with the index. A watch begins with a snapshot of
-its records; `known` tells, as for follow(), which keys the caller holds facts of.
+its records, whose end shown() awaits; `known` tells, as for follow(), which keys the caller holds facts of.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Collection, Hashable
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Generic, TypeVar
 
 from engine.aio.tasks import Supervisor
 from engine.metadata.following import follow
-from engine.metadata.store import Event, MetadataStore
+from engine.metadata.store import Event, EventKind, MetadataStore
 
 T = TypeVar("T", bound=Hashable)
+
+
+@dataclass(slots=True, eq=False)
+class _Chosen:
+    """`times`: how often it was added. `shown`: set when the first snapshot has ended."""
+
+    times: int = 0
+    shown: asyncio.Event = field(default_factory=asyncio.Event)
+    task: asyncio.Task[None] | None = None
 
 
 class Selection(Generic[T]):
@@ -36,27 +46,36 @@ class Selection(Generic[T]):
         self._heard = heard
         self._known = known
         self._tasks = tasks
-        self._chosen: dict[T, tuple[int, asyncio.Task[None] | None]] = {}  # how often, and what follows it
+        self._chosen: dict[T, _Chosen] = {}
 
     def __len__(self) -> int:
         return len(self._chosen)
 
     def add(self, one: T) -> None:
         """Follow it until drop() was called as often."""
-        times, task = self._chosen.get(one, (0, None))
-        if not times:
+        chosen = self._chosen.setdefault(one, _Chosen())
+        chosen.times += 1
+        if chosen.times == 1:
             watch = partial(self._metadata.watch_index, self._index, *self._range_of(one))
             what = f"{one} in {self._index}"
-            following = follow(self._metadata, watch, self._heard, partial(self._known, one), what=what)
-            task = self._tasks.spawn(following, what)
-        self._chosen[one] = times + 1, task
+            heard = partial(self._hear, chosen.shown)
+            following = follow(self._metadata, watch, heard, partial(self._known, one), what=what)
+            chosen.task = self._tasks.spawn(following, what)
+
+    async def shown(self, one: T) -> None:
+        """Wait until all records that it had when it was added were heard."""
+        await self._chosen[one].shown.wait()
 
     def drop(self, one: T) -> None:
         """Undo one add()."""
-        times, task = self._chosen[one]
-        if times > 1:
-            self._chosen[one] = times - 1, task
-            return
-        del self._chosen[one]
-        if task is not None:
-            task.cancel()
+        chosen = self._chosen[one]
+        chosen.times -= 1
+        if not chosen.times:
+            del self._chosen[one]
+            if chosen.task is not None:
+                chosen.task.cancel()
+
+    def _hear(self, shown: asyncio.Event, event: Event) -> None:
+        self._heard(event)
+        if event.kind is EventKind.SNAPSHOT_END:
+            shown.set()

@@ -64,5 +64,5 @@ class PlainHost:
     async def statistics(self, spec: SegmentSpec) -> HostedSegmentStatistics:
         return HostedSegmentStatistics(sealed=spec.sealed)
 
-    def segment_url(self, name: SegmentName) -> str:
-        return "engine://plain:6650"
+    async def segment_urls(self, names: Sequence[SegmentName]) -> list[str]:
+        return ["engine://plain:6650"] * len(names)

@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
 from engine.broker.cluster.handover import ADOPT, ASK_S_MAX, BEQUEATH, EXPECT, OPEN_S_MAX, TARGET
-from engine.broker.upkeep.balancer import HAND_OVER, HOLDINGS
+from engine.broker.upkeep.balancer import HAND_OVER, HOLDINGS, LOAD
 from engine.broker.upkeep.cluster_parts import ClusterParts
 from engine.broker.upkeep.draining import LEAD
 from engine.control.policy.placement import OPEN, traffic
@@ -40,6 +40,7 @@ class ClusterAdmin:
             ADOPT: parts.handovers.adopt,
             HAND_OVER: self._hand_over,
             HOLDINGS: self._holdings,
+            LOAD: self._load,
             LEAD: self._lead,
             _DRAIN: self._drain,
             _UNDRAIN: self._undrain,
@@ -165,6 +166,9 @@ class ClusterAdmin:
 
     async def _holdings(self, args: Mapping[str, Any]) -> dict[str, Any]:
         return self._parts.balancer.holdings()
+
+    async def _load(self, args: Mapping[str, Any]) -> dict[str, Any]:
+        return {"load": self._parts.balancer.load()}
 
     async def _lead(self, args: Mapping[str, Any]) -> None:
         await self._parts.service.lead(TopicName.parse(args["topic"]))

@@ -86,7 +86,6 @@ class Membership:
         """Register this broker. Raises what the metadata store raises, and ObjectLogs.start()."""
         if self.objects is not None:
             await self.objects.start()
-        self.ownership.start()
         await self.brokers.start()
 
     async def close_segments(self) -> None:

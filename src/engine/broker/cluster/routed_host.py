@@ -150,8 +150,8 @@ class RoutedSegmentHost:
         here = lambda: self._local.settle_transactions(spec, subscription)  # noqa: E731
         await self._route(spec, _SETTLE, here, subscription=subscription)
 
-    def segment_url(self, name: SegmentName) -> str:
-        return self._ownership.url_of(name)
+    async def segment_urls(self, names: Sequence[SegmentName]) -> list[str]:
+        return await self._ownership.urls(names)
 
     # -- draining --------------------------------------------------------------------------------------------------
 

@@ -161,6 +161,7 @@ class OpenSegments:
 
     async def _load(self, spec: SegmentSpec, create: bool) -> HostedSegment:
         await self._left(spec.name)
+        await self._ownership.brokers.session()  # without one nothing can be claimed: say so before reading anything
         self.check_durability(spec)
         if not await self._is_there(spec):
             await self._remembered.check_there(spec.name, self._store.directory(spec.name))
@@ -169,7 +170,11 @@ class OpenSegments:
         # What is opened for a moment, as retention does, is not worth another broker's time.
         siblings = partial(self._siblings, spec.name) if create else None
         on_objects = spec.durability == OBJECT
-        owned = await self._ownership.claim(spec.name, siblings, leased=on_objects)
+        try:
+            owned = await self._ownership.claim(spec.name, siblings, leased=on_objects)
+        except NotOwnerError:
+            self.inventory.drop(spec.name)  # the owner answers for it
+            raise
         if create and owned.lease is not None:
             await self._check_wanted(spec.name)
         enter, term = self._store.create if create else self._store.open, owned.term
@@ -401,7 +406,7 @@ class OpenSegments:
     async def find_aging(self, topics: Iterable[TopicName]) -> list[Stored]:
         """The closed segments of these topics that retention may have work in, and this broker may open."""
         found = await self._store.find_aging(topics)
-        return [one for one in found if one.name not in self._hosted and self._ownership.may_own(one.name)]
+        return [one for one in found if one.name not in self._hosted and await self.may_own(one.name)]
 
     # -- deleting --------------------------------------------------------------------------------------------------
 
@@ -458,13 +463,13 @@ class OpenSegments:
                 f"{spec.name}: the data directory holds no segment of its topic; is the correct disk mounted?"
             )
 
-    def may_own(self, name: SegmentName) -> bool:
+    async def may_own(self, name: SegmentName) -> bool:
         """Whether this broker owns the segment, or may claim it."""
-        return self._ownership.may_own(name)
+        return await self._ownership.may_own(name)
 
-    def url_of(self, name: SegmentName) -> str:
-        """The broker that owns the segment, or that placement names."""
-        return self._ownership.url_of(name)
+    async def urls(self, names: Sequence[SegmentName]) -> list[str]:
+        """The broker that owns each of these segments of one topic, or that placement names."""
+        return await self._ownership.urls(names)
 
     async def on_disk(self) -> Mapping[TopicName, Sequence[SegmentName]]:
         """The segments that have a directory, by topic."""
@@ -481,7 +486,7 @@ class OpenSegments:
         """
         if name in self._hosted or name in self._opening or name in self._leaving or self._closed:
             return False
-        if not self._ownership.may_own(name):
+        if not await self.may_own(name):
             return False
         return bool(await self._leave(name, lambda: self._remove_orphan(name)))
 

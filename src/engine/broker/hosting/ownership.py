@@ -4,7 +4,10 @@ A segment stays with its owner as long as the owner lives, or until it hands the
 *heir*, which alone may claim it while it lives. A segment without owner and heir belongs to the broker that rendezvous
 hashing names, which all brokers compute alike. That broker claims it, by compare-and-set with the next term; or, when
 it has its share of the load already, it names an heir. So load decides where a segment goes, and no two brokers have to
-agree on what the load is.
+agree on what the load is. A broker that closes an idle segment names itself.
+
+What a broker hears of owners grows with what its own clients look at: owners are followed topic by topic, while
+something listens. All other questions are reads of the store.
 
 Leases depend on the broker's session with the metadata store:
 a lease ends before other brokers can see that the session is over.
@@ -15,25 +18,24 @@ another takes its name, so that a late write by an owner of the old topic is nev
 
 from __future__ import annotations
 
+import asyncio
+import builtins
 import contextlib
 import json
 import logging
-from collections import Counter
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from math import isfinite
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 
 from engine.aio.tasks import Supervisor
 from engine.clock import Clock
-from engine.control.base.brokers import Brokers
+from engine.control.base.brokers import BrokerRecord, Brokers
 from engine.control.policy.placement import OPEN, place, spread, traffic
-from engine.errors import EngineError, NotOwnerError, StorageError, UnknownOutcomeError
+from engine.errors import EngineError, NotOwnerError, StorageError, TimeoutError, UnknownOutcomeError
 from engine.metadata import keys, unsure
-from engine.metadata.following import follow
 from engine.metadata.store import (
     ABSENT,
     ConflictError,
@@ -47,6 +49,7 @@ from engine.metadata.store import (
 from engine.model.names import SegmentName, TopicName
 
 if TYPE_CHECKING:
+    from engine.metadata.selection import Selection
     from engine.storage.objects.references import SegmentObjects
 
 log = logging.getLogger(__name__)
@@ -55,6 +58,8 @@ INDEX_OWNERS = "segment-owners"  # of the ownership records; holds their own key
 INDEX_LOGS = "wal-sessions"  # of the records of segments on objects; holds the sessions that they refer to
 INDEX_OBJECTS = "segment-objects"  # likewise; holds their own key (storage.objects.sweep)
 _CLAIMS_MAX = 16
+_SNAPSHOT_S_MAX = 20.0  # until the store has told the owners of a topic's segments
+_PASSED_S = 60.0  # a broker has said by then that it has what was passed on to it
 
 Listener = Callable[[], None]
 Siblings = Callable[[], Awaitable[Sequence[SegmentName]]]
@@ -67,8 +72,8 @@ class Owner:
     names.
 
     `term` counts the segment's owners. `born`: the record's version under the first owner, known from the second
-    on; 0 where it was not kept. `objects`: where its log lies, of a segment on objects that was served; a claim keeps
-    it (R1).
+    on; 0 where it was not kept. `idle`: the heir is the last owner, which has closed it because nothing used it.
+    `objects`: where its log lies, of a segment on objects that was served; a claim keeps it (R1).
     """
 
     url: str | None
@@ -76,12 +81,15 @@ class Owner:
     term: int
     born: int | None = None
     heir: str | None = None
+    idle: bool = False
     objects: SegmentObjects | None = None
 
     def to_json(self) -> bytes:
         facts: dict[str, Any] = {"owner": self.url, "session": self.session, "term": self.term, "born": self.born}
         if self.heir is not None:
             facts["heir"] = self.heir
+        if self.idle:
+            facts["idle"] = True
         if self.objects is not None:
             facts |= msgspec.to_builtins(self.objects)
         return json.dumps(facts).encode()
@@ -95,7 +103,8 @@ class Owner:
         born = facts.get("born", 0)
         born = record.stat.version if born is None else int(born)
         objects = _objects_of(facts) if _OBJECTS & facts.keys() else None
-        return cls(facts["owner"], facts.get("session"), int(facts["term"]), born, facts.get("heir"), objects)
+        idle = bool(facts.get("idle"))
+        return cls(facts["owner"], facts.get("session"), int(facts["term"]), born, facts.get("heir"), idle, objects)
 
 
 _OBJECTS = {"wal", "files", "older", "floor", "inherited"}  # the fields of SegmentObjects
@@ -150,33 +159,41 @@ class Owned:
     objects: SegmentObjects | None = None
 
 
+class _Passed(NamedTuple):
+    """Segments passed on to a broker, since it said how many it has."""
+
+    said: BrokerRecord | None
+    at_s: float  # the last of them
+    segments: int
+
+    def since(self, said: BrokerRecord | None, now_s: float) -> int:
+        """How many of them `said`, its present record, does not count yet."""
+        return self.segments if said is self.said and now_s < self.at_s + _PASSED_S else 0
+
+
 class Ownership:
-    """`follows`: other brokers may share the store, so the ownership records are watched."""
+    """Loop thread only. `follows`: other brokers may share the store."""
 
     def __init__(self, metadata: MetadataStore, brokers: Brokers, clock: Clock, *, follows: bool) -> None:
         self.brokers = brokers
         self._metadata = metadata
         self._clock = clock
         self._follows = follows
-        self._leases: dict[SegmentName, OwnerLease] = {}
-        self._owners: dict[str, Owner] = {}  # by the record's key; only when following
-        # How many segments each broker has: by (URL, session), or (URL, None) for those that it is the heir of.
-        self._counts: Counter[tuple[str, int | None]] = Counter()
+        self._owned: dict[SegmentName, OwnerLease | None] = {}  # by this broker
         self.passed_on = 0  # segments left to another broker, since this one has its share
+        self._passed: dict[str, _Passed] = {}  # by the URL of the broker
+        self._owners: dict[str, dict[str, Owner]] = {}  # by the key of a followed topic, then by the record's key
         self._listeners: dict[str, dict[Listener, None]] = {}  # by the key of the topic's record
-        # Called with a topic's key and a segment's id when another broker owns the segment (True), or none does.
-        self.answering: Callable[[str, int, bool], None] = lambda topic, segment_id, elsewhere: None
         self._tasks = Supervisor("segment owners")
+        self._selected: Selection[TopicName] | None = None
+        if follows:
+            from engine.metadata.selection import Selection
 
-    def start(self) -> None:
-        """Begin to follow the store."""
-        if self._follows:
-            watch = partial(self._metadata.watch_index, INDEX_OWNERS, "", keys.LAST)
-            following = follow(self._metadata, watch, self._heard, self._owners.keys, what="the segments' owners")
-            self._tasks.spawn(following, "segment owners")
-            self.brokers.changed.append(self._brokers_changed)
+            self._selected = Selection(metadata, INDEX_OWNERS, _of_topic, self._heard, self._known, self._tasks)
+            brokers.changed.append(self._brokers_changed)
 
     async def close(self) -> None:
+        """End all watches; listeners are not called any more. Idempotent."""
         await self._tasks.close()
         self._listeners.clear()
 
@@ -188,13 +205,21 @@ class Ownership:
         return not self._follows or self.brokers.alone
 
     def url_of(self, name: SegmentName) -> str:
-        """The owner, or the broker that placement names, by the watch's last state."""
+        """The owner, or the broker that placement names: of a topic that something listens to, as last heard."""
         if self.alone:
             return self.brokers.url
-        return self._owner_url(name, self._owners.get(keys.segment(name)) or Owner(None, None, 0))
+        owners = self._owners.get(keys.topic(name.topic), {})
+        return self._owner_url(name, owners.get(keys.segment(name)) or Owner.of(None))
+
+    async def urls(self, names: Sequence[SegmentName]) -> list[str]:
+        """resolve() for segments of one topic."""
+        if self.alone or not names:
+            return [self.brokers.url] * len(names)
+        owners = await self._read_owners(names[0].topic)
+        return [self._owner_url(name, owners.get(keys.segment(name)) or Owner.of(None)) for name in names]
 
     async def resolve(self, name: SegmentName) -> str:
-        """url_of() by a read of the store."""
+        """The owner, or the broker that placement names, by a read of the store."""
         if self.alone:
             return self.brokers.url
         return self._owner_url(name, Owner.of(await self._metadata.newest.get(keys.segment(name))))
@@ -205,20 +230,31 @@ class Ownership:
             return self.brokers.url
         return self._live_owner(Owner.of(await self._metadata.newest.get(keys.segment(name))))
 
-    def may_own(self, name: SegmentName) -> bool:
-        """Whether this broker owns it, or may claim it."""
-        return self.url_of(name) == self.brokers.url
+    async def may_own(self, name: SegmentName) -> bool:
+        """Whether this broker owns it, or may claim it, by a read of the store."""
+        return await self.resolve(name) == self.brokers.url
+
+    def owns(self, name: SegmentName) -> bool:
+        """Whether this broker has claimed it, in its present session."""
+        return name in self._owned
+
+    async def _read_owners(self, topic: TopicName) -> dict[str, Owner]:
+        """{key of the record: owner} of the topic's segments that have one."""
+        found = await self._metadata.newest.list_index(INDEX_OWNERS, *_of_topic(topic))
+        return {record.key: Owner.of(record) for _, record in found}
 
     def _owner_url(self, name: SegmentName, owner: Owner) -> str:
         taken = self._live_owner(owner) or self._live_heir(owner)
         return taken or place(str(name), self.brokers.takers) or self.brokers.url
 
     def counts(self) -> dict[str, int]:
-        """How many segments each live broker has, or is the heir of, as the watch shows them; this one's at once."""
-        live = self.brokers.live
-        found = {url: self._counts[url, record.session] + self._counts[url, None] for url, record in live.items()}
-        mine = self.brokers.url
-        return found | {mine: max(found.get(mine, 0), len(self._leases))}
+        """How many segments each live broker has: as it said last, and what was passed on to it from here since."""
+        now = self._clock.monotonic()
+        found = {
+            url: said.segments + (self._passed[url].since(said, now) if url in self._passed else 0)
+            for url, said in self.brokers.live.items()
+        }
+        return found | {self.brokers.url: len(self._owned)}
 
     def loads(self) -> dict[str, float]:
         """The load of each broker that takes segments, in units (policy.placement)."""
@@ -248,18 +284,20 @@ class Ownership:
             await self._check_free(name, before)
             heir = await self._passes_on(name, before, siblings)
             if heir is None:
-                owner = replace(before, url=self.brokers.url, session=session.id, term=before.term + 1, heir=None)
+                owner = replace(before, url=self.brokers.url, session=session.id, term=before.term + 1)
+                owner = replace(owner, heir=None, idle=False)
             else:
-                owner = replace(before, url=None, session=None, heir=heir)
+                owner = replace(before, url=None, session=None, heir=heir, idle=False)
             try:
                 version = await self._put(key, owner, record)
             except (ConflictError, OutcomeUnknownError):
                 continue
             if heir is not None:
                 self.passed_on += 1
+                self._note_passed(heir)
                 raise NotOwnerError(f"{name} belongs to the broker {heir}")
             born = version if owner.born is None else owner.born
-            unused = before.url is None and before.heir is None
+            unused = before.url is None and (before.heir is None or before.idle)
             lease = self._lease(name, version, born, session, always=leased)
             return Owned(owner.term, lease, unused, owner.objects)
         raise StorageError(f"{name}: its owner cannot be read from the metadata store; try again")
@@ -270,31 +308,37 @@ class Ownership:
         The siblings without an owner are placed with it, so that the segments of a new topic spread, although each is
         opened by itself, and most brokers have not heard of the others yet.
         """
-        mine = owner.url == self.brokers.url and owner.session == self.brokers.session_id
-        if siblings is None or self.alone or mine or self._live_heir(owner) is not None:
+        if siblings is None or self.alone or self.is_mine(owner) or not self._is_free(owner):
             return None
-        names = {one.segment_id: str(one) for one in await siblings() if self._is_free(one)} | {
-            name.segment_id: str(name)
-        }
+        several = await siblings()
+        owners = await self._read_owners(name.topic) if len(several) > 1 else {}
+        free = [one for one in several if self._is_free(owners.get(keys.segment(one)) or Owner.of(None))]
+        names = {one.segment_id: str(one) for one in (*free, name)}
         placed = spread(dict.fromkeys((names[i] for i in sorted(names)), OPEN), self.loads())
         url = placed.get(str(name), self.brokers.url)
         return None if url == self.brokers.url else url
 
-    def _is_free(self, name: SegmentName) -> bool:
-        owner = self._owners.get(keys.segment(name)) or Owner.of(None)
-        return self._live_owner(owner) is None and self._live_heir(owner) is None
+    def _is_free(self, owner: Owner) -> bool:
+        """Whether load may decide where it goes."""
+        return self._live_owner(owner) is None and (owner.idle or self._live_heir(owner) is None)
+
+    def _note_passed(self, url: str) -> None:
+        said, now = self.brokers.live.get(url), self._clock.monotonic()
+        passed = self._passed.get(url)
+        self._passed[url] = _Passed(said, now, 1 if passed is None else passed.since(said, now) + 1)
 
     def _lease(self, name: SegmentName, term: int, born: int, session: Session, *, always: bool) -> OwnerLease | None:
-        if not always and not isfinite(session.deadline):
-            return None
-        lease = self._leases[name] = OwnerLease(name, term, born, session, self._clock)
+        needed = always or isfinite(session.deadline)
+        lease = self._owned[name] = OwnerLease(name, term, born, session, self._clock) if needed else None
         return lease
 
     def session_lost(self) -> None:
-        """Nothing is owned any more."""
-        for lease in self._leases.values():
-            lease.end()
-        self._leases.clear()
+        """Nothing is owned any more, and clients are to ask others."""
+        for lease in self._owned.values():
+            if lease is not None:
+                lease.end()
+        self._owned.clear()
+        self._brokers_changed()
 
     async def _check_free(self, name: SegmentName, owner: Owner) -> None:
         """Raise NotOwnerError when another broker owns it, or is named by placement."""
@@ -311,7 +355,7 @@ class Ownership:
             raise NotOwnerError(f"{name} belongs to the broker {owner.url}")
 
     def forget(self, name: SegmentName) -> None:
-        lease = self._leases.pop(name, None)
+        lease = self._owned.pop(name, None)
         if lease is not None:
             lease.end()
 
@@ -319,7 +363,7 @@ class Ownership:
         """Claim it until its store is deleted, where other brokers could own it. Raises as claim() does."""
         if not self._follows:
             return None
-        lease = self._leases.get(name)
+        lease = self._owned.get(name)
         return lease if lease is not None and lease.held else (await self.claim(name)).lease
 
     async def removed(self, name: SegmentName) -> None:
@@ -362,9 +406,11 @@ class Ownership:
         raise UnknownOutcomeError(f"{name}: the metadata store did not say whether its record was written")
 
     async def release(self, name: SegmentName, term: int, left: Closed = None) -> None:
-        """Release a fully written segment to other brokers. If that fails, this process stays the owner.
+        """Release a fully written segment that nothing uses. If that fails, this process stays the owner.
 
-        `left`: the own session's log, and where the segment's groups in it end (R9).
+        The segment stays with this broker while that lives and takes segments, unless load wants it elsewhere when it
+        is used again: so exactly one broker answers for it, and none has to be told. `left`: the own session's log, and
+        where the segment's groups in it end (R9).
         """
         self.forget(name)
         if self.alone:
@@ -374,8 +420,8 @@ class Ownership:
             record = await self._metadata.newest.get(key)
             owner = Owner.of(record)
             if record is not None and owner.term == term and self.is_mine(owner):
-                owner = replace(owner, url=None, session=None, objects=_closed(owner.objects, left))
-                await self._put(key, owner, record)
+                owner = replace(owner, url=None, session=None, heir=self.brokers.url, idle=True)
+                await self._put(key, replace(owner, objects=_closed(owner.objects, left)), record)
         except (EngineError, ConflictError, OutcomeUnknownError) as e:
             log.warning("%s was not released: %s", name, e)
 
@@ -395,6 +441,7 @@ class Ownership:
             with contextlib.suppress(ConflictError, OutcomeUnknownError):
                 objects = _closed(owner.objects, left)
                 await self._put(key, replace(owner, url=None, session=None, heir=heir, objects=objects), record)
+                self._note_passed(heir)
                 return
         raise NotOwnerError(f"{name} is not this broker's any more")
 
@@ -413,37 +460,53 @@ class Ownership:
 
     # -- following -------------------------------------------------------------------------------------------------
 
-    def listen(self, topic: TopicName, listener: Listener) -> Callable[[], None]:
-        """Call `listener` when owners of the topic's segments may have changed. The result unsubscribes."""
-        if not self._follows:
+    async def listen(self, topic: TopicName, listener: Listener) -> Callable[[], None]:
+        """Call `listener` when owners of the topic's segments may have changed; from now on url_of() is as heard.
+
+        The result unsubscribes. Raises TimeoutError: the store does not tell the owners.
+        """
+        if self._selected is None:
             return _nothing
-        key = keys.topic(topic)
+        key, selected = keys.topic(topic), self._selected
         self._listeners.setdefault(key, {})[listener] = None
+        selected.add(topic)
 
         def end() -> None:
             listeners = self._listeners.get(key, {})
-            listeners.pop(listener, None)
+            if listener not in listeners:
+                return
+            del listeners[listener]
+            selected.drop(topic)
             if not listeners:
-                self._listeners.pop(key, None)
+                del self._listeners[key]
+                self._owners.pop(key, None)
 
+        try:
+            async with asyncio.timeout(_SNAPSHOT_S_MAX):
+                await selected.shown(topic)
+        except builtins.TimeoutError:
+            end()
+            raise TimeoutError(
+                f"the metadata store did not tell the owners of {topic} within {_SNAPSHOT_S_MAX:g} s; try again"
+            ) from None
+        except BaseException:
+            end()
+            raise
         return end
 
-    def _heard(self, event: Event) -> None:
-        if event.kind is not EventKind.SNAPSHOT_END:
-            self._changed(event.key, event.record)
+    def _known(self, topic: TopicName) -> Collection[str]:
+        return self._owners.get(keys.topic(topic), {}).keys()
 
-    def _changed(self, key: str, record: Record | None) -> None:
-        topic, _, segment_id = key.rpartition("/segments/")
-        gone = self._owners.pop(key, Owner.of(None))
-        before, after = self._live_owner(gone), Owner.of(record)
-        self._count(gone, -1)
-        self._count(after, 1)
-        if record is not None:
-            self._owners[key] = after
+    def _heard(self, event: Event) -> None:
+        topic = event.key.rpartition("/segments/")[0]
+        if event.kind is EventKind.SNAPSHOT_END or topic not in self._listeners:
+            return
+        owners = self._owners.setdefault(topic, {})
+        if event.record is None:
+            owners.pop(event.key, None)
+        else:
+            owners[event.key] = Owner.of(event.record)
         self._notify(topic)
-        owner = self._live_owner(after)
-        if owner not in (before, self.brokers.url):
-            self.answering(topic, int(segment_id), owner is not None)
 
     def _live_owner(self, owner: Owner) -> str | None:
         return owner.url if owner.url is not None and self.brokers.lives(owner.url, owner.session) else None
@@ -451,14 +514,8 @@ class Ownership:
     def _live_heir(self, owner: Owner) -> str | None:
         return owner.heir if owner.url is None and owner.heir in self.brokers.takers else None
 
-    def _count(self, owner: Owner, change: int) -> None:
-        url, session = (owner.url, owner.session) if owner.url is not None else (owner.heir, None)
-        if url is not None:
-            self._counts[url, session] += change
-            if not self._counts[url, session]:
-                del self._counts[url, session]
-
     def _brokers_changed(self) -> None:
+        """Who lives decides who owns: tell all listeners."""
         for key in list(self._listeners):
             self._notify(key)
 
@@ -469,6 +526,12 @@ class Ownership:
 
 def _closed(objects: SegmentObjects | None, left: Closed) -> SegmentObjects | None:
     return objects if objects is None or left is None else objects.handed_over(*left)
+
+
+def _of_topic(topic: TopicName) -> tuple[str, str]:
+    """The range of INDEX_OWNERS that holds this topic's segments."""
+    segments = keys.segments(topic)
+    return segments, keys.prefix_end(segments)
 
 
 def _nothing() -> None:

@@ -100,10 +100,9 @@ class SegmentHosting:
         return await self._segments.stored(topic)
 
     async def subscriptions(self, spec: SegmentSpec) -> list[str]:
-        if self._segments.may_own(spec.name):
-            await self._segments.open_existing(
-                spec
-            )  # a change finds here what could not be sealed, while it can still be undone
+        if await self._segments.may_own(spec.name):
+            # A change finds here what could not be sealed, while it can still be undone.
+            await self._segments.open_existing(spec)
         return [name for name, _ in await self._cursors.list(spec.name)]
 
     async def create_subscription(
@@ -176,8 +175,8 @@ class SegmentHosting:
 
         return segment_statistics(hosted)
 
-    def segment_url(self, name: SegmentName) -> str:
-        return self._segments.url_of(name)
+    async def segment_urls(self, names: Sequence[SegmentName]) -> list[str]:
+        return await self._segments.urls(names)
 
     def watch_drained(self, spec: SegmentSpec, subscription: str, drained: Callable[[], None]) -> Callable[[], None]:
         watch = _DrainWatch(drained)

@@ -44,7 +44,7 @@ class DagWatchSession:
     async def open(self, request_id: int, create: bool) -> None:
         """Answer the request, and follow the topic.
 
-        Raises NotFoundError, InvalidArgumentError, TooManyRequestsError.
+        Raises NotFoundError, InvalidArgumentError, TooManyRequestsError, TimeoutError.
         """
         host = self._connection.host
         with host.memory.lookups:
@@ -53,12 +53,23 @@ class DagWatchSession:
             await self._connection.answers.room()
         if self._gone is not None:
             raise self._gone
+        stop_listening = _nothing
+        try:
+            if not self.closed:
+                stop_listening = await host.members.ownership.listen(watch.view.topic, self._owners_changed)
+            if self._gone is not None:
+                raise self._gone
+        except BaseException:
+            stop_listening()
+            watch.close()
+            raise
         if self.closed:
+            stop_listening()
             watch.close()
             return
         self._send(watch.view, request_id)
         self._watch = watch
-        self._stop_listening = host.members.ownership.listen(watch.view.topic, self._owners_changed)
+        self._stop_listening = stop_listening
 
     def _owners_changed(self) -> None:
         """Check soon: when a broker joins or leaves, many owners change."""
@@ -135,8 +146,13 @@ class DagWatchSession:
     def _owners(self, view: TopicView) -> dict[str, str]:
         """The address of each segment's owner for this client, by the segment's id."""
         host, stream = self._connection.host, self._connection.stream
+        dial, url_of = host.addresses.dial, host.members.ownership.url_of
         names = [view.topic.segment(s.hash_range, s.segment_id) for s in view.layout.segments.values()]
-        return {str(name.segment_id): host.addresses.dial(host.hosting.segment_url(name), stream) for name in names}
+        return {str(name.segment_id): dial(url_of(name), stream) for name in names}
+
+
+def _nothing() -> None:
+    """Not listening yet."""
 
 
 def _segment(info: SegmentInfo) -> commands.Segment:

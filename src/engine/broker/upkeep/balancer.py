@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-HAND_OVER, HOLDINGS = "hand_over", "holdings"
+HAND_OVER, HOLDINGS, LOAD = "hand_over", "holdings", "load"
 
 _HOLDINGS_MAX = 256  # segments that a broker offers, of all sizes that it has
 _MOVE_S_MAX = ASK_S_MAX + 2 * OPEN_S_MAX
@@ -123,13 +123,26 @@ class Balancer:
             config.balance_guard, config.balance_cooldown if cooldown is None else cooldown, config.balance_moves_max
         )
         async with self._turn:
-            loads = self._members.ownership.loads()
+            loads = await self._loads()
             offers = await self._offers(givers(loads, rules.guard))
             loads |= {url: load for url, (load, _) in offers.items()}
             decided = plan(loads, {url: holdings for url, (_, holdings) in offers.items()}, rules)
             self.rounds += 1
             moves = [described(move) if dry_run else await self._make(move) for move in decided]
         return {"imbalance": round(imbalance(loads.values()), 3), "moves": moves}
+
+    async def _loads(self) -> dict[str, float]:
+        """{URL: load now} of the brokers that take segments; what one said last, where it does not answer."""
+        loads = self._members.ownership.loads()
+        answers = await asyncio.gather(*(self._ask(url, LOAD, {}, ASK_S_MAX) for url in loads), return_exceptions=True)
+        for url, answer in zip(list(loads), answers, strict=True):
+            if isinstance(answer, EngineError):
+                log.info("%s does not say its load in this round: %s", url, answer)
+            elif isinstance(answer, BaseException):
+                raise answer
+            else:
+                loads[url] = float(answer["load"])
+        return loads
 
     async def _offers(self, urls: Iterable[str]) -> dict[str, tuple[float, list[Holding]]]:
         """{URL: (its load, segments that it has)}; a broker that does not answer keeps what it has."""
@@ -157,6 +170,8 @@ class Balancer:
     async def _ask(self, url: str, method: str, args: Mapping[str, Any], timeout: float) -> Any:
         if url != self._brokers.url:
             return await self._members.peers.call(url, TARGET, method, args, timeout)
+        if method == LOAD:
+            return {"load": self.load()}
         if method == HOLDINGS:
             return self.holdings()
         return await self._handovers.hand_over(SegmentName.parse(args["segment"]), args["to"])

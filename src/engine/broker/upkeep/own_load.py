@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterator
 from dataclasses import fields
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from engine.control.base.brokers import Brokers
 from engine.errors import EngineError
@@ -19,6 +19,16 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 _CHANGE = 0.1  # of a rate, that is worth a write
+_LOOK_S = 1.0  # between two looks at how many segments are open
+_GROWTH = 0.05  # of their number, that is not left to the next interval: other brokers place segments by it
+
+
+class Segments(Protocol):
+    """The open segments."""
+
+    def __len__(self) -> int: ...
+
+    def __iter__(self) -> Iterator[HostedSegment]: ...
 
 
 class OwnLoad:
@@ -27,7 +37,7 @@ class OwnLoad:
     def __init__(
         self,
         brokers: Brokers,
-        segments: Iterable[HostedSegment],
+        segments: Segments,
         stats: Callable[[HostedSegment], SegmentLoadStats],
         interval: float,
     ) -> None:
@@ -40,14 +50,21 @@ class OwnLoad:
 
     async def run(self) -> None:
         """Until cancelled. A failed write is logged, and the next look tries again."""
+        loop = asyncio.get_running_loop()
+        due = loop.time() + self._interval
         while True:
-            await asyncio.sleep(self._interval)
-            if self._brokers.alone:
+            await asyncio.sleep(min(_LOOK_S, self._interval))
+            if self._brokers.alone or (loop.time() < due and not self._grown()):
                 continue
+            due = loop.time() + self._interval
             try:
                 await self.report()
             except (EngineError, OutcomeUnknownError) as e:
                 log.info("the load of %s was not written: %s", self._brokers.url, e)
+
+    def _grown(self) -> bool:
+        said = 0 if self._said is None else self._said[0]
+        return abs(len(self._segments) - said) > _GROWTH * said
 
     async def report(self) -> None:
         """Write it, if it has changed. Raises NotOwnerError: there is no session; what the metadata store raises."""

@@ -1,14 +1,16 @@
 """`Stocktaking`: measures the closed segments that this broker answers for, in the background, and opens none.
 
-    every topic at the start, then what changes        closed segments of the topic that are this broker's
+    every topic, page by page,                         closed segments of the topic that are this broker's
     ───────────────────────────────────────────  ───►  ────────────────────────────────────────────────────
-    topics created, reshaped, deleted (a watch)         layout, cursors, transactions: the metadata
-    owners and brokers that change                      offsets and size: file headers (storage/file/extent.py)
-    subscriptions created and deleted                                 │
-    segments that were lost                                           ▼ Inventory
+    at the start and when brokers come or go;           layout, cursors, transactions: the metadata
+    then what happens to its segments here:             offsets and size: file headers (storage/file/extent.py)
+    opened, closed, lost, deleted, read anew                          │
+                                                                      ▼ Inventory
 
-A segment belongs to the broker that owns it, and without an owner to the one that placement names: of all brokers,
-exactly one answers for it. Topics are looked at one by one, paced, so that clients are served in between.
+A segment belongs to the broker that owns it or was left it, and else to the one that placement names: of all brokers,
+exactly one answers for it, and what changes a segment is done by that one. So nothing is watched. Topics are looked at
+one by one, paced, so that clients are served in between; where there are other brokers all of them now and then, since
+a broker may fail between two steps.
 """
 
 from __future__ import annotations
@@ -22,11 +24,10 @@ from engine.broker.hosting.open_segments import OpenSegments
 from engine.broker.hosting.ownership import Ownership
 from engine.broker.hosting.topic_records import TopicRecords, read_topic
 from engine.control.base.ports import SegmentSpec, segment_spec
-from engine.control.base.topic_records import INDEX_TOPICS, ScalableTopicResources, topic_of_key
+from engine.control.base.topic_records import ScalableTopicResources, topic_of_key
 from engine.errors import AlreadyClosedError, CorruptionError, EngineError, UnsupportedError
 from engine.metadata import keys
-from engine.metadata.following import follow
-from engine.metadata.store import Event, EventKind, MetadataStore, OutcomeUnknownError, Watch
+from engine.metadata.store import MetadataStore, OutcomeUnknownError
 from engine.model.layout import SegmentLayout
 from engine.model.names import SegmentName, TopicName
 from engine.storage.disk.config import OBJECT
@@ -36,6 +37,7 @@ from engine.storage.store import SegmentStore
 log = logging.getLogger(__name__)
 
 AGAIN_S = 10.0  # until a topic whose records or files could not be read is looked at again
+ALL_S = 600.0  # until all topics are looked at again, where there are other brokers
 
 
 class Stocktaking:
@@ -57,17 +59,16 @@ class Stocktaking:
         self._moved: set[SegmentName] = set()  # opened, closed or deleted while a topic is being looked at
         self._again = 0  # of them failed, and wait for another attempt
         self._looking = False
-        self._incomplete = True  # topics may exist that were not seen yet
-        self._list = False  # all topics are to be looked at
+        self._list = True  # all topics are to be looked at
+        self._listing = False
         self._wake = asyncio.Event()
         segments.stirred = self._stirred
-        ownership.answering = self._answering
         ownership.brokers.changed.append(self._brokers_changed)
 
     @property
     def waiting(self) -> int:
         """The topics that are to be looked at. While there are any, the inventory may lack segments."""
-        return len(self._due) + self._again + self._looking + self._incomplete
+        return len(self._due) + self._again + self._looking + self._list + self._listing
 
     # -- what happens ------------------------------------------------------------------------------------------------
 
@@ -78,23 +79,10 @@ class Stocktaking:
             self._stale.add(name)
             self._look_at(keys.topic(name.topic))
 
-    def _answering(self, key: str, segment_id: int, elsewhere: bool) -> None:
-        """A segment has another owner, or none any more. `key`: of its topic."""
-        if elsewhere:
-            self._inventory.drop_id(topic_of_key(key), segment_id)
-        self._look_at(key)
-
     def _brokers_changed(self) -> None:
         """A broker came or left: placement names others for segments without an owner."""
-        self._list = self._incomplete = True
+        self._list = True
         self._wake.set()
-
-    def _heard(self, event: Event) -> None:
-        """A topic was created, changed or deleted."""
-        if event.kind is EventKind.SNAPSHOT_END:
-            self._incomplete = self._list
-        else:
-            self._look_at(event.key)
 
     def _look_at(self, key: str) -> None:
         self._due[key] = None
@@ -103,45 +91,41 @@ class Stocktaking:
     # -- the loop ----------------------------------------------------------------------------------------------------
 
     async def run(self) -> None:
-        """Runs until cancelled, or the metadata store is closed."""
-        async with asyncio.TaskGroup() as tasks:
-            tasks.create_task(self._follow())
-            tasks.create_task(self._look_at_all_due())
-
-    async def _follow(self) -> None:
-        def watch() -> Watch:
-            return self._metadata.watch_index(INDEX_TOPICS, "", keys.LAST)
-
-        def known() -> list[str]:
-            return [] if self._incomplete else [keys.topic(topic) for topic in self._inventory.topics]
-
-        await follow(self._metadata, watch, self._heard, known, what="the topics to be measured")
-
-    async def _look_at_all_due(self) -> None:
+        """Runs until cancelled."""
         while True:
             self._wake.clear()
             if self._list:
-                await self._list_all()
+                self._list, self._listing = False, True
+                await self._look_at_all()
+                self._listing = False
             while self._due:
-                key = next(iter(self._due))
-                await self._pace.turn()
-                del self._due[key]
-                self._looking = True
-                await self._look_safely(key)
-                self._looking = False
-            await self._wake.wait()
+                await self._look_at_next()
+            try:
+                async with asyncio.timeout(None if self._ownership.alone else ALL_S):
+                    await self._wake.wait()
+            except TimeoutError:
+                self._list = True
 
-    async def _list_all(self) -> None:
-        self._list = False
+    async def _look_at_all(self) -> None:
+        """Page by page, so that what waits is bounded."""
         try:
             async for topics in self._resources.topic_pages():
-                for topic in topics:
-                    self._due[keys.topic(topic)] = None
+                self._due |= dict.fromkeys(map(keys.topic, topics))
+                while self._due:
+                    await self._look_at_next()
+        except AlreadyClosedError:
+            return
         except (EngineError, OutcomeUnknownError) as e:
             log.warning("the topics to be measured could not be listed: %s", e)
             asyncio.get_running_loop().call_later(AGAIN_S, self._brokers_changed)
-        else:
-            self._incomplete = self._list
+
+    async def _look_at_next(self) -> None:
+        key = next(iter(self._due))
+        await self._pace.turn()
+        del self._due[key]
+        self._looking = True
+        await self._look_safely(key)
+        self._looking = False
 
     async def _look_safely(self, key: str) -> None:
         try:
@@ -160,21 +144,26 @@ class Stocktaking:
     # -- one topic ---------------------------------------------------------------------------------------------------
 
     async def _look(self, topic: TopicName) -> None:
+        self._moved.clear()
         record = await self._metadata.mirror.get(keys.topic(topic))
         layout = None if record is None else SegmentLayout.from_json(record.value)
         if layout is None or layout.deleting:
             self._inventory.keep(topic, ())
             return
         specs = [segment_spec(topic, layout, info) for info in layout.segments.values()]
-        mine = [spec for spec in specs if self._ownership.may_own(spec.name)]
+        urls = await self._ownership.urls([spec.name for spec in specs])
+        mine = [spec for spec, url in zip(specs, urls, strict=True) if self._answers_for(spec.name, url)]
         self._inventory.keep(topic, [spec.name for spec in mine])
         wanted = [s for s in mine if s.name in self._stale or self._inventory.get(s.name) is None]
         if wanted:
-            self._moved.clear()
             records = await read_topic(self._metadata, topic)
             for spec in wanted:
                 self._stale.discard(spec.name)
                 await self._measure(spec, records)
+
+    def _answers_for(self, name: SegmentName, url: str) -> bool:
+        """`url`: of the broker that answers for it, by a read; this one may have claimed or closed it meanwhile."""
+        return url == self._ownership.brokers.url or self._ownership.owns(name) or name in self._moved
 
     async def _measure(self, spec: SegmentSpec, records: TopicRecords) -> None:
         """Take the record of one segment, unless it was opened or closed meanwhile: then there is a newer one.

@@ -23,7 +23,7 @@ from typing import Any
 
 from engine.aio.tasks import Supervisor
 from engine.clock import Clock
-from engine.errors import AlreadyClosedError, EngineError, NotOwnerError, StorageError
+from engine.errors import AlreadyClosedError, CorruptionError, EngineError, NotOwnerError, StorageError
 from engine.metadata import keys
 from engine.metadata.following import follow
 from engine.metadata.store import (
@@ -77,18 +77,23 @@ class BrokerRecord:
     @classmethod
     def of(cls, record: Record) -> BrokerRecord:
         """Undo to_json(). Raises CorruptionError."""
-        facts = json.loads(record.value)
-        load = SegmentLoadStats.from_json(json.dumps(facts["load"]).encode()) if "load" in facts else SegmentLoadStats()
-        return cls(
-            facts["url"],
-            facts.get("adminUrl"),
-            record.stat.session,
-            draining=bool(facts.get("draining", False)),
-            version=facts.get("version"),
-            levels=tuple(facts.get("levels", (1, 1))),
-            segments=int(facts.get("segments", 0)),
-            load=load,
-        )
+        try:
+            facts = json.loads(record.value)
+            said = facts.get("load")
+            load = SegmentLoadStats() if said is None else SegmentLoadStats.from_json(json.dumps(said).encode())
+            lowest, highest = facts.get("levels", (1, 1))
+            return cls(
+                str(facts["url"]),
+                facts.get("adminUrl"),
+                record.stat.session,
+                draining=bool(facts.get("draining", False)),
+                version=facts.get("version"),
+                levels=(int(lowest), int(highest)),
+                segments=int(facts.get("segments", 0)),
+                load=load,
+            )
+        except (ValueError, KeyError, TypeError, AttributeError) as e:
+            raise CorruptionError(f"{record.key}: the record of a broker must be JSON with its URL: {e!r}") from e
 
 
 class Brokers:
@@ -130,9 +135,14 @@ class Brokers:
 
     @property
     def takers(self) -> Collection[str]:
-        """The URLs of the brokers that take segments: those that do not drain; all, where all do."""
+        """The URLs of the brokers that take segments: those that do not drain; all, where all do.
+
+        Others may have seen the end of this broker before it opens another session, so it is not among them until then.
+        """
         if self._takers is None:
-            found = sorted(self._live.values(), key=lambda record: record.url)
+            here = self._session is not None
+            takers = (record for record in self._live.values() if here or record.url != self.url)
+            found = sorted(takers, key=lambda record: record.url)
             taking = [record.url for record in found if not record.draining]
             self._takers = tuple(taking or [record.url for record in found])
         return self._takers
@@ -150,6 +160,8 @@ class Brokers:
 
     def lives(self, url: str, session: int | None) -> bool:
         """Whether a broker still has the session under which it took a role."""
+        if url == self.url and self._session is None:
+            return False
         record = self._live.get(keys.broker(url))
         return record is not None and (session is None or record.session == session)
 
@@ -222,8 +234,8 @@ class Brokers:
                 await self._end(session)
                 raise
         self._version = stat.version
-        self._know(key, mine)
         self._session = session
+        self._know(key, mine)
 
     def describe(self, *, version: str, levels: tuple[int, int]) -> None:
         """What the record says of the build. Before start()."""
@@ -320,7 +332,7 @@ class Brokers:
         log.warning(
             "the session of %s with the metadata store has ended: its leaderships and segments are given up", self.url
         )
-        self._session = None
+        self._session = self._takers = None
         self._notify(self.lost)
 
     # -- the others ------------------------------------------------------------------------------------------------

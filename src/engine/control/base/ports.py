@@ -154,8 +154,8 @@ class SegmentHost(Protocol):
     async def statistics(self, spec: SegmentSpec) -> HostedSegmentStatistics:
         """The segment's present statistics; zeros for one that was never used."""
 
-    def segment_url(self, name: SegmentName) -> str:
-        """The service URL of the owning broker, as clients dial it."""
+    async def segment_urls(self, names: Sequence[SegmentName]) -> list[str]:
+        """The service URL of the broker that owns each of these segments of one topic, as clients dial it."""
 
 
 class ConsumerChannel(Protocol):

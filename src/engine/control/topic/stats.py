@@ -66,7 +66,8 @@ async def topic_stats(
     found = [now for now, _ in asked]
     by_id = dict(zip(layout.segments, found, strict=True))
     errors = {s.segment_id: error for s, (_, error) in zip(segments, asked, strict=True)}
-    owners = {s.segment_id: host.segment_url(segment_spec(topic, layout, s).name) for s in segments}
+    urls = await host.segment_urls([topic.segment(s.hash_range, s.segment_id) for s in segments])
+    owners = dict(zip(layout.segments, urls, strict=True))
     return {
         "topic": str(topic),
         "epoch": layout.epoch,
@@ -90,9 +91,10 @@ async def topic_stats(
 async def segment_stats(spec: SegmentSpec, info: SegmentInfo, host: SegmentHost) -> dict[str, Any]:
     """One segment as in topic_stats(), with its name, and each subscription's part in it. Raises as its owner does."""
     now = await host.statistics(spec)
+    (owner,) = await host.segment_urls([spec.name])
     return {
         "segment": str(spec.name),
-        **_segment(info, now, host.segment_url(spec.name), None),
+        **_segment(info, now, owner, None),
         "subscriptions": {name: _part(part) for name, part in sorted(now.subscriptions.items())},
     }
 
