@@ -240,7 +240,7 @@ async def test_the_end_of_a_transaction_leaves_the_others_alone(broker: FakeBrok
         await other.commit()
         with pytest.raises(TransactionConflictError):
             await one.commit()
-        assert [type(e) for e in failures] == [TransactionConflictError]
+        assert [type(e) for e in failures] == [TransactionConflictError] * 2, "one for each frame that is refused"
         await producer.send(b"7", sequence_id=7)
         assert producer.acknowledged_sequence_id == 7
 

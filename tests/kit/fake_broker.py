@@ -284,6 +284,8 @@ class FakeConnection(FakeCoordinator):
                                                       "message": str(error)})  # fmt: skip
                 if error.code not in (14, 17, 19):
                     del self.producers[ident]
+                    self.stream.send(Command.CLOSE_PRODUCER, {"producer_id": ident, "code": error.code,
+                                                              "message": str(error)})  # fmt: skip
                     break
                 continue
             offset = -1

@@ -25,7 +25,7 @@ from engine.errors import (
     PartlyStoredError,
 )
 from engine.limits import ENTRY_SIZE_MAX
-from engine.model.transactions import attempt_number, parse_id
+from engine.model.transactions import TRANSACTION_OVER, attempt_number, parse_id
 from engine.wire import commands
 
 if TYPE_CHECKING:
@@ -98,11 +98,13 @@ class Producer:
 
     Entries are acknowledged, or refused, in the order in which they were sent: `_in_flight` is answered from its head
     only. A refusal that concerns more than one entry ends the attachment: no later entry may overtake the refused
-    ones, so the client attaches again and sends again.
+    ones, so the client attaches again and sends again. Where a transaction has ended, what is being appended behind the
+    refused frame is answered first: its record may have been in time.
     """
 
     __slots__ = (
         "_admitting",
+        "_ending",
         "_held",
         "_in_flight",
         "_limited",
@@ -143,6 +145,7 @@ class Producer:
         self._admitting: asyncio.Task[None] | None = None
         # A frame was refused, and later ones with it; the client is told when all frames before it are answered.
         self._refusing = False
+        self._ending: EngineError | None = None  # what to end with, when all frames are answered
         # Durable, and not in a receipt yet.
         self._sequences: list[int] = []
         self._offsets: list[int] = []
@@ -175,7 +178,7 @@ class Producer:
             future = self.hosted.segment.append(payload, self.name, term=self.hosted.term)
         else:
             future = self._append_in_turn(payload, transaction, attempt)
-        self._refusing = _is_refused_with_all_behind(future)
+        self._refusing = self._refusing or _is_refused_with_all_behind(future)
         self._in_flight.append((future, payload, environment.latency.now()))
         future.add_done_callback(self._ended)
 
@@ -251,7 +254,7 @@ class Producer:
                 append = asyncio.get_running_loop().create_future()
                 append.set_exception(e)
                 held[0].missed(append)
-            self._refusing = _is_refused_with_all_behind(append)
+            self._refusing = self._refusing or _is_refused_with_all_behind(append)
             held.popleft().becomes(append)
         self._drop_held()
 
@@ -298,6 +301,8 @@ class Producer:
                 self._appended(future.result(), len(payload))
                 environment.latency.publish_to_durable_s.observe(now - since)
         self._send_receipt()
+        if self._ending is not None and not self._in_flight:
+            self.close(self._ending)
 
     def _appended(self, places: list[Appended], size: int) -> None:
         messages = 0
@@ -334,11 +339,14 @@ class Producer:
         sequences = first_sequences(payload)
         if isinstance(error, PartlyStoredError) and error.sequence is not None:
             sequences = [error.sequence]
-        for sequence in sequences if _is_about_one(error) else sequences[:1]:
+        over = isinstance(error, TRANSACTION_OVER)
+        for sequence in sequences if over or _is_about_one(error) else sequences[:1]:
             self.connection.send(
                 commands.SendError(producer_id=self.ident, sequence=sequence, code=error.code, message=str(error))
             )
-        if not _is_about_one(error):
+        if over:
+            self._refusing, self._ending = True, error
+        elif not _is_about_one(error):
             self.close(error)
 
     def close(self, error: EngineError | None = None) -> None:

@@ -133,6 +133,7 @@ class Sender:
         self.used = False  # was attached once
         self._credit: Credit | None = None  # of the attachment; None: there is no limit
         self._claims_left = 0  # attempts to repeat a claim that met another producer's
+        self._over: set[Scope] = set()  # transactions that have ended; the attachment ends with them
         self._owner = owner
         self._link: Link | None = None  # while it is open
         self._opening: Link | None = None
@@ -276,6 +277,9 @@ class Sender:
         self._drop_credit()
         stale = error.layout_stale or isinstance(error, NotFoundError)
         self.backlog.requeue()
+        if isinstance(error, TRANSACTION_OVER):
+            self._transactions_over(error)
+            return
         if stale:
             self.backlog.count_attempt(self.segment.name)
         if not stale and not isinstance(error, ConnectError | AlreadyClosedError):
@@ -347,19 +351,29 @@ class Sender:
             self._owner.settle_retired()
 
     def _refuse_transaction(self, sequence: int, error: EngineError) -> None:
-        """Entries of this entry's transaction fail, from there on; everything else is sent again."""
-        backlog, owner = self.backlog, self._owner
-        scope = next((e.scope for e in backlog.sent if e.first_sequence == sequence), None)
-        if scope is None:
+        """This entry fails. Those behind it may have been in time: they are answered before the link ends."""
+        sent = self.backlog.sent
+        refused = next((e for e in sent if e.first_sequence == sequence), None)
+        if refused is None or refused.scope is None:
             return
-        self._close_link()
-        backlog.requeue()
-        entries = backlog.take_unsent()
-        refused = [e for e in entries if e.scope is scope and e.first_sequence >= sequence]
-        backlog.queue.extend(e for e in entries if e.scope is not scope or e.first_sequence < sequence)
-        if scope.mark is None or not self._begin_judging(scope, refused, error):
-            owner.in_flight.fail(refused, error)
+        sent.remove(refused)
+        self._over.add(refused.scope)
+        self._fail_in(refused.scope, [refused], error)
+        if self.retired:
+            self._owner.settle_retired()
+
+    def _transactions_over(self, error: EngineError) -> None:
+        """The rest of what is in the transactions that have ended fails; everything else is sent again."""
+        over, self._over = self._over, set()
+        entries = self.backlog.take_unsent()
+        self.backlog.queue.extend(e for e in entries if e.scope not in over)
+        for scope in over:
+            self._fail_in(scope, [e for e in entries if e.scope is scope], error)
         self._transmit_or_settle()
+
+    def _fail_in(self, scope: Scope, entries: list[SealedEntry], error: EngineError) -> None:
+        if entries and (scope.mark is None or not self._begin_judging(scope, entries, error)):
+            self._owner.in_flight.fail(entries, error)
 
     def _begin_judging(self, scope: Scope, entries: list[SealedEntry], error: EngineError) -> bool:
         judging = self._judge(scope.id, scope.mark, entries, error)
