@@ -111,6 +111,7 @@ def build(base: Foundation, observed: Observed) -> Parts:
     transactions = TransactionSweep(coordinator, members.brokers, config.transaction_sweep_interval)
     retention = RetentionLoop(service, segments, subscriptions, config, base.clock, admin.prune_segment)
     stocktaking = Stocktaking(segments, members.ownership, base.store, base.metadata, base.memory.list_pace)
+    service.topic_created = stocktaking.topic_created
     loops: list[Loop] = [
         ("transactions", transactions.run),
         ("retention", retention.run),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import replace
 from functools import cached_property
 from types import MappingProxyType
@@ -108,6 +108,7 @@ class ScalableTopicService:
             leaders_shown=self._controllers.resumption.search,
             selects=shared,
         )
+        self.topic_created: Callable[[TopicName], object] = lambda topic: None  # by this broker
         self._controllers.made, self._controllers.dropped = self._watches.follow, self._watches.leave
         if shared and brokers is not None:  # of most topics nothing is heard when the broker that led them is gone
             brokers.changed.append(self._controllers.resumption.search)
@@ -206,6 +207,7 @@ class ScalableTopicService:
         for _ in range(_CREATE_ATTEMPTS_MAX):
             try:
                 await self._resources.save_topic(name, layout, ABSENT)
+                self.topic_created(name)
                 return TopicView(name, layout, self._broker_url)
             except ConflictError:
                 if await self._find(name) is not None:

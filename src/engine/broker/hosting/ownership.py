@@ -57,6 +57,7 @@ log = logging.getLogger(__name__)
 INDEX_OWNERS = "segment-owners"  # of the ownership records; holds their own key
 INDEX_LOGS = "wal-sessions"  # of the records of segments on objects; holds the sessions that they refer to
 INDEX_OBJECTS = "segment-objects"  # likewise; holds their own key (storage.objects.sweep)
+IDLE, PASSED_ON = "idle", "passed"
 _CLAIMS_MAX = 16
 _SNAPSHOT_S_MAX = 20.0  # until the store has told the owners of a topic's segments
 _PASSED_S = 60.0  # a broker has said by then that it has what was passed on to it
@@ -72,8 +73,9 @@ class Owner:
     names.
 
     `term` counts the segment's owners. `born`: the record's version under the first owner, known from the second
-    on; 0 where it was not kept. `idle`: the heir is the last owner, which has closed it because nothing used it.
-    `objects`: where its log lies, of a segment on objects that was served; a claim keeps it (R1).
+    on; 0 where it was not kept. `left`: how it came to its heir if nothing used it, IDLE (the heir is the last owner)
+    or PASSED_ON (for the load); None: it was handed over in use, or has no heir. `objects`: where its log lies, of a
+    segment on objects that was served; a claim keeps it (R1).
     """
 
     url: str | None
@@ -81,18 +83,23 @@ class Owner:
     term: int
     born: int | None = None
     heir: str | None = None
-    idle: bool = False
+    left: str | None = None
     objects: SegmentObjects | None = None
 
     def to_json(self) -> bytes:
         facts: dict[str, Any] = {"owner": self.url, "session": self.session, "term": self.term, "born": self.born}
         if self.heir is not None:
             facts["heir"] = self.heir
-        if self.idle:
-            facts["idle"] = True
+        if self.left is not None:
+            facts["left"] = self.left
         if self.objects is not None:
             facts |= msgspec.to_builtins(self.objects)
         return json.dumps(facts).encode()
+
+    @property
+    def unused(self) -> bool:
+        """Whether no client can come back to it."""
+        return self.url is None and (self.heir is None or self.left is not None)
 
     @classmethod
     def of(cls, record: Record | None) -> Owner:
@@ -103,8 +110,8 @@ class Owner:
         born = facts.get("born", 0)
         born = record.stat.version if born is None else int(born)
         objects = _objects_of(facts) if _OBJECTS & facts.keys() else None
-        idle = bool(facts.get("idle"))
-        return cls(facts["owner"], facts.get("session"), int(facts["term"]), born, facts.get("heir"), idle, objects)
+        heir, left = facts.get("heir"), facts.get("left")
+        return cls(facts["owner"], facts.get("session"), int(facts["term"]), born, heir, left, objects)
 
 
 _OBJECTS = {"wal", "files", "older", "floor", "inherited"}  # the fields of SegmentObjects
@@ -285,9 +292,10 @@ class Ownership:
             heir = await self._passes_on(name, before, siblings)
             if heir is None:
                 owner = replace(before, url=self.brokers.url, session=session.id, term=before.term + 1)
-                owner = replace(owner, heir=None, idle=False)
+                owner = replace(owner, heir=None, left=None)
             else:
-                owner = replace(before, url=None, session=None, heir=heir, idle=False)
+                left = PASSED_ON if before.unused else None
+                owner = replace(before, url=None, session=None, heir=heir, left=left)
             try:
                 version = await self._put(key, owner, record)
             except (ConflictError, OutcomeUnknownError):
@@ -297,9 +305,8 @@ class Ownership:
                 self._note_passed(heir)
                 raise NotOwnerError(f"{name} belongs to the broker {heir}")
             born = version if owner.born is None else owner.born
-            unused = before.url is None and (before.heir is None or before.idle)
             lease = self._lease(name, version, born, session, always=leased)
-            return Owned(owner.term, lease, unused, owner.objects)
+            return Owned(owner.term, lease, before.unused, owner.objects)
         raise StorageError(f"{name}: its owner cannot be read from the metadata store; try again")
 
     async def _passes_on(self, name: SegmentName, owner: Owner, siblings: Siblings | None) -> str | None:
@@ -320,7 +327,7 @@ class Ownership:
 
     def _is_free(self, owner: Owner) -> bool:
         """Whether load may decide where it goes."""
-        return self._live_owner(owner) is None and (owner.idle or self._live_heir(owner) is None)
+        return self._live_owner(owner) is None and (owner.left == IDLE or self._live_heir(owner) is None)
 
     def _note_passed(self, url: str) -> None:
         said, now = self.brokers.live.get(url), self._clock.monotonic()
@@ -420,7 +427,7 @@ class Ownership:
             record = await self._metadata.newest.get(key)
             owner = Owner.of(record)
             if record is not None and owner.term == term and self.is_mine(owner):
-                owner = replace(owner, url=None, session=None, heir=self.brokers.url, idle=True)
+                owner = replace(owner, url=None, session=None, heir=self.brokers.url, left=IDLE)
                 await self._put(key, replace(owner, objects=_closed(owner.objects, left)), record)
         except (EngineError, ConflictError, OutcomeUnknownError) as e:
             log.warning("%s was not released: %s", name, e)

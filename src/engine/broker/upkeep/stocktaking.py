@@ -3,8 +3,8 @@
     every topic, page by page,                         closed segments of the topic that are this broker's
     ───────────────────────────────────────────  ───►  ────────────────────────────────────────────────────
     at the start and when brokers come or go;           layout, cursors, transactions: the metadata
-    then what happens to its segments here:             offsets and size: file headers (storage/file/extent.py)
-    opened, closed, lost, deleted, read anew                          │
+    then those that are created here, and whose         offsets and size: file headers (storage/file/extent.py)
+    segments are opened, closed, lost or deleted                      │
                                                                       ▼ Inventory
 
 A segment belongs to the broker that owns it or was left it, and else to the one that placement names: of all brokers,
@@ -78,6 +78,10 @@ class Stocktaking:
         if stale:
             self._stale.add(name)
             self._look_at(keys.topic(name.topic))
+
+    def topic_created(self, topic: TopicName) -> None:
+        """By this broker; others look at its segments when they open them, or at all topics."""
+        self._look_at(keys.topic(topic))
 
     def _brokers_changed(self) -> None:
         """A broker came or left: placement names others for segments without an owner."""
