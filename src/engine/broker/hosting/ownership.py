@@ -522,7 +522,7 @@ class Ownership:
         return owner.heir if owner.url is None and owner.heir in self.brokers.takers else None
 
     def _brokers_changed(self) -> None:
-        """Who lives decides who owns: tell all listeners."""
+        """Placement, and what a record of a broker that is gone says, are other than before: tell all listeners."""
         for key in list(self._listeners):
             self._notify(key)
 
