@@ -38,6 +38,28 @@ def bucket(messages: int | None = None, size: int | None = None) -> Bucket:
     return made
 
 
+def test_a_bucket_counts_what_it_grants_and_how_long_somebody_waits() -> None:
+    async def main() -> None:
+        one = bucket(messages=10)
+        throttle = Throttle((one,), lambda messages, size: None)
+        assert (one.waiting, one.held_s) == (0, 0.0)
+        throttle.ask(50, 5_000)
+        assert one.waiting == 1
+        await asyncio.sleep(2)
+        assert one.held_s == pytest.approx(2)
+        await asyncio.sleep(8)
+        assert (one.waiting, one.granted_messages, one.granted_bytes) == (0, 50, 5_000)
+        assert one.held_s == pytest.approx((50 - 1) / 10), "until its last message is granted"
+        throttle.ask(50, 0)
+        held = one.held_s
+        await asyncio.sleep(1)
+        throttle.close()
+        await asyncio.sleep(5)
+        assert one.held_s == pytest.approx(held + 1)
+
+    virtual(main)
+
+
 class Greedy:
     """Asks at once for what it was granted."""
 

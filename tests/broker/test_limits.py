@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 import engine
+from engine.broker.metrics.catalogue import metrics_text
 from engine.broker.rights.token_file import line_of
 from engine.broker.server import Broker
 from engine.errors import InvalidArgumentError, LimitExceededError, MessageTooLargeError, StorageError
@@ -23,6 +24,7 @@ from engine.storage.segment import Segment
 from engine.wire.commands import FEATURES, PUBLISH_CREDIT, Command
 from tests.broker.transacting import begin
 from tests.kit.peer import Peer, listening, make_entries, until
+from tests.kit.prometheus import samples_of
 
 TOPIC = "public/default/orders"
 BIG = 100_000  # bytes that no compression makes fewer
@@ -491,3 +493,18 @@ async def test_another_brokers_change_is_heard(start_broker: Any) -> None:
         await broker.metadata.delete(keys.limits("public"))
         await until(lambda: not broker.memory.limits.says(["producers_max"]))
         await client.producer("orders", name="b")
+
+
+async def test_limits_have_metrics(start_broker: Any) -> None:
+    async with start_broker() as broker:
+        await limited(broker, TOPIC, publish_messages_per_s=1_000, producers_max=1)
+        async with engine.AsyncClient(await listening(broker)) as client, await client.producer(TOPIC) as producer:
+            await producer.send_batch([b"%d" % i for i in range(10)])
+            for _ in range(2):
+                assert (await refused(lambda: client.producer(TOPIC, name="b"))).limit == "producers_max"
+        text = metrics_text(broker)
+    scope = ("publish", TOPIC)
+    assert samples_of(text, "engine_limit_rate") == {(*scope, "messages"): 1_000}
+    assert samples_of(text, "engine_limit_granted_messages_total")[scope] >= 10
+    assert samples_of(text, "engine_limit_refused_total") == {("producers_max",): 2}
+    assert samples_of(text, "engine_limit_full_topics") == {(): 0}

@@ -50,6 +50,7 @@ FRAMES: dict[str, tuple[Command, dict[str, Any], bytes]] = {
         {"request_id": 8, "topic": "topic://public/default/t", "subscription": "s"},
         b"",
     ),
+    "v1-publish-credit": (Command.PUBLISH_CREDIT, {"producer_id": 4, "messages": 100, "bytes": 65_536}, b""),
     "v1-txn-state": (Command.TXN_STATE, {"request_id": 3, "id": ID}, b""),
     "v1-send-in-txn": (
         Command.SEND,

@@ -24,15 +24,22 @@ BYTES_MIN = 512  # of a portion
 
 
 class Bucket:
-    """One rate of messages, one of bytes, or both. Loop thread only."""
+    """One rate of messages, one of bytes, or both. Loop thread only.
 
-    __slots__ = ("_bytes_due", "_messages_due", "_time", "_timer", "_waiting", "bytes_per_s", "messages_per_s", "users")
+    `granted_messages`, `granted_bytes`: tokens that were taken, of either rate.
+    """
+
+    __slots__ = ("_bytes_due", "_held_s", "_held_since", "_messages_due", "_time", "_timer", "_waiting", "bytes_per_s",
+                 "granted_bytes", "granted_messages", "messages_per_s", "users")  # fmt: skip
 
     def __init__(self, time: Callable[[], float]) -> None:
         """`time`: seconds, monotonic; that of the running loop's timers."""
         self.messages_per_s: int | None = None
         self.bytes_per_s: int | None = None
         self.users = 0
+        self.granted_messages = self.granted_bytes = 0
+        self._held_s = 0.0  # until the queue was empty last
+        self._held_since: float | None = None  # when the queue was empty last; None: it is
         self._time = time
         self._messages_due = self._bytes_due = time()
         self._waiting: deque[Throttle] = deque()
@@ -53,6 +60,16 @@ class Bucket:
         """Until nothing is owed; at most 0: tokens may be taken."""
         return max(self._messages_due, self._bytes_due) - self._time()
 
+    @property
+    def waiting(self) -> int:
+        """How many wait for tokens."""
+        return len(self._waiting)
+
+    @property
+    def held_s(self) -> float:
+        """Seconds in which at least one has waited."""
+        return self._held_s + (0.0 if self._held_since is None else self._time() - self._held_since)
+
     def portion(self) -> tuple[int | None, int | None]:
         """The most messages and bytes to take at once; None: any number."""
         shared = PORTION_S / max(self.users, 1)
@@ -64,6 +81,8 @@ class Bucket:
 
     def take(self, messages: int, size: int) -> None:
         """Take so many tokens, whether they are there or not."""
+        self.granted_messages += messages
+        self.granted_bytes += size
         earliest = self._time() - BURST_S
         if self.messages_per_s is not None:
             self._messages_due = max(self._messages_due, earliest) + messages / self.messages_per_s
@@ -73,12 +92,15 @@ class Bucket:
     def queue(self, throttle: Throttle) -> None:
         """Serve it when nothing is owed, behind those that wait already."""
         self._waiting.append(throttle)
+        if self._held_since is None:
+            self._held_since = self._time()
         self._set_timer()
 
     def leave(self, throttle: Throttle) -> None:
         """It waits no more."""
         if throttle in self._waiting:
             self._waiting.remove(throttle)
+            self._count_held()
 
     def _set_timer(self) -> None:
         if self._timer is None and self._waiting:
@@ -93,7 +115,12 @@ class Bucket:
             if self.wait_s > 0:
                 break
             self._waiting.popleft().turn_came()
+        self._count_held()
         self._set_timer()
+
+    def _count_held(self) -> None:
+        if self._held_since is not None and not self._waiting:
+            self._held_s, self._held_since = self.held_s, None
 
 
 def _converted(due: float, now: float, before: int | None, after: int | None) -> float:

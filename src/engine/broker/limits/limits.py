@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Protocol
@@ -60,6 +61,7 @@ class BrokerLimits:
         self.consumers = Crowd("consumers")
         self.connections: dict[str, int] = {}  # by role
         self.full: dict[TopicName, LimitExceededError] = {}  # topics that take no messages for now
+        self.refused: Counter[str] = Counter()  # operations, by the name of the limit
 
     # -- records ---------------------------------------------------------------------------------------------------
 
@@ -148,6 +150,15 @@ class BrokerLimits:
         bucket.configure(None if messages is None else messages.value, None if size is None else size.value)
         return bucket
 
+    def buckets_in_use(self) -> list[tuple[tuple[str, str], Bucket]]:
+        """((scope, direction), bucket) of what has a rate now."""
+        return [(key, b) for key, b in self._buckets.items() if (b.messages_per_s, b.bytes_per_s) != (None, None)]
+
+    def beyond(self, limit: str, resource: str, value: object, asked: str) -> LimitExceededError:
+        """The error of an operation that is refused, which is counted."""
+        self.refused[limit] += 1
+        return LimitExceededError.of(limit, resource, value, asked)
+
     def _prune(self) -> None:
         """Forget buckets that nothing uses and that owe nothing: a new one would be the same."""
         self._buckets = {key: b for key, b in self._buckets.items() if b.users or b.wait_s > 0}
@@ -171,13 +182,12 @@ class BrokerLimits:
         for limit_name, limit, scope in limits:
             count = crowd.count(scope, beside=f"{topic}\n{name}")
             if count >= limit.value:
-                raise LimitExceededError.of(
-                    limit_name, limit.origin, limit.value, f"{count + 1} {crowd.what} of {scope}"
-                )
+                raise self.beyond(limit_name, limit.origin, limit.value, f"{count + 1} {crowd.what} of {scope}")
 
     def check_topic(self, topic: TopicName) -> None:
         """Raise LimitExceededError while the topic takes no messages: too much is stored, or not acknowledged."""
         if (error := self.full.get(topic)) is not None:
+            self.refused[error.limit or "storage_bytes_max"] += 1
             raise LimitExceededError(str(error))
 
     def check_name(self, topic: TopicName, segment: Remembering, name: str) -> None:
@@ -186,15 +196,13 @@ class BrokerLimits:
         if limit is None or segment.remembers(name) or (remembered := segment.remembered_producers) < limit.value:
             return
         asked = f"{remembered + 1} names that a segment of {model.levels_of(topic)[0]} remembers"
-        raise LimitExceededError.of("producer_names_max", limit.origin, limit.value, asked)
+        raise self.beyond("producer_names_max", limit.origin, limit.value, asked)
 
     def connect(self, role: str) -> LimitExceededError | None:
         """Count a connection of the role, or say why it may have none more."""
         count, limit = self.connections.get(role, 0), self.of_role(role).get("connections_max")
         if limit is not None and count >= limit.value:
-            return LimitExceededError.of(
-                "connections_max", limit.origin, limit.value, f"connection {count + 1} of the role"
-            )
+            return self.beyond("connections_max", limit.origin, limit.value, f"connection {count + 1} of the role")
         self.connections[role] = count + 1
         return None
 
@@ -221,7 +229,7 @@ class BrokerLimits:
             count = known.count(self._time()) + more
             if count > limit.value and (name is None or not known.has(name)):
                 asked = f"{count} open transactions of the role"
-                raise LimitExceededError.of("open_transactions_max", limit.origin, limit.value, asked)
+                raise self.beyond("open_transactions_max", limit.origin, limit.value, asked)
             known.begin(more, name)
             try:
                 yield

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from engine.broker.metrics.cluster import cluster_families
 from engine.broker.metrics.exposition import NO_LABELS, AnyFamily, JoinedPages, Labels, exposition
+from engine.broker.metrics.limits import limit_families
 from engine.broker.metrics.pools import pool_families, topic_list_families
 from engine.broker.metrics.process import process_families
 from engine.broker.metrics.segments import segment_families, subscription_families
@@ -73,4 +74,5 @@ def families(broker: Observed) -> Iterator[AnyFamily]:
     yield from cluster_families(broker.cluster)
     yield from shape_families(broker.service.statistics())
     yield from transaction_families(broker)
+    yield from limit_families(broker.memory.limits)
     yield from process_families()
