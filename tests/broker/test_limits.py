@@ -20,6 +20,7 @@ from engine.broker.server import Broker
 from engine.errors import InvalidArgumentError, LimitExceededError, MessageTooLargeError, StorageError
 from engine.metadata import keys
 from engine.model.limits import Limits
+from engine.model.transactions import TransactionState, parse_id
 from engine.storage.segment import Segment
 from engine.wire.commands import FEATURES, PUBLISH_CREDIT, Command
 from tests.broker.transacting import begin
@@ -347,6 +348,23 @@ async def test_open_transactions_that_are_begun_at_once(start_broker: Any, roles
         assert (await refused(lambda: begin(peer, name="m"))).limit == "open_transactions_max"
 
 
+async def test_transactions_that_another_broker_has_ended_do_not_count(start_broker: Any, roles: Any) -> None:
+    async with start_broker(**roles) as broker:
+        await limited(broker, "role:ann", open_transactions_max=2)
+        peer = await Peer.connect(broker, hello=False)
+        await peer.hello(token="token-of-ann")
+        first, _ = [await begin(peer) for _ in range(2)]
+        assert (await refused(lambda: begin(peer))).limit == "open_transactions_max"
+        # As another broker does: this one's count does not hear of it.
+        await broker.transactions.coordinator.end(parse_id(first), TransactionState.ABORTED)
+        while True:
+            with suppress(LimitExceededError):
+                await begin(peer)
+                break
+            await asyncio.sleep(0.05)
+        assert (await refused(lambda: begin(peer))).limit == "open_transactions_max"
+
+
 async def test_what_a_role_publishes_counts_for_it_alone(start_broker: Any, roles: Any) -> None:
     async with start_broker(**roles) as broker:
         url = await listening(broker)
@@ -503,7 +521,7 @@ async def test_limits_have_metrics(start_broker: Any) -> None:
             for _ in range(2):
                 assert (await refused(lambda: client.producer(TOPIC, name="b"))).limit == "producers_max"
         text = metrics_text(broker)
-    scope = ("publish", TOPIC)
+    scope = (TOPIC, "publish")
     assert samples_of(text, "engine_limit_rate") == {(*scope, "messages"): 1_000}
     assert samples_of(text, "engine_limit_granted_messages_total")[scope] >= 10
     assert samples_of(text, "engine_limit_refused_total") == {("producers_max",): 2}

@@ -16,8 +16,9 @@ from engine.aio.shielded import shielded
 from engine.broker.server import Broker
 from engine.embedded.alone import Path
 from engine.embedded.doors import Doors
-from engine.embedded.shared import SharedEngine
+from engine.embedded.shared import SharedEngine, identity_of
 from engine.embedded.terms import Terms
+from engine.errors import StorageError
 from engine.storage.disk.disk import OsDisk, make_data_directory
 from engine.wire.connector import SocketConnector
 from engine.wire.sockets import Accept
@@ -49,10 +50,12 @@ def is_new(path: Path) -> bool:
 
 
 def _identity_of(directory: pathlib.Path) -> _Identity:
-    """Of a directory, which is made where it does not exist."""
+    """Of a directory, which is made where it does not exist. Raises StorageError."""
     make_data_directory(OsDisk(), str(directory))
-    facts = directory.stat()
-    return facts.st_dev, facts.st_ino
+    identity = identity_of(directory)
+    if identity is None:
+        raise StorageError(f"{directory} must stay while an engine is opened in it, but it was removed; open it again")
+    return identity
 
 
 class SharedHold:

@@ -238,6 +238,19 @@ class BrokerLimits:
         finally:
             self._forget(role)
 
+    def transactions_to_look_at(self, role: str, more: int, name: str | None) -> list[int]:
+        """The oldest of those that count, where so many more would be refused: another broker may have ended them.
+
+        Now and then only, so that a role at its limit costs little.
+        """
+        limit, known = self.of_role(role).get("open_transactions_max"), self._open_transactions.get(role)
+        if limit is None or known is None:
+            return []
+        now = self._time()
+        if (name is not None and known.has(name)) or known.count(now) + more <= limit.value:
+            return []
+        return known.oldest(now)
+
     def transaction_begun(self, role: str, number: int, timeout_s: float, name: str | None = None) -> None:
         """Count it until it ends, or is over by its timeout; where there is a limit."""
         if "open_transactions_max" in self.of_role(role):

@@ -5,6 +5,9 @@ from __future__ import annotations
 from collections import Counter
 from typing import NamedTuple
 
+LOOK_S = 1.0  # between two looks at whether they are still open
+LOOKED_AT_MAX = 64  # at once
+
 
 class _Counted(NamedTuple):
     """An open transaction. `over`: when its timeout has ended it."""
@@ -16,11 +19,12 @@ class _Counted(NamedTuple):
 class RoleTransactions:
     """Loop thread only. A name has one open transaction, so it counts once however often it is asked for."""
 
-    __slots__ = ("_beginning", "_counted", "_numbers")
+    __slots__ = ("_beginning", "_counted", "_looked", "_numbers")
 
     def __init__(self) -> None:
         self._counted: dict[int, _Counted] = {}
         self._numbers: dict[str, int] = {}  # by name
+        self._looked: float | None = None  # when oldest() had an answer last
         self._beginning: Counter[str | None] = Counter()  # by name; what begun() counts is in both until finished()
 
     def __bool__(self) -> bool:
@@ -32,6 +36,13 @@ class RoleTransactions:
             self.ended(number)
         named = sum(name is not None and name not in self._numbers for name in self._beginning)
         return len(self._counted) + self._beginning[None] + named
+
+    def oldest(self, now: float) -> list[int]:
+        """Those that were begun first, to look at whether they are still open; none shortly after the last look."""
+        if self._looked is not None and now < self._looked + LOOK_S:
+            return []
+        self._looked = now
+        return list(self._counted)[:LOOKED_AT_MAX]
 
     def has(self, name: str) -> bool:
         """Whether the transaction of this name is in count()."""

@@ -37,8 +37,21 @@ async def _begin(connection: Connection, header: commands.NewTxn) -> commands.Be
     limits = connection.host.memory.limits
     if limits is None or not owner:
         return await _begin_for(connection, header, owner)
-    with limits.beginning(owner, max(header.count or 1, 1), header.name):  # requests behind it see that they count
+    more = max(header.count or 1, 1)
+    for number in limits.transactions_to_look_at(owner, more, header.name):
+        await _forget_if_over(connection, owner, number)
+    with limits.beginning(owner, more, header.name):  # requests behind it see that they count
         return await _begin_for(connection, header, owner)
+
+
+async def _forget_if_over(connection: Connection, owner: str, number: int) -> None:
+    """Another broker may have ended it."""
+    try:
+        over = (await connection.host.transactions.coordinator.get(number)).header.state.final
+    except TransactionNotFoundError:
+        over = True
+    if over and (limits := connection.host.memory.limits) is not None:
+        limits.transaction_ended(owner, number)
 
 
 async def _begin_for(connection: Connection, header: commands.NewTxn, owner: str | None) -> commands.Begun:
