@@ -39,6 +39,7 @@ from engine.errors import (
     CorruptionError,
     DecryptionError,
     EngineError,
+    InvalidConfigurationError,
     MissingKeyError,
     ProtocolError,
 )
@@ -63,6 +64,7 @@ from engine.storage.file.recovery import recover
 from engine.testing.disk import SimDisk
 from engine.testing.maps import packed
 from engine.wire.commands import Command, ScalableTopicUpdate, decode
+from tests.fuzz import certificate_seeds
 from tests.fuzz.frame_decoders import cut, frame_seeds, frames, greet
 from tests.kit.key_pairs import x25519_pair
 from tests.reference.entry_reference import PlainMessage, Stamp, encode, sealed
@@ -418,6 +420,8 @@ def _targets() -> list[Target]:
         Target("entry-taken", taken, entry_seeds, (), reseal_entry),
         Target("entry-decrypted", decrypted, encrypted_seeds, (CorruptionError, DecryptionError), reseal_entry),
         Target("token", token, token_seeds, (AuthenticationError,)),
+        Target("certificate", certificate_seeds.shown, certificate_seeds.seeds, ()),
+        Target("authorities", certificate_seeds.authorities, certificate_seeds.pems, (InvalidConfigurationError,)),
         Target("entry-published", published, entry_seeds, (EngineError,), sealed_unstamped),
         Target("log-opening", lambda d: Opening.unpack(d, "x"), lambda: opening, (EngineError,), crc_behind(0)),
         Target("log-closing", lambda d: Closing.unpack(d, SALT), lambda: closing, (), crc_behind(SALT)),

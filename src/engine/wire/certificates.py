@@ -26,14 +26,17 @@ class Certificate(NamedTuple):
 
 
 def certificate_of(transport: asyncio.BaseTransport | None) -> Certificate | None:
-    """That of the peer of a connection; None: it has shown none, or none was asked for."""
+    """That of the peer of a connection; None: it has shown none, none was asked for, or its end cannot be read."""
     found = None if transport is None else transport.get_extra_info("peercert")
     if not found:
         return None
     assert transport is not None
     common = [value for part in found.get("subject", ()) for key, value in part if key == "commonName"]
     names = tuple((kind, name) for kind, name in found.get("subjectAltName", ()) if isinstance(name, str))
-    expires = float(ssl.cert_time_to_seconds(found["notAfter"]))
+    try:
+        expires = float(ssl.cert_time_to_seconds(found["notAfter"]))
+    except ValueError:
+        return None
     return Certificate(common[-1] if common else "", names, expires, _chain(transport.get_extra_info("ssl_object")))
 
 
