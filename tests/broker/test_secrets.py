@@ -101,7 +101,7 @@ async def test_secrets_are_shown_nowhere(
     capfd: pytest.CaptureFixture[str],
 ) -> None:  # fmt: skip
     caplog.set_level(logging.DEBUG)
-    private = X25519PrivateKey.generate()
+    private = X25519PrivateKey.from_private_bytes(bytes(range(32)))
     pem = private.private_bytes(
         serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
     )
