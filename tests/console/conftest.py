@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import itertools
-import shutil
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -13,7 +12,7 @@ import pytest
 
 from engine.client.client import AsyncClient
 from engine.console.server import Console
-from tests.kit.optional import lacking
+from tests.kit.chromium import chromium
 
 
 @dataclass
@@ -31,23 +30,6 @@ class Window:
 
 
 Opener = Callable[..., Awaitable[Window]]
-
-
-@asynccontextmanager
-async def chromium() -> AsyncIterator[Any]:
-    """The browser. Debian's package, or the one that Playwright has downloaded."""
-    try:
-        from playwright.async_api import Error, async_playwright
-    except ModuleNotFoundError:
-        lacking("Playwright", "playwright")
-    async with async_playwright() as driver:
-        options = {"executable_path": path} if (path := shutil.which("chromium")) else {}
-        try:
-            browser = await driver.chromium.launch(args=["--no-sandbox", "--disable-gpu"], **options)
-        except Error:
-            lacking("Chromium (apt-get install chromium, or playwright install chromium)", "playwright")
-        yield browser
-        await browser.close()
 
 
 @pytest.fixture

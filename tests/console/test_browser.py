@@ -6,13 +6,9 @@ import asyncio
 import re
 from pathlib import Path
 
-import pytest
-
 import engine
 from engine.console.views import PAGE_ROWS
 from tests.console.conftest import Opener
-
-pytestmark = pytest.mark.fuzz  # a Chromium is not on every machine
 
 WAIT_MS = 60_000
 TOKEN = "a-token-of-the-operators-42"
