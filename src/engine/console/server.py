@@ -97,7 +97,7 @@ class Console:
         assert self._without is not None
         return self._sessions.get(request.cookies.get(COOKIE, ""), self._without)
 
-    async def _page(self, request: web.Request, name: str, **facts: Any) -> web.Response:
+    async def _page(self, request: web.Request, name: str, /, **facts: Any) -> web.Response:
         everywhere = await self._source(request).may(CLUSTER) if name != "login" else None
         logged_in = request.cookies.get(COOKIE) in self._sessions
         page = self._pages.get_template(f"{name}.html")

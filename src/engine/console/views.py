@@ -306,11 +306,11 @@ def _cause(one: Any, stats: TopicStatistics) -> str:
     readers = {name: c for name, c in one["consumers"].items() if c["connected"]}
     if not readers:
         return "no consumer is connected"
+    holding = {name: c["unackedMessages"] for name, c in readers.items() if c["unackedMessages"]}
+    if holding and (not one["msgRateOut"] or sum(holding.values()) >= one["backlog"]):
+        who = ", ".join(f"{name} ({count:,})" for name, count in sorted(holding.items())[:3])
+        return f"consumers have messages that they do not acknowledge: {who}"
     if not one["msgRateOut"]:
-        holding = {name: c["unackedMessages"] for name, c in readers.items() if c["unackedMessages"]}
-        if holding:
-            who = ", ".join(f"{name} ({count:,})" for name, count in sorted(holding.items())[:3])
-            return f"nothing is taken; consumers hold messages that they do not acknowledge: {who}"
         if one["delayed"] >= one["backlog"]:
             return "its messages are delayed until their time"
         return f"its consumers take nothing: {', '.join(sorted(readers)[:3])}"
