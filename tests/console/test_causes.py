@@ -64,8 +64,8 @@ def stats(
         ),
         (stats(consumers={"a": consumer()}, delayed=100), ["bills: its messages are delayed until their time"]),
         (
-            stats(consumers={"a": consumer()}, rate_in=20.0, rate_out=10.0),
-            ["bills: more comes in (20/s) than goes out (10/s)"],
+            stats(consumers={"a": consumer(unacked=7)}, rate_in=20.0, rate_out=10.0),
+            ["bills: more comes in (20/s) than goes out (10/s); not acknowledged yet: a (7)"],
         ),
         (stats(consumers={"a": consumer()}, rate_out=10.0), ["bills: it is read in 10 s at this rate"]),
         (

@@ -307,15 +307,16 @@ def _cause(one: Any, stats: TopicStatistics) -> str:
     if not readers:
         return "no consumer is connected"
     holding = {name: c["unackedMessages"] for name, c in readers.items() if c["unackedMessages"]}
+    who = ", ".join(f"{name} ({count:,})" for name, count in sorted(holding.items())[:3])
     if holding and (not one["msgRateOut"] or sum(holding.values()) >= one["backlog"]):
-        who = ", ".join(f"{name} ({count:,})" for name, count in sorted(holding.items())[:3])
         return f"consumers have messages that they do not acknowledge: {who}"
     if not one["msgRateOut"]:
         if one["delayed"] >= one["backlog"]:
             return "its messages are delayed until their time"
         return f"its consumers take nothing: {', '.join(sorted(readers)[:3])}"
     if stats["msgRateIn"] > one["msgRateOut"]:
-        return f"more comes in ({stats['msgRateIn']:,.0f}/s) than goes out ({one['msgRateOut']:,.0f}/s)"
+        taken = f"; not acknowledged yet: {who}" if who else ""
+        return f"more comes in ({stats['msgRateIn']:,.0f}/s) than goes out ({one['msgRateOut']:,.0f}/s){taken}"
     return f"it is read in {duration(one['backlog'] / one['msgRateOut'])} at this rate"
 
 
