@@ -44,7 +44,7 @@ async def test_messages_are_found_by_place_key_and_time(tmp_path: Path) -> None:
                 await producer.send(Flight(n, "JFK"), key=f"UA{n % 10}")
         newest = await browse(client, JOBS, Wanted())
         assert (newest.schema, len(newest.rows), newest.more) == ("avro", ROWS, "")
-        assert newest.rows[0].value.text == '{\n  "number": 219,\n  "origin": "JFK"\n}'
+        assert newest.rows[0].value.text == '{"number": 219, "origin": "JFK"}'
 
         async def pages(**asked: str) -> list[messages.MessageLine]:
             found: list[messages.MessageLine] = []

@@ -17,6 +17,7 @@ TEXT_MAX = 4_000  # characters of a value that are shown
 NAME_MAX = 200  # of a key, and of the name or the value of a property
 PROPERTIES_MAX = 50
 DECODED_MAX = 1 << 20  # bytes; a larger value is shown undecoded, its first bytes
+LINE_MAX = 100  # characters of JSON that stands in one line
 HEX_BYTES = 512  # of a value that is no text
 _ROW = 16
 
@@ -134,7 +135,8 @@ def _joined(*notes: str) -> str:
 
 
 def _as_json(value: Any) -> str:
-    return json.dumps(value, indent=2, ensure_ascii=False, default=_other)
+    text = json.dumps(value, ensure_ascii=False, default=_other)
+    return text if len(text) <= LINE_MAX else json.dumps(value, indent=2, ensure_ascii=False, default=_other)
 
 
 def _other(value: Any) -> str:
