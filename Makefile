@@ -53,7 +53,7 @@ demo: build
 cluster-demo: build $(VENV)/.with-test
 	$(VENV)/bin/engine demo --cluster
 
-test: build $(VENV)/.with-test $(VENV)/.with-spark $(VENV)/.with-oldest-spark $(NEWEST)
+test: build $(VENV)/.with-test $(VENV)/.with-spark $(VENV)/.with-oldest-spark $(VENV)/.with-chromium $(NEWEST)
 	$(PY) -m pytest -q -n $(WORKERS) --dist loadfile $(TESTS) $(PYTEST)
 
 build: $(VENV)/.built
@@ -75,7 +75,7 @@ docs: build $(VENV)/.with-test $(VENV)/.with-spark
 wheels: build $(VENV)/.with-wheels
 	$(PY) tools/wheels.py $(if $(ONLY),--only $(ONLY)) dist
 
-pictures: build $(VENV)/.with-test
+pictures: build $(VENV)/.with-test $(VENV)/.with-chromium
 	$(PY) tools/draw_top.py docs/images/top.svg
 	$(PY) tools/draw_console.py docs/images
 
@@ -140,12 +140,10 @@ $(VENV)/.with-oldest-spark: | $(VENV)/.with-spark
 	$(PIP) --no-deps --target $(VENV)/spark-oldest '$(SPARK_OLDEST)'
 	@touch $@
 
-# The browser of the console's tests: the machine's, else Debian's package, else that of Playwright. Without any, these
-# tests say what to install.
-$(VENV)/.with-chromium: | $(VENV)/.with-fuzz
-	@command -v chromium >/dev/null || \
-	    { [ "$$(id -u)" = 0 ] && apt-get install -qq -y --no-install-recommends chromium >/dev/null 2>&1; } || \
-	    $(PY) -m playwright install chromium >/dev/null 2>&1 || true
+# The browser of the console's tests: the machine's, else Debian's package, unpacked without root, else that of
+# Playwright. Without any, these tests say what to install.
+$(VENV)/.with-chromium: tools/chromium.py | $(VENV)/.with-test
+	$(PY) $< $(VENV)/chromium || $(PY) -m playwright install chromium >/dev/null 2>&1 || true
 	@touch $@
 
 # The newest Python that is supported, if the machine has none and Maven does.

@@ -1,6 +1,6 @@
 """Takes the pictures of the console for its page: `python tools/draw_console.py docs/images`. Needs a Chromium.
 
-A topic of generated messages is split twice and merged once while they stream; `kitchen` keeps up, and nothing reads
+A topic of generated flights is split twice and merged once while they stream; `kitchen` keeps up, and nothing reads
 for `bills`.
 """
 
@@ -8,23 +8,37 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-import shutil
 import sys
 import tempfile
+from dataclasses import dataclass
 from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 import engine
 from engine.client.client import AsyncClient
 from engine.console.server import Console
+from tests.kit.chromium import chromium
 
 TOPIC = "topic://public/default/flights"
-PAGES = {"console-topic": "/topic?name=topic%3A%2F%2Fpublic%2Fdefault%2Fflights", "console-overview": "/"}
+_NAME = "name=topic%3A%2F%2Fpublic%2Fdefault%2Fflights"
+PAGES = {"console-topic": f"/topic?{_NAME}", "console-overview": "/", "console-messages": f"/messages?{_NAME}"}
 SHOWN_S = 4.0  # a page that has followed the broker for so long is taken
 
 
-async def send(producer: engine.AsyncProducer[bytes]) -> None:
+@dataclass
+class Flight:
+    number: int
+    origin: str
+    destination: str
+    delay_min: float
+
+
+async def send(producer: engine.AsyncProducer[Flight]) -> None:
+    places = itertools.cycle(["EWR", "JFK", "LGA", "BOS", "ORD"])
     for number in itertools.count():
-        producer.send_nowait(bytes(200), key=f"flight-{number % 997}")
+        flight = Flight(number, next(places), "SFO", number % 7 / 2)
+        producer.send_nowait(flight, key=f"UA{number % 997}", properties={"gate": f"B{number % 40}"})
         if number % 50 == 0:
             await asyncio.sleep(0.01)
 
@@ -42,8 +56,6 @@ async def shape(admin: engine.AsyncAdmin) -> None:
 
 
 async def take(folder: Path, url: str) -> None:
-    from playwright.async_api import async_playwright
-
     names = itertools.count()
 
     async def client(token: str | None) -> AsyncClient:
@@ -51,16 +63,12 @@ async def take(folder: Path, url: str) -> None:
 
     console = Console(client, lambda: f"session-{next(names)}", url)
     host, port = await console.listen("127.0.0.1", 0)
-    async with async_playwright() as driver:
-        browser = await driver.chromium.launch(
-            args=["--no-sandbox", "--disable-gpu"], executable_path=shutil.which("chromium")
-        )
-        page = await browser.new_page(viewport={"width": 1280, "height": 800})
+    async with chromium() as browser:
+        page = await browser.new_page(viewport={"width": 1280, "height": 860})
         for name, path in PAGES.items():
             await page.goto(f"http://{host}:{port}{path}")
             await asyncio.sleep(SHOWN_S)
             await page.screenshot(path=str(folder / f"{name}.png"))
-        await browser.close()
     await console.close()
 
 
@@ -70,7 +78,7 @@ async def main(folder: Path) -> None:
             await e.admin.create_topic(TOPIC, segments=1, properties={"owner": "flights-team@example.org"})
             await e.admin.create_subscription(TOPIC, "bills", initial_position="earliest")
             async with (
-                e.producer(TOPIC) as producer,
+                e.producer(TOPIC, schema=engine.Schema.avro(Flight)) as producer,
                 e.stream_consumer(TOPIC, "kitchen", initial_position="earliest", name="oven-1") as consumer,
             ):
                 work = [asyncio.ensure_future(each) for each in (send(producer), receive(consumer))]

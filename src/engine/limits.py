@@ -99,6 +99,7 @@ LOAD_REPORT_INTERVAL_S = 10.0
 LOAD_REPORT_CHANGE = 0.25
 AUTO_SCALE_QUIET_S = 0.1  # consumers that join at most this far apart count as one burst, for at most
 AUTO_SCALE_BURST_S_MAX = 1.0
+AUTO_SCALE_HISTORY_MAX = 64  # decisions about a topic that its leader remembers
 LOAD_WINDOW_S = 60.0  # over which the rates of a load report are averaged
 RESUME_S_MIN = 0.1  # the first pause after an unfinished change failed again; doubled each time, up to
 RESUME_S_MAX = 2.0

@@ -149,6 +149,15 @@ async def test_stats_say_what_auto_scale_has_done(admin):
     assert {"decision", "lastChange"} < scaling.keys()
 
 
+async def test_the_history_is_told_newest_first(admin):
+    with pytest.raises(NotFoundError):
+        await admin.get_auto_scale_history("nothing")
+    await admin.create_topic("orders")
+    assert await admin.get_auto_scale_history("orders") == {"leading": False, "decisions": []}
+    await admin.create_subscription("orders", "s")  # it is led now
+    assert (await admin.get_auto_scale_history("orders"))["leading"] is True
+
+
 async def test_stats_say_how_segments_are_read(broker):
     peer = await Peer.connect(broker)
     await peer.consumer(await peer.segment("orders"), "exclusive")

@@ -86,11 +86,11 @@ def test_each_error_of_an_operation_has_its_status(document):
         assert ("401" in by_name[row.name]["responses"]) is not row.without_token
 
 
-def test_the_token_is_a_bearer_and_two_pages_need_none(document):
+def test_the_token_is_a_bearer_and_three_pages_need_none(document):
     (scheme,) = document["components"]["securitySchemes"].values()
     assert (scheme["type"], scheme["scheme"]) == ("http", "bearer")
     free = {path for _, path, operation in described(document) if operation.get("security") == []}
-    assert free == {"/health", "/ready"}
+    assert free == {"/", "/health", "/ready"}
     assert set(document["security"][0]) == set(document["components"]["securitySchemes"])
 
 
@@ -153,7 +153,7 @@ async def test_answers_are_as_described(http, broker):
 
 @pytest.mark.parametrize("operation", [pytest.param(row, id=row.name) for row in OPERATIONS])
 def test_each_operation_has_one_handler_with_its_arguments(operation: Operation[Any]):
-    if operation.name in ("get_health", "get_readiness", "get_description"):  # pages of the HTTP server
+    if operation.name in ("get_welcome", "get_health", "get_readiness", "get_description"):  # pages of the HTTP server
         return
     local = operation.leader is Leader.ANY
     assert hasattr(LocalAdmin, operation.name) is local

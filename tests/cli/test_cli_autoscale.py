@@ -47,6 +47,14 @@ def test_a_topic_says_what_it_overrides_and_what_is_in_effect(engine: Run, place
     assert said_by(engine("topics", "autoscale", "show", "t", *place).out, "max_segments") == ["4", "namespace"]
 
 
+def test_the_history_says_what_was_decided_and_when(engine: Run, place: list[str]):
+    engine("topics", "create", "t", *place)
+    found = json.loads(engine("topics", "autoscale", "history", "t", "--json", *place).out)
+    assert (found["leading"], found["decisions"]) == (False, [])
+    assert engine("topics", "autoscale", "history", "t", *place).err == "no leader answers\n"
+    assert "does not exist" in engine("topics", "autoscale", "history", "none", *place).err
+
+
 def test_a_namespace_says_what_it_overrides(engine: Run, place: list[str]):
     nothing = "public/default overrides nothing\n"
     assert engine("namespaces", "autoscale", "set", "public/default", "--disable", *place).code == 0

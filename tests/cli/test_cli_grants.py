@@ -27,6 +27,10 @@ def test_a_tenant_with_a_namespace_and_its_grants(engine: Run, tmp_path):
     expected = {"resource": "billing/invoices", "role": "ann", "rights": ["consume"], "subscription_prefix": "ann-"}
     assert found == [expected]
     assert "ann-" in run("grants", "list", "*")
+    mine = json.loads(run("grants", "check", "billing/invoices", "--json"))
+    assert (mine["role"], mine["resource"], mine["subscriptionPrefixes"]) == ("", "billing/invoices", None)
+    assert "superuser" in mine["rights"]
+    assert "none: all is allowed" in run("grants", "check", "*")
     run("grants", "remove", "billing/invoices", "ann")
     assert "has no grant" in run("grants", "remove", "billing/invoices", "ann", code=1)
     assert "no namespaces" in run("tenants", "delete", "billing", "--yes", code=1)

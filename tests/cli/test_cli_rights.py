@@ -23,6 +23,7 @@ ROOT, NOTHING = "token-of-root", "token-of-nothing"
 EXAMPLES = {
     "topics create": "orders --segments 2",
     "topics autoscale get": "orders",
+    "topics autoscale history": "orders",
     "topics autoscale set": "orders --max-segments 4",
     "topics autoscale unset": "orders",
     "topics describe": "orders",
@@ -59,6 +60,7 @@ EXAMPLES = {
     "namespaces delete": "billing/one --yes",
     "tenants delete": "billing --yes",
     "grants add": "public/default ann lookup",
+    "grants check": "public/default",
     "grants list": "public/default",
     "grants remove": "public/default ann",
     "transactions list": "",
@@ -178,4 +180,4 @@ async def test_a_verb_asks_for_what_the_table_says(
 
 def needs(one: type | str) -> bool:
     """Whether it needs a right at all: a list shows what may be looked up."""
-    return one not in ("list_tenants", "list_namespaces")
+    return one not in ("list_tenants", "list_namespaces", "get_permissions")

@@ -10,6 +10,7 @@ import pytest
 from engine.control.service import ScalableTopicService
 from engine.control.shape.topic_scaling import Peak
 from engine.errors import TimeoutError
+from engine.limits import AUTO_SCALE_HISTORY_MAX
 from engine.model.autoscale import AutoScalePolicy, AutoScalePolicyOverride
 from engine.model.subscriptions import SubscriptionKind
 from tests.control.scaling_bench import NEVER_S, calls, counts, report, shape
@@ -34,6 +35,39 @@ async def test_semantics_31_five_consumers_on_a_cold_topic_end_with_one_segment_
     assert (status.last_change["action"], status.last_change["reason"]) == ("rebucket", "buckets")
     assert status.decision is not None
     assert (status.decision["action"], status.decision["reason"]) == ("nothing", "settled")
+    history = await service.scaling.history(TOPIC)
+    assert history["leading"] is True
+    newest, before, *_ = history["decisions"]
+    assert (newest["action"], newest["reason"], newest["changed"]) == ("nothing", "settled", False)
+    assert (before["action"], before["changed"], before["failure"]) == ("rebucket", True, None)
+    assert before["atMs"] <= newest["atMs"] <= newest["lastMs"]
+    await service.close()
+
+
+@virtual
+async def test_what_is_decided_again_and_again_is_remembered_once_and_the_rest_is_bounded(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    brokers = Brokers(auto_scale_interval=10.0)
+    service = await brokers.start("a")
+    await service.create_topic(TOPIC)
+    controller = await service.controllers.lead(TOPIC)
+    controller.scaling.evaluate()
+    await asyncio.sleep(1)
+    (first,) = (await service.scaling.history(TOPIC))["decisions"]
+    for _ in range(9):
+        controller.scaling.evaluate()
+        await asyncio.sleep(1)
+    (repeated,) = (await service.scaling.history(TOPIC))["decisions"]
+    assert repeated["times"] == first["times"] + 9
+    assert (repeated["atMs"], repeated["lastMs"] > first["lastMs"]) == (first["atMs"], True)
+    for number in range(2 * AUTO_SCALE_HISTORY_MAX):  # two reasons in turn
+        await service.scaling.set_policy(TOPIC, AutoScalePolicyOverride.of({"enabled": bool(number % 2)}))
+        controller.scaling.evaluate()
+        await asyncio.sleep(1)
+    decisions = (await service.scaling.history(TOPIC))["decisions"]
+    assert len(decisions) == AUTO_SCALE_HISTORY_MAX
+    assert [one["atMs"] for one in decisions] == sorted((one["atMs"] for one in decisions), reverse=True)
     await service.close()
 
 
@@ -180,6 +214,9 @@ async def test_semantics_33_a_failed_change_starts_no_cooldown_and_is_tried_agai
         await subscribe(service, name)
     await asyncio.sleep(5)
     assert service.statistics().scaling[str(TOPIC)].counts.failures == 3  # new consumers do not make it hot
+    failed = (await service.scaling.history(TOPIC))["decisions"][0]
+    assert (failed["action"], failed["changed"], failed["times"]) == ("split", False, 3)
+    assert "no disk today" in failed["failure"]
     brokers.host.failures.clear()
     await asyncio.sleep(60)
     assert await shape(brokers) == [2, 2]
@@ -261,6 +298,8 @@ async def test_semantics_33_cooldowns_survive_a_failover() -> None:
     status = second.statistics().scaling[str(TOPIC)]
     assert status.decision is not None
     assert status.decision["reason"] == "split_cooldown"
+    remembered = (await second.scaling.history(TOPIC))["decisions"]
+    assert {one["action"] for one in remembered} == {"nothing"}  # its own alone
     await asyncio.sleep(55)
     assert len(await shape(brokers)) == 3  # restored sessions count, and the new leader looked by itself
     await second.close()

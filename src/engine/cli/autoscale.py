@@ -125,6 +125,28 @@ def get_topic(topic: str, url: str, data: str | None, as_json: bool) -> None:
     )
 
 
+@topics.command("history", epilog=examples("engine topics autoscale history orders"))
+@click.argument("topic", type=topic_name)
+@json_option
+@connection_options
+def history(topic: str, url: str, data: str | None, as_json: bool) -> None:
+    """List the last decisions and their reasons.
+
+    The newest first, as the topic's leader remembers them since it leads the topic.
+    """
+    with connect(url, data) as client:
+        found = client.admin.get_auto_scale_history(topic)
+    if as_json:
+        output.print_json(found)
+        return
+    if not found["decisions"]:
+        lines.say("no decision yet, since this broker leads the topic" if found["leading"] else "no leader answers")
+    for one in found["decisions"]:
+        repeated = f"; {output.plural(one['times'], 'time')} until {instant(one['lastMs'])}" if one["times"] > 1 else ""
+        failed = f"; failed: {one['failure']}" if one["failure"] else "; done" if one["changed"] else ""
+        click.echo(decision_text(one) + failed + repeated)
+
+
 @topics.command("set", epilog=examples("engine topics autoscale set orders --max-segments 8 --split-cooldown 2m"))
 @click.argument("topic", type=topic_name)
 @policy_options
@@ -228,11 +250,16 @@ def decision_text(decision: Mapping[str, Any] | None) -> str:
     """A decision: when, what, of which segments, why, and what was held back."""
     if decision is None:
         return "none yet, since this broker leads the topic"
-    at = datetime.fromtimestamp(decision["atMs"] / 1000, UTC).isoformat(timespec="seconds")
+    at = instant(decision["atMs"])
     of = f" of {', '.join(map(str, decision['segments']))}" if decision["segments"] else ""
     others = [reason for reason in decision["suppressed"] if reason != decision["reason"]]
     held = f"; held back by {', '.join(others)}" if others else ""
     return f"{at}: {decision['action']}{of}, because: {decision['reason']}{cause_text(decision.get('cause'))}{held}"
+
+
+def instant(milliseconds: int) -> str:
+    """For people."""
+    return datetime.fromtimestamp(milliseconds / 1000, UTC).isoformat(timespec="seconds")
 
 
 def cause_text(cause: Mapping[str, Any] | None) -> str:

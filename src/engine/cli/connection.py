@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import ssl
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -14,10 +15,12 @@ from engine.cli.values import service_url
 from engine.errors import NotFoundError
 
 if TYPE_CHECKING:
+    from engine.client import AsyncClient
     from engine.client.base.endpoint import ServiceUrl
     from engine.client.base.options import ClientKeywords
     from engine.sync import Client
 
+T = TypeVar("T")
 F = TypeVar("F", bound=Callable[..., Any])
 
 METADATA_FILE = "metadata.db"
@@ -99,14 +102,39 @@ def connect(url: str, data: str | None, *, create: bool = False) -> Client:
     `create`: whether the command may begin a new data directory. Others raise NotFoundError where there is none.
     """
     if data is not None:
-        if not create and not any(Path(data, name).exists() for name in (METADATA_FILE, SEGMENTS)):
-            raise NotFoundError(f"{data} is no data directory; engine serve, produce and topics create begin a new one")
+        if not create:
+            _check_directory(data)
         from engine.embedded import open as open_engine
 
         return open_engine(data)
     from engine.sync import Client
 
     return Client(url, **client_options(url))
+
+
+def run_async(url: str, data: str | None, work: Callable[[AsyncClient], Coroutine[Any, Any, T]]) -> T:
+    """What `work` returns for a client of the server, or of an embedded engine. Raises as connect()."""
+    if data is not None:
+        _check_directory(data)
+    options = client_options(url)
+
+    async def run() -> T:
+        if data is not None:
+            from engine.embedded import open_async
+
+            async with open_async(data) as engine:
+                return await work(engine)
+        from engine.client import AsyncClient
+
+        async with AsyncClient(url, **options) as client:
+            return await work(client)
+
+    return asyncio.run(run())
+
+
+def _check_directory(data: str) -> None:
+    if not any(Path(data, name).exists() for name in (METADATA_FILE, SEGMENTS)):
+        raise NotFoundError(f"{data} is no data directory; engine serve, produce and topics create begin a new one")
 
 
 def client_options(url: str) -> ClientKeywords:

@@ -33,6 +33,22 @@ def list_grants(resource: str, url: str, data: str | None, as_json: bool) -> Non
     output.print_table(["resource", "role", "rights", "subscriptions"], rows)
 
 
+@command.command(epilog=examples("engine grants check billing/invoices"))
+@click.argument("resource")
+@json_option
+@connection_options
+def check(resource: str, url: str, data: str | None, as_json: bool) -> None:
+    """Show what you may do on a resource."""
+    with connect(url, data) as client:
+        found = client.admin.get_permissions(resource)
+    if as_json:
+        output.print_json(found)
+        return
+    prefixes = found["subscriptionPrefixes"]
+    facts = [("role", found["role"] or "none: all is allowed"), ("rights", ", ".join(found["rights"]) or "none")]
+    output.print_facts([*facts, ("subscriptions", "all" if prefixes is None else f"{', '.join(prefixes)}…")])
+
+
 @command.command(epilog=examples("engine grants add billing/invoices ann produce consume"))
 @click.argument("resource")
 @click.argument("role")

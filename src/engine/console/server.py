@@ -6,6 +6,7 @@ changes only what differs, so that boxes of the drawing move and a text that is 
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable
 from importlib.resources import files
 from itertools import pairwise
@@ -17,16 +18,24 @@ from aiohttp.typedefs import Handler
 from jinja2 import Environment, PackageLoader
 
 from engine.broker.admin.http import HttpDoor
+from engine.broker.admin.statuses import STATUSES
+from engine.broker.rights.need import on_topic
 from engine.client.client import AsyncClient
 from engine.console import views
+from engine.console.acts import ACTS
 from engine.console.dag import svg
-from engine.console.source import ACTS, Source
+from engine.console.letters import is_dead_letter_topic
+from engine.console.messages import MessagePage, Wanted
+from engine.console.source import Source
 from engine.errors import AuthenticationError, AuthorizationError, EngineError, InvalidArgumentError, NotFoundError
+from engine.model.redelivery import DEAD_LETTER_SUFFIX
+from engine.model.rights import CLUSTER
 from engine.model.units import size_text
 
 COOKIE = "engine-console"
 SESSIONS_MAX = 100  # logged in at a time; a further login ends the oldest session
 TOPICS_ON_OVERVIEW = 10
+STILL = ("login", "messages", "letters")  # pages that do not follow the broker: each look is a reading
 _POLICY = "default-src 'self'; img-src 'self' data:; frame-ancestors 'none'; base-uri 'none'; form-action 'self'"
 _TYPES = {"console.css": "text/css", "console.js": "text/javascript"}
 
@@ -47,6 +56,7 @@ class Console:
         self._without: Source | None = None  # that of visitors without a session
         self._sessions: dict[str, Source] = {}
         self._pages = Environment(loader=PackageLoader("engine.console"), autoescape=True)
+        self._pages.globals |= {"quote": quote}
         self._pages.filters |= {"size": size_text, "number": lambda n: f"{n:,.0f}"}
         self._assets = {name: files("engine.console").joinpath("assets", name).read_bytes() for name in _TYPES}
         application = web.Application(middlewares=[_answered], client_max_size=1 << 16)
@@ -55,6 +65,11 @@ class Console:
                 web.get("/", self._overview),
                 web.get("/topics", self._topics),
                 web.get("/topic", self._topic),
+                web.get("/messages", self._messages),
+                web.get("/letters", self._letters),
+                web.get("/namespaces", self._namespaces),
+                web.get("/namespace", self._namespace),
+                web.get("/brokers", self._brokers),
                 web.get("/transactions", self._transactions),
                 web.get("/login", self._login_page),
                 web.post("/login", self._login),
@@ -82,19 +97,21 @@ class Console:
         assert self._without is not None
         return self._sessions.get(request.cookies.get(COOKIE, ""), self._without)
 
-    def _page(self, request: web.Request, name: str, **facts: Any) -> web.Response:
+    async def _page(self, request: web.Request, name: str, /, **facts: Any) -> web.Response:
+        everywhere = await self._source(request).may(CLUSTER) if name != "login" else None
         logged_in = request.cookies.get(COOKIE) in self._sessions
         page = self._pages.get_template(f"{name}.html")
-        text = page.render(page=name, about=self._about, logged_in=logged_in, quote=quote, **facts)
+        text = page.render(
+            page=name, about=self._about, logged_in=logged_in, everywhere=everywhere, live=name not in STILL, **facts
+        )
         return web.Response(text=text, content_type="text/html")
 
     async def _overview(self, request: web.Request) -> web.Response:
         source = self._source(request)
         page = await source.topics()
         brokers, why = await _or_why(source.brokers())
-        rows = page.rows[:TOPICS_ON_OVERVIEW]
-        behind = [line for line in rows if line.backlog]
-        return self._page(request, "overview", topics=page, behind=behind, brokers=brokers or [], why=why)
+        behind = await source.behind([line for line in page.rows[:TOPICS_ON_OVERVIEW] if line.backlog])
+        return await self._page(request, "overview", topics=page, behind=behind, brokers=brokers or [], why=why)
 
     async def _topics(self, request: web.Request) -> web.Response:
         asked = request.query
@@ -106,21 +123,64 @@ class Console:
             raise InvalidArgumentError(f"page must be a number, got {number!r:.40}")
         text = asked.get("text", "")
         found = await self._source(request).topics(text, sort, int(number))
-        return self._page(request, "topics", topics=found, text=text, sort=sort, sorts=views.SORTS)
+        return await self._page(request, "topics", topics=found, text=text, sort=sort, sorts=views.SORTS)
 
     async def _topic(self, request: web.Request) -> web.Response:
-        found = await self._source(request).topic(request.query.get("name", ""))
+        source, name = self._source(request), request.query.get("name", "")
+        resource = on_topic(name)
+        found, history, may = await asyncio.gather(source.topic(name), source.history(name), source.may(resource))
         active = sorted((one for one in found.segments if one.active), key=lambda one: one.start)
         following = {a.ident: b.ident for a, b in pairwise(active)}
-        return self._page(
-            request, "topic", topic=found, active=active, following=following, picture=svg(found.segments)
-        )
+        shown, every = active, request.query.get("segments") == "all" or len(active) <= views.PAGE_ROWS
+        if not every:
+            shown = sorted(active, key=lambda one: (-one.backlog, one.ident))[: views.PAGE_ROWS]
+        facts = {"active": shown, "left": len(active) - len(shown), "following": following}
+        facts |= {"history": history, "may": may, "owner": views.owner_of(found.properties)}
+        return await self._page(request, "topic", topic=found, picture=svg(found.segments), **facts)
+
+    async def _messages(self, request: web.Request) -> web.Response:
+        source, name, fault = self._source(request), request.query.get("name", ""), ""
+        resource = on_topic(name)
+        try:
+            found = await source.messages(name, Wanted.of(request.query))
+        except InvalidArgumentError as e:
+            found, fault = MessagePage(name, ""), str(e)
+        except AuthorizationError as e:
+            found, fault = MessagePage(name, ""), f"you may not read these messages: {e}"
+        may = await source.may(resource)
+        return await self._page(request, "messages", found=found, asked=request.query, fault=fault, may=may)
+
+    async def _letters(self, request: web.Request) -> web.Response:
+        source, name = self._source(request), request.query.get("name", "")
+        if not name:
+            page = await source.topics(DEAD_LETTER_SUFFIX)
+            rows = [line for line in page.rows if is_dead_letter_topic(line.topic)]
+            return await self._page(request, "letters", found=None, topics=rows, more=page.pages > 1)
+        resource = on_topic(name)
+        found, may = await asyncio.gather(source.letters(name), source.may(resource))
+        return await self._page(request, "letters", found=found, may=may)
+
+    async def _namespaces(self, request: web.Request) -> web.Response:
+        return await self._page(request, "namespaces", rows=await self._source(request).namespaces())
+
+    async def _namespace(self, request: web.Request) -> web.Response:
+        name = request.query.get("name", "")
+        return await self._page(request, "namespace", name=name, facts=await self._source(request).namespace(name))
+
+    async def _brokers(self, request: web.Request) -> web.Response:
+        source = self._source(request)
+        brokers, machine, limits = await asyncio.gather(source.brokers(), source.machine(), source.limits())
+        may = await source.may(CLUSTER)
+        facts = {"brokers": brokers, "here": machine[0], "pools": machine[1], "memory": machine[2], "limits": limits}
+        return await self._page(request, "brokers", may=may, **facts)
 
     async def _transactions(self, request: web.Request) -> web.Response:
-        return self._page(request, "transactions", found=await self._source(request).transactions())
+        source = self._source(request)
+        found, may = await asyncio.gather(source.transactions(), source.may(CLUSTER))
+        return await self._page(request, "transactions", found=found, may=may)
 
     async def _login_page(self, request: web.Request) -> web.Response:
-        return self._page(request, "login")
+        return await self._page(request, "login")
 
     async def _login(self, request: web.Request) -> web.Response:
         token = (await _json(request)).get("token")
@@ -154,10 +214,10 @@ class Console:
             raise NotFoundError(f"there is no act {act!r:.40}")
         fields = await _json(request)
         try:
-            await self._source(request).act(act, fields)
+            said = await self._source(request).act(act, fields)
         except (KeyError, TypeError) as e:
             raise InvalidArgumentError(f"{act} must have all of its fields, got {sorted(fields)}") from e
-        return web.json_response({})
+        return web.json_response({"said": said})
 
     async def _asset(self, request: web.Request) -> web.Response:
         name = request.match_info["name"]
@@ -196,10 +256,7 @@ async def _answered(request: web.Request, handler: Handler) -> web.StreamRespons
     except EngineError as e:
         if request.method != "GET":
             raise
-        missing = isinstance(e, NotFoundError)
-        response = web.Response(
-            text=str(e), status=404 if missing else 403 if isinstance(e, AuthorizationError) else 502
-        )
+        response = web.Response(text=str(e), status=STATUSES.get(type(e), 502))
     response.headers["Content-Security-Policy"] = _POLICY
     response.headers["X-Content-Type-Options"] = "nosniff"
     response.headers["Cache-Control"] = "no-store"

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from functools import partial
 from typing import Any, TypeVar
 
 from engine.aio.shielded import shielded
@@ -11,12 +12,19 @@ from engine.client.admin.exposition import Metrics
 from engine.client.client import AsyncClient
 from engine.clock import Clock, SystemClock
 from engine.console import views
-from engine.errors import AuthorizationError
+from engine.console.acts import ACTS, May
+from engine.console.letters import LetterPage, letters_of
+from engine.console.messages import MessagePage, Wanted, browse
+from engine.errors import AuthorizationError, NotFoundError
 from engine.model.admin_dictionaries import TopicStatistics
 
 T = TypeVar("T")
 
 FRESH_S = 1.0  # pages that are looked at together share answers that are no older
+CAUSES_FRESH_S = 5.0  # why topics of the overview are behind, and what a person may do
+OWNER_FRESH_S = 30.0
+LETTERS = 100  # of a dead-letter topic on its page
+LETTER_WAIT_S = 1.0  # for a letter that the broker counts
 
 
 class Source:
@@ -28,7 +36,7 @@ class Source:
     def __init__(self, client: AsyncClient, clock: Clock | None = None) -> None:
         self._client = client
         self._clock = clock or SystemClock()
-        self._answers: dict[object, tuple[float, asyncio.Future[Any]]] = {}
+        self._answers: dict[object, tuple[float, float, asyncio.Future[Any]]] = {}  # asked at, fresh for
         self.asked = 0
 
     async def topics(self, text: str = "", sort: str = "backlog", number: int = 1) -> views.Page:
@@ -38,7 +46,7 @@ class Source:
         numbers of those on the page alone.
         """
         try:
-            return views.page_of(await self._once("topics", self._all_topics), text, sort, number)
+            return views.page_of(await self._all_topics(), text, sort, number)
         except AuthorizationError:
             names = await self._once("names", self._names)
         bare = [views.TopicLine(name, 0, 0, 0.0, 0.0, 0, 0, 0, 0) for name in names]
@@ -56,6 +64,74 @@ class Source:
         metadata = await self._once(("metadata", name), lambda: self._client.admin.get_metadata(name))
         return views.topic_page(metadata, stats)
 
+    async def behind(self, lines: Sequence[views.TopicLine]) -> list[views.Behind]:
+        """Why these topics are behind, and whom to ask: two questions for each, seldom."""
+        return list(await asyncio.gather(*map(self._behind, lines)))
+
+    async def _behind(self, line: views.TopicLine) -> views.Behind:
+        name, admin = line.topic, self._client.admin
+        try:
+            stats = await self._once(("causes", name), lambda: admin.get_stats(name), CAUSES_FRESH_S)
+            known = await self._once(("owner", name), lambda: admin.get_metadata(name), OWNER_FRESH_S)
+        except (AuthorizationError, NotFoundError):
+            return views.Behind(line, [line.lag], None)
+        return views.Behind(line, views.causes(stats) or [line.lag], views.owner_of(known["properties"]))
+
+    async def may(self, resource: str) -> May:
+        """What this person may do on a resource, as "tenant/namespace/topic" or "*"."""
+        try:
+            ask = partial(self._client.admin.get_permissions, resource)
+            return May(await self._once(("may", resource), ask, CAUSES_FRESH_S))
+        except NotFoundError:  # of an older broker
+            return May(None)
+
+    async def history(self, topic: str) -> list[views.Decided]:
+        """What auto-scale decided about a topic, the newest first."""
+        try:
+            told = await self._once(("history", topic), lambda: self._client.admin.get_auto_scale_history(topic))
+        except NotFoundError:  # of an older broker
+            return []
+        return views.timeline(told["decisions"])
+
+    async def namespaces(self) -> list[views.NamespaceLine]:
+        """All that this person sees. Numbers are those of topics of which he may read metrics."""
+        names = await self._once("namespaces", self._client.admin.list_namespaces)
+        try:
+            lines = await self._all_topics()
+        except AuthorizationError:
+            lines = []
+        return views.namespace_lines(names, lines)
+
+    async def namespace(self, name: str) -> dict[str, Mapping[str, Any]]:
+        """Policies in effect, what it overrides of auto-scale, its own limits. Raises AuthorizationError."""
+        admin = self._client.admin
+        policies, scaling, limits = await asyncio.gather(
+            self._once(("policies", name), lambda: admin.get_namespace_policies(name)),
+            self._once(("scaling", name), lambda: admin.get_namespace_auto_scale_policy(name)),
+            self._once(("limits", name), lambda: admin.get_limits(name)),
+        )
+        return {"Policies": policies, "Auto-scale, as it overrides": scaling, "Limits": limits}
+
+    async def machine(self) -> tuple[str, list[views.Pool], float]:
+        """(the broker that answers, its pools, bytes of memory in use). Raises AuthorizationError."""
+        now, _ = await self._once("metrics", self._metrics)
+        said = [labels.get("broker", "") for labels, _ in now.of("broker_info")]
+        return (said or [""])[0], views.pools(now), now.resident()
+
+    async def limits(self) -> dict[str, Any]:
+        """The limits that resources and roles have. Raises AuthorizationError."""
+        return await self._once("limits", self._client.admin.list_limits)
+
+    async def messages(self, topic: str, wanted: Wanted) -> MessagePage:
+        """One page of a topic's messages; asked anew each time. Raises NotFoundError, AuthorizationError."""
+        self.asked += 1
+        return await browse(self._client, topic, wanted)
+
+    async def letters(self, topic: str) -> LetterPage:
+        """The first dead letters that wait; asked anew each time. Raises NotFoundError, AuthorizationError."""
+        self.asked += 1
+        return await letters_of(self._client, topic, LETTERS, LETTER_WAIT_S)
+
     async def brokers(self) -> list[dict[str, Any]]:
         """The live brokers. Raises AuthorizationError."""
         return await self._once("brokers", self._client.admin.list_brokers)
@@ -64,17 +140,22 @@ class Source:
         """The oldest open transactions. Raises AuthorizationError."""
         return await self._once("transactions", lambda: self._client.admin.list_transactions(limit=100))
 
-    async def act(self, name: str, arguments: dict[str, Any]) -> None:
-        """Carry out one of ACTS. Raises what the broker answers."""
-        await ACTS[name](self._client, arguments)
+    async def act(self, name: str, fields: dict[str, Any]) -> str:
+        """Carry out one of ACTS; what it says. Raises what the broker answers."""
+        said = await ACTS[name].run(self._client, fields)
         self._answers.clear()
+        return said if isinstance(said, str) else ""
 
     async def close(self) -> None:
         """Close the client."""
         await self._client.close()
 
     async def _all_topics(self) -> list[views.TopicLine]:
-        return views.topic_lines(Metrics(await self._client.admin.get_metrics()))
+        return (await self._once("metrics", self._metrics))[1]
+
+    async def _metrics(self) -> tuple[Metrics, list[views.TopicLine]]:
+        now = Metrics(await self._client.admin.get_metrics())
+        return now, views.topic_lines(now)
 
     async def _names(self) -> list[str]:
         admin = self._client.admin
@@ -85,28 +166,15 @@ class Source:
     async def _stats(self, name: str) -> TopicStatistics:
         return await self._once(("stats", name), lambda: self._client.admin.get_stats(name))
 
-    async def _once(self, key: object, ask: Callable[[], Coroutine[Any, Any, T]]) -> T:
+    async def _once(self, key: object, ask: Callable[[], Coroutine[Any, Any, T]], fresh: float = FRESH_S) -> T:
         """The answer, if it is fresh or on its way; else ask. A caller that leaves does not end it for others."""
         now = self._clock.monotonic()
         held = self._answers.get(key)
-        if held is None or now - held[0] > FRESH_S:
-            self._answers = {k: one for k, one in self._answers.items() if now - one[0] <= FRESH_S}
+        if held is None or now - held[0] > held[1]:
+            self._answers = {k: one for k, one in self._answers.items() if now - one[0] <= one[1]}
             self.asked += 1
             task = asyncio.ensure_future(ask())
             task.add_done_callback(lambda done: done.cancelled() or done.exception())
-            held = self._answers[key] = (now, task)
-        answer: T = await shielded(held[1])
+            held = self._answers[key] = (now, fresh, task)
+        answer: T = await shielded(held[2])
         return answer
-
-
-Act = Callable[[AsyncClient, dict[str, Any]], Awaitable[Any]]
-
-# What the pages can ask for. Each takes the fields of its button; the broker's table of rights decides.
-ACTS: dict[str, Act] = {
-    "split": lambda c, a: c.admin.split_segment(str(a["topic"]), int(a["segment"])),
-    "merge": lambda c, a: c.admin.merge_segments(str(a["topic"]), int(a["segment"]), int(a["other"])),
-    "skip-backlog": lambda c, a: c.admin.clear_backlog(str(a["topic"]), str(a["subscription"])),
-    "rewind": lambda c, a: c.admin.seek_subscription(str(a["topic"]), str(a["subscription"]), "earliest"),
-    "delete-subscription": lambda c, a: c.admin.delete_subscription(str(a["topic"]), str(a["subscription"])),
-    "abort": lambda c, a: c.admin.abort_transaction(str(a["transaction"])),
-}

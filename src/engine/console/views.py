@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
 
 from engine.client.admin.exposition import Metrics
 from engine.model.admin_dictionaries import SegmentMetadata, SegmentStatistics, TopicMetadata, TopicStatistics
@@ -118,6 +120,53 @@ class TopicPage:
     decision: str
     last_change: str
     limits: Mapping[str, str]
+    causes: Sequence[str]
+
+
+@dataclass(frozen=True, slots=True)
+class Behind:
+    """A topic with a backlog on the overview: why, and whom to ask. `owner`: "" where nobody is named, None where this
+    person does not see it.
+    """
+
+    line: TopicLine
+    causes: Sequence[str]
+    owner: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class NamespaceLine:
+    """The sums of a namespace's topics."""
+
+    name: str
+    topics: int = 0
+    segments: int = 0
+    rate_in: float = 0.0
+    rate_out: float = 0.0
+    backlog: int = 0
+    stored: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Pool:
+    """A pool of a broker. `size`: whether its numbers are bytes."""
+
+    name: str
+    used: float
+    limit: float
+    waiting: float
+    refused: float
+    size: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Decided:
+    """A decision of auto-scale on the time line. `kind`: "changed", "failed" or "held"."""
+
+    at: str
+    text: str
+    kind: str
+    note: str
 
 
 def topic_lines(now: Metrics) -> list[TopicLine]:
@@ -196,6 +245,7 @@ def topic_page(metadata: TopicMetadata, stats: TopicStatistics) -> TopicPage:
         decision=spoken(scale["decision"]),
         last_change=spoken(scale["lastChange"]),
         limits={name: f"{one['value']} (of {one['origin']})" for name, one in stats["limits"].items()},
+        causes=causes(stats),
     )  # fmt: skip
 
 
@@ -222,6 +272,100 @@ def spoken(decision: Mapping[str, object] | None) -> str:
     segments = decision.get("segments")
     of = f" of {', '.join(map(str, segments))}" if isinstance(segments, list) and segments else ""
     return f"{decision.get('action')}{of}: {decision.get('reason')}"
+
+
+OWNERS = ("owner", "contact", "team")  # properties that name whom to ask, the first that is there
+NEAR = 0.9  # of a limit: what goes out is held by it
+_OUT = {
+    "dispatch_messages_per_s": "msgRateOut", "total_dispatch_messages_per_s": "msgRateOut",
+    "dispatch_bytes_per_s": "bytesRateOut", "total_dispatch_bytes_per_s": "bytesRateOut",
+}  # fmt: skip
+
+
+def causes(stats: TopicStatistics) -> list[str]:
+    """Why subscriptions are behind, a sentence each; none where nothing waits."""
+    behind = {name: one for name, one in sorted(stats["subscriptions"].items()) if one["backlog"]}
+    found = [f"{name}: {_cause(one, stats)}" for name, one in behind.items()]
+    if not behind:
+        return []
+    for key, segment in stats["segments"].items():
+        if segment["unavailable"]:
+            found.append(f"segment {key} is not served: {segment['unavailable']}")
+        if segment["heldBackBy"]:
+            found.append(f"readers of segment {key} wait for transaction {segment['heldBackBy']}")
+    numbers: Mapping[str, Any] = stats
+    for name, field in _OUT.items():
+        limit = stats["limits"].get(name)
+        most = -1 if limit is None or isinstance(limit["value"], str) else limit["value"]
+        if limit is not None and 0 <= NEAR * most <= numbers[field]:
+            found.append(f"the limit {name} of {most:,} (of {limit['origin']}) holds what goes out")
+    return found
+
+
+def _cause(one: Any, stats: TopicStatistics) -> str:
+    readers = {name: c for name, c in one["consumers"].items() if c["connected"]}
+    if not readers:
+        return "no consumer is connected"
+    holding = {name: c["unackedMessages"] for name, c in readers.items() if c["unackedMessages"]}
+    who = ", ".join(f"{name} ({count:,})" for name, count in sorted(holding.items())[:3])
+    if holding and (not one["msgRateOut"] or sum(holding.values()) >= one["backlog"]):
+        return f"consumers have messages that they do not acknowledge: {who}"
+    if not one["msgRateOut"]:
+        if one["delayed"] >= one["backlog"]:
+            return "its messages are delayed until their time"
+        return f"its consumers take nothing: {', '.join(sorted(readers)[:3])}"
+    if stats["msgRateIn"] > one["msgRateOut"]:
+        taken = f"; not acknowledged yet: {who}" if who else ""
+        return f"more comes in ({stats['msgRateIn']:,.0f}/s) than goes out ({one['msgRateOut']:,.0f}/s){taken}"
+    return f"it is read in {duration(one['backlog'] / one['msgRateOut'])} at this rate"
+
+
+def owner_of(properties: Mapping[str, str]) -> str:
+    """Whom to ask about a topic; "" where its properties name nobody."""
+    return next((properties[name] for name in OWNERS if properties.get(name)), "")
+
+
+def namespace_lines(names: Sequence[str], lines: Sequence[TopicLine]) -> list[NamespaceLine]:
+    """The namespaces, those without topics too."""
+    sums: dict[str, list[float]] = {name: [0] * 6 for name in names}
+    for one in lines:
+        sums_of = sums.setdefault(one.topic.removeprefix("topic://").rpartition("/")[0], [0] * 6)
+        values = (1, one.segments - one.sealed, one.rate_in, one.rate_out, one.backlog, one.stored)
+        sums_of[:] = [before + more for before, more in zip(sums_of, values, strict=True)]
+    return [
+        NamespaceLine(name, int(n), int(segments), rate_in, rate_out, int(backlog), int(stored))
+        for name, (n, segments, rate_in, rate_out, backlog, stored) in sorted(sums.items())
+    ]
+
+
+def pools(now: Metrics) -> list[Pool]:
+    """Of the broker whose metrics these are."""
+    waiting, refused = now.by("pool_queue_size", "pool"), now.by("pool_refused_total", "pool")
+    found = []
+    for name, size in (("memory_pool_used_bytes", True), ("pool_used", False)):
+        limits = now.by(name.replace("used", "limit"), "pool")
+        for at, used in now.by(name, "pool").items():
+            found.append(Pool(at[0], used, limits.get(at, 0.0), waiting.get(at, 0.0), refused.get(at, 0.0), size))
+    return found
+
+
+def timeline(decisions: Sequence[Mapping[str, Any]]) -> list[Decided]:
+    """As the leader has told them."""
+    rows = []
+    for one in decisions:
+        kind = "changed" if one["changed"] else "failed" if one["failure"] else "held"
+        cause = one["cause"]
+        above = "" if cause is None else f"; {cause['rate']} is {cause['value']:,.0f}, above {cause['threshold']:,.0f}"
+        others = [reason for reason in one["suppressed"] if reason != one["reason"]]
+        held = f"; held back by {', '.join(others)}" if others else ""
+        repeated = f"{one['times']} times until {_clock(one['lastMs'])}" if one["times"] > 1 else ""
+        note = "; ".join(text for text in (one["failure"] or "", repeated) if text)
+        rows.append(Decided(_clock(one["atMs"]), spoken(one) + above + held, kind, note))
+    return rows
+
+
+def _clock(milliseconds: int) -> str:
+    return f"{datetime.fromtimestamp(milliseconds / 1000, UTC):%Y-%m-%d %H:%M:%S}"
 
 
 def duration(seconds: float) -> str:

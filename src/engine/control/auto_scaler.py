@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from engine.aio.tasks import Supervisor
 from engine.control.base.config import ControlConfig
@@ -84,6 +84,15 @@ class AutoScaling:
         if controller is None or not controller.leadership.leading:
             return AutoScaleStatus(policy, loads=loads)
         return replace(controller.scaling.status, policy=policy, loads=loads)
+
+    async def history(self, topic: str | TopicName) -> dict[str, Any]:
+        """What was decided since this broker leads the topic: {"leading", "decisions"}. Raises NotFoundError."""
+        name = TopicName.parse(topic)
+        await self._load(name)
+        controller = self._controllers.get(name)
+        if controller is None or not controller.leadership.leading:
+            return {"leading": False, "decisions": []}
+        return {"leading": True, "decisions": controller.scaling.history}
 
     async def get_policy(self, topic: str | TopicName) -> AutoScalePolicyOverride | None:
         """The topic's own override. Raises NotFoundError."""

@@ -221,6 +221,28 @@ class AutoScaleCounts(Answer):
     merges_suppressed_max_depth: Natural
 
 
+class AutoScaleDecision(Answer):
+    """What auto-scale decided, `times` in a row."""
+
+    action: str
+    segments: list[Natural]
+    reason: str
+    suppressed: Annotated[list[str], Meta(description="what held other changes back")]
+    cause: Annotated[dict[str, Any] | None, Meta(description="the rate for which a segment was split")]
+    at_ms: Natural
+    last_ms: Natural
+    times: Natural
+    changed: Annotated[bool, Meta(description="whether the topic was changed")]
+    failure: Annotated[str | None, Meta(description="why it was not")]
+
+
+class AutoScaleHistory(Answer):
+    """Decisions about a topic, the newest first."""
+
+    leading: Annotated[bool, Meta(description="false: no leader answered, which alone knows of decisions")]
+    decisions: list[AutoScaleDecision]
+
+
 class AutoScaleNumbers(Answer):
     """What is in effect of auto-scale, and what it did."""
 
@@ -348,6 +370,18 @@ class Health(Answer):
     broker: str
 
 
+class Welcome(Answer):
+    """What is served here, as paths below this one."""
+
+    product: Literal["engine"]
+    version: Annotated[str, Meta(description="empty where roles have rights of their own")]
+    health: str
+    ready: str
+    metrics: str
+    openapi: str
+    console: Annotated[str, Meta(description="the command that shows this broker in a browser")]
+
+
 class Readiness(Answer):
     """Whether to send work to the broker."""
 
@@ -381,6 +415,17 @@ class GrantFacts(msgspec.Struct, kw_only=True):
     role: str
     rights: list[str]
     subscription_prefix: Annotated[str | None, Meta(description="consume is of subscriptions that begin so")]
+
+
+class Permissions(Answer):
+    """What the caller may do on a resource and what lies below it."""
+
+    role: Annotated[str, Meta(description="empty for a caller that has none, to which all is allowed")]
+    resource: str
+    rights: list[str]
+    subscription_prefixes: Annotated[
+        list[str] | None, Meta(description="consume is of subscriptions that begin with one of these; null: of all")
+    ]
 
 
 class BrokerNumbers(Answer):

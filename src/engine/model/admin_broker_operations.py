@@ -68,6 +68,16 @@ REMOVE_DYNAMIC_CONFIGURATION = Operation(
     errors=(InvalidArgumentError,),
 )
 
+GET_WELCOME = Operation(
+    name="get_welcome",
+    http="GET /",
+    result=Result[dict[str, Any]]("dict[str, Any]", dict, answers.Welcome),
+    summary="What is served here, and the command that shows it in a browser; as a page for one that asks for HTML.",
+    method=False,
+    at_any_time=True,
+    without_token=True,
+)
+
 GET_HEALTH = Operation(
     name="get_health",
     http="GET /health",

@@ -545,6 +545,20 @@ REMOVE_AUTO_SCALE_POLICY = Operation(
     leader_call=("set_auto_scale_policy", {"policy": {}}),
 )
 
+GET_AUTO_SCALE_HISTORY = Operation(
+    name="get_auto_scale_history",
+    http=f"GET {_TOPIC_PATH}/autoScalePolicy/history",
+    parameters=(_TOPIC,),
+    result=Result[dict[str, Any]]("dict[str, Any]", dict, answers.AutoScaleHistory),
+    summary="What auto-scale decided about a topic, and why: the last 64 decisions, the newest first.",
+    details="""
+    {"leading", "decisions"}: decisions of the present leader since it leads the topic; those that said the same one
+    after the other are one. `leading` is false, and there are none, where no leader answers. Raises NotFoundError.
+    """,
+    errors=(NotFoundError,),
+    leader=Leader.PREFERRED,
+)
+
 SET_NAMESPACE_AUTO_SCALE_POLICY = Operation(
     name="set_namespace_auto_scale_policy",
     http=f"PUT {_NAMESPACE_PATH}/scalableTopicAutoScalePolicy",

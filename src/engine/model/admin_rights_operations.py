@@ -126,4 +126,16 @@ REVOKE = Operation(
     errors=(NotFoundError,),
 )
 
+GET_PERMISSIONS = Operation(
+    name="get_permissions",
+    http="GET /admin/v2/permissions/{resource}",
+    parameters=(_RESOURCE,),
+    result=Result[dict[str, Any]]("dict[str, Any]", dict, answers.Permissions),
+    summary="The rights that the caller itself has on a resource, with those that they imply.",
+    details="""
+    `resource`: as of `list_grants`. {"role", "resource", "rights", "subscriptionPrefixes"}; the last is what names of
+    subscriptions must begin with for `consume`, None for nothing. Whether the resource exists is not looked at.
+    """,
+)
+
 RIGHTS_OPERATIONS = tuple(row for row in tuple(globals().values()) if isinstance(row, Operation))

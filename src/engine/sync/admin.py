@@ -280,6 +280,14 @@ class Admin:
         """Let the namespace and the broker decide. Raises NotFoundError."""
         self._portal.run(self._admin.remove_auto_scale_policy(topic))
 
+    def get_auto_scale_history(self, topic: str) -> dict[str, Any]:
+        """What auto-scale decided about a topic, and why: the last 64 decisions, the newest first.
+
+        {"leading", "decisions"}: decisions of the present leader since it leads the topic; those that said the same one
+        after the other are one. `leading` is false, and there are none, where no leader answers. Raises NotFoundError.
+        """
+        return self._portal.run(self._admin.get_auto_scale_history(topic))
+
     def set_namespace_auto_scale_policy(self, namespace: str, policy: Mapping[str, Any]) -> None:
         """The same for all topics of a namespace, where they override nothing themselves.
 
@@ -356,6 +364,14 @@ class Admin:
         Raises NotFoundError.
         """
         self._portal.run(self._admin.revoke(resource, role))
+
+    def get_permissions(self, resource: str) -> dict[str, Any]:
+        """The rights that the caller itself has on a resource, with those that they imply.
+
+        `resource`: as of `list_grants`. {"role", "resource", "rights", "subscriptionPrefixes"}; the last is what names
+        of subscriptions must begin with for `consume`, None for nothing. Whether the resource exists is not looked at.
+        """
+        return self._portal.run(self._admin.get_permissions(resource))
 
     def list_limits(self) -> dict[str, dict[str, Any]]:
         """The limits that each resource and role says itself, by its name."""

@@ -93,6 +93,10 @@ class LeaderAdmin:
         """Replace what the topic overrides, by snake_case name; nothing: {}."""
         await self._service.scaling.set_policy(topic, AutoScalePolicyOverride.of(policy))
 
+    async def get_auto_scale_history(self, topic: TopicName) -> dict[str, Any]:
+        """Any broker answers; only the leader knows of decisions."""
+        return await self._service.scaling.history(topic)
+
     async def set_topic_policies(self, topic: TopicName, policies: dict[str, Any] | None) -> None:
         """Change these, None to say nothing; `policies` None: say nothing at all."""
         await self._service.change_topic_policies(topic, policies)

@@ -10,6 +10,7 @@ from engine.broker.admin.dynamic import DynamicConfig
 from engine.broker.admin.transaction_admin import TransactionAdmin
 from engine.broker.limits.records import LimitRecords
 from engine.broker.rights.records import RightsRecords
+from engine.broker.rights.rights import everything
 from engine.broker.settings.config import BrokerConfig
 from engine.control.service import ScalableTopicService
 from engine.errors import UnsupportedError
@@ -150,6 +151,10 @@ class LocalAdmin:
     async def grant(self, resource: str, role: str, rights: Sequence[str], subscription_prefix: str | None) -> None:
         """In place of those that the role has there."""
         await _available(self._rights).grant(resource, role, rights, subscription_prefix)
+
+    async def get_permissions(self, resource: str) -> dict[str, Any]:
+        """Of a caller in this process, which may do everything; HTTP answers for others itself."""
+        return everything(resource)
 
     async def revoke(self, resource: str, role: str) -> None:
         await _available(self._rights).revoke(resource, role)

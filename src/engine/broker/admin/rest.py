@@ -25,8 +25,9 @@ from engine.limits import BODY_SIZE_MAX, HTTP_BODY_S_MAX
 from engine.model.admin_operations import AT_ANY_TIME, LIST_NAMESPACES, LIST_TOPICS, OPERATIONS, WITHOUT_TOKEN
 from engine.model.admin_parameters import Where
 from engine.model.admin_requests import NO_BODY, Operation
-from engine.model.admin_rights_operations import LIST_TENANTS
+from engine.model.admin_rights_operations import GET_PERMISSIONS, LIST_TENANTS
 from engine.model.fields import load
+from engine.model.rights import check_resource
 
 QUIET_S_MAX = 10.0  # a request whose body does not arrive delays close() for at most this long
 
@@ -106,8 +107,20 @@ def _hosts(config: BrokerConfig) -> set[str]:
 
 def _routes(broker: Served) -> list[web.RouteDef]:
     """One route per operation; those that do not answer plain JSON have handlers of their own."""
-    special = {LIST_TOPICS: TopicListPages(broker).list_topics, **page_handlers(broker)}
+    special = {
+        LIST_TOPICS: TopicListPages(broker).list_topics,
+        GET_PERMISSIONS: _permissions(broker),
+        **page_handlers(broker),
+    }
     return [_route(row.verb)(row.path, special.get(row) or _handler(broker, row)) for row in OPERATIONS]
+
+
+def _permissions(broker: Served) -> Handler:
+    async def answer(request: web.Request) -> web.Response:
+        resource = check_resource(request.match_info["resource"])
+        return web.json_response(broker.rights.permissions(PRINCIPAL.get(), resource))
+
+    return answer
 
 
 _ROWS = {(row.verb, row.path): row for row in OPERATIONS}

@@ -11,7 +11,7 @@ from engine.errors import EngineError
 from engine.metadata import keys
 from engine.metadata.following import follow
 from engine.metadata.store import Event, EventKind, MetadataStore
-from engine.model.rights import CLUSTER, Grant, Right
+from engine.model.rights import CLUSTER, Grant, Right, parents
 
 log = logging.getLogger(__name__)
 
@@ -61,6 +61,20 @@ class Grants:
             if resource == CLUSTER:
                 return False
             resource = resource.rpartition("/")[0] or CLUSTER
+
+    def held(self, role: str, resource: str) -> tuple[int, list[str] | None]:
+        """(the bits of all its rights on the resource, how names of subscriptions begin that it may consume; None:
+        as they like).
+        """
+        held, prefixes, every = 0, [], False
+        for one in parents(resource):
+            found = self._known.get(one + _BETWEEN + role, 0)
+            mask, prefix = (found, None) if isinstance(found, int) else found
+            held |= mask
+            if prefix is not None:
+                prefixes.append(prefix)
+            every = every or bool(mask & Right.ADMIN) or (prefix is None and bool(mask & Right.CONSUME))
+        return held, None if every or not prefixes else sorted(prefixes)
 
     def note(self, key: str, value: bytes | None) -> str | None:
         """Take a record over, None where it was deleted; the role that it is about. A damaged one grants nothing."""

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from engine.broker.rights.audit import Audit
 from engine.broker.rights.need import Need
 from engine.broker.rights.principal import Kind, Principal
 from engine.broker.settings.config import BrokerConfig
 from engine.errors import AuthorizationError
-from engine.model.rights import CLUSTER, Right, names_of
+from engine.model.rights import CLUSTER, GRANTABLE, Right, check_resource, names_of
 
 if TYPE_CHECKING:
     from engine.broker.rights.grants import Grants
@@ -58,9 +58,27 @@ class Rights:
         self.audit.note(principal, peer, request, right, need.resource, allowed=False)
         raise denied(right, need)
 
+    def permissions(self, principal: Principal, resource: str) -> dict[str, Any]:
+        """What the principal may do on a resource, as the admin API says it."""
+        role = principal.role
+        if principal.unlimited or (principal.kind is Kind.ROLE and role in self._config().superusers):
+            return {**everything(resource), "role": role}
+        held, prefixes = (0, None) if self._grants is None else self._grants.held(role, resource)
+        return {**_permissions(resource, held, prefixes), "role": role}
+
     def sees(self, principal: Principal, resource: str) -> bool:
         """Whether a list may show the resource to the principal."""
         return self.allows(principal, Need(Right.LOOKUP, resource))
+
+
+def everything(resource: str) -> dict[str, Any]:
+    """The permissions of one to whom all is allowed."""
+    return _permissions(resource, sum(Right[name.upper()] for name in GRANTABLE))
+
+
+def _permissions(resource: str, held: int = 0, prefixes: list[str] | None = None) -> dict[str, Any]:
+    rights = [name for name in GRANTABLE if held & Right[name.upper()]]
+    return {"role": "", "resource": check_resource(resource), "rights": rights, "subscriptionPrefixes": prefixes}
 
 
 def denied(right: str, need: Need) -> AuthorizationError:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Self
+from typing import TYPE_CHECKING, Self
 
 from engine._native.produce.hashing import MURMUR3, XXH64, key32
 from engine.client.base.html import html_table
@@ -18,6 +18,9 @@ from engine.errors import AlreadyClosedError, EngineError, InvalidArgumentError,
 from engine.model.names import TopicName
 from engine.model.positions import Checkpoint
 from engine.wire import commands
+
+if TYPE_CHECKING:
+    from engine.model.schema import TopicSchema
 
 LISTEN_S_MIN = 0.2  # between two attempts, so that owners that refuse get few requests
 Asked = dict[int, commands.Place | None]  # by segment; None for those that need not be asked
@@ -156,6 +159,16 @@ class AsyncTopicView(Owned):
 
     def _known_or(self, view: SegmentView, place: commands.Place | None) -> Segment:
         return self._settled[view.segment_id] if place is None else _segment(view, place)
+
+    async def schemas(self) -> tuple[TopicSchema, ...]:
+        """The schemas with which the topic's messages were written, the oldest first; none: bytes as they are.
+
+        Raises NotFoundError, ConnectError, TimeoutError, AlreadyClosedError.
+        """
+        from engine.client.topic.declaring import recorded
+
+        self._check_open()
+        return await recorded(self._session)
 
     def listen(self) -> None:
         """Follow changes from the last result of segments() on, instead of requesting it again; see `unchanged`.

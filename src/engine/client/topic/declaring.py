@@ -45,6 +45,11 @@ async def learn_to_read(session: TopicSession, schema: Schema[Any]) -> None:
         SchemaHistory(0, versions).declared(schema.facts, producer=False)
 
 
+async def recorded(session: TopicSession) -> tuple[TopicSchema, ...]:
+    """The schemas of all that was sent, the oldest first. Raises NotFoundError, ConnectError, TimeoutError."""
+    return await _ask(session, Schema.bytes(), None, False)
+
+
 async def _ask(
     session: TopicSession, schema: Schema[Any], declared: dict[str, str] | None, producer: bool
 ) -> tuple[TopicSchema, ...]:

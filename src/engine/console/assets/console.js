@@ -2,7 +2,9 @@
 
 const EVERY_MS = 1000;
 const main = () => document.querySelector("main");
-const fault = (text) => { const at = document.querySelector("#fault"); at.hidden = !text; at.textContent = text; };
+const tell = (where, text) => { const at = document.querySelector(where); at.hidden = !text; at.textContent = text || ""; };
+const fault = (text) => tell("#fault", text);
+const said = (text) => tell("#said", text);
 
 // Makes `now` like `next`, element by element; those with an id are found again wherever they are.
 function patch(now, next) {
@@ -37,14 +39,16 @@ async function look() {
 
 async function post(path, body) {
   const answer = await fetch(path, { method: "POST", headers: { "Content-Type": "application/json" }, body: JSON.stringify(body) });
-  if (answer.ok) return "";
-  return (await answer.json()).reason;
+  const told = await answer.json();
+  said(answer.ok ? told.said : "");
+  return answer.ok ? "" : told.reason;
 }
 
+const live = "live" in document.body.dataset;
 let due = null;
 async function follow() {
   if (!document.hidden) await look();
-  due = setTimeout(follow, EVERY_MS);
+  if (live) due = setTimeout(follow, EVERY_MS);
 }
 
 function confirmed(text) {
@@ -56,9 +60,17 @@ function confirmed(text) {
 }
 
 async function act(button) {
+  const fields = JSON.parse(button.dataset.fields);
+  if (button.dataset.chosen) {
+    fields[button.dataset.chosen] = [...document.querySelectorAll(".chosen:checked")].map((one) => one.value);
+    if (!fields[button.dataset.chosen].length) { fault("Choose some first."); return; }
+  }
   if (!await confirmed(button.dataset.text)) return;
-  const why = await post(`/acts/${button.dataset.act}`, JSON.parse(button.dataset.fields));
-  if (why) { clearTimeout(due); fault(why); due = setTimeout(follow, 5 * EVERY_MS); } else { await look(); }
+  const why = await post(`/acts/${button.dataset.act}`, fields);
+  if (!why) { await look(); return; }
+  clearTimeout(due);
+  fault(why);
+  if (live) due = setTimeout(follow, 5 * EVERY_MS);
 }
 
 function dark() {
@@ -69,7 +81,7 @@ function dark() {
 }
 
 const help = () => document.querySelector("#help").showModal();
-const places = { o: "/", t: "/topics", x: "/transactions" };
+const places = { o: "/", t: "/topics", n: "/namespaces", l: "/letters", x: "/transactions", b: "/brokers" };
 let before = "";
 document.addEventListener("keydown", (event) => {
   if (event.target.matches("input, select") || event.ctrlKey || event.metaKey || event.altKey) return;
@@ -87,6 +99,10 @@ document.addEventListener("click", (event) => {
   else if (button.id === "keys") help();
   else if (button.id === "logout") post("/logout", {}).then(() => location.assign("/login"));
 });
+document.addEventListener("change", (event) => {
+  if (event.target.id !== "every") return;
+  for (const one of document.querySelectorAll(".chosen")) one.checked = event.target.checked;
+});
 document.addEventListener("submit", async (event) => {
   if (event.target.id !== "login") return;
   event.preventDefault();
@@ -94,4 +110,4 @@ document.addEventListener("submit", async (event) => {
   if (why) fault(why); else location.assign("/");
 });
 if (localStorage.getItem("mode")) document.documentElement.dataset.mode = localStorage.getItem("mode");
-if (document.body.dataset.page !== "login") due = setTimeout(follow, EVERY_MS);
+if (live) due = setTimeout(follow, EVERY_MS);

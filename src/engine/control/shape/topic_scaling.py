@@ -30,7 +30,7 @@ from engine.control.policy.decisions import Action, Decision, Merge, Nothing, Sc
 from engine.control.policy.history import redated
 from engine.control.shape.shape import Plan
 from engine.errors import AlreadyClosedError, EngineError, InvalidArgumentError, NotFoundError, NotOwnerError
-from engine.limits import AUTO_SCALE_BURST_S_MAX, AUTO_SCALE_QUIET_S
+from engine.limits import AUTO_SCALE_BURST_S_MAX, AUTO_SCALE_HISTORY_MAX, AUTO_SCALE_QUIET_S
 from engine.model.autoscale import AutoScalePolicy, resolve
 from engine.model.layout import SegmentLayout
 from engine.model.load import WINDOW_MS, ReportedLoad
@@ -117,6 +117,7 @@ class TopicScaling:
         self._timer: asyncio.TimerHandle | None = None
         self._judged = -math.inf  # when traffic was judged last; monotonic
         self._sharing = Peak()
+        self._history: deque[dict[str, Any]] = deque(maxlen=AUTO_SCALE_HISTORY_MAX)  # the oldest first
         # Ages of segments and reports: cooldowns and windows do not follow changes of the wall clock.
         steps = ForwardSteps(clock)
         self._created, self._reported = Ages[int](clock, steps), Ages[int](clock, steps)
@@ -127,6 +128,7 @@ class TopicScaling:
         """This broker leads now: continue what the last leader may have left."""
         self._led, self._failed, self._resting = True, False, True
         self._sharing = Peak()
+        self._history.clear()
         self.status = replace(self.status, leading=True, decision=None, last_change=None)
         self.consumers_changed()
 
@@ -138,6 +140,13 @@ class TopicScaling:
         if self._task is not None and not self._acting:
             self._dropped = True
             self._task.cancel()
+
+    @property
+    def history(self) -> list[dict[str, Any]]:
+        """Decisions since this broker leads the topic, the newest first. Those that say the same as the one before are
+        one with it: `times`, and `lastMs` of the newest. `changed`: whether the topic was changed; `failure`: why not.
+        """
+        return [dict(one) for one in reversed(self._history)]
 
     @property
     def idle(self) -> bool:
@@ -219,6 +228,8 @@ class TopicScaling:
             return False  # led elsewhere, or deleted
         except EngineError as e:
             self._failed, self._resting = True, False
+            if self._history:
+                self._history[-1]["failure"] = str(e)
             self._counts.failures += 1
             level = logging.DEBUG if str(e) == self._said else logging.WARNING  # repeated failures are logged once
             self._said = str(e)
@@ -265,6 +276,19 @@ class TopicScaling:
         self._counts.suppressed_max_depth += ScaleReason.MAX_DEPTH in reasons
         described = in_json(decision, now_ms)
         self.status = replace(self.status, policy=policy, decision=described, loads=loads)
+        self._remember(described)
+
+    def _remember(self, described: dict[str, Any]) -> None:
+        """A loop that decides the same at every tick must not drive out what it did before."""
+        last = self._history[-1] if self._history else None
+        same = ("action", "segments", "reason", "suppressed")
+        if last is not None and not last["changed"] and all(last[name] == described[name] for name in same):
+            last["times"] += 1
+            last["lastMs"] = described["atMs"]
+            last["failure"] = None
+        else:
+            more = {"times": 1, "lastMs": described["atMs"], "changed": False, "failure": None}
+            self._history.append({**described, **more})
 
     def _look_again(self, decision: Decision, policy: AutoScalePolicy, now_ms: int) -> None:
         """When a cooldown ends, and after the topic's interval where that is shorter than the broker's."""
@@ -317,6 +341,8 @@ class TopicScaling:
         counts.merges += kind == "merge"
         counts.rebuckets += kind == "rebucket"
         self.status = replace(self.status, last_change=self.status.decision)
+        if self._history:  # empty where another leadership has begun meanwhile
+            self._history[-1]["changed"] = True
         return True
 
 
