@@ -52,17 +52,17 @@ class Secrets:
 
 
 @pytest.fixture
-def secrets() -> Secrets:
+def kept() -> Secrets:
     return Secrets()
 
 
 @pytest.fixture
-def settings(tmp_path: Path, secrets: Secrets) -> dict[str, Any]:
+def settings(tmp_path: Path, kept: Secrets) -> dict[str, Any]:
     key = base64.urlsafe_b64encode(SIGNING.encode()).decode().rstrip("=")
     (tmp_path / "roles").write_text(line_of("ann", ROLE) + "\n")
     (tmp_path / "keys").write_text(json.dumps({"keys": [{"kty": "oct", "k": key}]}))
     certified = Authority(tmp_path).certify("127.0.0.1")
-    secrets.add(Path(certified.key).read_text())
+    kept.add(Path(certified.key).read_text())
     return {
         "auth_token": SHARED, "roles_file": str(tmp_path / "roles"), "jwt_keys": str(tmp_path / "keys"),
         "cluster_token": CLUSTER, "tls_cert": certified.cert, "tls_key": certified.key, "superusers": ["ann"],
@@ -97,7 +97,7 @@ def files_below(path: Path) -> list[Any]:
 
 
 async def test_secrets_are_shown_nowhere(
-    start_broker: Any, settings: dict[str, Any], secrets: Secrets, tmp_path: Path, caplog: pytest.LogCaptureFixture,
+    start_broker: Any, settings: dict[str, Any], kept: Secrets, tmp_path: Path, caplog: pytest.LogCaptureFixture,
     capfd: pytest.CaptureFixture[str],
 ) -> None:  # fmt: skip
     caplog.set_level(logging.DEBUG)
@@ -108,7 +108,7 @@ async def test_secrets_are_shown_nowhere(
     public = private.public_key().public_bytes(
         serialization.Encoding.PEM, serialization.PublicFormat.SubjectPublicKeyInfo
     )
-    secrets.add(pem.decode())
+    kept.add(pem.decode())
     shown: list[Any] = []
     tls = ssl.create_default_context(cafile=str(tmp_path / "ca.pem"))
     async with start_broker(**settings) as broker:
@@ -140,13 +140,13 @@ async def test_secrets_are_shown_nowhere(
     shown += [caplog.text, *capfd.readouterr(), (tmp_path / "audit").read_text()]
     shown += files_below(tmp_path)
     for at, one in enumerate(shown):
-        assert not secrets.seen_in(one), f"{at}: {str(one)[:2_000]}"
+        assert not kept.seen_in(one), f"{at}: {str(one)[:2_000]}"
     assert len(shown) > 60
     gc.collect()  # nothing that ends late says more
-    assert not secrets.seen_in(caplog.text, *capfd.readouterr())
+    assert not kept.seen_in(caplog.text, *capfd.readouterr())
 
 
-def test_the_search_finds_what_is_shown(secrets: Secrets) -> None:
-    assert secrets.seen_in(f"refused the token {ROLE}")
-    assert secrets.seen_in(base64.b64encode(SIGNING.encode()))
-    assert not secrets.seen_in(repr(ConnectError("nothing")))
+def test_the_search_finds_what_is_shown(kept: Secrets) -> None:
+    assert kept.seen_in(f"refused the token {ROLE}")
+    assert kept.seen_in(base64.b64encode(SIGNING.encode()))
+    assert not kept.seen_in(repr(ConnectError("nothing")))
