@@ -96,6 +96,7 @@ def context_to_brokers(config: ClusterCertified) -> ssl.SSLContext | None:
         return None
     try:
         context = ssl.create_default_context(cafile=config.cluster_tls_ca)
+        context.minimum_version = ssl.TLSVersion.TLSv1_2
     except OSError as e:
         raise _unusable("cluster_tls_ca", config.cluster_tls_ca, e) from e
     show_certificate(context, config)

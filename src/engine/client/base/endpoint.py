@@ -87,6 +87,7 @@ def _context(url: ServiceUrl, given: ssl.SSLContext | None, ca: str | None) -> s
     ca = url.ca or ca
     try:
         context = ssl.create_default_context(cafile=ca)
+        context.minimum_version = ssl.TLSVersion.TLSv1_2
     except OSError as e:  # an SSLError is one
         raise InvalidArgumentError(f"ca must be a PEM file of certificates, got {ca}: {e.strerror or e}") from e
     if url.cert is not None:
