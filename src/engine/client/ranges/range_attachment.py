@@ -1,18 +1,24 @@
-"""`RangeAttachment`: reads a range of a segment from its owner or, on the owner's machine, from the log files."""
+"""`RangeAttachment`: reads a range of a segment from its owner, or from log files or objects that the owner names."""
 
 from __future__ import annotations
 
 import logging
 from asyncio import sleep
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 from engine.client.consume.attachment import Attachment, AttachmentOwner
+from engine.client.net.connection import Connection
 from engine.client.net.link import Link
 from engine.client.ranges.local_files import LocalFiles
 from engine.errors import EngineError
 from engine.model.subscriptions import DeliveryMode
 from engine.wire import commands
-from engine.wire.commands import SHORT_CIRCUIT_READS
+from engine.wire.commands import OBJECT_READS, SHORT_CIRCUIT_READS
+
+if TYPE_CHECKING:
+    from engine.client.ranges.object_files import ObjectFiles
+    from engine.storage.objects.ports import ObjectStore
 
 log = logging.getLogger(__name__)
 
@@ -22,8 +28,8 @@ class RangeAttachment(Attachment):
 
     `read_by_caller`: the files are read in the receiver's thread, without credit.
 
-    Where the owner says in which files the messages lie, they are read as the credit allows; the consumer sees no
-    difference. What the files do not have, or the system refuses to read, is asked of the owner.
+    Where the owner says in which files the messages lie, or in which objects, they are read as the credit allows; the
+    consumer sees no difference. What those do not have, or cannot be read of them, is asked of the owner.
     """
 
     def __init__(self, owner: AttachmentOwner, segment_id: int, name: str, start: int, stop: int) -> None:
@@ -31,16 +37,16 @@ class RangeAttachment(Attachment):
         self.stop = stop
         self.ungranted = 0
         self.read_by_caller = False
-        self._files: LocalFiles | None = None
+        self._files: LocalFiles | ObjectFiles | None = None
         self._files_url: str | None = None  # of the owner that named them
         self._asked = False  # the owner was asked for files
         self._reading = False
         self._messages = self._bytes = 0  # credit for what is read from files
 
     @property
-    def files(self) -> LocalFiles | None:
-        """The files that it reads now."""
-        return self._files
+    def local_files(self) -> LocalFiles | None:
+        """The files on this machine that it reads now."""
+        return self._files if isinstance(self._files, LocalFiles) else None
 
     @property
     def connected(self) -> bool:
@@ -65,23 +71,38 @@ class RangeAttachment(Attachment):
         self._owner.attached(self)
         return True
 
-    async def _ask(self, url: str | None) -> LocalFiles | None:
-        """Files with what is expected next. An error is raised by SUBSCRIBE as well, so it is not raised here."""
+    async def _ask(self, url: str | None) -> LocalFiles | ObjectFiles | None:
+        """Files or objects with what is expected next. An error is raised by SUBSCRIBE as well, so not here."""
         pool = self._owner.pool
         connection = await pool.get(url)
-        if SHORT_CIRCUIT_READS not in connection.features or not connection.is_near:
-            return None
-        expected = self.progress.expected
-        wanted = commands.SegmentFiles(topic=self.name, start=expected, stop=self.stop)
+        if SHORT_CIRCUIT_READS in connection.features and connection.is_near:
+            files = await self._opened(connection, None)
+            if files is not None:
+                return files
+        store = pool.objects.store() if OBJECT_READS in connection.features and not self.closed else None
+        return None if store is None else await self._opened(connection, store)
+
+    async def _opened(self, connection: Connection, store: ObjectStore | None) -> LocalFiles | ObjectFiles | None:
+        """The files that the owner names or, with a store, the objects there; open."""
+        pool, expected = self._owner.pool, self.progress.expected
+        wanted = commands.SegmentFiles(topic=self.name, start=expected, stop=self.stop, objects=store is not None)
         try:
             answer = await connection.request(wanted, pool.options.operation_timeout)
             self._asked = True
-            files = LocalFiles(self.segment_id, expected, answer, pool.options.open_file)
+            files: LocalFiles | ObjectFiles
+            if store is None:
+                files = LocalFiles(self.segment_id, expected, answer, pool.options.open_file)
+            else:
+                from engine.client.ranges.object_files import ObjectFiles
+
+                files = ObjectFiles(self.name, self.segment_id, expected, answer, store)
             if files.upto <= expected:
                 return None
             await files.open()
         except (OSError, EngineError) as e:
             log.debug("%s is not read from files: %s", self.name, e)
+            if store is not None:
+                pool.objects.failed(e)
             return None
         return files
 
@@ -104,7 +125,7 @@ class RangeAttachment(Attachment):
     def _has_credit(self) -> bool:
         return self._messages > 0 and self._bytes > 0
 
-    async def _read(self, files: LocalFiles) -> None:
+    async def _read(self, files: LocalFiles | ObjectFiles) -> None:
         try:
             while self._has_credit and self._files is files:
                 if files.offset < files.upto:
@@ -116,11 +137,13 @@ class RangeAttachment(Attachment):
                 files = self._files
         except (OSError, EngineError) as e:
             if self._files is files:
+                if files is not self.local_files:
+                    self._owner.pool.objects.failed(e)
                 self._leave_files(str(e))
         finally:
             self._reading = False
 
-    async def _ask_more(self, files: LocalFiles) -> bool:
+    async def _ask_more(self, files: LocalFiles | ObjectFiles) -> bool:
         """Ask for files behind the end of the present ones; whether there are any."""
         more = await self._ask(self._files_url)
         if self._files is not files:
@@ -153,7 +176,7 @@ class RangeAttachment(Attachment):
             if self._files is files:
                 self._leave_files(str(e))
 
-    async def _read_block(self, files: LocalFiles) -> None:
+    async def _read_block(self, files: LocalFiles | ObjectFiles) -> None:
         block = await files.next()
         if self._files is files:
             self._messages -= block.messages
