@@ -15,7 +15,14 @@ import pytest
 from engine.broker.session import short_circuit
 from engine.client.client import AsyncClient
 from engine.client.ranges import object_files
-from engine.errors import AuthorizationError, CorruptionError, EngineError, NotFoundError, UnsupportedError
+from engine.errors import (
+    AuthorizationError,
+    CorruptionError,
+    EngineError,
+    NotFoundError,
+    StorageError,
+    UnsupportedError,
+)
 from engine.storage.objects import trim
 from engine.storage.objects.ports import ObjectMissingError
 from engine.testing.cluster import DEFAULT_CONFIG, SimCluster, simulate
@@ -238,12 +245,12 @@ async def delete_some(cluster: SimCluster) -> None:
             await hosted.segment.retain(middle, retention_ms=None, retention_bytes=0)
 
 
-@pytest.mark.parametrize("error", [AuthorizationError("no"), UnsupportedError("no obstore")])
+@pytest.mark.parametrize("error", [AuthorizationError("no"), StorageError("no answer"), UnsupportedError("no obstore")])
 def test_without_a_right_in_the_store_it_is_read_through_the_broker(error: EngineError) -> None:
     async def body(cluster: SimCluster) -> None:
         ranges = await filled(cluster)
         reads = Reads(cluster)
-        reads.error = error if isinstance(error, AuthorizationError) else None
+        reads.error = None if isinstance(error, UnsupportedError) else error
 
         def opens() -> Any:
             if reads.error is None:

@@ -23,6 +23,9 @@ if TYPE_CHECKING:
 
 DEFAULT_URL = format_url("127.0.0.1", DEFAULT_PORT)
 
+STORE_TIMEOUT_S = 10.0  # of a request to the store of objects
+STORE_ATTEMPTS = 3  # to read an object; then brokers are asked
+
 
 class Endpoint(NamedTuple):
     """`addresses`: of brokers; any of them will do. `tls`: None for brokers without TLS. `user`: the id of another user
@@ -83,8 +86,10 @@ def objects_of(
 
     def open_store() -> ObjectStore:
         from engine.storage.objects.remote import RemoteObjectStore
+        from engine.storage.objects.requests import RequestLimits
 
-        return RemoteObjectStore.open(location, environment, rng=rng)
+        limits = RequestLimits(timeout_s=STORE_TIMEOUT_S, attempts_max=STORE_ATTEMPTS)
+        return RemoteObjectStore.open(location, environment, rng=rng, limits=limits)
 
     return open_store
 

@@ -11,7 +11,7 @@ import logging
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from engine.errors import AuthenticationError, AuthorizationError, CorruptionError, EngineError
+from engine.errors import AuthenticationError, AuthorizationError, CorruptionError, EngineError, StorageError
 
 if TYPE_CHECKING:
     from engine.storage.objects.ports import ObjectStore
@@ -50,7 +50,7 @@ class ObjectAccess:
 
     def failed(self, error: Exception, *, lasting: bool = False) -> None:
         """It was tried, and brokers are asked instead. `lasting`: as with a refusal, it is not tried for a while."""
-        if lasting or isinstance(error, (AuthenticationError, AuthorizationError)):
+        if lasting or isinstance(error, (AuthenticationError, AuthorizationError, StorageError)):
             self._not_before = asyncio.get_running_loop().time() + AGAIN_S
         known = type(error).__name__
         level = logging.DEBUG if known in self._said else logging.WARNING
