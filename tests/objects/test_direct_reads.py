@@ -13,8 +13,8 @@ from engine.storage.objects.remote import RemoteObjectStore
 from engine.sync import Client
 from tests.cli.cli_server import Server
 from tests.kit.etcd import Etcd
-from tests.kit.object_broker import MESSAGES, OBJECTS, SIZE, WRITTEN, consolidated, counter, read, with_credentials
 from tests.kit.s3_server import S3Server
+from tests.objects.consolidated import MESSAGES, OBJECTS, SIZE, WRITTEN, consolidated, counter, read, with_credentials
 
 
 @pytest.fixture(scope="module")

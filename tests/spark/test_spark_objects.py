@@ -12,8 +12,8 @@ from pyspark_engine import DefaultSource
 from engine.sync import Client
 from tests.cli.cli_server import Server
 from tests.kit.etcd import Etcd
-from tests.kit.object_broker import MESSAGES, OBJECTS, WRITTEN, consolidated, counter
 from tests.kit.s3_server import S3Server
+from tests.objects.consolidated import MESSAGES, OBJECTS, WRITTEN, consolidated, counter
 from tests.spark.conftest import Reads
 
 if TYPE_CHECKING:
