@@ -232,9 +232,12 @@ def test_a_reader_that_was_told_of_objects_that_are_deleted_then_asks_again() ->
     run(body)
 
 
+def open_segments(cluster: SimCluster) -> list[Any]:
+    return [h.segment for b in cluster.brokers.values() if b.broker for h in b.broker.segments]
+
+
 def named_files(cluster: SimCluster) -> list[Any]:
-    open_ones = [h.segment for b in cluster.brokers.values() if b.broker for h in b.broker.segments]
-    return [file for segment in open_ones for file in segment.consolidation.named.objects.files]
+    return [file for segment in open_segments(cluster) for file in segment.consolidation.named.objects.files]
 
 
 async def delete_some(cluster: SimCluster) -> None:
@@ -339,6 +342,34 @@ def test_damage_that_the_broker_has_too_is_corruption_with_key_and_byte() -> Non
             await read(Reads(cluster).client(), ranges)
         assert str(near.value) == str(far.value)
         assert f"{file.key}, position " in str(near.value)
+
+    run(body)
+
+
+@pytest.mark.parametrize("queue", [10, 100_000])
+def test_the_broker_sends_what_is_in_no_object_and_nothing_else(queue: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What was read of objects and not received yet is not sent again."""
+
+    async def body(cluster: SimCluster) -> None:
+        await cluster.brokers["b1"].broker.admin.create_topic("t", segments=2)
+        producer = await cluster.client("writer").producer("t")
+        for n in range(900):
+            producer.send_nowait(b"%d" % n * 40, key=f"k{n}")
+            if n % 30 == 29:
+                await producer.flush()
+            if n == 599:
+                await settled(cluster)
+        files = named_files(cluster)
+        ends = {s.name.segment_id: s.consolidation.named.end_offset for s in open_segments(cluster)}
+        ranges = await ranges_of(cluster.client("writer"))
+        behind = sum(end - ends[i] for i, (_, end) in ranges.items())
+        assert len(files) > 2
+        assert behind > 0
+        reads, before = Reads(cluster), sent(cluster)
+        found = await read(reads.client(), ranges, receive_queue_size=queue)
+        assert sent(cluster) - before == behind
+        assert found == await read(cluster.client("far"), ranges)
+        assert len(found) == 900
 
     run(body)
 

@@ -26,7 +26,7 @@ log = logging.getLogger(__name__)
 class RangeAttachment(Attachment):
     """Credit is limited to what is missing of the range; `ungranted`: the messages of it that are not granted yet.
 
-    `read_by_caller`: the files are read in the receiver's thread, without credit.
+    `queued_upto`: see below. `read_by_caller`: the files are read in the receiver's thread, without credit.
 
     Where the owner says in which files the messages lie, or in which objects, they are read as the credit allows; the
     consumer sees no difference. What those do not have, or cannot be read of them, is asked of the owner.
@@ -36,6 +36,7 @@ class RangeAttachment(Attachment):
         super().__init__(owner, segment_id, name, DeliveryMode.READER, start)
         self.stop = stop
         self.ungranted = 0
+        self.queued_upto = 0  # what lies below was queued before it was attached, and stays
         self.read_by_caller = False
         self._files: LocalFiles | ObjectFiles | None = None
         self._files_url: str | None = None  # of the owner that named them
@@ -193,8 +194,12 @@ class RangeAttachment(Attachment):
     def _leave_files(self, why: str) -> None:
         """Attach to the owner for the rest."""
         log.debug("%s is not read from files any more: %s", self.name, why)
+        local = self.local_files is not None
         self._forget_files()
-        self._owner.detached(self)
+        if local:  # which the receiving thread may have read, further than is known here
+            self._owner.detached(self)
+        else:
+            self.queued_upto = self.progress.expected
         self.begin()
 
     def _forget_files(self) -> None:

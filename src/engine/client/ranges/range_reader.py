@@ -248,10 +248,8 @@ class AsyncRangeReader(Receiver[Any]):
     def attached(self, attachment: Attachment) -> None:
         """Retention may have moved the start."""
         assert isinstance(attachment, RangeAttachment)
-        self._lose(
-            attachment.segment_id,
-            min(attachment.progress.position, attachment.stop) - self._standing(attachment.segment_id),
-        )
+        standing = max(self._standing(attachment.segment_id), attachment.queued_upto)
+        self._lose(attachment.segment_id, min(attachment.progress.position, attachment.stop) - standing)
         files, attachment.ungranted = attachment.local_files, attachment.stop - attachment.progress.expected
         self._budget.whole = self._window if files is None else self._local_window
         if attachment.ungranted <= 0:
@@ -263,7 +261,8 @@ class AsyncRangeReader(Receiver[Any]):
 
     def detached(self, attachment: Attachment) -> None:
         """Continue at the next offset to deliver."""
-        self._caller_reads = None
+        assert isinstance(attachment, RangeAttachment)
+        self._caller_reads, attachment.queued_upto = None, 0
         super().detached(attachment)
         attachment.progress.expected = self._standing(attachment.segment_id)
 
