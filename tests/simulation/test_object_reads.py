@@ -14,7 +14,7 @@ import pytest
 
 from engine.broker.session import short_circuit
 from engine.client.client import AsyncClient
-from engine.client.ranges import object_files
+from engine.client.files import object_files
 from engine.errors import (
     AuthorizationError,
     CorruptionError,
@@ -23,6 +23,7 @@ from engine.errors import (
     StorageError,
     UnsupportedError,
 )
+from engine.model.positions import Checkpoint
 from engine.storage.objects import trim
 from engine.storage.objects.ports import ObjectMissingError
 from engine.testing.cluster import DEFAULT_CONFIG, SimCluster, simulate
@@ -388,3 +389,73 @@ def test_a_small_range_is_not_worth_the_requests(monkeypatch: pytest.MonkeyPatch
         assert reads.ranges == []
 
     run(body)
+
+
+async def consumed(client: AsyncClient, start: Checkpoint, count: int, pause: float = 0.0) -> tuple[Any, Checkpoint]:
+    """So many messages of a checkpoint consumer, by place, and where it stands then. It is a slow one, with a pause."""
+    consumer = await client.checkpoint_consumer("t", start=start)
+    found: list[tuple[int, int, bytes]] = []
+    while len(found) < count:
+        batch = await consumer.receive_batch(min(200, count - len(found)), timeout=60)
+        found += [(m.id.segment_id, m.id.offset, m.value) for m in batch]
+        await asyncio.sleep(pause)
+    place = await consumer.checkpoint()
+    await consumer.close()
+    return found, place
+
+
+@pytest.mark.parametrize("pause", [0.0, 0.2])
+def test_a_checkpoint_consumer_reads_what_is_old_from_objects(pause: float) -> None:
+    async def body(cluster: SimCluster) -> None:
+        ranges = await filled(cluster)
+        expected = {(i, offset): value for i, offset, value in await read(cluster.client("far"), ranges)}
+        reads, before = Reads(cluster), sent(cluster)
+        client = reads.client()
+        found, place = await consumed(client, Checkpoint.earliest(), len(expected), pause)
+        assert sent(cluster) == before
+        assert {(i, offset): value for i, offset, value in found} == expected
+        parents = [n for n, (i, _, _) in enumerate(found) if i == 0]
+        children = [n for n, (i, _, _) in enumerate(found) if i not in (0, 1)]
+        assert max(parents) < min(children), "a child is read behind its parent"
+        async with await cluster.client("more").producer("t") as producer:
+            for n in range(20):
+                await producer.send(b"more %d" % n, key=f"k{n}")
+        more, _ = await consumed(client, place, 20)
+        assert sorted(value for _, _, value in more) == sorted(b"more %d" % n for n in range(20))
+        assert sent(cluster) - before == 20
+
+    run(body)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_a_checkpoint_consumer_goes_on_where_it_stood_while_objects_vanish_and_brokers_go(seed: int) -> None:
+    """Consumers one behind the other, each from the checkpoint of the one before: every message once."""
+
+    async def body(cluster: SimCluster) -> None:
+        rng = random.Random(seed)
+        ranges = await filled(cluster, 3_000)
+        expected = await places(cluster.client("far"), ranges)
+        reads = Reads(cluster)
+        client = reads.client()
+
+        async def trouble() -> None:
+            for _ in range(4):
+                await asyncio.sleep(rng.uniform(0.5, 3))
+                gone = {file.key for file in rng.sample(named_files(cluster), 3)}
+                reads.damage = lambda name, start, data, gone=gone: _missing(name) if name in gone else data
+            await next(b for b in cluster.brokers.values() if list(b.broker.segments)).lose_machine()
+            await cluster.start("b3")
+
+        task = asyncio.ensure_future(trouble())
+        found: dict[tuple[int, int], bytes] = {}
+        place = Checkpoint.earliest()
+        while len(found) < len(expected):
+            count = min(rng.randint(1, 600), len(expected) - len(found))
+            some, place = await consumed(client, place, count, rng.choice((0.0, 0.3)))
+            for segment, offset, value in some:
+                assert (segment, offset) not in found
+                found[segment, offset] = value
+        assert found == expected
+        await task
+
+    run(body, seed)

@@ -78,7 +78,7 @@ class AsyncClient:
     `url`: may name several brokers, `engine://a,b`, of which any will do; None: ENGINE_URL of the environment. See
     docs/connecting.md. `token`: what the broker asks for; it overrides that of the URL. A callable returns the one that
     is valid now: it is called for each connection, and again before the one in use expires. `tls`: an ssl.SSLContext.
-    `objects`: `s3://bucket/prefix`, the cluster's store, from which range readers read old messages. `memory_limit`:
+    `objects`: `s3://bucket/prefix`, the cluster's store, from which readers read what is old. `memory_limit`:
     bytes that all its producers and consumers may hold together. `operation_timeout`: seconds for each operation that
     has no time limit of its own. `connector`, `clock`, `rng`, `admin` are for embedding and for tests.
 

@@ -20,9 +20,9 @@ from engine._native.produce.hashing import MURMUR3, XXH64, key32
 from engine.client.base.options import ConsumerOptions, check_count
 from engine.client.consume.attachment import Attachment
 from engine.client.consume.receiver import Receiver
+from engine.client.files.local_files import Block
 from engine.client.net.pool import Pool
 from engine.client.ranges.caller_reads import CallerReads
-from engine.client.ranges.local_files import Block
 from engine.client.ranges.range_attachment import RangeAttachment
 from engine.client.topic.layout import TopicLayout
 from engine.errors import AlreadyClosedError, CorruptionError, InvalidArgumentError, NotFoundError
@@ -262,7 +262,8 @@ class AsyncRangeReader(Receiver[Any]):
     def detached(self, attachment: Attachment) -> None:
         """Continue at the next offset to deliver."""
         assert isinstance(attachment, RangeAttachment)
-        self._caller_reads, attachment.queued_upto = None, 0
+        self._caller_reads = None
+        attachment.dropped()
         super().detached(attachment)
         attachment.progress.expected = self._standing(attachment.segment_id)
 

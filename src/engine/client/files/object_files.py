@@ -22,7 +22,7 @@ from msgspec import UnsetType
 
 from engine._native.format.crc32c import crc32c
 from engine._native.serve import log
-from engine.client.ranges.local_files import Block, Hidden
+from engine.client.files.local_files import Block, Hidden
 from engine.errors import CorruptionError, NotFoundError, ProtocolError
 from engine.limits import OBJECT_CHUNK_SIZE, READ_BLOCK_SIZE
 from engine.storage.file.format import HEADER_SIZE_MAX, Footer, Header, Opening
