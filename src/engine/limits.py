@@ -56,6 +56,7 @@ WAL_FENCES = 16  # names at which a FENCE is PUT at once
 WAL_FOOTERS_STEP = 64  # objects; the last of so many has the footers of those before it; in the format: do not change
 WAL_FOOTERS_SIZE_MAX = 4 * MIB  # of those; older ones are left out
 OBJECT_CHUNK_SIZE = 4 * MIB  # of a rolled file's object, read by one request
+OBJECT_READ_MIN = 1 * MIB  # a range of less is not worth the requests by which a client reads objects itself
 OBJECT_RECORD_FILES_SIZE_MAX = 48 * KIB  # of a segment's record: when its files need more, older ones go to an index
 WAL_PENDING_MAX = 128 * MIB  # groups that are not acknowledged
 

@@ -26,13 +26,14 @@ def nothing_opens(path: str) -> ReadFile:
     raise PermissionError(13, "not for you", path)
 
 
-async def write(client: engine.AsyncClient, count: int = 2000, topic: str = "t") -> None:
+async def write(client: engine.AsyncClient, count: int = 2000, topic: str = "t", admin: Any = None) -> None:
     """Over two segments and a split; every third group of messages is in a transaction, every other one aborted."""
-    await client.admin.create_topic(topic, segments=2, entry_buckets=4)
+    admin = admin or client.admin
+    await admin.create_topic(topic, segments=2, entry_buckets=4)
     async with await client.producer(topic, compression="lz4") as producer:
         for start in range(0, count, 50):
             if start == count // 2:
-                await client.admin.split_segment(topic, 0)
+                await admin.split_segment(topic, 0)
             values = [b"%d" % n * (1 + n % 40) for n in range(start, start + 50)]
             keys = [b"k%d" % (n % 30) for n in range(50)]
             if start % 150:

@@ -14,7 +14,7 @@ from msgspec.structs import replace
 import engine
 from engine.aio.files import ReadFile
 from engine.broker.session import short_circuit
-from engine.client.ranges import local_files
+from engine.client.files import local_files
 from engine.client.ranges.range_reader import LOCAL_WINDOW_BYTES
 from engine.limits import ENTRY_SIZE_MAX, KIB, MIB, READ_BLOCK_SIZE
 from engine.wire.commands import Files

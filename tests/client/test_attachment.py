@@ -197,7 +197,7 @@ async def test_a_range_that_is_given_up_while_it_asks_for_files_reads_none_and_d
     say(owner.scripted, answer, asked["request_id"], [str(log), data[:16], SALT, 0, len(data), 1])
     await until(lambda: owner.session.ended.is_set() or len(owner.scripted.stream.sent) > 1)
     assert [command for command, _ in owner.scripted.stream.sent] == [Command.SEGMENT_FILES]
-    assert attachment.files is None
+    assert attachment.local_files is None
     assert owner.events == []
     assert opened.count == (1 if answer == "files" else 0)
     await until(lambda: opened.released == opened.count)

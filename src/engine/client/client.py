@@ -13,7 +13,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar, Unpack
 
 from engine.aio.once import Once
-from engine.client.base.endpoint import Endpoint
+from engine.client.base.endpoint import Endpoint, objects_of
 from engine.client.base.entering import Entering
 from engine.client.base.options import (
     ON_CORRUPT,
@@ -56,6 +56,7 @@ from engine.wire.stream import Connector
 
 if TYPE_CHECKING:
     from engine.client.admin.admin import AsyncAdmin
+    from engine.client.base.object_access import OpenStore
     from engine.client.consume.checkpoint_consumer import AsyncCheckpointConsumer
     from engine.client.consume.queue_consumer import AsyncQueueConsumer
     from engine.client.consume.stream_consumer import AsyncStreamConsumer
@@ -75,11 +76,11 @@ class AsyncClient:
     """A client of one service, `engine://host:port`. Use it from one event loop, preferably as `async with`.
 
     `url`: may name several brokers, `engine://a,b`, of which any will do; None: ENGINE_URL of the environment. See
-    docs/connecting.md. `token`: what the broker asks for; it overrides that of the URL. A callable returns
-    the one that is valid now: it is called for each connection, and again before the one in use expires. `tls`: an
-    ssl.SSLContext.
-    `memory_limit`: bytes that all its producers and consumers may hold together. `operation_timeout`: seconds for each
-    operation that has no time limit of its own. `connector`, `clock`, `rng`, `admin` are for embedding and for tests.
+    docs/connecting.md. `token`: what the broker asks for; it overrides that of the URL. A callable returns the one that
+    is valid now: it is called for each connection, and again before the one in use expires. `tls`: an ssl.SSLContext.
+    `objects`: `s3://bucket/prefix`, the cluster's store, from which readers read what is old. `memory_limit`:
+    bytes that all its producers and consumers may hold together. `operation_timeout`: seconds for each operation that
+    has no time limit of its own. `connector`, `clock`, `rng`, `admin` are for embedding and for tests.
 
     Nothing is connected before it is needed (`async with` connects at once, and raises ConnectError when no broker
     answers). A lost connection is made again in the background. Raises InvalidArgumentError for a malformed URL.
@@ -91,6 +92,7 @@ class AsyncClient:
         *,
         token: Token | None = None,
         tls: ssl.SSLContext | None = None,
+        objects: str | OpenStore | None = None,
         memory_limit: int = CLIENT_MEMORY_MAX,
         operation_timeout: float = OPERATION_TIMEOUT_S,
         connector: Connector | None = None,
@@ -100,17 +102,18 @@ class AsyncClient:
         threadsafe: bool = False,
     ) -> None:
         self.traces = True  # not where a blocking client does so itself
-        service = Endpoint.of(url, token, tls)
+        service, rng = Endpoint.of(url, token, tls), rng or random.SystemRandom()
         self._url = service.url
         self._options = ClientOptions(
             connector=connector or SocketConnector(tls=service.tls, user=service.user),
             clock=clock or SystemClock(),
-            rng=rng or random.SystemRandom(),
+            rng=rng,
             token=service.token,
             tls=service.tls,
             memory_limit=memory_limit,
             operation_timeout=operation_timeout,
             threadsafe=threadsafe,
+            open_objects=objects_of(objects, url, rng),
         )
         self._addresses = service.addresses
         self._given_backend = admin
@@ -131,6 +134,7 @@ class AsyncClient:
         if not self.closed:
             self._children.after_fork()
             keep_of_parent(self._pool, self._children, self._all_transactions, self._backend, self._admin)
+            self._options = self._pool.options_of_child()
             self._set_up()
 
     def __del__(self) -> None:

@@ -53,7 +53,8 @@ class Client:
     `url`: may name several brokers, `engine://a,b`, of which any will do; None: ENGINE_URL of the environment. See
     docs/connecting.md. `token`: what the broker asks for; it overrides that of the URL. A callable returns
     the one that is valid now: it is called for each connection, and again before the one in use expires. `tls`: an
-    ssl.SSLContext.
+    ssl.SSLContext. `objects`: the URL of the cluster's store of objects, `s3://bucket/prefix`, from which readers read
+    what is old, with this process's credentials; None: brokers send all. See docs/cluster.md.
     `memory_limit`: bytes that all its producers and consumers may hold together. `operation_timeout`: seconds for
     whatever has no time limit of its own. `connector`, `clock`, `rng` are for tests. Raises InvalidArgumentError.
 

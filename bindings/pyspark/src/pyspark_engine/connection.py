@@ -13,12 +13,16 @@ _lock = threading.Lock()
 
 def connect(connection: Connection) -> engine.Client:
     """A client of one's own, to be closed. Nothing is connected before it is needed."""
-    return engine.Client(connection.url, token=connection.token, tls=connection.tls_context())
+    return engine.Client(
+        connection.url, token=connection.token, tls=connection.tls_context(), objects=connection.objects
+    )
 
 
 async def connect_async(connection: Connection) -> engine.AsyncClient:
     """The same for the event loop that runs."""
-    return engine.AsyncClient(connection.url, token=connection.token, tls=connection.tls_context())
+    return engine.AsyncClient(
+        connection.url, token=connection.token, tls=connection.tls_context(), objects=connection.objects
+    )
 
 
 def shared_client(connection: Connection) -> engine.Client:

@@ -15,7 +15,7 @@ from pathlib import Path
 
 DEFAULT_URL = "engine://127.0.0.1:6650"
 
-CONNECTION_OPTIONS = ("url", "token", "tls", "tlsCa", "tlsCert", "tlsKey", "tlsCheckHostname")
+CONNECTION_OPTIONS = ("url", "token", "tls", "tlsCa", "tlsCert", "tlsKey", "tlsCheckHostname", "objects")
 _TOPICS = ("topic", "subscribe", "subscribePattern", "namespace", "topicProperties", "path")
 _PLACES = (
     "startingOffsets",
@@ -143,6 +143,7 @@ class Connection:
     tls_cert: str | None = None
     tls_key: str | None = None
     tls_check_hostname: bool = True
+    objects: str | None = None
 
     @classmethod
     def read(cls, texts: Texts) -> Connection:
@@ -155,6 +156,7 @@ class Connection:
             tls_cert=texts.text("tlsCert"),
             tls_key=texts.text("tlsKey"),
             tls_check_hostname=texts.flag("tlsCheckHostname", True),
+            objects=texts.text("objects"),
         )
 
     def __repr__(self) -> str:

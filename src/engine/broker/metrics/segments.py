@@ -58,6 +58,8 @@ def segment_families(hosted: Sequence[HostedSegment], stored: Stored) -> Iterato
     yield counter("expired_messages_total", text, each(lambda h: h.expired_messages))
     text = "Messages that clients on this machine read from the log files (short-circuit reads)"
     yield counter("short_circuit_messages_total", text, each(lambda h: h.near_messages))
+    text = "Messages that clients read from the store of objects themselves"
+    yield counter("object_read_messages_total", text, each(lambda h: h.object_messages))
     yield gauge("rate_in", "Messages per second published", each(lambda h: h.incoming.messages_per_s))
     yield gauge("throughput_in", "Bytes per second published", each(lambda h: h.incoming.bytes_per_s))
     for name, (field, text) in _STORED.items():

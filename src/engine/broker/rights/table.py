@@ -54,6 +54,11 @@ def _consume(header: commands.Subscribe | commands.SegmentOffset) -> Need:
     return Need(CONSUME, on_topic(header.topic), header.subscription)
 
 
+def _files(header: commands.SegmentFiles) -> Need:
+    """An open file outlives a right. Objects are read by the client's right in their store."""
+    return Need(CONSUME, on_topic(header.topic)) if header.objects else Need(SUPERUSER)
+
+
 def _list(header: commands.WatchTopicList | commands.GetTopicsOfNamespace) -> Need:
     return Need(LOOKUP, "/".join(parse_namespace(header.namespace)))
 
@@ -81,7 +86,7 @@ COMMANDS: dict[type[Header], Rule | None] = {
     commands.Redeliver: ATTACHED,
     commands.CloseConsumer: ATTACHED,
     commands.SegmentOffset: _consume,
-    commands.SegmentFiles: lambda header: Need(SUPERUSER),  # an open file outlives a right
+    commands.SegmentFiles: _files,
     commands.BrokerCall: lambda header: Need(BROKER),
     commands.NewTxn: _any_role,
     commands.EndTxn: _any_role,

@@ -35,9 +35,9 @@ class HostedSegment:
     """One open segment. Loop thread only."""
 
     __slots__ = ("_make_buffer", "_turns", "access", "closed", "encrypted_only", "environment", "expired_messages",
-                 "held", "idle_since", "incoming", "name", "near_messages", "opened_s", "readers", "refused_entries",
-                 "segment", "sent_bytes", "sent_messages", "skipped_messages", "spec", "subscriptions", "term",
-                 "transactions")  # fmt: skip
+                 "held", "idle_since", "incoming", "name", "near_messages", "object_messages", "opened_s", "readers",
+                 "refused_entries", "segment", "sent_bytes", "sent_messages", "skipped_messages", "spec",
+                 "subscriptions", "term", "transactions")  # fmt: skip
 
     def __init__(
         self,
@@ -65,6 +65,7 @@ class HostedSegment:
         self.skipped_messages = 0  # acknowledged unread, by operators
         self.expired_messages = 0  # not acknowledged within their time to live
         self.near_messages = 0  # read by clients from the files
+        self.object_messages = 0  # and from objects
         self.subscriptions: dict[str, Subscriber] = {}
         self.readers: Bag[SegmentReader] = Bag()
         self.encrypted_only = False  # whether entries that are not encrypted are refused; kept current by others

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -14,7 +13,16 @@ from engine.broker.session.identity import broker_of
 from engine.broker.settings.attempts import Refusal
 from engine.errors import AuthenticationError, EngineError, ProtocolError, UnsupportedError
 from engine.wire import commands
-from engine.wire.commands import FEATURES, MAGIC, PROTOCOL_VERSION, SHORT_CIRCUIT_READS, Connect, Connected, Header
+from engine.wire.commands import (
+    FEATURES,
+    MAGIC,
+    OBJECT_READS,
+    PROTOCOL_VERSION,
+    SHORT_CIRCUIT_READS,
+    Connect,
+    Connected,
+    Header,
+)
 
 if TYPE_CHECKING:
     from engine.broker.rights.principal import Principal
@@ -52,7 +60,7 @@ def shake_hands(connection: Connection, header: Header) -> None:
     connection.broker = broker
     if not found.unlimited and host.rights.on:
         connection.restrict()
-    connection.features = frozenset(header.features) & frozenset(_features(connection, header))
+    connection.features = frozenset(header.features) & _features(connection, header)
     if forwarded:
         stream.peer = f"{forwarded!r:.100} over the proxy {stream.peer}"
     answer = Connected(
@@ -141,14 +149,16 @@ def _until_expiry(connection: Connection) -> float | None:
     return min(left, _LEFT_S_MAX)
 
 
-def _features(connection: Connection, header: Connect) -> Iterator[str]:
+def _features(connection: Connection, header: Connect) -> frozenset[str]:
     """The features of this end for this peer."""
+    config = connection.host.config
     near = connection.stream.is_near and not header.forwarded
-    for feature in FEATURES:
-        if feature != SHORT_CIRCUIT_READS or (
-            near and connection.needs is None and connection.host.config.short_circuit_reads
-        ):
-            yield feature
+    left_out = set()
+    if not near or connection.needs is not None or not config.short_circuit_reads:
+        left_out.add(SHORT_CIRCUIT_READS)
+    if config.objects is None:
+        left_out.add(OBJECT_READS)
+    return frozenset(FEATURES) - left_out
 
 
 def _refusal(header: Connect) -> EngineError | None:

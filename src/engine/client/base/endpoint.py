@@ -6,7 +6,7 @@ import os
 import ssl
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from engine.errors import InvalidArgumentError
 from engine.wire.url import DEFAULT_PORT as DEFAULT_PORT  # for the command line, too
@@ -15,7 +15,16 @@ from engine.wire.url import format_url
 from engine.wire.url import parse_url as parse_url
 from engine.wire.url import unix_path as unix_path
 
+if TYPE_CHECKING:
+    import random
+
+    from engine.client.base.object_access import OpenStore
+    from engine.storage.objects.ports import ObjectStore
+
 DEFAULT_URL = format_url("127.0.0.1", DEFAULT_PORT)
+
+STORE_TIMEOUT_S = 10.0  # of a request to the store of objects
+STORE_ATTEMPTS = 3  # to read an object; then brokers are asked
 
 
 class Endpoint(NamedTuple):
@@ -56,6 +65,33 @@ class Endpoint(NamedTuple):
             parsed = ServiceUrl.parse(url)
             token = parsed.token if token is None else token
         return cls(parsed.text, parsed.addresses, token, _context(parsed, tls, ca), _user_of(parsed.user))
+
+
+def objects_of(
+    objects: str | OpenStore | None, url: str | None, rng: random.Random, environment: Mapping[str, str] | None = None
+) -> OpenStore | None:
+    """How the store of objects is opened; None: it is not.
+
+    `objects`: its URL, s3://bucket/prefix; None: ENGINE_OBJECTS of the environment, where the service's URL is from
+    there, too (`url` is None). Credentials are always of the environment, as the store's ecosystem has them. Raises
+    InvalidArgumentError.
+    """
+    environment = os.environ if environment is None else environment
+    where = objects or (environment.get("ENGINE_OBJECTS") if objects is None and url is None else None)
+    if not where or not isinstance(where, str):
+        return where or None
+    from engine.storage.objects.location import Location
+
+    location = str(Location.parse(where))
+
+    def open_store() -> ObjectStore:
+        from engine.storage.objects.remote import RemoteObjectStore
+        from engine.storage.objects.requests import RequestLimits
+
+        limits = RequestLimits(timeout_s=STORE_TIMEOUT_S, attempts_max=STORE_ATTEMPTS)
+        return RemoteObjectStore.open(location, environment, rng=rng, limits=limits)
+
+    return open_store
 
 
 def _token_of(environment: Mapping[str, str]) -> str | None:

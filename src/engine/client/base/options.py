@@ -10,6 +10,7 @@ from os import PathLike
 from typing import Any, Literal, TypedDict
 
 from engine.aio.files import ReadFile
+from engine.client.base.object_access import OpenStore
 from engine.client.base.schema import Schema
 from engine.clock import Clock
 from engine.errors import InvalidArgumentError
@@ -100,6 +101,7 @@ class ClientKeywords(TypedDict, total=False):
 
     token: Token | None
     tls: ssl.SSLContext | None
+    objects: str | OpenStore | None
     memory_limit: int
     operation_timeout: float
     connector: Connector | None
@@ -191,6 +193,7 @@ class ClientOptions:
     operation_timeout: float = OPERATION_TIMEOUT_S
     threadsafe: bool = False
     open_file: Callable[[str], ReadFile] = ReadFile  # of a broker on this machine
+    open_objects: OpenStore | None = None  # of the brokers' cluster, with this client's credentials
 
     def __post_init__(self) -> None:
         if self.token is not None and not callable(self.token):

@@ -14,6 +14,7 @@ from datetime import UTC, datetime
 from engine._native.format.entry import Entry
 from engine.client.base.options import ConsumerOptions
 from engine.client.consume.attachment import Attachment
+from engine.client.consume.file_attachment import FileAttachment
 from engine.client.consume.receiver import Receiver
 from engine.client.consume.receiving import V
 from engine.client.consume.registration import Assigned, Registration
@@ -22,7 +23,6 @@ from engine.client.topic.layout import SegmentView, TopicLayout
 from engine.errors import InvalidArgumentError, NotFoundError
 from engine.model.names import TopicName
 from engine.model.positions import Checkpoint
-from engine.model.subscriptions import DeliveryMode
 from engine.wire import commands
 
 
@@ -199,7 +199,7 @@ class AsyncCheckpointConsumer(Receiver[V]):
             if begun or not self._is_mine(segment.segment_id) or self._waits(layout, segment):
                 continue
             start = self._standing(segment.segment_id)
-            attachment = Attachment(self.working, segment.segment_id, segment.name, DeliveryMode.READER, start)
+            attachment = FileAttachment(self.working, segment.segment_id, segment.name, start)
             self.attachments[segment.segment_id] = attachment
             attachment.begin()
 
@@ -224,13 +224,16 @@ class AsyncCheckpointConsumer(Receiver[V]):
 
     def attached(self, attachment: Attachment) -> None:
         """Retention may have moved the start."""
+        assert isinstance(attachment, FileAttachment)
         segment_id = attachment.segment_id
-        if attachment.progress.position > self._standing(segment_id):
+        if attachment.progress.position > max(self._standing(segment_id), attachment.queued_upto):
             self._started[segment_id] = attachment.progress.position
         super().attached(attachment)
 
     def detached(self, attachment: Attachment) -> None:
         """Continue at the next offset to deliver."""
+        assert isinstance(attachment, FileAttachment)
+        attachment.dropped()
         super().detached(attachment)
         attachment.progress.expected = self._stand_still(attachment.segment_id)
 

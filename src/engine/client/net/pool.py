@@ -10,12 +10,14 @@ import asyncio
 import builtins
 import logging
 from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import replace
 from typing import TypeVar
 
 from engine.aio.backoff import RetryDelay
 from engine.aio.shielded import shielded
 from engine.aio.tasks import Supervisor
 from engine.client.base.memory import ClientMemory
+from engine.client.base.object_access import ObjectAccess
 from engine.client.base.options import ClientOptions
 from engine.client.net.connection import Connection
 from engine.client.net.home import Home, first_connected
@@ -65,6 +67,7 @@ class Pool:
         self.options = options
         self.home = Home(addresses, options.rng)
         self.memory = ClientMemory(options.memory_limit)
+        self.objects = ObjectAccess(options.open_objects)
         self.closed = False
         self.ever_connected = False
         self.tasks = Supervisor(f"client of {', '.join(addresses)}")
@@ -75,6 +78,10 @@ class Pool:
         self._down: set[str] = set()  # URLs whose connection was lost
         self._ways = Ways(addresses)
         self._loop: asyncio.AbstractEventLoop | None = None  # the one in which it was first used
+
+    def options_of_child(self) -> ClientOptions:
+        """Of a forked child: the threads of the library with which a store is open are those of this process."""
+        return replace(self.options, open_objects=None) if self.objects.opened else self.options
 
     async def get(self, url: str | None = None) -> Connection:
         """A live connection to `url` (default: any broker). Raises ConnectError and what a handshake raises."""
@@ -342,6 +349,7 @@ class Pool:
         await self.tasks.close()
         for url in list(self._attempts):  # whose tasks were cancelled before their first step
             self._failed(url, asyncio.CancelledError())
+        await self.objects.close()
         connections = list(dict.fromkeys((*self.connections, *self._aside)))
         self._connections, self._aside = {}, []
         for connection in connections:

@@ -14,7 +14,7 @@ from engine.aio.locks import Lock
 from engine.errors import CorruptionError, EngineError
 
 if TYPE_CHECKING:
-    from engine.client.ranges.local_files import LocalFiles
+    from engine.client.files.local_files import LocalFiles
     from engine.client.ranges.range_attachment import RangeAttachment
     from engine.client.ranges.range_reader import AsyncRangeReader
 

@@ -20,9 +20,9 @@ from engine._native.produce.hashing import MURMUR3, XXH64, key32
 from engine.client.base.options import ConsumerOptions, check_count
 from engine.client.consume.attachment import Attachment
 from engine.client.consume.receiver import Receiver
+from engine.client.files.local_files import Block
 from engine.client.net.pool import Pool
 from engine.client.ranges.caller_reads import CallerReads
-from engine.client.ranges.local_files import LocalBlock
 from engine.client.ranges.range_attachment import RangeAttachment
 from engine.client.topic.layout import TopicLayout
 from engine.errors import AlreadyClosedError, CorruptionError, InvalidArgumentError, NotFoundError
@@ -140,7 +140,7 @@ class AsyncRangeReader(Receiver[Any]):
     # -- files that the receiving thread reads -----------------------------------------------------------------
 
     def _let_caller_read(self, attachment: RangeAttachment) -> None:
-        if (files := attachment.files) is not None and self._failure is None:
+        if (files := attachment.local_files) is not None and self._failure is None:
             attachment.read_by_caller = True
             self._caller_reads = CallerReads(self.working, attachment, files)
             self._wake()
@@ -169,7 +169,7 @@ class AsyncRangeReader(Receiver[Any]):
         return None if self._closed else self._queue.pop_batch(max_messages, -1) or None
 
     def queue_local(
-        self, attachment: RangeAttachment, block: LocalBlock, entries: list[Entry], begin: int, lost: Entry | None
+        self, attachment: RangeAttachment, block: Block, entries: list[Entry], begin: int, lost: Entry | None
     ) -> None:
         """Called by the thread that reads."""
         self._pushed_messages += block.messages
@@ -248,11 +248,9 @@ class AsyncRangeReader(Receiver[Any]):
     def attached(self, attachment: Attachment) -> None:
         """Retention may have moved the start."""
         assert isinstance(attachment, RangeAttachment)
-        self._lose(
-            attachment.segment_id,
-            min(attachment.progress.position, attachment.stop) - self._standing(attachment.segment_id),
-        )
-        files, attachment.ungranted = attachment.files, attachment.stop - attachment.progress.expected
+        standing = max(self._standing(attachment.segment_id), attachment.queued_upto)
+        self._lose(attachment.segment_id, min(attachment.progress.position, attachment.stop) - standing)
+        files, attachment.ungranted = attachment.local_files, attachment.stop - attachment.progress.expected
         self._budget.whole = self._window if files is None else self._local_window
         if attachment.ungranted <= 0:
             self._finish(attachment)
@@ -263,7 +261,9 @@ class AsyncRangeReader(Receiver[Any]):
 
     def detached(self, attachment: Attachment) -> None:
         """Continue at the next offset to deliver."""
+        assert isinstance(attachment, RangeAttachment)
         self._caller_reads = None
+        attachment.dropped()
         super().detached(attachment)
         attachment.progress.expected = self._standing(attachment.segment_id)
 

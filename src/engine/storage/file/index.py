@@ -53,6 +53,11 @@ class Index:
         i = bisect_right(self._offsets, offset) - 1
         return self._positions[i] if i >= 0 else default
 
+    def position_after(self, offset: int, default: int) -> int:
+        """The position of the first mark at or above an offset: no entry from there on begins below it."""
+        i = bisect_left(self._offsets, offset)
+        return self._positions[i] if i < len(self) else default
+
     def last(self, offset: int, position: int) -> tuple[int, int]:
         """(offset, position) of the last mark; the arguments if there is none."""
         return (self._offsets[-1], self._positions[-1]) if self._offsets else (offset, position)

@@ -24,6 +24,7 @@ from engine.storage.objects.names import read_index
 from engine.storage.objects.ports import ObjectMissingError
 from engine.storage.objects.references import RolledFile, SegmentObjects
 
+FILES_MAX = 64  # that a client is told of at a time
 OPENED_MAX = 16  # files of one segment whose indexes are kept
 
 
@@ -76,6 +77,22 @@ class NamedFiles:
             raise CorruptionError(f"offset {offset} is in none of {len(files)} named files")
         return files[max(0, bisect_right(files, offset, key=lambda file: file.first) - 1)]
 
+    async def between(self, start: int, stop: int) -> list[RolledFile]:
+        """The files with offsets of [start, stop), FILES_MAX at most, without a gap from `start` on; none where that is
+        not in a file. Raises as all() does.
+        """
+        newest = self.objects.files
+        files = newest if newest and newest[0].first <= start else await self.all()
+        found: list[RolledFile] = []
+        at = start
+        for file in files:
+            if file.first < file.end and file.first < stop and start < file.end:
+                if file.first > at or len(found) == FILES_MAX:
+                    break
+                found.append(file)
+                at = file.end
+        return found
+
     async def read(self, offset: int, bytes_max: int) -> Block:
         """The block for a reader at an offset. Raises CorruptionError, and what the store raises."""
         file = await self.file_of(offset)
@@ -85,7 +102,7 @@ class NamedFiles:
         want = bytes_max + LOG_INDEX_BYTES_STEP
         while position < opened.end_position:
             data = await self._bytes(file, position, min(position + want, opened.end_position))
-            start, stop, first, after, messages, missing = self._cut(file, opened, data, offset, bytes_max)
+            start, stop, first, after, messages, missing = self._cut(file, opened, position, data, offset, bytes_max)
             if messages:
                 return Block([memoryview(data)[start:stop]], opened.opening.salt, first, after, messages)
             position += start
@@ -95,12 +112,12 @@ class NamedFiles:
         raise CorruptionError(f"{file.key}, position {position}: offset {offset} is missing")
 
     def _cut(
-        self, file: RolledFile, opened: _Opened, data: bytes, offset: int, bytes_max: int
+        self, file: RolledFile, opened: _Opened, position: int, data: bytes, offset: int, bytes_max: int
     ) -> tuple[int, int, int, int, int, int]:
         try:
             return log.cut(data, opened.opening.salt, self._segment_id, offset, bytes_max)
         except CorruptionError as e:
-            raise CorruptionError(f"{file.key}: {e}") from None
+            raise CorruptionError(f"{file.key}, position {position}: {e}") from None
 
     async def offset_before(self, time_ms: int) -> int | None:
         """Where the search for the first message of a time begins; None: all are older. Raises as read() does."""

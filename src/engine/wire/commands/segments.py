@@ -42,10 +42,12 @@ class Files(Part, frozen=True, kw_only=True):
     """Where messages are: each of `files` is (path, the block that it begins with, its salt, the position to begin at,
     that to end before, the offset after that). None: the client is to attach. What is in them, it checks further.
 
+    `objects`: each is (key in the store of objects, first offset, offset after the last, size), one behind the other.
     `upto`: below it everything is there. `hidden`: inclusive ranges of those that are not for readers.
     """
 
     files: list[tuple[str, bytes, Salt, Count, Count, Count]] | None = None
+    objects: list[tuple[str, Count, Count, Count]] | UnsetType = UNSET
     upto: Count = 0
     hidden: list[Range] | None = None
 
@@ -54,9 +56,8 @@ class Files(Part, frozen=True, kw_only=True):
 
 
 class SegmentFiles(Request[Files], frozen=True, kw_only=True):
-    """Where a client on the broker's machine finds the messages of [start, stop).
-
-    Only where CONNECTED has the feature "short-circuit-reads".
+    """Where a client finds the messages of [start, stop): one on the broker's machine in files, only where CONNECTED
+    has the feature "short-circuit-reads"; with `objects` in the store of objects, only where it has "object-reads".
     """
 
     command = Command.SEGMENT_FILES
@@ -64,6 +65,7 @@ class SegmentFiles(Request[Files], frozen=True, kw_only=True):
     topic: str
     start: int
     stop: int
+    objects: bool = False
 
 
 class BrokerCall(Request[None], frozen=True, kw_only=True):

@@ -30,13 +30,34 @@ _WANTED = READ_BLOCK_SIZE + LOG_INDEX_BYTES_STEP  # enough for a whole block beh
 OpenFile = Callable[[str], ReadFile]
 
 
-class LocalBlock(NamedTuple):
+class Block(NamedTuple):
     """Whole entries, back to back. `messages`: those for readers; `skip`: inclusive ranges of the other offsets."""
 
     data: memoryview
     salt: int
     messages: int
     skip: list[list[int]]
+
+
+class Hidden:
+    """Inclusive ranges of offsets that no reader gets, as the owner has sent them: rising."""
+
+    __slots__ = ("_left",)
+
+    def __init__(self, ranges: list[list[int]]) -> None:
+        self._left = ranges[::-1]
+
+    def block(self, data: memoryview, salt: int, messages: int, first: int, after: int) -> Block:
+        """Of entries with the offsets [first, after). Blocks are made in order."""
+        skip = []
+        while self._left and self._left[-1][0] < after:
+            low, high = self._left[-1]
+            if high >= first:
+                skip.append([max(low, first), min(high, after - 1)])
+            if high >= after:
+                break
+            self._left.pop()
+        return Block(data, salt, messages - sum(b + 1 - a for a, b in skip), skip)
 
 
 class _Stretch(NamedTuple):
@@ -59,6 +80,8 @@ class _Stretch(NamedTuple):
 
 class LocalFiles:
     """Loop thread only, but for next_now(). `upto`: the offset behind the last one that can be read."""
+
+    by_caller = True  # the receiving thread may read it
 
     __slots__ = (
         "_chunks", "_file", "_hidden", "_left", "_open_file", "_position", "_segment_id", "_wanted", "offset", "upto"
@@ -87,7 +110,7 @@ class LocalFiles:
         self._file, self._position = file, stretch.position
         return file
 
-    async def next(self) -> LocalBlock:
+    async def next(self) -> Block:
         """The block at `offset`, which is below `upto`. Raises OSError, CorruptionError, NotFoundError."""
         block = None
         while block is None:
@@ -98,7 +121,7 @@ class LocalFiles:
                 block = self._cut(view, await file.read_into(view, self._position))
         return block
 
-    def next_now(self) -> LocalBlock:
+    def next_now(self) -> Block:
         """next() for another thread: blocks. One thread at a time, and not the loop's meanwhile."""
         block = None
         while block is None:
@@ -118,7 +141,7 @@ class LocalFiles:
         finally:
             self._chunks.give(chunk, chunk.size)
 
-    def _cut(self, view: memoryview, count: int) -> LocalBlock | None:
+    def _cut(self, view: memoryview, count: int) -> Block | None:
         """The block in the first `count` bytes, None when more has to be read. Raises CorruptionError."""
         stretch, data = self._left[-1], view[:count].toreadonly()
         start, stop, first, after, messages, missing = log.cut(
@@ -134,31 +157,19 @@ class LocalFiles:
         if after >= stretch.next_offset:
             self._left.pop()
             self.close()
-        skip = self._skipped(first, after)
-        return LocalBlock(data[start:stop], stretch.salt, messages - sum(b + 1 - a for a, b in skip), skip)
-
-    def _skipped(self, first: int, after: int) -> list[list[int]]:
-        found = []
-        while self._hidden and self._hidden[-1][0] < after:
-            low, high = self._hidden[-1]
-            if high >= first:
-                found.append([max(low, first), min(high, after - 1)])
-            if high >= after:
-                break
-            self._hidden.pop()
-        return found
+        return self._hidden.block(data[start:stop], stretch.salt, messages, first, after)
 
     def close(self) -> None:
         """Close the open file. Idempotent."""
         self._file = None
 
 
-def _parsed(answer: commands.Files) -> tuple[list[_Stretch], list[list[int]], int]:
-    """(Files, hidden ranges, both with the first one last; upto)."""
+def _parsed(answer: commands.Files) -> tuple[list[_Stretch], Hidden, int]:
+    """(Files, the first one last; what is hidden; upto)."""
     if answer.files is None or answer.hidden is None:
         raise ProtocolError(f"SEGMENT_FILES: the answer {answer!r:.200} is malformed")
     stretches = [_Stretch(*one) for one in answer.files]
     upto = min(answer.upto, stretches[-1].next_offset if stretches else 0)
     for stretch in stretches:
         stretch.check()
-    return stretches[::-1], answer.hidden[::-1], upto
+    return stretches[::-1], Hidden(answer.hidden), upto
