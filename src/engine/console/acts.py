@@ -30,14 +30,14 @@ class May:
         self.role: str = "" if told is None else told["role"]
         self._all = told is None
         rights = () if told is None else told["rights"]
-        self._held = sum(Right[name.upper()] for name in rights if name.upper() in Right.__members__)
+        self._held: int = sum(Right[name.upper()] for name in rights if name.upper() in Right.__members__)
         self._prefixes: list[str] | None = None if told is None else told["subscriptionPrefixes"]
 
     def holds(self, need: Need) -> bool:
         """As the broker judges it."""
         if self._all or not need.rights:
             return True
-        held = self._held
+        held: int = self._held
         if self._prefixes is not None and need.subscription is not None:
             name = need.subscription
             held &= -1 if any(name.startswith(one) for one in self._prefixes) else ~Right.CONSUME
