@@ -30,7 +30,7 @@ class May:
         self.role: str = "" if told is None else told["role"]
         self._all = told is None
         rights = () if told is None else told["rights"]
-        self._held = sum(Right[name.upper()] for name in rights if name.upper() in Right.__members__)
+        self._held: int = sum(Right[name.upper()] for name in rights if name.upper() in Right.__members__)
         self._prefixes: list[str] | None = None if told is None else told["subscriptionPrefixes"]
 
     def holds(self, need: Need) -> bool:

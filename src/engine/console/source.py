@@ -65,7 +65,7 @@ class Source:
         return views.topic_page(metadata, stats)
 
     async def behind(self, lines: Sequence[views.TopicLine]) -> list[views.Behind]:
-        """Why these topics are behind, and whom to ask: two questions for each, seldom."""
+        """Why these topics are behind, and the owner to ask: two questions for each, seldom."""
         return list(await asyncio.gather(*map(self._behind, lines)))
 
     async def _behind(self, line: views.TopicLine) -> views.Behind:
@@ -94,7 +94,7 @@ class Source:
         return views.timeline(told["decisions"])
 
     async def namespaces(self) -> list[views.NamespaceLine]:
-        """All that this person sees. Numbers are those of topics of which he may read metrics."""
+        """All that this person sees. Numbers are those of topics of which this person may read metrics."""
         names = await self._once("namespaces", self._client.admin.list_namespaces)
         try:
             lines = await self._all_topics()
