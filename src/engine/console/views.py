@@ -125,8 +125,9 @@ class TopicPage:
 
 @dataclass(frozen=True, slots=True)
 class Behind:
-    """A topic with a backlog on the overview: why, and the owner to ask. `owner`: "" where none is named, None where this
-    person does not see it.
+    """A topic with a backlog on the overview: why, and the owner to ask.
+
+    `owner`: "" where none is named, None where this person does not see it.
     """
 
     line: TopicLine
