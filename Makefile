@@ -79,10 +79,11 @@ pictures: build $(VENV)/.with-test $(VENV)/.with-chromium
 	$(PY) tools/draw_top.py docs/images/top.svg
 	$(PY) tools/draw_console.py docs/images
 
-# Tests that preload a library of their own (tests/crash) start their processes on the usual build.
+# Tests that preload a library of their own (tests/crash) start their processes on the usual build. A browser does not
+# start with the sanitizers.
 debug: build $(DEBUG)/.built $(VENV)/.with-test
 	$(if $(SANITIZE),LD_PRELOAD=$(ASAN) ASAN_OPTIONS=detect_leaks=0 PYTHONMALLOC=malloc) \
-	ENGINE_DEBUG=1 PYTHONPATH=$(DEBUG)/lib $(PY) -m pytest -q --ignore=tests/tidy --ignore=tests/spark --timeout=600 $(TESTS) $(PYTEST)
+	ENGINE_DEBUG=1 PYTHONPATH=$(DEBUG)/lib $(PY) -m pytest -q --ignore=tests/tidy --ignore=tests/spark --ignore=tests/console --timeout=600 $(TESTS) $(PYTEST)
 
 bench: build $(VENV)/.with-bench $(VENV)/.with-spark
 	$(PY) -m asv --config benchmarks/asv.conf.json machine --yes >/dev/null

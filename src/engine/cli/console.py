@@ -45,8 +45,9 @@ def here(context: click.Context, parameter: click.Parameter, text: str) -> tuple
 def command(url: str, data: str | None, listen: tuple[str, int]) -> None:
     """Serve pages about a broker to a browser.
 
-    Topics, segments, subscriptions, transactions, as they change. Needs Jinja (pip install 'engine[console]'). Whatever
-    reaches the address acts with the token that is given here; without one there is a login that takes one.
+    What lags and why, segments, messages, dead letters, transactions, brokers, as they change. Needs Jinja (pip install
+    'engine[console]'). Whatever reaches the address acts with the token that is given here; without one there is a
+    login that takes one.
     """
     try:
         from engine.console.server import Console

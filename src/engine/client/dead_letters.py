@@ -35,7 +35,7 @@ def place_of(letter: Message) -> str:
 
 
 def reason_of(letter: Message) -> str:
-    """Why it was given up; "" where nobody said."""
+    """Why it was given up; "" where none was said."""
     return letter.properties.get("dead-letter-reason", "")
 
 

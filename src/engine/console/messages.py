@@ -14,7 +14,7 @@ from engine.errors import DecryptionError, InvalidArgumentError
 from engine.model.positions import Checkpoint
 
 if TYPE_CHECKING:
-    from engine._native.consume.message import Message
+    from engine.client import Message
     from engine.client.client import AsyncClient
     from engine.client.ranges.topic_view import AsyncTopicView, TopicSegments
 

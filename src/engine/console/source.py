@@ -15,7 +15,7 @@ from engine.console import views
 from engine.console.acts import ACTS, May
 from engine.console.letters import LetterPage, letters_of
 from engine.console.messages import MessagePage, Wanted, browse
-from engine.errors import AuthorizationError, NotFoundError
+from engine.errors import AuthorizationError, InvalidArgumentError, NotFoundError
 from engine.model.admin_dictionaries import TopicStatistics
 
 T = TypeVar("T")
@@ -23,6 +23,7 @@ T = TypeVar("T")
 FRESH_S = 1.0  # pages that are looked at together share answers that are no older
 CAUSES_FRESH_S = 5.0  # why topics of the overview are behind, and what a person may do
 OWNER_FRESH_S = 30.0
+_UNKNOWN = (NotFoundError, InvalidArgumentError)  # what an older broker answers to questions that it does not know
 LETTERS = 100  # of a dead-letter topic on its page
 LETTER_WAIT_S = 1.0  # for a letter that the broker counts
 
@@ -65,7 +66,7 @@ class Source:
         return views.topic_page(metadata, stats)
 
     async def behind(self, lines: Sequence[views.TopicLine]) -> list[views.Behind]:
-        """Why these topics are behind, and whom to ask: two questions for each, seldom."""
+        """Why these topics are behind, and the owner to ask: two questions for each, seldom."""
         return list(await asyncio.gather(*map(self._behind, lines)))
 
     async def _behind(self, line: views.TopicLine) -> views.Behind:
@@ -82,19 +83,19 @@ class Source:
         try:
             ask = partial(self._client.admin.get_permissions, resource)
             return May(await self._once(("may", resource), ask, CAUSES_FRESH_S))
-        except NotFoundError:  # of an older broker
+        except _UNKNOWN:
             return May(None)
 
     async def history(self, topic: str) -> list[views.Decided]:
         """What auto-scale decided about a topic, the newest first."""
         try:
             told = await self._once(("history", topic), lambda: self._client.admin.get_auto_scale_history(topic))
-        except NotFoundError:  # of an older broker
+        except _UNKNOWN:
             return []
         return views.timeline(told["decisions"])
 
     async def namespaces(self) -> list[views.NamespaceLine]:
-        """All that this person sees. Numbers are those of topics of which he may read metrics."""
+        """All that this person sees. Numbers are those of topics of which this person may read metrics."""
         names = await self._once("namespaces", self._client.admin.list_namespaces)
         try:
             lines = await self._all_topics()

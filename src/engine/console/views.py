@@ -125,8 +125,9 @@ class TopicPage:
 
 @dataclass(frozen=True, slots=True)
 class Behind:
-    """A topic with a backlog on the overview: why, and whom to ask. `owner`: "" where nobody is named, None where this
-    person does not see it.
+    """A topic with a backlog on the overview: why, and the owner to ask.
+
+    `owner`: "" where none is named, None where this person does not see it.
     """
 
     line: TopicLine
@@ -274,7 +275,7 @@ def spoken(decision: Mapping[str, object] | None) -> str:
     return f"{decision.get('action')}{of}: {decision.get('reason')}"
 
 
-OWNERS = ("owner", "contact", "team")  # properties that name whom to ask, the first that is there
+OWNERS = ("owner", "contact", "team")  # properties that name the owner to ask, the first that is there
 NEAR = 0.9  # of a limit: what goes out is held by it
 _OUT = {
     "dispatch_messages_per_s": "msgRateOut", "total_dispatch_messages_per_s": "msgRateOut",
@@ -321,7 +322,7 @@ def _cause(one: Any, stats: TopicStatistics) -> str:
 
 
 def owner_of(properties: Mapping[str, str]) -> str:
-    """Whom to ask about a topic; "" where its properties name nobody."""
+    """The person or team to ask about a topic; "" where its properties name none."""
     return next((properties[name] for name in OWNERS if properties.get(name)), "")
 
 

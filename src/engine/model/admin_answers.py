@@ -420,7 +420,7 @@ class GrantFacts(msgspec.Struct, kw_only=True):
 class Permissions(Answer):
     """What the caller may do on a resource and what lies below it."""
 
-    role: Annotated[str, Meta(description="empty for a caller that has none, to which all is allowed")]
+    role: Annotated[str, Meta(description="empty for a caller that has none, which may do everything")]
     resource: str
     rights: list[str]
     subscription_prefixes: Annotated[

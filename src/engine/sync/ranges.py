@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Coroutine, Iterator
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any, Self
 
 from engine.aio.portal import Portal
 from engine.client import (
@@ -21,9 +21,6 @@ from engine.client.ranges.caller_reads import CallerReads
 from engine.client.ranges.range_reader import BATCH_MESSAGES
 from engine.errors import AlreadyClosedError
 from engine.sync.closing import close_collected, run_to_close
-
-if TYPE_CHECKING:
-    from engine.model.schema import TopicSchema
 
 
 class TopicView:
@@ -47,13 +44,6 @@ class TopicView:
         NotFoundError once the topic is gone, ConnectError, TimeoutError, AlreadyClosedError.
         """
         return self._portal.run(self._view.segments(exact=exact))
-
-    def schemas(self) -> tuple[TopicSchema, ...]:
-        """The schemas with which the topic's messages were written, the oldest first; none: bytes as they are.
-
-        Raises NotFoundError, ConnectError, TimeoutError, AlreadyClosedError.
-        """
-        return self._portal.run(self._view.schemas())
 
     def listen(self) -> None:
         """From what segments() said last on, hear of changes rather than ask again and again: `unchanged` tells.

@@ -72,7 +72,7 @@ class Rights:
 
 
 def everything(resource: str) -> dict[str, Any]:
-    """The permissions of one to whom all is allowed."""
+    """The permissions of a caller that may do everything."""
     return _permissions(resource, sum(Right[name.upper()] for name in GRANTABLE))
 
 
