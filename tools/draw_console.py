@@ -55,7 +55,7 @@ async def shape(admin: engine.AsyncAdmin) -> None:
     await admin.merge_segments(TOPIC, 1, 3)
 
 
-async def take(folder: Path, url: str) -> None:
+async def take(folder: Path, url: str, shown_s: float) -> None:
     names = itertools.count()
 
     async def client(token: str | None) -> AsyncClient:
@@ -67,12 +67,12 @@ async def take(folder: Path, url: str) -> None:
         page = await browser.new_page(viewport={"width": 1280, "height": 860})
         for name, path in PAGES.items():
             await page.goto(f"http://{host}:{port}{path}")
-            await asyncio.sleep(SHOWN_S)
+            await asyncio.sleep(shown_s)
             await page.screenshot(path=str(folder / f"{name}.png"))
     await console.close()
 
 
-async def main(folder: Path) -> None:
+async def main(folder: Path, shown_s: float = SHOWN_S) -> None:
     with tempfile.TemporaryDirectory() as data:
         async with engine.open_async(data, listen="127.0.0.1:0", admin="127.0.0.1:0", shared=False) as e:
             await e.admin.create_topic(TOPIC, segments=1, properties={"owner": "flights-team@example.org"})
@@ -84,7 +84,7 @@ async def main(folder: Path) -> None:
                 work = [asyncio.ensure_future(each) for each in (send(producer), receive(consumer))]
                 await asyncio.sleep(1)
                 await shape(e.admin)
-                await take(folder, e.service_url)
+                await take(folder, e.service_url, shown_s)
                 for each in work:
                     each.cancel()
                 await asyncio.gather(*work, return_exceptions=True)

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import re
 from pathlib import Path
 from urllib.parse import quote
 
 import engine
+from engine.cli.flights import load
 from tests.console.conftest import Opener, opened
 
 WAIT_MS = 60_000
+ROWS = 20_000  # flights of the demo's, sent again and again
 TOKEN = "a-token-of-the-operators-42"
 FLIGHTS = "topic://public/default/flights"
 TOPIC = "/topic?name=topic%3A%2F%2Fpublic%2Fdefault%2Fflights"
@@ -32,10 +35,13 @@ async def test_the_picture_follows_a_split_and_a_merge_while_messages_stream(tmp
         page = shown.page
         page.set_default_timeout(WAIT_MS)
 
+        flights = load()
+        rows = list(zip(flights.keys[:ROWS].to_pylist(), flights.values[:ROWS].to_pylist(), strict=True))
+
         async def stream() -> None:
             async with await broker.producer(FLIGHTS) as producer:
-                for n in range(1 << 40):
-                    await producer.send(b"flight", key=f"UA{n % 500}")
+                for key, row in itertools.cycle(rows):
+                    await producer.send(row, key=key)
 
         streaming = asyncio.create_task(stream())
         try:

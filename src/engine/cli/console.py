@@ -79,3 +79,6 @@ def command(url: str, data: str | None, listen: tuple[str, int]) -> None:
 
     with asyncio.Runner(loop_factory=event_loop_factory()) as runner:
         runner.run(serve())
+
+
+next(one for one in command.params if one.name == "url").opts.append("--broker")  # which the pages are about
