@@ -97,7 +97,10 @@ HEADERS: dict[type, list[dict[str, Any]]] = {
         {"topic": SEGMENT, "at": "latest", "subscription": "q"},
         {"topic": SEGMENT, "at": "latest", "subscription": "mine-q"},
     ],
-    commands.SegmentFiles: [{"topic": SEGMENT, "start": 0, "stop": 1}],
+    commands.SegmentFiles: [
+        {"topic": SEGMENT, "start": 0, "stop": 1},
+        {"topic": SEGMENT, "start": 0, "stop": 1, "objects": True},
+    ],
     commands.BrokerCall: [{"target": "segment", "method": "nothing"}],
     commands.NewTxn: [{"timeout": 1.0}],
     commands.EndTxn: [{"id": "0" * 16, "action": "abort"}],

@@ -12,7 +12,7 @@ from engine.broker.server import Broker
 from engine.broker.session import short_circuit
 from engine.errors import NotFoundError, UnsupportedError
 from engine.testing.maps import encode
-from engine.wire.commands import FEATURES, MAGIC, PROTOCOL_VERSION, SHORT_CIRCUIT_READS, Command
+from engine.wire.commands import FEATURES, MAGIC, OBJECT_READS, PROTOCOL_VERSION, SHORT_CIRCUIT_READS, Command
 from tests.kit.peer import Peer, listening, make_entries
 
 ASK = {"start": 0, "stop": 100}
@@ -98,6 +98,14 @@ async def test_nobody_else_is_told(broker: Broker, how: str):
     segment = await published(peer)
     with pytest.raises(UnsupportedError):
         await peer.ask(Command.SEGMENT_FILES, topic=segment, **ASK)
+
+
+async def test_a_broker_without_a_store_of_objects_names_none(broker: Broker):
+    peer = await Peer.connect(broker, await listening(broker), hello=False)
+    assert OBJECT_READS not in (await peer.hello())["features"]
+    segment = await published(peer)
+    with pytest.raises(UnsupportedError, match=OBJECT_READS):
+        await peer.ask(Command.SEGMENT_FILES, topic=segment, objects=True, **ASK)
 
 
 async def test_not_where_it_is_switched_off(start_broker):

@@ -38,9 +38,11 @@ def stats(
     delayed: int = 0,
     consumers: dict[str, Any] | None = None,
     held: str | None = None,
+    drain: bool = False,
     limits: dict[str, Any] | None = None,
 ) -> Any:
     bills = {"backlog": backlog, "msgRateOut": rate_out, "delayed": delayed, "consumers": consumers or {}}
+    bills["segmentSharing"] = {"7": {"drain": drain}}
     return {
         "msgRateIn": rate_in, "msgRateOut": rate_out, "bytesRateOut": 0.0, "limits": limits or {},
         "segments": {"0": {"unavailable": None, "heldBackBy": held}}, "subscriptions": {"bills": bills},
@@ -69,8 +71,12 @@ def stats(
         ),
         (stats(consumers={"a": consumer()}, rate_out=10.0), ["bills: it is read in 10 s at this rate"]),
         (
-            stats(consumers={"a": consumer()}, held="00000000000000ab"),
-            ["bills: its consumers take nothing: a", "readers of segment 0 wait for transaction 00000000000000ab"],
+            stats(consumers={"a": consumer()}, held="00000000000000ab", drain=True),
+            [
+                "bills: its consumers take nothing: a",
+                "bills: what follows segment 7 is delivered when all of it is acknowledged",
+                "readers of segment 0 wait for transaction 00000000000000ab",
+            ],
         ),
         (
             stats(

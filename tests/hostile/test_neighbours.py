@@ -136,6 +136,7 @@ def _frames(stage: Stage) -> list[tuple[Command, dict[str, Any]]]:
         (Command.SUBSCRIBE, {**segment, **named, "consumer_id": 1, "subscription": None, "mode": "reader"}),
         (Command.SEGMENT_OFFSET, {**segment, "at": "latest", "subscription": QUEUE}),
         (Command.SEGMENT_FILES, {**segment, "start": 0, "stop": 1}),
+        (Command.SEGMENT_FILES, {**segment, "start": 0, "stop": 1, "objects": True}),
     ]  # fmt: skip
 
 

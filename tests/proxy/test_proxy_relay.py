@@ -113,7 +113,8 @@ async def test_pages_of_the_door_itself_are_for_get_only(serve, door: str) -> No
 async def test_only_known_routes_are_relayed(serve) -> None:
     async with serve({"auth_token": THEIRS}, **GUARDED) as front:
         for method, target, status in (
-            ("GET", "/", 404),
+            ("GET", "/", 200),
+            ("GET", "/nothing", 404),
             ("GET", "/debug", 404),
             ("GET", "/health/", 404),
             ("PATCH", TOPICS + "/t", 405),

@@ -18,6 +18,7 @@ from engine.client.files import object_files
 from engine.errors import (
     AuthorizationError,
     CorruptionError,
+    DecryptionError,
     EngineError,
     NotFoundError,
     StorageError,
@@ -28,6 +29,7 @@ from engine.storage.objects import trim
 from engine.storage.objects.ports import ObjectMissingError
 from engine.testing.cluster import DEFAULT_CONFIG, SimCluster, simulate
 from tests.api.near_reading import ranges_of, read, write
+from tests.kit.key_pairs import x25519_pair
 from tests.simulation.test_object_files import settled
 
 CONFIG = replace(DEFAULT_CONFIG, balance_enabled=False, segments=1)
@@ -125,6 +127,27 @@ def test_each_byte_of_a_whole_file_is_read_once() -> None:
             size = len(cluster.objects.objects[name])
             assert [start for start, _ in pieces] == [0, *(end for _, end in pieces[:-1])]
             assert len(pieces) <= -(-size // object_files.OBJECT_CHUNK_SIZE)
+
+    run(body)
+
+
+def test_encrypted_and_delayed_messages_are_read_as_others() -> None:
+    pair = x25519_pair(7)
+
+    async def body(cluster: SimCluster) -> None:
+        await cluster.brokers["b1"].broker.admin.create_topic("t", segments=2)
+        async with await cluster.client("writer").producer("t", encryption_keys={"k": pair.public}) as producer:
+            for n in range(300):
+                await producer.send(b"%d" % n * 30, key=f"k{n}", deliver_after=3600 if n % 3 == 0 else None)
+        await settled(cluster)
+        ranges = await ranges_of(cluster.client("view"))
+        reads, before = Reads(cluster), sent(cluster)
+        found = await read(reads.client(), ranges, decryption_keys={"k": pair.private})
+        assert sent(cluster) == before
+        assert sorted(value for _, _, value in found) == sorted(b"%d" % n * 30 for n in range(300))
+        assert found == await read(cluster.client("far"), ranges, decryption_keys={"k": pair.private})
+        with pytest.raises(DecryptionError):
+            await read(reads.client(), ranges)
 
     run(body)
 

@@ -289,6 +289,11 @@ def causes(stats: TopicStatistics) -> list[str]:
     found = [f"{name}: {_cause(one, stats)}" for name, one in behind.items()]
     if not behind:
         return []
+    for name, one in behind.items():
+        draining = sorted(int(key) for key, shared in one["segmentSharing"].items() if shared["drain"])
+        if draining:
+            which = f"segment {draining[0]}" if len(draining) == 1 else f"segments {', '.join(map(str, draining[:5]))}"
+            found.append(f"{name}: what follows {which} is delivered when all of it is acknowledged")
     for key, segment in stats["segments"].items():
         if segment["unavailable"]:
             found.append(f"segment {key} is not served: {segment['unavailable']}")

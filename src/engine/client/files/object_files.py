@@ -227,7 +227,7 @@ def _parsed(answer: commands.Files, start: int) -> tuple[list[_File], int]:
     files = [_File(*one) for one in answer.objects]
     at = start
     for file in files:
-        if not file.first <= at < file.end or not file.size or file.key.startswith("/") or ".." in file.key:
+        if not file.first <= at < file.end or not file.size or not file.key.startswith("log/") or ".." in file.key:
             raise ProtocolError(f"SEGMENT_FILES: the object {tuple(file)!r:.200} is malformed")
         at = file.end
     return files[::-1], min(answer.upto, at)

@@ -1,0 +1,51 @@
+"""What an owner says of objects is checked before anything is read."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from engine.client.files.object_files import ObjectFiles
+from engine.errors import ProtocolError
+from engine.wire.commands import Files
+
+GOOD = [("log/c/a", 0, 10, 100), ("log/c/b", 10, 20, 100)]
+
+
+def told(objects: list[Any], upto: int = 20) -> ObjectFiles:
+    """Nothing is asked of the store."""
+    return ObjectFiles("segment", 0, 5, Files(objects=objects, upto=upto, hidden=[]), None)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(("upto", "expected"), [(20, 20), (15, 15), (30, 20)])
+def test_no_more_is_read_than_the_objects_have(upto: int, expected: int):
+    assert told(GOOD, upto).upto == expected
+
+
+def test_nothing_is_an_answer():
+    assert told([]).upto == 5
+
+
+@pytest.mark.parametrize(
+    "objects",
+    [
+        [("log/c/a", 6, 10, 100)],  # it does not have the first offset
+        [("log/c/a", 0, 5, 100)],
+        [("log/c/a", 0, 0, 100)],
+        [GOOD[0], ("log/c/b", 11, 20, 100)],  # a gap
+        [GOOD[1], GOOD[0]],
+        [("log/c/a", 0, 10, 0)],
+        [("/log/c/a", 0, 10, 100)],
+        [("log/../../a", 0, 10, 100)],
+        [("wal/c/s/000000000000", 0, 10, 100)],  # no rolled file
+    ],
+)
+def test_what_does_not_hang_together_is_refused(objects: list[Any]):
+    with pytest.raises(ProtocolError, match="SEGMENT_FILES"):
+        told(objects)
+
+
+def test_an_answer_without_objects_is_malformed():
+    with pytest.raises(ProtocolError, match="malformed"):
+        ObjectFiles("segment", 0, 5, Files(files=[], hidden=[]), None)  # type: ignore[arg-type]
