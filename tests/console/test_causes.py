@@ -53,6 +53,7 @@ def stats(
     ("seen", "said"),
     [
         (stats(backlog=0), []),
+        (stats(backlog=6, consumers={"a": consumer(unacked=6)}, rate_in=4_000.0, rate_out=4_000.0), []),
         (stats(), ["bills: no consumer is connected"]),
         (stats(consumers={"a": consumer(connected=False)}), ["bills: no consumer is connected"]),
         (stats(consumers={"a": consumer()}), ["bills: its consumers take nothing: a"]),

@@ -276,6 +276,7 @@ def spoken(decision: Mapping[str, object] | None) -> str:
 
 
 OWNERS = ("owner", "contact", "team")  # properties that name the owner to ask, the first that is there
+KEEPS_UP_S = 1.0  # what is read within this time at the present rate is on its way, and not behind
 NEAR = 0.9  # of a limit: what goes out is held by it
 _OUT = {
     "dispatch_messages_per_s": "msgRateOut", "total_dispatch_messages_per_s": "msgRateOut",
@@ -284,8 +285,9 @@ _OUT = {
 
 
 def causes(stats: TopicStatistics) -> list[str]:
-    """Why subscriptions are behind, a sentence each; none where nothing waits."""
-    behind = {name: one for name, one in sorted(stats["subscriptions"].items()) if one["backlog"]}
+    """Why subscriptions are behind, a sentence each; none where all keep up."""
+    every = sorted(stats["subscriptions"].items())
+    behind = {name: one for name, one in every if one["backlog"] > KEEPS_UP_S * one["msgRateOut"]}
     found = [f"{name}: {_cause(one, stats)}" for name, one in behind.items()]
     if not behind:
         return []
