@@ -10,9 +10,10 @@ from typing import Any
 import pytest
 
 from engine.control.base.brokers import BrokerRecord, Brokers
-from engine.errors import NotOwnerError
+from engine.errors import CorruptionError, NotOwnerError
 from engine.metadata import keys
 from engine.metadata.memory import MemoryMetadataStore
+from engine.metadata.store import Record
 from engine.model.load import SegmentLoadStats
 from engine.testing.clock import LoopClock
 from engine.testing.loop import run_virtual
@@ -191,5 +192,44 @@ def test_a_record_of_an_older_build_says_nothing_of_load() -> None:
         found = BrokerRecord.of(record)
         assert (found.draining, found.segments, found.load) == (False, 0, SegmentLoadStats())
         assert found.to_json() == b'{"url": "engine://x", "adminUrl": null}'
+
+    run(body)
+
+
+@pytest.mark.parametrize("damage", [b"", b"[]", b"{}", b'{"url": "x", "levels": 1}', b'{"url": "x", "load": []}'])
+def test_a_damaged_record_is_of_no_broker_until_it_is_written_again(damage: bytes) -> None:
+    async def body(place: Place) -> None:
+        a, b = [await place.broker(name) for name in "ab"]
+        key = keys.broker(b.url)
+        record = await place.root.get(key)
+        assert record is not None
+        with pytest.raises(CorruptionError, match=f"^{key}: "):
+            BrokerRecord.of(Record(key, damage, record.stat))
+        await place.root.put(key, damage, record.stat.version)
+        await asyncio.sleep(0.1)
+        assert urls(a) == ["engine://a"]
+        c = await place.broker("c")
+        assert urls(c) == ["engine://a", "engine://c"]
+        await b.publish(segments=3)
+        await asyncio.sleep(0.1)
+        assert urls(a) == urls(c) == ["engine://a", "engine://b", "engine://c"]
+
+    run(body)
+
+
+def test_a_broker_without_a_session_takes_nothing() -> None:
+    async def body(place: Place) -> None:
+        a, b = [await place.broker(name) for name in "ab"]
+        await asyncio.sleep(0.1)
+        session = a.session_id
+        assert list(a.takers) == ["engine://a", "engine://b"]
+        place.lines["a"].partition()
+        await asyncio.sleep(2 * TIMEOUT_S)
+        assert list(a.takers) == ["engine://b"]
+        assert not a.lives(a.url, session)
+        assert list(b.takers) == ["engine://b"]
+        place.lines["a"].heal()
+        await asyncio.sleep(2 * TIMEOUT_S)
+        assert list(a.takers) == list(b.takers) == ["engine://a", "engine://b"]
 
     run(body)

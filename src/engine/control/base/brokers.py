@@ -188,7 +188,7 @@ class Brokers:
     async def start(self) -> None:
         """Register, once an earlier life of this broker has ended, and follow the others. Raises the store's errors."""
         for record in await self._metadata.newest.list(keys.BROKERS, keys.prefix_end(keys.BROKERS)):
-            self._know(record.key, BrokerRecord.of(record))
+            self._know(record.key, _readable(record))
         watch = partial(self._metadata.watch, keys.BROKERS)
         following = follow(self._metadata, watch, self._heard, self._live.keys, what="the brokers")
         self._tasks.spawn(following, "watch of the brokers")
@@ -345,7 +345,7 @@ class Brokers:
             self._know(event.key, None)
             self._vacated.set()
         else:
-            self._know(event.key, BrokerRecord.of(event.record))
+            self._know(event.key, _readable(event.record))
         if self._live.get(event.key) != before:
             self._notify(self.changed)
 
@@ -359,3 +359,12 @@ class Brokers:
     def _notify(self, listeners: list[Callable[[], None]]) -> None:
         for listener in list(listeners):
             listener()
+
+
+def _readable(record: Record) -> BrokerRecord | None:
+    """A damaged record is of no broker that others can call; the one that it is of writes it again."""
+    try:
+        return BrokerRecord.of(record)
+    except CorruptionError as e:
+        log.error("a broker is taken for gone: %s", e)
+        return None
