@@ -107,7 +107,7 @@ def _hosts(config: BrokerConfig) -> set[str]:
 
 def _routes(broker: Served) -> list[web.RouteDef]:
     """One route per operation; those that do not answer plain JSON have handlers of their own."""
-    special = {
+    special: dict[Operation[Any], Handler] = {
         LIST_TOPICS: TopicListPages(broker).list_topics,
         GET_PERMISSIONS: _permissions(broker),
         **page_handlers(broker),

@@ -366,5 +366,5 @@ def _readable(record: Record) -> BrokerRecord | None:
     try:
         return BrokerRecord.of(record)
     except CorruptionError as e:
-        log.error("a broker is taken for gone: %s", e)
+        log.warning("a broker is taken for gone: %s", e)
         return None
