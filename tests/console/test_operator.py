@@ -57,7 +57,7 @@ async def test_among_a_thousand_topics_the_first_page_tells_which_lags_why_and_w
         now = asyncio.get_running_loop().time
         start = now()
         await shown.go("/")
-        # The numbers, the brokers, what this person may do; and two questions for each topic that is shown. Once a second.
+        # Once a second: numbers, brokers, what this person may do; and two questions for each topic that is shown.
         assert source.asked <= (3 + 2 * TOPICS_ON_OVERVIEW) * (1 + now() - start)
         # The largest backlog is on top, with its reason and whom to ask. The link leads to the rest.
         row = page.locator("#behind tbody tr").first
