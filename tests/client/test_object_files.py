@@ -17,7 +17,8 @@ GOOD = [("log/c/a", 0, 10, 100), ("log/c/b", 10, 20, 100)]
 
 def told(objects: list[Any], upto: int = 20) -> ObjectFiles:
     """Nothing is asked of the store."""
-    return ObjectFiles("segment", 0, 5, Files(objects=objects, upto=upto, hidden=[]), None, ReadAhead())  # type: ignore[arg-type]
+    answer = Files(objects=objects, upto=upto, hidden=[])
+    return ObjectFiles("segment", 0, 5, answer, None, ReadAhead())  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(("upto", "expected"), [(20, 20), (15, 15), (30, 20)])
