@@ -6,8 +6,10 @@ from typing import Any
 
 import pytest
 
+from engine.client.base.object_access import PIECE_SIZE_MIN, ReadAhead
 from engine.client.files.object_files import ObjectFiles
 from engine.errors import ProtocolError
+from engine.limits import MIB, OBJECT_CHUNK_SIZE
 from engine.wire.commands import Files
 
 GOOD = [("log/c/a", 0, 10, 100), ("log/c/b", 10, 20, 100)]
@@ -15,7 +17,8 @@ GOOD = [("log/c/a", 0, 10, 100), ("log/c/b", 10, 20, 100)]
 
 def told(objects: list[Any], upto: int = 20) -> ObjectFiles:
     """Nothing is asked of the store."""
-    return ObjectFiles("segment", 0, 5, Files(objects=objects, upto=upto, hidden=[]), None)  # type: ignore[arg-type]
+    answer = Files(objects=objects, upto=upto, hidden=[])
+    return ObjectFiles("segment", 0, 5, answer, None, ReadAhead())  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(("upto", "expected"), [(20, 20), (15, 15), (30, 20)])
@@ -48,4 +51,14 @@ def test_what_does_not_hang_together_is_refused(objects: list[Any]):
 
 def test_an_answer_without_objects_is_malformed():
     with pytest.raises(ProtocolError, match="malformed"):
-        ObjectFiles("segment", 0, 5, Files(files=[], hidden=[]), None)  # type: ignore[arg-type]
+        ObjectFiles("segment", 0, 5, Files(files=[], hidden=[]), None, ReadAhead())  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("readers", [1, 2, 3, 8, 40, 100])
+def test_many_readers_request_less_each(readers: int):
+    ahead = ReadAhead(32 * MIB)
+    ahead.readers = readers
+    assert PIECE_SIZE_MIN <= ahead.piece <= OBJECT_CHUNK_SIZE
+    held = readers * (1 + ahead.pieces) * ahead.piece
+    assert held <= max(32 * MIB, readers * PIECE_SIZE_MIN)
+    assert (ahead.piece == OBJECT_CHUNK_SIZE) is (readers <= 2)

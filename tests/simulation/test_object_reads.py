@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 
 from engine.broker.session import short_circuit
+from engine.client.base import object_access
 from engine.client.client import AsyncClient
-from engine.client.files import object_files
 from engine.errors import (
     AuthorizationError,
     CorruptionError,
@@ -33,6 +33,7 @@ from tests.kit.key_pairs import x25519_pair
 from tests.simulation.test_object_files import settled
 
 CONFIG = replace(DEFAULT_CONFIG, balance_enabled=False, segments=1)
+PIECE = 4_096
 Body = Callable[[SimCluster], Coroutine[Any, Any, None]]
 
 
@@ -40,7 +41,8 @@ Body = Callable[[SimCluster], Coroutine[Any, Any, None]]
 def small(monkeypatch: pytest.MonkeyPatch, log_file_size: Any) -> None:
     """Files of several pieces, all of which are worth a request."""
     log_file_size(16_384)
-    monkeypatch.setattr(object_files, "OBJECT_CHUNK_SIZE", 4_096)
+    monkeypatch.setattr(object_access, "OBJECT_CHUNK_SIZE", PIECE)
+    monkeypatch.setattr(object_access, "PIECE_SIZE_MIN", PIECE // 4)
     monkeypatch.setattr(short_circuit, "OBJECT_READ_MIN", 1)
 
 
@@ -108,6 +110,7 @@ def test_all_is_read_from_objects_and_nothing_is_sent() -> None:
         assert sent(cluster) - before == len(found)
         read_by_clients = [h.object_messages for b in cluster.brokers.values() for h in b.broker.segments]
         assert sum(read_by_clients) == len(found)
+        assert client.pool.objects.ahead.readers == 0, "none is counted that has ended"
         await client.close()
         assert (reads.opened, reads.closed) == (1, 1)
 
@@ -126,7 +129,7 @@ def test_each_byte_of_a_whole_file_is_read_once() -> None:
         for name, pieces in by_file.items():
             size = len(cluster.objects.objects[name])
             assert [start for start, _ in pieces] == [0, *(end for _, end in pieces[:-1])]
-            assert len(pieces) <= -(-size // object_files.OBJECT_CHUNK_SIZE)
+            assert len(pieces) <= -(-size // PIECE)
 
     run(body)
 
@@ -164,6 +167,7 @@ def test_any_part_of_it_is_what_the_broker_gives(seed: int) -> None:
             options = {} if rng.random() < 0.5 else {"buckets": (0, rng.randrange(65_536))}
             size = rng.choice((1, 7, 1000))
             assert await read(client, part, receive_queue_size=size, **options) == await read(far, part, **options)
+            assert client.pool.objects.ahead.readers == 0
 
     run(body, seed)
 

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from engine.errors import AuthenticationError, AuthorizationError, CorruptionError, EngineError, StorageError
+from engine.limits import KIB, MIB, OBJECT_CHUNK_SIZE
 
 if TYPE_CHECKING:
     from engine.storage.objects.ports import ObjectStore
@@ -19,14 +20,39 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 AGAIN_S = 60.0
+AHEAD_BYTES = 32 * MIB  # of all readers of a client together
+PIECE_SIZE_MIN = 256 * KIB
+PIECES_AHEAD = 2  # that are requested while another is read
 
 OpenStore = Callable[[], "ObjectStore"]
 
 
-class ObjectAccess:
-    """Of one client. Loop thread only. `open_store`: None: there is none."""
+class ReadAhead:
+    """How much is requested at a time, so that all `readers` of a client together hold about `total` bytes of objects
+    that were not cut into messages yet.
+    """
 
-    def __init__(self, open_store: OpenStore | None) -> None:
+    def __init__(self, total: int = AHEAD_BYTES) -> None:
+        self._total = total
+        self.readers = 0
+
+    @property
+    def piece(self) -> int:
+        """The size of the next piece that a reader requests."""
+        part = self._total // max(self.readers, 1) // (1 + PIECES_AHEAD)
+        return max(PIECE_SIZE_MIN, min(part, OBJECT_CHUNK_SIZE))
+
+    @property
+    def pieces(self) -> int:
+        """How many it requests while it reads another."""
+        return PIECES_AHEAD if self.piece > PIECE_SIZE_MIN else 0
+
+
+class ObjectAccess:
+    """Of one client. Loop thread only. `open_store`: None: there is none. `ahead`: for all that is read of it."""
+
+    def __init__(self, open_store: OpenStore | None, memory_limit: int) -> None:
+        self.ahead = ReadAhead(min(AHEAD_BYTES, memory_limit // 4))
         self._open_store = open_store
         self._store: ObjectStore | None = None
         self._not_before = float("-inf")

@@ -109,7 +109,7 @@ class FileAttachment(Attachment):
             else:
                 from engine.client.files.object_files import ObjectFiles
 
-                files = ObjectFiles(self.name, self.segment_id, expected, answer, store)
+                files = ObjectFiles(self.name, self.segment_id, expected, answer, store, pool.objects.ahead)
             if files.upto <= expected:
                 return None
             await files.open()
@@ -175,10 +175,13 @@ class FileAttachment(Attachment):
         """Ask for files behind the end of the present ones; whether there are any."""
         more = await self._ask(self._files_url)
         if self._files is not files:
+            if more is not None:
+                more.close()
             return False
         if more is None:
             self._leave_files(f"{files.upto} is reached")
             return False
+        files.close()
         self._files = more
         return True
 

@@ -4,7 +4,7 @@
              (aborted transactions). `upto` ends what is readable.
     open     The header at the front has to be that of the segment's file with these offsets. A range that is not the
              whole file needs the footer, too: its index says where the range lies.
-    read     In order, in pieces of OBJECT_CHUNK_SIZE, of which some are requested ahead; every entry is checked.
+    read     In order, in pieces, of which some are requested ahead; every entry is checked.
     go on    Behind `upto` the owner is asked again. What the objects do not have, or the store does not give, the
              owner sends over a connection.
 
@@ -22,14 +22,13 @@ from msgspec import UnsetType
 
 from engine._native.format.crc32c import crc32c
 from engine._native.serve import log
+from engine.client.base.object_access import ReadAhead
 from engine.client.files.local_files import Block, Hidden
 from engine.errors import CorruptionError, NotFoundError, ProtocolError
-from engine.limits import OBJECT_CHUNK_SIZE, READ_BLOCK_SIZE
+from engine.limits import READ_BLOCK_SIZE
 from engine.storage.file.format import HEADER_SIZE_MAX, Footer, Header, Opening
 from engine.storage.objects.ports import ObjectMissingError, ObjectStore
 from engine.wire import commands
-
-PIECES_AHEAD = 2  # that are requested while another is read
 
 
 class _File(NamedTuple):
@@ -51,6 +50,7 @@ class ObjectFiles:
     by_caller = False  # requests need the loop
 
     __slots__ = (
+        "_ahead",
         "_at",
         "_buffer",
         "_hidden",
@@ -63,8 +63,11 @@ class ObjectFiles:
         "upto",
     )
 
-    def __init__(self, name: str, segment_id: int, start: int, answer: commands.Files, store: ObjectStore) -> None:
+    def __init__(
+        self, name: str, segment_id: int, start: int, answer: commands.Files, store: ObjectStore, ahead: ReadAhead
+    ) -> None:
         """`name`: of the segment. `answer`: to SEGMENT_FILES. Raises ProtocolError for a malformed one."""
+        self._ahead = ahead
         self.offset = start  # the next one to be read
         self._segment_id = segment_id
         self._name_crc = crc32c(name.encode())
@@ -85,7 +88,7 @@ class ObjectFiles:
             raise _gone(file) from None
 
     async def _open_whole(self, file: _File) -> _Pieces:
-        pieces = _Pieces(self._store, file.key, 0, file.size)
+        pieces = _Pieces(self._store, self._ahead, file.key, 0, file.size)
         try:
             front = await pieces.next()
             opening, end_position = self._header(file, front)
@@ -104,7 +107,8 @@ class ObjectFiles:
         if footer is None or footer.end_offset != file.end:
             raise CorruptionError(f"{file.key}, position {end_position}: the footer fails its checksum")
         start = footer.index.position_before(self.offset, opening.data_position)
-        pieces = _Pieces(self._store, file.key, start, footer.index.position_after(self.upto, end_position))
+        end = footer.index.position_after(self.upto, end_position)
+        pieces = _Pieces(self._store, self._ahead, file.key, start, end)
         pieces.salt, self._at, self._buffer = opening.salt, start, memoryview(b"")
         return pieces
 
@@ -169,47 +173,57 @@ class ObjectFiles:
         self._buffer = memoryview(b"")
 
 
+class _Request(NamedTuple):
+    start: int
+    stop: int
+    data: asyncio.Future[memoryview]
+
+
 class _Pieces:
-    """Bytes [start, end) of an object, in order; PIECES_AHEAD are requested before they are asked for.
+    """Bytes [start, end) of an object, in order; some are requested before they are asked for.
 
     `end` may be lowered: what lies behind it is left out.
     """
 
-    def __init__(self, store: ObjectStore, key: str, start: int, end: int) -> None:
+    def __init__(self, store: ObjectStore, ahead: ReadAhead, key: str, start: int, end: int) -> None:
         self.salt = 0  # of the file
         self.end = end
         self._store = store
+        self._ahead = ahead
         self._key = key
-        self._next = start  # the first one that was not requested
-        self._at = start  # the first one that was not returned
-        self._reading: deque[asyncio.Future[memoryview]] = deque()
+        self._at = start  # the first byte that was not requested
+        self._requests: deque[_Request] = deque()
+        self._counted = True
+        ahead.readers += 1
 
     @property
     def over(self) -> bool:
-        return self._at >= self.end
+        return not self._requests and self._at >= self.end
 
     async def next(self) -> memoryview:
         """The next piece, which must be there. Raises CorruptionError where the object ends before."""
-        # The first tells how many entries there are: nothing behind them is requested.
-        ahead = PIECES_AHEAD if self._next else 0
-        while len(self._reading) <= ahead and self._next < self.end:
-            stop = min(self._next + OBJECT_CHUNK_SIZE, self.end)
-            self._reading.append(asyncio.ensure_future(self._store.get_range(self._key, self._next, stop)))
-            self._next = stop
-        data = await self._reading.popleft()
-        expected = min(OBJECT_CHUNK_SIZE, self._next - self._at) if not self._reading else OBJECT_CHUNK_SIZE
-        if len(data) != expected:
-            raise CorruptionError(f"{self._key}, position {self._at + len(data)}: the object ends")
-        piece = memoryview(data)[: max(0, self.end - self._at)]
-        self._at += expected
-        return piece
+        # The first tells where the entries end: nothing behind them is requested.
+        ahead = self._ahead.pieces if self._at else 0
+        while len(self._requests) <= ahead and self._at < self.end:
+            stop = min(self._at + self._ahead.piece, self.end)
+            reading = asyncio.ensure_future(self._store.get_range(self._key, self._at, stop))
+            self._requests.append(_Request(self._at, stop, reading))
+            self._at = stop
+        request = self._requests.popleft()
+        data = memoryview(await request.data)
+        if len(data) != request.stop - request.start:
+            raise CorruptionError(f"{self._key}, position {request.start + len(data)}: the object ends")
+        return data[: max(0, self.end - request.start)]
 
     def close(self) -> None:
-        for request in self._reading:
-            if request.done() and not request.cancelled():
-                request.exception()  # else it is logged
-            request.cancel()
-        self._reading.clear()
+        if self._counted:
+            self._counted = False
+            self._ahead.readers -= 1
+        for request in self._requests:
+            if request.data.done() and not request.data.cancelled():
+                request.data.exception()  # else it is logged
+            request.data.cancel()
+        self._requests.clear()
 
 
 def _joined(front: memoryview, piece: memoryview) -> memoryview:

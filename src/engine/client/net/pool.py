@@ -67,7 +67,7 @@ class Pool:
         self.options = options
         self.home = Home(addresses, options.rng)
         self.memory = ClientMemory(options.memory_limit)
-        self.objects = ObjectAccess(options.open_objects)
+        self.objects = ObjectAccess(options.open_objects, options.memory_limit)
         self.closed = False
         self.ever_connected = False
         self.tasks = Supervisor(f"client of {', '.join(addresses)}")
