@@ -92,7 +92,7 @@ class BrokerRecord:
                 segments=int(facts.get("segments", 0)),
                 load=load,
             )
-        except (ValueError, KeyError, TypeError, AttributeError) as e:
+        except (CorruptionError, ValueError, KeyError, TypeError, AttributeError) as e:
             raise CorruptionError(f"{record.key}: the record of a broker must be JSON with its URL: {e!r}") from e
 
 
