@@ -13,6 +13,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from engine.broker.upkeep import closed_segments
 from engine.broker.upkeep import objects as upkeep
 from engine.errors import StorageError, UnsupportedError
 from engine.limits import WAL_FENCES
@@ -216,3 +217,35 @@ def test_a_broker_without_an_object_store_sweeps_nothing() -> None:
             await broker.broker.admin.sweep_objects()
 
     simulate(1, scenario, config=CONFIG)
+
+
+def test_what_no_broker_has_open_is_measured_and_deleted_in_time(
+    log_file_size: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By the broker that placement names, when the machine of the owner is gone; and nobody asks for the topic."""
+    log_file_size(8192)
+    monkeypatch.setattr(closed_segments, "RETENTION_RETRY_S", 600)
+
+    async def body(cluster: SimCluster) -> None:
+        await send(cluster, 0, MESSAGES)
+        await settled(cluster)
+        owner = next(b for b in cluster.brokers.values() if list(b.broker.segments))
+        await owner.broker.admin.create_subscription("orders", "late", initial_position="earliest")
+        await owner.broker.admin.set_topic_policies("orders", {"retention_time_s": 3_600})
+        (hosted,) = owner.broker.segments
+        name, size = hosted.name, hosted.segment.size_bytes
+        other = next(b for b in cluster.brokers.values() if b is not owner)
+        await owner.lose_machine()
+        while (record := other.broker.segments.inventory.get(name)) is None:  # noqa: ASYNC110 - in virtual time
+            await asyncio.sleep(1)
+        assert other.broker.segments.peek(name) is None, "nothing was opened for it"
+        assert (record.messages, dict(record.backlogs)) == (MESSAGES, {"late": MESSAGES})
+        assert 0.9 * size < record.size_bytes <= size
+        assert record.files >= 6
+        await other.broker.admin.delete_subscription("orders", "late")
+        while named(cluster, "log"):
+            await asyncio.sleep(60)
+            assert cluster.loop.time() < 15_000
+        assert other.broker.segments.inventory.get(name).messages == 0
+
+    run(body)

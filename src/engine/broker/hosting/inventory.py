@@ -115,6 +115,10 @@ class Inventory:
             if not of_topic:
                 del self._topics[topic]
 
+    def of(self, topic: TopicName) -> list[StoredSegment]:
+        """The records of a topic."""
+        return list(self._topics.get(topic, {}).values())
+
     def keep(self, topic: TopicName, names: Iterable[SegmentName]) -> None:
         """Remove the records of a topic's other segments."""
         kept = set(names)

@@ -405,7 +405,14 @@ class OpenSegments:
 
     async def find_aging(self, topics: Iterable[TopicName]) -> list[Stored]:
         """The closed segments of these topics that retention may have work in, and this broker may open."""
-        found = await self._store.find_aging(topics)
+        names = list(topics)
+        found = await self._store.find_aging(names)
+        if self._objects is not None:  # when their messages were published, only their files tell
+            from engine.storage.file.stored import Stored
+
+            here = {one.name for one in found}
+            elsewhere = (record for topic in names for record in self.inventory.of(topic) if record.files)
+            found += [Stored(record.name, 0, None) for record in elsewhere if record.name not in here]
         return [one for one in found if one.name not in self._hosted and await self.may_own(one.name)]
 
     # -- deleting --------------------------------------------------------------------------------------------------

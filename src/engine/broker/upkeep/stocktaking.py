@@ -3,8 +3,9 @@
     every topic, page by page,                         closed segments of the topic that are this broker's
     ───────────────────────────────────────────  ───►  ────────────────────────────────────────────────────
     at the start and when brokers come or go;           layout, cursors, transactions: the metadata
-    then those that are created here, and whose         offsets and size: file headers (storage/file/extent.py)
-    segments are opened, closed, lost or deleted                      │
+    then those that are created here, and whose         offsets and size: file headers (storage/file/extent.py),
+    segments are opened, closed, lost or deleted        or the objects that the segment's record names
+                                                                      │
                                                                       ▼ Inventory
 
 A segment belongs to the broker that owns it or was left it, and else to the one that placement names: of all brokers,
@@ -31,7 +32,8 @@ from engine.metadata.store import MetadataStore, OutcomeUnknownError
 from engine.model.layout import SegmentLayout
 from engine.model.names import SegmentName, TopicName
 from engine.storage.disk.config import OBJECT
-from engine.storage.file.extent import NO_FILES
+from engine.storage.file.continuation import Gaps
+from engine.storage.file.extent import NO_FILES, Extent
 from engine.storage.store import SegmentStore
 
 log = logging.getLogger(__name__)
@@ -169,17 +171,28 @@ class Stocktaking:
         """`url`: of the broker that answers for it, by a read; this one may have claimed or closed it meanwhile."""
         return url == self._ownership.brokers.url or self._ownership.owns(name) or name in self._moved
 
-    async def _measure(self, spec: SegmentSpec, records: TopicRecords) -> None:
-        """Take the record of one segment, unless it was opened or closed meanwhile: then there is a newer one.
+    def _in_objects(self, name: SegmentName, records: TopicRecords) -> Extent:
+        """What its ownership record names. Files of this disk may be those of a former owner.
 
-        A segment on objects is measured when it is open. Files here may be those of a former owner.
+        What is in logs alone is not in it; so a record that was taken when it was closed here knows more.
         """
+        owner = records.owners.get(name.segment_id)
+        objects = None if owner is None else owner.objects
+        if objects is None:
+            return NO_FILES
+        size, end, known = objects.file_bytes, objects.named_end, self._inventory.get(name)
+        if known is not None:
+            size, end = max(size, known.size_bytes), max(end, objects.first + known.messages)
+        return Extent(objects.first, end, Gaps(), size, objects.file_count, sealed=False)
+
+    async def _measure(self, spec: SegmentSpec, records: TopicRecords) -> None:
+        """Take the record of one segment, unless it was opened or closed meanwhile: then there is a newer one."""
         name = spec.name
-        if spec.durability == OBJECT and self._segments.peek(name) is None:
-            return
         try:
             extent = NO_FILES
-            if self._segments.peek(name) is None:
+            if self._segments.peek(name) is None and spec.durability == OBJECT:
+                extent = self._in_objects(name, records)
+            elif self._segments.peek(name) is None:
                 extent = await self._store.extent(name, spec.bucket_ends, records.born(name.segment_id))
                 if extent is NO_FILES:
                     await self._segments.check_there(name)

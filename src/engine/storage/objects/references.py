@@ -88,6 +88,18 @@ class SegmentObjects(msgspec.Struct, frozen=True, omit_defaults=True):
         return self.floor if self.older is None else self.older.end
 
     @property
+    def first(self) -> int:
+        """The first offset of the named files."""
+        if self.older is not None:
+            return self.older.first
+        return self.files[0].first if self.files else self.floor
+
+    @property
+    def file_count(self) -> int:
+        """Of all named files."""
+        return len(self.files) + (self.older.count if self.older else 0)
+
+    @property
     def file_bytes(self) -> int:
         """Of all named files."""
         return sum(file.size for file in self.files) + (self.older.size if self.older else 0)
