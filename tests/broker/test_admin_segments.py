@@ -177,6 +177,7 @@ class ElsewhereLed:
 
 
 CALLS = {
+    "get_auto_scale_history": ("orders",),
     "get_stats": ("orders",),
     "delete_topic": ("orders",),
     "split_segment": ("orders", 0),

@@ -24,7 +24,7 @@ ARGUMENTS: dict[str, Any] = {
     "properties": {"a": "b"}, "dry_run": True, "limits": {},
 }  # fmt: skip
 WITHOUT_NEED = {row.name for row in ROWS if row.without_token} | {
-    name for name in ("list_namespaces", "list_tenants", "get_description") if name in RULES
+    name for name in ("list_namespaces", "list_tenants", "get_description", "get_permissions") if name in RULES
 }
 # Headers by which a server might be made to believe something else.
 LIES: list[dict[str, str]] = [

@@ -144,7 +144,7 @@ def history(topic: str, url: str, data: str | None, as_json: bool) -> None:
     for one in found["decisions"]:
         repeated = f"; {output.plural(one['times'], 'time')} until {instant(one['lastMs'])}" if one["times"] > 1 else ""
         failed = f"; failed: {one['failure']}" if one["failure"] else "; done" if one["changed"] else ""
-        click.echo(decision_text(one) + failed + repeated)
+        lines.say(decision_text(one) + failed + repeated)
 
 
 @topics.command("set", epilog=examples("engine topics autoscale set orders --max-segments 8 --split-cooldown 2m"))
