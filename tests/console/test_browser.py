@@ -10,6 +10,7 @@ from urllib.parse import quote
 
 import engine
 from engine.cli.flights import load
+from tests.brokers.test_identity import BROKERS, brokers
 from tests.console.conftest import Opener, opened
 
 WAIT_MS = 60_000
@@ -93,6 +94,8 @@ async def test_each_page_has_its_picture_at_two_sizes_in_both_modes(tmp_path: Pa
             said = {"origin-topic": FLIGHTS, "dead-letter-reason": "ValueError: late"}
             await producer.send(b"flight", properties=said)
         transaction = await broker.transaction().__aenter__()
+        async with await broker.producer(FLIGHTS) as producer:
+            await producer.send(b"flight", key="7", transaction=transaction)
         shown = await window(broker.service_url)
         page = shown.page
         page.set_default_timeout(WAIT_MS)
@@ -113,6 +116,8 @@ async def test_each_page_has_its_picture_at_two_sizes_in_both_modes(tmp_path: Pa
                 assert "no consumer is connected" in behind
             if name == "transactions":
                 [one] = await broker.admin.list_transactions()
+                row = await page.locator(f"#x-{one['id']}").inner_text()
+                assert re.search(r"public/default/flights segment \d: 1 message of its own, and what was sent", row)
                 await page.click(f"#x-{one['id']} [data-act=abort]")
                 await page.click("#confirm [value=yes]")
                 await page.locator(f"#x-{one['id']}").wait_for(state="detached")
@@ -151,3 +156,25 @@ async def test_a_person_logs_in_with_a_token_and_out_again(tmp_path: Path, windo
         await page.wait_for_url("**/login")
         await shown.go(TOPIC)
         assert page.url.endswith("/login")
+
+
+async def test_a_broker_is_drained_and_takes_segments_again(tmp_path: Path, window: Opener) -> None:
+    async with brokers(tmp_path / "data", 2, cluster_token=BROKERS) as found:
+        one, other = found
+        for broker in found:
+            await broker.serve_admin("127.0.0.1", 0)
+        await one.admin.create_topic(FLIGHTS, segments=4)
+        shown = await window(one.service_url)
+        page = shown.page
+        page.set_default_timeout(WAIT_MS)
+        await shown.go("/brokers")
+        row = page.locator("#brokers tbody tr", has_text=other.service_url)
+        await row.locator("[data-act=drain]").click()
+        await page.click("#confirm [value=yes]")
+        await row.get_by_text("draining").wait_for()
+        said = {each["url"]: each["draining"] for each in await one.admin.list_brokers()}
+        assert said == {one.service_url: False, other.service_url: True}
+        await row.locator("[data-act=undrain]").click()
+        await page.click("#confirm [value=yes]")
+        await row.get_by_text("live").wait_for()
+        assert not any(each["draining"] for each in await one.admin.list_brokers())

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from engine.console.views import PAGE_ROWS, TopicLine, duration, page_of, spoken
+from engine.console.views import PAGE_ROWS, TopicLine, duration, held_by, page_of, spoken
 
 
 def line(name: str, backlog: int = 0, *, rate_in: float = 0.0, rate_out: float = 0.0, consumers: int = 0) -> TopicLine:
@@ -39,6 +39,17 @@ def test_pages_hold_part_of_the_rows_in_the_order_asked_for() -> None:
     assert page_of(lines, sort="name", number=99).rows[-1].topic == "t0999"
     assert [one.topic for one in page_of(lines, text="T0042").rows] == ["t0042"]
     assert page_of([]).pages == 1
+
+
+def test_what_a_transaction_holds_back() -> None:
+    segment = "segment://public/default/orders/0000-7fff-3"
+    write = {"segment": segment, "kind": "write", "subscription": None, "records": 1, "messages": 1}
+    ack = {"segment": segment, "kind": "ack", "subscription": "bills", "records": 2, "messages": 1_200}
+    assert held_by({"operations": [write, ack]}) == [
+        ("topic://public/default/orders", "segment 3: 1 message of its own, and what was sent behind them"),
+        ("topic://public/default/orders", "segment 3: 1,200 messages that bills has acknowledged in it"),
+    ]
+    assert held_by({"operations": []}) == []
 
 
 def test_words() -> None:

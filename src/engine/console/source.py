@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from functools import partial
 from typing import Any, TypeVar
@@ -15,12 +16,14 @@ from engine.console import views
 from engine.console.acts import ACTS, May
 from engine.console.letters import LetterPage, letters_of
 from engine.console.messages import MessagePage, Wanted, browse
-from engine.errors import AuthorizationError, InvalidArgumentError, NotFoundError
+from engine.errors import AuthorizationError, InvalidArgumentError, NotFoundError, TransactionNotFoundError
 from engine.model.admin_dictionaries import TopicStatistics
 
 T = TypeVar("T")
 
 FRESH_S = 1.0  # pages that are looked at together share answers that are no older
+HELD_S = 5.0  # for so long it is not asked again what a transaction holds back
+TRANSACTIONS, TRANSACTIONS_LOOKED_AT = 100, 20  # of the oldest that are open
 CAUSES_FRESH_S = 5.0  # why topics of the overview are behind, and what a person may do
 OWNER_FRESH_S = 30.0
 _UNKNOWN = (NotFoundError, InvalidArgumentError)  # what an older broker answers to questions that it does not know
@@ -137,9 +140,22 @@ class Source:
         """The live brokers. Raises AuthorizationError."""
         return await self._once("brokers", self._client.admin.list_brokers)
 
-    async def transactions(self) -> list[dict[str, Any]]:
-        """The oldest open transactions. Raises AuthorizationError."""
-        return await self._once("transactions", lambda: self._client.admin.list_transactions(limit=100))
+    async def transactions(self) -> list[tuple[dict[str, Any], list[tuple[str, str]]]]:
+        """The oldest open transactions, and what each of the first holds back: (topic, what of it).
+
+        Raises AuthorizationError.
+        """
+        found = await self._once("transactions", lambda: self._client.admin.list_transactions(limit=TRANSACTIONS))
+        looked_at = [one["id"] for one in found[:TRANSACTIONS_LOOKED_AT]]
+        held = await asyncio.gather(*map(self._held_by, looked_at))
+        return list(zip(found, itertools.chain(held, itertools.repeat([])), strict=False))
+
+    async def _held_by(self, ident: str) -> list[tuple[str, str]]:
+        ask = lambda: self._client.admin.get_transaction(ident)  # noqa: E731
+        try:
+            return views.held_by(await self._once(("transaction", ident), ask, HELD_S))
+        except TransactionNotFoundError:
+            return []  # it has ended
 
     async def act(self, name: str, fields: dict[str, Any]) -> str:
         """Carry out one of ACTS; what it says. Raises what the broker answers."""

@@ -9,6 +9,7 @@ from typing import Any
 
 from engine.client.admin.exposition import Metrics
 from engine.model.admin_dictionaries import SegmentMetadata, SegmentStatistics, TopicMetadata, TopicStatistics
+from engine.model.names import SegmentName
 
 PAGE_ROWS = 50
 SORTS = ("backlog", "in", "out", "stored", "name")
@@ -273,6 +274,20 @@ def spoken(decision: Mapping[str, object] | None) -> str:
     segments = decision.get("segments")
     of = f" of {', '.join(map(str, segments))}" if isinstance(segments, list) and segments else ""
     return f"{decision.get('action')}{of}: {decision.get('reason')}"
+
+
+def held_by(transaction: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """What an open transaction holds back: (topic, what of it), by its operations."""
+    found = []
+    for one in transaction["operations"]:
+        name, count = SegmentName.parse(one["segment"]), one["messages"]
+        what = "1 message" if count == 1 else f"{count:,} messages"
+        if one["subscription"] is None:
+            text = f"segment {name.segment_id}: {what} of its own, and what was sent behind them"
+        else:
+            text = f"segment {name.segment_id}: {what} that {one['subscription']} has acknowledged in it"
+        found.append((str(name.topic), text))
+    return found
 
 
 OWNERS = ("owner", "contact", "team")  # properties that name the owner to ask, the first that is there
