@@ -68,7 +68,7 @@ def test_topics_that_others_serve_are_not_heard_of(topics: int, index: str, monk
 
 
 def test_a_client_is_told_where_owners_are_not_those_that_placement_names() -> None:
-    """Its first layout waits for the owners, although nobody asked this broker for the topic before."""
+    """Its first layout waits for the owners, although this broker was not asked for the topic before."""
 
     async def scenario(cluster: SimCluster) -> None:
         await cluster.start("b1")

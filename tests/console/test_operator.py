@@ -1,4 +1,4 @@
-"""What an operator does who has never seen the product: find what lags, why, and whom to ask; among many topics."""
+"""An operator new to the product finds what lags, why, and which person to ask; among many topics."""
 
 from __future__ import annotations
 

@@ -222,7 +222,7 @@ def test_a_broker_without_an_object_store_sweeps_nothing() -> None:
 def test_what_no_broker_has_open_is_measured_and_deleted_in_time(
     log_file_size: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """By the broker that placement names, when the machine of the owner is gone; and nobody asks for the topic."""
+    """By the broker that placement names, when the machine of the owner is gone, and no client asks for the topic."""
     log_file_size(8192)
     monkeypatch.setattr(closed_segments, "RETENTION_RETRY_S", 600)
 

@@ -191,7 +191,7 @@ def test_while_files_roll_are_named_and_deleted_and_objects_vanish(seed: int, mo
                     await producer.send(rng.randbytes(900), key=f"k{n % 30}")
 
         async def vanish() -> None:
-            """Somebody deletes what the records still name: brokers have it in their caches, or nobody has it."""
+            """What the records still name is deleted: brokers have it in their caches, or it is nowhere."""
             for _ in range(20):
                 await asyncio.sleep(rng.random())
                 names = [name for name, _, _ in reads.ranges[-3:]]

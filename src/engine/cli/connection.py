@@ -28,10 +28,12 @@ SEGMENTS = "segments"  # where the messages are: an engine says what to do where
 DEFAULT_URL = "engine://127.0.0.1:6650"
 
 
-def connection_options(command: F) -> F:
-    """Add `--url` and `--data` to a command."""
+def connection_options(command: F, also: tuple[str, ...] = ()) -> F:
+    """Add `--url` and `--data` to a command. `also`: more names of `--url`."""
     url = click.option(
         "--url",
+        *also,
+        "url",
         envvar="ENGINE_URL",
         type=service_url,
         metavar="URL",

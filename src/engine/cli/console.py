@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import ipaddress
 import secrets
+from functools import partial
 from typing import TYPE_CHECKING
 
 import click
@@ -41,7 +42,7 @@ def here(context: click.Context, parameter: click.Parameter, text: str) -> tuple
     callback=here,
     help="Address of the pages, on this machine.",
 )
-@connection_options
+@partial(connection_options, also=("--broker",))
 def command(url: str, data: str | None, listen: tuple[str, int]) -> None:
     """Serve pages about a broker to a browser.
 
@@ -79,6 +80,3 @@ def command(url: str, data: str | None, listen: tuple[str, int]) -> None:
 
     with asyncio.Runner(loop_factory=event_loop_factory()) as runner:
         runner.run(serve())
-
-
-next(one for one in command.params if one.name == "url").opts.append("--broker")  # which the pages are about

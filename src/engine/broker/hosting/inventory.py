@@ -103,17 +103,13 @@ class Inventory:
 
     def drop(self, name: SegmentName) -> None:
         """Remove the record of a segment, if there is one."""
-        if self.get(name) is not None:
-            self.drop_id(name.topic, name.segment_id)
-
-    def drop_id(self, topic: TopicName, segment_id: int) -> None:
-        """Remove the record of the segment of that id, if there is one."""
-        of_topic = self._topics.get(topic, {})
-        record = of_topic.pop(segment_id, None)
+        record = self.get(name)
         if record is not None:
+            of_topic = self._topics[name.topic]
+            del of_topic[name.segment_id]
             self._out(record)
             if not of_topic:
-                del self._topics[topic]
+                del self._topics[name.topic]
 
     def of(self, topic: TopicName) -> list[StoredSegment]:
         """The records of a topic."""
@@ -122,7 +118,7 @@ class Inventory:
     def keep(self, topic: TopicName, names: Iterable[SegmentName]) -> None:
         """Remove the records of a topic's other segments."""
         kept = set(names)
-        for record in list(self._topics.get(topic, {}).values()):
+        for record in self.of(topic):
             if record.name not in kept:
                 self.drop(record.name)
 
