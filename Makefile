@@ -13,7 +13,7 @@
 #   make bench-history  what users notice, over the last LAST=5 tags and this tree, in .asv/history/index.html
 #   make tags    set the tags of benchmarks/releases.txt, where a clone came without them
 #   make docs    the documentation as a site, in build/site; links lead somewhere, examples run
-#   make wheels  wheels for Linux that install without a compiler, for other machines too, in dist (ONLY=3.14-musllinux)
+#   make wheels  wheels that install without a compiler, for other machines too, and the sources, in dist (ONLY=3.14-musllinux)
 #   make pictures  draw `engine top` and the console for their pages (needs a Chromium)
 #   make clean   remove what was built (the folder .venv stays)
 #
@@ -76,6 +76,7 @@ docs: build $(VENV)/.with-test $(VENV)/.with-spark
 
 wheels: build $(VENV)/.with-wheels
 	$(PY) tools/wheels.py $(if $(ONLY),--only $(ONLY)) dist
+	ENGINE_EXT=none $(PY) -m build -q --sdist --no-isolation --outdir dist
 
 pictures: build $(VENV)/.with-test $(VENV)/.with-chromium
 	$(PY) tools/draw_top.py docs/images/top.svg
@@ -124,11 +125,12 @@ $(VENV)/.tools:
 	    sys.exit(not shutil.which((os.environ.get("CC") or sysconfig.get_config_var("CC") or "cc").split()[0]))' || \
 	    { echo "There is no C compiler: install the package build-essential."; exit 1; }
 	$(PYTHON) -m venv $(VENV)
-	$(PIP) 'setuptools>=77' 'cython>=3.1' wheel
+	$(PIP) 'setuptools>=77' 'setuptools-scm>=8' 'cython>=3.1' wheel
 	@touch $@
 
 # The package itself, editable, with what the demo, the tests and the benchmarks import.
 $(VENV)/.with-demo $(VENV)/.with-test $(VENV)/.with-fuzz $(VENV)/.with-bench $(VENV)/.with-wheels: $(VENV)/.with-%: pyproject.toml $(VENV)/.tools
+	$(PIP) 'setuptools-scm>=8'
 	ENGINE_EXT=none $(PIP) --no-build-isolation -e '.[$*,demo]'
 	@touch $@
 

@@ -173,8 +173,8 @@ async def test_on_the_wire(guarded, monkeypatch: pytest.MonkeyPatch) -> None:
     answer.cancel()
     await waiting.close()
     text = metrics_text(broker)
-    assert "engine_authentication_failures_total 2\n" in text
-    assert "engine_authentication_unchecked_total 3\n" in text
+    assert "engine_authentication_failures_total 2.0\n" in text
+    assert "engine_authentication_unchecked_total 3.0\n" in text
 
 
 async def test_over_http(guarded, monkeypatch: pytest.MonkeyPatch) -> None:
