@@ -58,13 +58,14 @@ MAY_IMPORT: dict[str, set[str]] = {
     "prometheus": {"sync", "errors"},
     "sync": {"client", "aio", "errors", "lazy"},
     "embedded": BELOW_BROKER | {"broker", "client", "sync"},
+    "backups": {"storage", "storage.reads", "metadata", "_native", "client", "sync", "model", "aio", *LEAVES},
     "migration": {"_native", "client", "sync", "model", "wire", "aio", *LEAVES},
     "testing": BELOW_BROKER | {"broker", "proxy", "client", "sync", "embedded"},
     "pytest_plugin": {"testing", "embedded"},
     "console": {"broker", "client", "model", "aio", *LEAVES},
-    "cli": {"broker", "proxy", "processes", "client", "sync", "embedded", "migration", "aio", "model", "errors"}
+    "cli": {"broker", "proxy", "processes", "client", "sync", "embedded", "migration", "backups", "aio", "model", "errors"}
     | {"console"},
-    "__init__": BELOW_BROKER | {"broker", "client", "sync", "embedded", "migration"},
+    "__init__": BELOW_BROKER | {"broker", "client", "sync", "embedded", "migration", "backups"},
     "__main__": {"cli"},
 }
 
@@ -102,13 +103,14 @@ DOORS: dict[str, set[str]] = {
         "aio/portal.py",
         "aio/files.py",
         "client/base/endpoint.py",
+        "backups/public.py",
         "metadata/mark.py",
         "metadata/lockfile.py",
         "aio/forked.py",
         "wire/unix.py",
         "processes/life.py",
     },
-    "random": {"client/client.py", "storage/store.py"},
+    "random": {"backups/public.py", "client/client.py", "storage/store.py"},
     "uuid": set(),
     "secrets": set(),
     "threading": {"aio/portal.py", "aio/workers.py", "aio/locks.py", "aio/signals.py"},

@@ -295,6 +295,7 @@ class Broker:
             objects=self._object_logs(metadata),
             store=store,
             metadata=metadata,
+            disk=self._disk,
             shared=self.shared,
             current=self.current,
             addresses=self.addresses,

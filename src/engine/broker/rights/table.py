@@ -220,6 +220,10 @@ OPERATIONS: dict[str, AdminRule] = {
     "sweep_objects": _cluster(OPERATE),
     "unload_topic": _cluster(OPERATE),
     "unload_segment": _cluster(OPERATE),
+    "begin_backup": _cluster(SUPERUSER),  # it reads the messages of all
+    "read_backup": _cluster(SUPERUSER),
+    "renew_backup": _cluster(SUPERUSER),
+    "end_backup": _cluster(SUPERUSER),
 }
 
 
