@@ -63,7 +63,19 @@ MAY_IMPORT: dict[str, set[str]] = {
     "testing": BELOW_BROKER | {"broker", "proxy", "client", "sync", "embedded"},
     "pytest_plugin": {"testing", "embedded"},
     "console": {"broker", "client", "model", "aio", *LEAVES},
-    "cli": {"broker", "proxy", "processes", "client", "sync", "embedded", "migration", "backups", "aio", "model", "errors"}
+    "cli": {
+        "broker",
+        "proxy",
+        "processes",
+        "client",
+        "sync",
+        "embedded",
+        "migration",
+        "backups",
+        "aio",
+        "model",
+        "errors",
+    }
     | {"console"},
     "__init__": BELOW_BROKER | {"broker", "client", "sync", "embedded", "migration", "backups"},
     "__main__": {"cli"},

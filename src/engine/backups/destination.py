@@ -43,6 +43,9 @@ class Destination(Protocol):
     All methods raise StorageError, DiskFullError, AuthenticationError, AuthorizationError.
     """
 
+    def is_within(self, directory: Path) -> bool:
+        """Whether it is a part of this directory."""
+
     def put(self, name: str, buffers: Sequence[Buffer], *, large: bool = False) -> None:
         """Store an object, durable when this returns. `large`: no other has ever had this name."""
 
@@ -124,6 +127,9 @@ class DirectoryDestination:
     def __init__(self, where: str, disk: Disk) -> None:
         self._where = str(Path(where).absolute())
         self._disk = disk
+
+    def is_within(self, directory: Path) -> bool:
+        return Path(self._where).resolve().is_relative_to(directory.resolve())
 
     def _path(self, name: str) -> str:
         return f"{self._where}/{name}"

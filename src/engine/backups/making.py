@@ -17,7 +17,7 @@ from engine.backups.results import BackedUp, Progress, backed_up
 from engine.backups.source import Call, Kept
 from engine.backups.verifying import verify_generation
 from engine.clock import SystemClock
-from engine.errors import EngineError
+from engine.errors import EngineError, InvalidArgumentError
 from engine.model.backups import METADATA_FILE, Plan
 
 
@@ -37,6 +37,8 @@ def make(
         there = stored_packs(destination)
         kept = Kept(call, lock)
         try:
+            if kept.data is not None and destination.is_within(kept.data):
+                raise InvalidArgumentError(f"the destination must lie outside of the data directory {kept.data}")
             manifest = _copy(kept, destination, base, there, rng, progress)
         except BaseException:
             with suppress(EngineError):

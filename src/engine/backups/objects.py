@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Coroutine, Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from engine.aio.portal import Portal
@@ -44,6 +45,9 @@ class ObjectDestination:
             return self._portal.run(work)
         except ObjectMissingError:
             raise NotFoundError(f"{self._url}/{name} is missing") from None
+
+    def is_within(self, directory: Path) -> bool:
+        return False
 
     def put(self, name: str, buffers: Sequence[Buffer], *, large: bool = False) -> None:
         for attempt in range(1, _ATTEMPTS + 1):

@@ -69,21 +69,34 @@ class AdminSource:
         return bytes(found)
 
 
+def is_here(directory: Path) -> bool:
+    """Whether a directory of kept files is on this machine: its name is a random number."""
+    try:
+        return (directory / PLAN_FILE).exists()
+    except OSError:
+        return False
+
+
 class Kept:
-    """What a broker keeps, from construction to end(). Raises what begin_backup raises."""
+    """What a broker keeps, from construction to end(). `data`: its data directory; None: it is on another machine.
+
+    Raises what begin_backup raises.
+    """
 
     def __init__(self, call: Call, lock: LockHeld) -> None:
         self._call = call
         self._lock = lock
         self._clock = SystemClock()
+        self.data: Path | None = None
         begun = call(BEGIN_BACKUP, {})
         self._ident = str(begun["backup"])
         self._renewed = self._clock.monotonic()
         try:
             directory = Path(begun["directory"])
             self.source: Source = AdminSource(call, self._ident)
-            if (directory / PLAN_FILE).exists():  # its name is a random number: it is not another machine's
+            if is_here(directory):
                 self.source = DirectorySource(directory)
+                self.data = directory.parent.parent
             self.plan = self._read_plan()
         except BaseException:
             self.end(done=False)

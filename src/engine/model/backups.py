@@ -22,8 +22,8 @@ class KeptSegment(msgspec.Struct, omit_defaults=True):
     """The files of a segment, and where its log ended.
 
     `directory`: below the data directory. `logs`: the log files, the oldest first. `others`: files beside them. `end`:
-    the first offset behind the log, whatever was appended later; None: as the last file says, which nothing has changed
-    since. `sealed`: whether the log was sealed.
+    the first offset behind the log, whatever was appended later; None: the log is damaged, and its files are copied as
+    they are. `sealed`: whether the log was sealed.
     """
 
     topic: str

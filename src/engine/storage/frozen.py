@@ -2,7 +2,8 @@
 
 A log only grows, so of an open segment three facts taken at that moment say all: the names of its files, its durable
 end, whether it was sealed. What lies behind the end came later. A closed segment does not change until it is opened or
-deleted. The files themselves stay under further names (hard links), so that retention and deletion may go on.
+deleted, so its files say the same when it is kept. The files stay under further names (hard links), so that retention
+and deletion may go on.
 
     the moment          facts of the open segments, on the loop, in one turn
     then, in any order  each segment is kept: its files get links
@@ -20,10 +21,12 @@ from typing import NamedTuple
 
 from engine.aio.workers import Workers, run
 from engine.errors import CorruptionError, UnsupportedError
+from engine.limits import HASH_RING_SIZE
 from engine.model.backups import KeptFile, KeptSegment
 from engine.model.names import SegmentName
 from engine.storage.disk.config import storage_error
 from engine.storage.disk.disk import Disk
+from engine.storage.file.extent import read_extent
 from engine.storage.file.logfile import parse_file_name
 from engine.storage.file.producer_snapshot import is_producer_snapshot
 from engine.storage.file.removal import remaining
@@ -32,10 +35,12 @@ _NO_LINKS = (errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EXDEV, errno.EML
 
 
 class Held(NamedTuple):
-    """An open segment at the moment: the names of its log files, its durable end, whether it was sealed."""
+    """A segment at the moment: the names of its log files, its durable end, whether it was sealed. `end`: None where
+    it is damaged.
+    """
 
     logs: Sequence[str]
-    end: int
+    end: int | None
     sealed: bool
 
 
@@ -83,7 +88,9 @@ class Frozen:
     def _link(self, name: SegmentName, directory: str, below: str) -> KeptSegment | None:
         names, held = self._disk.list(directory), self._held.get(name)
         there = sorted((n for n in remaining(names) if parse_file_name(n) is not None), key=_place)
-        logs = there if held is None else list(held.logs)
+        if held is None:
+            held = _read(self._disk, directory, there)
+        logs = list(held.logs)
         if missing := set(logs) - set(there):
             raise CorruptionError(f"{directory}/{min(missing)} is missing, and retention has not deleted it")
         if not logs:
@@ -97,9 +104,18 @@ class Frozen:
             directory.removeprefix(f"{below}/"),
             [KeptFile(n, links[n]) for n in logs],
             [KeptFile(n, links[n]) for n in others],
-            None if held is None else held.end,
-            held is not None and held.sealed,
+            held.end,
+            held.sealed,
         )
+
+
+def _read(disk: Disk, directory: str, logs: list[str]) -> Held:
+    """Of a closed segment. One whose end is damaged has no end: nothing appends to it, and it is copied unjudged."""
+    try:
+        extent = read_extent(disk, directory, (HASH_RING_SIZE - 1,), 0)
+    except CorruptionError:
+        return Held(logs, None, sealed=False)
+    return Held(logs, extent.end_offset, extent.sealed)
 
 
 def _place(name: str) -> tuple[int, int]:

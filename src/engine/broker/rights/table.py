@@ -301,6 +301,7 @@ VERBS: dict[str, tuple[Asked, ...]] = {
     "limits set": ("set_limits",),
     "limits unset": ("remove_limits",),
     "objects sweep": ("sweep_objects",),
+    "backup create": ("begin_backup", "end_backup"),  # and read_backup from another machine, renew_backup if it is long
     "migrate": (
         # of its source
         *(_FIND, _READ, commands.SegmentOffset, commands.TopicSchema),
@@ -316,4 +317,5 @@ VERBS: dict[str, tuple[Asked, ...]] = {
 LOCAL_VERBS = (
     *("serve", "proxy", "console", "tokens create", "tokens list", "tokens revoke", "inspect", "demo"),
     *("cluster check", "cluster init", "cluster status"),
+    *("backup list", "backup prune", "backup verify", "restore"),
 )

@@ -2,7 +2,7 @@
 
     begin     nothing is being opened, closed or deleted: in one turn of the loop the records of the metadata, and of
               every open segment its files and its durable end
-              then the files get links below `backup/`, the records become a metadata file, a plan says what is what
+              then the files get links of their own, the records become a metadata file, a plan says what is what
     read      pieces of what is kept, for a backup from elsewhere; on this machine it is copied from there
     renew     a backup that was not heard of for LEASE_S has ended
     end       the links go
@@ -16,6 +16,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import logging
+import re
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -49,7 +50,7 @@ from engine.storage.store import Freeze, SegmentStore
 
 log = logging.getLogger(__name__)
 
-DIRECTORY = "backup"
+DIRECTORY = "kept-for-backups"  # in the data directory
 LEASE_S = 300.0
 _LOOK_S = 15.0
 _AT_ONCE_MAX = 4
@@ -271,6 +272,9 @@ def _read(path: Path, position: int, size: int) -> str:
         return base64.b64encode(file.read(size)).decode()
 
 
+_is_ident = re.compile(r"[0-9a-f]{16}").fullmatch
+
+
 def _remove(disk: Disk, path: str) -> None:
     """The directory of a backup and its links."""
     for name in disk.list(path):
@@ -281,5 +285,5 @@ def _remove(disk: Disk, path: str) -> None:
 def _remove_all(disk: Disk, root: str) -> None:
     """What an earlier process has left."""
     for name in disk.list(root):
-        _remove(disk, f"{root}/{name}")
-    disk.remove_directory(root)
+        if _is_ident(name):
+            _remove(disk, f"{root}/{name}")
