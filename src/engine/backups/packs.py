@@ -34,7 +34,7 @@ class PackWriter:
         self._places: dict[str, int] = {}
         self._name = ""  # of the pack that fills
         self._written = 0
-        self._filling: list[bytes] = []
+        self._filling: list[memoryview] = []
         self._size = 0
         self._pool = ThreadPoolExecutor(_UNDER_WAY, thread_name_prefix="engine-backup")
         self._under_way: deque[Future[None]] = deque()
@@ -56,7 +56,10 @@ class PackWriter:
         return place
 
     def add(self, parts: list[Part], data: Buffer) -> None:
-        """Write these bytes behind others: `parts` gets their place, by growing its last part if that ends here."""
+        """Write these bytes behind others: `parts` gets their place, by growing its last part if that ends here.
+
+        The buffer belongs to the writer from now on.
+        """
         view = memoryview(data).cast("B")
         while len(view):
             some, at = view[: PACK_SIZE - self._size], self._size
@@ -68,7 +71,7 @@ class PackWriter:
                 last.crc, last.size = crc32c(some, last.crc), last.size + len(some)
             else:
                 parts.append(Part(place, at, len(some), crc32c(some)))
-            self._filling.append(bytes(some))
+            self._filling.append(some)
             self._size += len(some)
             self.added += len(some)
             view = view[len(some) :]

@@ -37,6 +37,7 @@ from engine.broker.settings.config import BrokerConfig
 from engine.broker.settings.current import CurrentConfig
 from engine.broker.settings.doors import Doors, check_cluster, check_exposed
 from engine.broker.settings.shares import ProcessSet
+from engine.broker.upkeep.backups import Backups
 from engine.broker.upkeep.cluster_parts import ClusterParts
 from engine.broker.upkeep.stocktaking import Stocktaking
 from engine.broker.upkeep.transaction_sweep import TransactionSweep
@@ -211,6 +212,11 @@ class Broker:
     def transactions(self) -> TransactionSweep:
         """Its transaction coordinator, and the sweep."""
         return self.parts.transactions
+
+    @property
+    def backups(self) -> Backups:
+        """What it keeps of its data directory for backups."""
+        return self.parts.backups
 
     @property
     def dynamic(self) -> DynamicConfig:
