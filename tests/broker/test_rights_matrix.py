@@ -115,6 +115,7 @@ ARGUMENTS: dict[str, Any] = {
     "other_id": 1, "buckets": 4, "first": 0, "last": 0, "when": "latest", "ident": "0" * 16, "tenant": "public",
     "resource": "public/default", "role": "eve", "rights": ["lookup"], "name": "lookups_max", "value": "1000",
     "broker": "engine://192.0.2.1:6650", "policies": {}, "policy": {}, "limits": {}, "properties": {}, "dry_run": True,
+    "file": "plan.json", "position": 0, "size": 1,
 }  # fmt: skip
 
 

@@ -32,6 +32,8 @@ COMMANDS = {
     "consume": "engine.cli.consume",
     "dead-letters": "engine.cli.dead_letters",
     "migrate": "engine.cli.migrate",
+    "backup": "engine.cli.backup",
+    "restore": "engine.cli.restore",
     "perf": "engine.cli.perf",
     "inspect": "engine.cli.inspect",
     "top": "engine.cli.top",

@@ -225,6 +225,10 @@ OPERATIONS: dict[str, AdminRule] = {
     "sweep_objects": _cluster(OPERATE),
     "unload_topic": _cluster(OPERATE),
     "unload_segment": _cluster(OPERATE),
+    "begin_backup": _cluster(SUPERUSER),  # it reads the messages of all
+    "read_backup": _cluster(SUPERUSER),
+    "renew_backup": _cluster(SUPERUSER),
+    "end_backup": _cluster(SUPERUSER),
 }
 
 
@@ -302,6 +306,7 @@ VERBS: dict[str, tuple[Asked, ...]] = {
     "limits set": ("set_limits",),
     "limits unset": ("remove_limits",),
     "objects sweep": ("sweep_objects",),
+    "backup create": ("begin_backup", "end_backup"),  # and read_backup from another machine, renew_backup if it is long
     "migrate": (
         # of its source
         *(_FIND, _READ, commands.SegmentOffset, commands.TopicSchema),
@@ -317,4 +322,5 @@ VERBS: dict[str, tuple[Asked, ...]] = {
 LOCAL_VERBS = (
     *("serve", "proxy", "console", "tokens create", "tokens list", "tokens revoke", "inspect", "demo"),
     *("cluster check", "cluster init", "cluster status"),
+    *("backup list", "backup prune", "backup verify", "restore"),
 )
