@@ -406,7 +406,7 @@ class Ownership:
                 if record is None or owner.term != owned.term or not self.is_mine(owner):
                     raise NotOwnerError(f"{name} is not this broker's any more; look the topic up again")
             except NotOwnerError as e:
-                if unknown:  # and nobody may delete what the record perhaps names
+                if unknown:  # what the record perhaps names must stay
                     raise UnknownOutcomeError(f"{name}: its record may have been written before: {e}") from e
                 raise
             if wanted is not None and owner.objects == wanted:
