@@ -82,6 +82,7 @@ EXAMPLES = {
     "dead-letters redrive": "orders --yes",
     "perf produce": "--topic perf -n 10",
     "perf consume": "--topic perf -n 10",
+    "perf compare": "URL --url URL -n 10 --turns 1",
     "limits list": "",
     "limits set": "public/default total-topics=100",
     "limits get": "public/default",

@@ -301,6 +301,15 @@ VERBS: dict[str, tuple[Asked, ...]] = {
     "dead-letters redrive": _LETTERS,  # and what a producer needs, where there is a letter
     "perf produce": ("create_topic", _FIND, commands.Producer),
     "perf consume": (_FIND, _READ),
+    "perf compare": (
+        "create_topic",
+        "delete_topic",
+        _FIND,
+        commands.Producer,
+        commands.ScalableTopicSubscribe,
+        commands.ScalableTopicUnsubscribe,
+        _READ,
+    ),
     "limits list": ("list_limits",),
     "limits get": ("get_limits",),
     "limits set": ("set_limits",),
