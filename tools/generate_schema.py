@@ -75,7 +75,7 @@ def settings() -> dict[str, Any]:
     """Of all settings, with the files of secrets."""
     made = msgspec.json.schema(BrokerConfig)["$defs"]["BrokerConfig"]["properties"]
     found = {key: setting(key, made[key]) for key in KINDS}
-    for key in _FIELDS.keys() - KINDS.keys():
+    for key in sorted(_FIELDS.keys() - KINDS.keys()):
         secret = key.removesuffix("_file")
         found[key] = {"type": "string", "description": f"The path of a file whose one line is `{secret}`"}
     return found
