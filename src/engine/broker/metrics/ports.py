@@ -15,6 +15,7 @@ from engine.broker.session.connection import Connection
 from engine.broker.settings.config import BrokerConfig
 from engine.broker.settings.doors import Doors
 from engine.broker.settings.shares import ProcessSet
+from engine.broker.upkeep.backups import Backups
 from engine.broker.upkeep.cluster_parts import ClusterParts
 from engine.broker.upkeep.stocktaking import Stocktaking
 from engine.broker.upkeep.transaction_sweep import TransactionSweep
@@ -109,6 +110,10 @@ class Observed(Vital, Protocol):
     @property
     def service(self) -> ScalableTopicService:
         """Its control plane."""
+
+    @property
+    def backups(self) -> Backups:
+        """What it keeps for backups."""
 
     @property
     def transactions(self) -> TransactionSweep:

@@ -85,6 +85,9 @@ class Disk(Protocol):
     def rename(self, old: str, new: str) -> None:
         """Atomically; replaces a file. Durable after sync_directory."""
 
+    def link(self, old: str, new: str) -> None:
+        """Give a file another name, under which it stays when the first is removed. Raises FileExistsError."""
+
     def unlink(self, path: str) -> None:
         """Remove a file, if it exists. Durable after sync_directory."""
 
@@ -223,6 +226,9 @@ class OsDisk:
 
     def rename(self, old: str, new: str) -> None:
         os.rename(old, new)
+
+    def link(self, old: str, new: str) -> None:
+        os.link(old, new)
 
     def unlink(self, path: str) -> None:
         try:
