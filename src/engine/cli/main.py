@@ -38,6 +38,7 @@ COMMANDS = {
     "inspect": "engine.cli.inspect",
     "top": "engine.cli.top",
     "console": "engine.cli.console",
+    "config": "engine.cli.config",
     "doctor": "engine.cli.doctor.command",
     "demo": "engine.cli.demo",
 }
