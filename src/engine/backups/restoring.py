@@ -61,8 +61,8 @@ def restore(
     lock = LockFile(lock_file_of(data / METADATA_FILE))
     try:
         job = _Restoration(destination, manifest, data, disk, progress)
-        job.begin(rng)
         try:
+            job.begin(rng)
             return job.run()
         except OSError as e:
             raise storage_error(e, str(data)) from e
