@@ -45,6 +45,8 @@ class Who:
         wanted = {str(right) for right in Right if need.rights & right}
         if self.granted is None:
             return wanted != {"broker"}
+        if need.in_part and any(resource.startswith(need.resource + "/") for resource in self.granted):
+            return True  # a list of what it may look up
         for resource, rights in self.granted.items():
             below = resource == "*" or need.resource == resource or need.resource.startswith(resource + "/")
             held = set(rights).union(*(IMPLIED.get(right, set()) for right in rights))

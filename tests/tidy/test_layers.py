@@ -126,7 +126,7 @@ DOORS: dict[str, set[str]] = {
     "uuid": set(),
     "secrets": set(),
     "threading": {"aio/portal.py", "aio/workers.py", "aio/locks.py", "aio/signals.py"},
-    "fcntl": {"storage/disk/disk.py", "metadata/lockfile.py"},
+    "fcntl": {"storage/disk/disk.py", "metadata/lockfile.py", "aio/files.py"},  # locks, and the sync of macOS
     "sqlite3": {"metadata/image.py"},
     "shutil": set(),
     "tempfile": set(),

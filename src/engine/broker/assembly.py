@@ -304,4 +304,4 @@ def control_config(config: BrokerConfig) -> ControlConfig:
 async def _metrics_page(observed: Observed) -> str:
     from engine.broker.metrics.catalogue import metrics_page  # loaded when it is first asked for
 
-    return await metrics_page(observed)
+    return (await metrics_page(observed))[0]

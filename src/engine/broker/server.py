@@ -22,7 +22,7 @@ from engine.broker.cluster.membership import Membership
 from engine.broker.hosting.open_segments import OpenSegments
 from engine.broker.hosting.open_subscriptions import OpenSubscriptions
 from engine.broker.hosting.segment_host import SegmentHosting
-from engine.broker.metrics.ports import Pages
+from engine.broker.metrics.ports import Elsewhere
 from engine.broker.opening import open_metadata
 from engine.broker.pools.latency import BrokerMetrics
 from engine.broker.pools.partial_frames import HalfFrames
@@ -114,7 +114,7 @@ class Broker:
         server, which share `metadata` and the data directory. `objects`: the store that its configuration names, open.
         """
         self.processes = processes
-        self.pages_elsewhere: Pages | None = None
+        self.families_elsewhere: Elsewhere | None = None
         self.current = CurrentConfig(config or BrokerConfig(), 1 if processes is None else processes.count)
         self.current.follow(self._configured)
         self.addresses = Addresses(self.current, processes)

@@ -72,6 +72,7 @@ STATEMENTS = {
 _PRAGMAS = f"""
 PRAGMA cell_size_check = ON;
 PRAGMA synchronous = FULL;
+PRAGMA fullfsync = ON;  -- of macOS; elsewhere it changes nothing
 PRAGMA journal_mode = WAL;
 PRAGMA journal_size_limit = {_LOG_SIZE_KEPT};
 PRAGMA temp_store = MEMORY;

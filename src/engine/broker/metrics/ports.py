@@ -25,10 +25,11 @@ from engine.metadata.sqlite import MetadataStatistics
 from engine.storage.store import SegmentStore
 
 if TYPE_CHECKING:
+    from engine.broker.metrics.exposition import FlatFamily
     from engine.metadata.etcd.statistics import EtcdStatistics
     from engine.storage.objects.ports import ObjectStatistics
 
-Pages = Callable[[], Awaitable[Sequence[str]]]
+Elsewhere = Callable[[], "Awaitable[Sequence[Sequence[FlatFamily]]]"]
 
 
 class Vital(Protocol):
@@ -71,7 +72,7 @@ class Observed(Vital, Protocol):
         """The processes of its server; None: it is the only one."""
 
     @property
-    def pages_elsewhere(self) -> Pages | None:
+    def families_elsewhere(self) -> Elsewhere | None:
         """The metrics of the server's other processes; None: there is none."""
 
     @property

@@ -59,8 +59,13 @@ def _files(header: commands.SegmentFiles) -> Need:
     return Need(CONSUME, on_topic(header.topic)) if header.objects else Need(SUPERUSER)
 
 
+def _listed(namespace: str) -> Need:
+    """Of its topics those that the principal may look up."""
+    return Need(LOOKUP, "/".join(parse_namespace(namespace)), in_part=True)
+
+
 def _list(header: commands.WatchTopicList | commands.GetTopicsOfNamespace) -> Need:
-    return Need(LOOKUP, "/".join(parse_namespace(header.namespace)))
+    return _listed(header.namespace)
 
 
 COMMANDS: dict[type[Header], Rule | None] = {
@@ -157,7 +162,7 @@ def _limits(arguments: Arguments) -> Need:
 OPERATIONS: dict[str, AdminRule] = {
     "create_topic": _topic(ADMIN),
     "delete_topic": _topic(ADMIN),
-    "list_topics": _namespace(LOOKUP),
+    "list_topics": lambda arguments: _listed(arguments["namespace"]),
     "get_metadata": _topic(LOOKUP),
     "get_stats": _topic(LOOKUP),
     "set_topic_properties": _topic(ADMIN),

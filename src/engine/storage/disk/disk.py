@@ -10,10 +10,11 @@ import contextlib
 import errno
 import fcntl
 import os
+import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Protocol
 
-from engine.aio.files import read_cached
+from engine.aio.files import read_cached, sync_data
 from engine.errors import DataDirectoryBusyError, InvalidArgumentError
 from engine.storage.disk.config import storage_error
 
@@ -152,10 +153,11 @@ class OsFile:
         os.ftruncate(self._fd, size)
 
     def sync(self) -> None:
-        os.fdatasync(self._fd)
+        sync_data(self._fd)
 
     def drop_cache(self) -> None:
-        os.posix_fadvise(self._fd, 0, 0, os.POSIX_FADV_DONTNEED)
+        if sys.platform != "darwin":  # which has no such call
+            os.posix_fadvise(self._fd, 0, 0, os.POSIX_FADV_DONTNEED)
 
     def fileno(self) -> int:
         return self._fd
