@@ -45,4 +45,4 @@ def _is_known(event: Fact, asked: set[int], events: list[Fact], taken_ms: int) -
     if event["what"] == "deliver":  # one that was acknowledged before the moment does not come again
         behind = (e for e in events[event["n"] :] if e["time"] <= (taken_ms + 1) / 1000)
         return any(e["what"] in ("ack", "ack_one") and e["client"] == event["client"] for e in behind)
-    return event["phase"] == "invoke"
+    return bool(event["phase"] == "invoke")

@@ -69,7 +69,7 @@ class Destination(Protocol):
 
 
 class LockHeld(Protocol):
-    """A destination that nobody else changes."""
+    """A destination that no other backup changes."""
 
     def renew(self) -> None:
         """Call it now and then. Raises LimitExceededError: it was not called for too long, and another one works."""

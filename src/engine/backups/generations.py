@@ -1,7 +1,7 @@
 """The generations of a destination: which there are, and how old ones go.
 
 A manifest goes first, then the packs to which no manifest refers any more. So a deletion that was cut short leaves
-packs that nobody needs, which the next one removes, and never a manifest without its packs. Under the destination's
+packs that are not needed, which the next one removes, and never a manifest without its packs. Under the destination's
 lock.
 """
 

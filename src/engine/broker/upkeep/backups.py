@@ -95,7 +95,7 @@ class Backups:
         return BackupStatistics(len(self._kept), self._finished, self._last_ms)
 
     async def run(self) -> None:
-        """Remove what an earlier process has kept, then what nobody renews. Until cancelled."""
+        """Remove what an earlier process has kept, then what is not renewed in time. Until cancelled."""
         if self._is_supported:
             try:
                 await run(self._workers, partial(_remove_all, self._disk, str(self._root)))
