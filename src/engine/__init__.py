@@ -22,6 +22,7 @@ if TYPE_CHECKING:
         AsyncQueueConsumer,
         AsyncRangeReader,
         AsyncStreamConsumer,
+        AsyncTableView,
         AsyncTopicReader,
         AsyncTopicView,
         AsyncTopicWatch,
@@ -41,6 +42,7 @@ if TYPE_CHECKING:
         QueueConsumerStatistics,
         Schema,
         Segment,
+        TableViewStatistics,
         TopicMetadata,
         TopicsChanged,
         TopicSegments,
@@ -68,6 +70,7 @@ if TYPE_CHECKING:
         MemoryLimitError,
         MessageTooLargeError,
         MissingKeyError,
+        NoResponderError,
         NotAwaitedError,
         NotFoundError,
         PermitQueueFullError,
@@ -95,6 +98,7 @@ if TYPE_CHECKING:
         QueueConsumer,
         RangeReader,
         StreamConsumer,
+        TableView,
         TopicReader,
         TopicView,
         TopicWatch,
@@ -105,21 +109,22 @@ if TYPE_CHECKING:
 
 _HOMES = {
     "engine.client": """AsyncAdmin AsyncCheckpointConsumer AsyncClient AsyncMultiQueueConsumer AsyncMultiStreamConsumer
-        AsyncProducer AsyncQueueConsumer AsyncRangeReader AsyncStreamConsumer AsyncTopicReader AsyncTopicView
-        AsyncTopicWatch AsyncTransaction Backoff Batching BucketStatistics Checkpoint ConsumerStatistics DeadLetter
-        Message MessageBatch MessageId MultiConsumerStatistics MultiQueueConsumerStatistics ProducerStatistics
-        QueueConsumerStatistics Schema Segment TopicMetadata TopicSegments TopicStatistics TopicsChanged""",
+        AsyncProducer AsyncQueueConsumer AsyncRangeReader AsyncStreamConsumer AsyncTableView AsyncTopicReader
+        AsyncTopicView AsyncTopicWatch AsyncTransaction Backoff Batching BucketStatistics Checkpoint ConsumerStatistics
+        DeadLetter Message MessageBatch MessageId MultiConsumerStatistics MultiQueueConsumerStatistics
+        ProducerStatistics QueueConsumerStatistics Schema Segment TableViewStatistics TopicMetadata TopicSegments
+        TopicStatistics TopicsChanged""",
     "engine.embedded": "AsyncEngine Engine open open_async",
     "engine.errors": """AlreadyClosedError AlreadyExistsError AuthenticationError AuthorizationError ConnectError
         ConsumerBusyError CorruptionError DataDirectoryBusyError DataDirectoryError DecryptionError DiskFullError
         EncryptionRequiredError EngineError FencedError InvalidArgumentError InvalidConfigurationError
-        LimitExceededError MemoryLimitError MessageTooLargeError MissingKeyError NotAwaitedError NotFoundError
-        PermitQueueFullError PermitTimeoutError ProducerBusyError ProtocolError QueueFullError SchemaError
+        LimitExceededError MemoryLimitError MessageTooLargeError MissingKeyError NoResponderError NotAwaitedError
+        NotFoundError PermitQueueFullError PermitTimeoutError ProducerBusyError ProtocolError QueueFullError SchemaError
         StorageError SubscriptionKindError TimeoutError TooManyRequestsError TransactionConflictError
         TransactionNotFoundError UnknownOutcomeError UnsupportedError WrongKeyError""",
     "engine.migration": "Migrated migrate migrate_async",
-    "engine.sync": """Admin CheckpointConsumer Client Producer QueueConsumer RangeReader StreamConsumer TopicReader
-        TopicView TopicWatch Transaction""",
+    "engine.sync": """Admin CheckpointConsumer Client Producer QueueConsumer RangeReader StreamConsumer TableView
+        TopicReader TopicView TopicWatch Transaction""",
 }
 __all__ = [
     "Admin",
@@ -135,6 +140,7 @@ __all__ = [
     "AsyncQueueConsumer",
     "AsyncRangeReader",
     "AsyncStreamConsumer",
+    "AsyncTableView",
     "AsyncTopicReader",
     "AsyncTopicView",
     "AsyncTopicWatch",
@@ -172,6 +178,7 @@ __all__ = [
     "MissingKeyError",
     "MultiConsumerStatistics",
     "MultiQueueConsumerStatistics",
+    "NoResponderError",
     "NotAwaitedError",
     "NotFoundError",
     "PermitQueueFullError",
@@ -190,6 +197,8 @@ __all__ = [
     "StorageError",
     "StreamConsumer",
     "SubscriptionKindError",
+    "TableView",
+    "TableViewStatistics",
     "TimeoutError",
     "TooManyRequestsError",
     "TopicMetadata",
