@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import dataclasses
 import datetime
+import io
 import json
 import os
 import signal
@@ -318,6 +319,41 @@ def test_files_that_are_none(engine: Any, tmp_path: Path):
     assert engine("import", "missing", tmp_path / "head.csv", "--data", data, "--no-create").code == 1
     with api.open(data) as e:
         assert read(e, "t") == []
+
+
+json_cells = st.none() | st.integers() | st.floats(allow_nan=False) | texts | st.lists(texts, max_size=1)
+json_lines = st.lists(
+    st.dictionaries(st.sampled_from(["key", "value", "event_time", "properties", "x"]), json_cells, max_size=4).map(
+        lambda row: json.dumps(row).encode()
+    )
+    | st.sampled_from(
+        [b"", b"{", b"[]", b'{"value":"\xff"}', b'{"value":"a","value":"b"}', b'{"properties":{}}', b"1"]
+    ),
+    min_size=1,
+    max_size=6,
+)
+
+
+@settings(max_examples=150, deadline=None)
+@given(lines=json_lines, plain=st.booleans())
+def test_json_is_read_alike_both_ways(lines: list[bytes], plain: bool):
+    if plain:  # what the fast way takes
+        lines = [json.dumps({"key": "a", "value": str(n), "properties": {}}).encode() for n in range(len(lines))]
+
+    def found(fast_from: int) -> list[Any]:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(readers, "FAST_BYTES_MIN", fast_from)
+            reader = readers.JsonLinesReader("t", io.BytesIO(b"\n".join(lines)))
+            reader.columns = ["key", "value", "event_time", "properties"]
+            rows: list[Any] = []
+            for block in reader:
+                rows += [(fault.row, None) for fault in block.faults]
+                cells = [c if isinstance(c, list) else c.to_pylist() for c in block.columns.values()]
+                for place, row in enumerate(zip(*cells, strict=True)):
+                    rows.append((block.first + place, tuple(one or None if type(one) is dict else one for one in row)))
+            return rows
+
+    assert found(0) == found(1 << 40)
 
 
 def test_an_import_is_done_once(engine: Any, data: Path, tmp_path: Path):

@@ -14,7 +14,7 @@ from engine.sync.closing import close_collected, run_to_close
 from engine.sync.transaction import Transaction
 
 if TYPE_CHECKING:
-    from engine._native.produce.arguments import MessageColumns
+    from engine.client.produce.table_rows import CheckedColumns
 
 T_contra = TypeVar("T_contra", contravariant=True)  # of the values: any buffer without a schema
 
@@ -213,7 +213,7 @@ class Producer(Generic[T_contra]):
         for columns in self._producer.table_rows(table, **names):
             self.send_columns(columns, transaction)
 
-    def send_columns(self, columns: MessageColumns, transaction: Transaction | None = None) -> None:
+    def send_columns(self, columns: CheckedColumns, transaction: Transaction | None = None) -> None:
         """send_batch() of columns that were made and checked before. Raises as send_batch()."""
         self._portal.run(self._producer.send_columns(columns, transaction))
 

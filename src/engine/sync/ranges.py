@@ -23,7 +23,7 @@ from engine.errors import AlreadyClosedError
 from engine.sync.closing import close_collected, run_to_close
 
 if TYPE_CHECKING:
-    from engine.model.schema import TopicSchema
+    from engine.client.ranges.topic_view import Schemas
 
 
 class TopicView:
@@ -73,7 +73,7 @@ class TopicView:
         """
         return self._portal.run(self._view.resolve(place))
 
-    def schemas(self) -> tuple[TopicSchema, ...]:
+    def schemas(self) -> Schemas:
         """The schemas with which the topic's messages were written, the oldest first; none: bytes as they are.
 
         Raises NotFoundError, ConnectError, TimeoutError, AlreadyClosedError.

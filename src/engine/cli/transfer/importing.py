@@ -20,13 +20,13 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 
 import click
 
-from engine._native.produce.arguments import MessageColumns
 from engine.cli.records import Records
 from engine.cli.transfer.formats import STANDARD, FileForm
 from engine.cli.transfer.mapping import Columns, Mapping
 from engine.cli.transfer.readers import CsvReader, Fault, JsonLinesReader, ParquetReader, Reader, check_names
 from engine.cli.transfer.recorded import schema_of
 from engine.client.base.schema import Schema
+from engine.client.produce.table_rows import CheckedColumns
 from engine.client.ranges.arrow_types import form_of as arrow_form_of
 from engine.errors import InvalidArgumentError, NotFoundError
 from engine.model.schema import SchemaType
@@ -81,7 +81,11 @@ class Source:
         self.file, self.form = file, form
         self.size = 0 if file == STANDARD else Path(file).stat().st_size
         self._raw: BinaryIO | None = None
-        self.reader = self._reader()
+        try:
+            self.reader = self._reader()
+        except BaseException:
+            self.close()
+            raise
 
     def _reader(self) -> Reader:
         if self.form.name == "parquet":
@@ -293,7 +297,7 @@ class Sending:
         self._producer, self._transaction = producer, transaction
         self._next: int | None = None
 
-    def send(self, first: int, records: Records, columns: MessageColumns) -> None:
+    def send(self, first: int, records: Records, columns: CheckedColumns) -> None:
         """`columns`: the same as `records`."""
         if first != self._next:
             value, key, event_time, properties = next(records.rows())
@@ -304,7 +308,7 @@ class Sending:
             )  # fmt: skip
             rest = [None if c is None else c[1:] for c in (records.values, records.keys)]
             more = [None if c is None else c[1:] for c in (records.event_times, records.properties)]
-            columns = MessageColumns(*rest, *more)
+            columns = CheckedColumns(*rest, *more)
         self._next = first + len(records)
         if len(columns):
             self._producer.send_columns(columns, self._transaction)

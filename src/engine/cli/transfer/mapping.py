@@ -9,11 +9,11 @@ from typing import Any
 
 import msgspec
 
-from engine._native.produce.arguments import MessageColumns
 from engine.cli.records import Records
 from engine.cli.transfer.formats import DECODERS
 from engine.cli.transfer.readers import Fault, Rows
 from engine.client.base.schema import Schema
+from engine.client.produce.table_rows import CheckedColumns
 from engine.errors import EngineError, InvalidArgumentError, SchemaError
 
 VALUE_FORMS = ["column", "json", "schema"]
@@ -53,7 +53,7 @@ class Mapping:
         self._text = encoding is not None
         self._encode = msgspec.json.Encoder(enc_hook=str).encode
 
-    def messages(self, rows: Rows) -> Iterator[tuple[Rows, Records, MessageColumns] | Fault]:
+    def messages(self, rows: Rows) -> Iterator[tuple[Rows, Records, CheckedColumns] | Fault]:
         """The rows in stretches, each as messages that were checked, with the bad ones between them.
 
         All at once if they are good, and else halves of them, and so on: one bad row costs little.
@@ -62,7 +62,7 @@ class Mapping:
             return
         try:
             found = self._records(rows)
-            yield rows, found, MessageColumns(found.values, found.keys, found.event_times, found.properties)
+            yield rows, found, CheckedColumns(found.values, found.keys, found.event_times, found.properties)
         except (EngineError, ValueError, TypeError, OverflowError, RecursionError, self._arrow.ArrowException) as e:
             if rows.count == 1:
                 yield Fault(rows.first, _reason(e))
@@ -176,11 +176,12 @@ class Mapping:
     def _parsed(self, column: Any) -> Any:
         """Times in text: at once where all are numbers, or all have a zone; else one by one."""
         arrow = self._arrow
-        for kind in (arrow.int64(), arrow.timestamp("ms", "UTC")):
-            try:
-                return column.cast(arrow.string()).cast(kind)
-            except arrow.ArrowInvalid:
-                continue
+        example = _as_text(column.drop_null()[0].as_py())
+        try:
+            kind = arrow.int64() if example.lstrip("-").isdecimal() else arrow.timestamp("ms", "UTC")
+            return column.cast(arrow.string()).cast(kind)
+        except arrow.ArrowInvalid:
+            pass
         found = [None if one is None else _milliseconds(_as_text(one)) for one in column.to_pylist()]
         return arrow.array(found, arrow.int64())
 

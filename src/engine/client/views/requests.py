@@ -18,6 +18,7 @@ from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
+from engine._native.consume.message import Message
 from engine.client.base.options import ConsumerOptions, ProducerOptions, check_timeout
 from engine.client.consume.checkpoint_consumer import AsyncCheckpointConsumer
 from engine.client.produce.producer import AsyncProducer
@@ -37,7 +38,6 @@ from engine.model.positions import Checkpoint
 from engine.model.reply_topics import CORRELATION_ID, REPLY_TO, is_reply_topic, reply_topic
 
 if TYPE_CHECKING:
-    from engine._native.consume.message import Message
     from engine.client.net.pool import Pool
     from engine.model.positions import MessageId
 
@@ -234,6 +234,8 @@ class Responses:
         """See AsyncStreamConsumer.reply."""
         if self._closed:
             raise AlreadyClosedError("the client was closed")
+        if not isinstance(message, Message):
+            raise InvalidArgumentError(f"message must be an engine.Message, got {type(message).__name__}")
         asked = message.properties
         target, correlation_id = asked.get(REPLY_TO), asked.get(CORRELATION_ID)
         if target is None or correlation_id is None:
