@@ -12,6 +12,18 @@ from typing import TYPE_CHECKING, Any
 from engine.lazy import loader
 
 if TYPE_CHECKING:
+    from engine.backups import (
+        BackedUp,
+        BackupGeneration,
+        Restored,
+        VerifiedBackup,
+        backup,
+        backup_async,
+        list_backups,
+        prune_backups,
+        restore,
+        verify_backup,
+    )
     from engine.client import (
         AsyncAdmin,
         AsyncCheckpointConsumer,
@@ -108,6 +120,8 @@ if TYPE_CHECKING:
     __version__: str
 
 _HOMES = {
+    "engine.backups": """BackedUp BackupGeneration Restored VerifiedBackup backup backup_async list_backups
+        prune_backups restore verify_backup""",
     "engine.client": """AsyncAdmin AsyncCheckpointConsumer AsyncClient AsyncMultiQueueConsumer AsyncMultiStreamConsumer
         AsyncProducer AsyncQueueConsumer AsyncRangeReader AsyncStreamConsumer AsyncTableView AsyncTopicReader
         AsyncTopicView AsyncTopicWatch AsyncTransaction Backoff Batching BucketStatistics Checkpoint ConsumerStatistics
@@ -147,7 +161,9 @@ __all__ = [
     "AsyncTransaction",
     "AuthenticationError",
     "AuthorizationError",
+    "BackedUp",
     "Backoff",
+    "BackupGeneration",
     "Batching",
     "BucketStatistics",
     "Checkpoint",
@@ -191,6 +207,7 @@ __all__ = [
     "QueueConsumerStatistics",
     "QueueFullError",
     "RangeReader",
+    "Restored",
     "Schema",
     "SchemaError",
     "Segment",
@@ -213,11 +230,18 @@ __all__ = [
     "TransactionNotFoundError",
     "UnknownOutcomeError",
     "UnsupportedError",
+    "VerifiedBackup",
     "WrongKeyError",
+    "backup",
+    "backup_async",
+    "list_backups",
     "migrate",
     "migrate_async",
     "open",
     "open_async",
+    "prune_backups",
+    "restore",
+    "verify_backup",
 ]
 
 
