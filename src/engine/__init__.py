@@ -34,6 +34,7 @@ if TYPE_CHECKING:
         AsyncQueueConsumer,
         AsyncRangeReader,
         AsyncStreamConsumer,
+        AsyncTableView,
         AsyncTopicReader,
         AsyncTopicView,
         AsyncTopicWatch,
@@ -53,6 +54,7 @@ if TYPE_CHECKING:
         QueueConsumerStatistics,
         Schema,
         Segment,
+        TableViewStatistics,
         TopicMetadata,
         TopicsChanged,
         TopicSegments,
@@ -80,6 +82,7 @@ if TYPE_CHECKING:
         MemoryLimitError,
         MessageTooLargeError,
         MissingKeyError,
+        NoResponderError,
         NotAwaitedError,
         NotFoundError,
         PermitQueueFullError,
@@ -107,6 +110,7 @@ if TYPE_CHECKING:
         QueueConsumer,
         RangeReader,
         StreamConsumer,
+        TableView,
         TopicReader,
         TopicView,
         TopicWatch,
@@ -119,21 +123,22 @@ _HOMES = {
     "engine.backups": """BackedUp BackupGeneration Restored VerifiedBackup backup backup_async list_backups
         prune_backups restore verify_backup""",
     "engine.client": """AsyncAdmin AsyncCheckpointConsumer AsyncClient AsyncMultiQueueConsumer AsyncMultiStreamConsumer
-        AsyncProducer AsyncQueueConsumer AsyncRangeReader AsyncStreamConsumer AsyncTopicReader AsyncTopicView
-        AsyncTopicWatch AsyncTransaction Backoff Batching BucketStatistics Checkpoint ConsumerStatistics DeadLetter
-        Message MessageBatch MessageId MultiConsumerStatistics MultiQueueConsumerStatistics ProducerStatistics
-        QueueConsumerStatistics Schema Segment TopicMetadata TopicSegments TopicStatistics TopicsChanged""",
+        AsyncProducer AsyncQueueConsumer AsyncRangeReader AsyncStreamConsumer AsyncTableView AsyncTopicReader
+        AsyncTopicView AsyncTopicWatch AsyncTransaction Backoff Batching BucketStatistics Checkpoint ConsumerStatistics
+        DeadLetter Message MessageBatch MessageId MultiConsumerStatistics MultiQueueConsumerStatistics
+        ProducerStatistics QueueConsumerStatistics Schema Segment TableViewStatistics TopicMetadata TopicSegments
+        TopicStatistics TopicsChanged""",
     "engine.embedded": "AsyncEngine Engine open open_async",
     "engine.errors": """AlreadyClosedError AlreadyExistsError AuthenticationError AuthorizationError ConnectError
         ConsumerBusyError CorruptionError DataDirectoryBusyError DataDirectoryError DecryptionError DiskFullError
         EncryptionRequiredError EngineError FencedError InvalidArgumentError InvalidConfigurationError
-        LimitExceededError MemoryLimitError MessageTooLargeError MissingKeyError NotAwaitedError NotFoundError
-        PermitQueueFullError PermitTimeoutError ProducerBusyError ProtocolError QueueFullError SchemaError
+        LimitExceededError MemoryLimitError MessageTooLargeError MissingKeyError NoResponderError NotAwaitedError
+        NotFoundError PermitQueueFullError PermitTimeoutError ProducerBusyError ProtocolError QueueFullError SchemaError
         StorageError SubscriptionKindError TimeoutError TooManyRequestsError TransactionConflictError
         TransactionNotFoundError UnknownOutcomeError UnsupportedError WrongKeyError""",
     "engine.migration": "Migrated migrate migrate_async",
-    "engine.sync": """Admin CheckpointConsumer Client Producer QueueConsumer RangeReader StreamConsumer TopicReader
-        TopicView TopicWatch Transaction""",
+    "engine.sync": """Admin CheckpointConsumer Client Producer QueueConsumer RangeReader StreamConsumer TableView
+        TopicReader TopicView TopicWatch Transaction""",
 }
 __all__ = [
     "Admin",
@@ -149,6 +154,7 @@ __all__ = [
     "AsyncQueueConsumer",
     "AsyncRangeReader",
     "AsyncStreamConsumer",
+    "AsyncTableView",
     "AsyncTopicReader",
     "AsyncTopicView",
     "AsyncTopicWatch",
@@ -188,6 +194,7 @@ __all__ = [
     "MissingKeyError",
     "MultiConsumerStatistics",
     "MultiQueueConsumerStatistics",
+    "NoResponderError",
     "NotAwaitedError",
     "NotFoundError",
     "PermitQueueFullError",
@@ -207,6 +214,8 @@ __all__ = [
     "StorageError",
     "StreamConsumer",
     "SubscriptionKindError",
+    "TableView",
+    "TableViewStatistics",
     "TimeoutError",
     "TooManyRequestsError",
     "TopicMetadata",

@@ -77,6 +77,8 @@ EXAMPLES = {
     "brokers unload": "orders",
     "produce": "orders --file FILE",
     "consume": "orders -n 1 --timeout 1",
+    "export": "orders OUT",
+    "import": "orders IN",
     "dead-letters list": "orders",
     "dead-letters show": "orders 0:0",
     "dead-letters redrive": "orders --yes",
@@ -161,10 +163,12 @@ async def test_a_verb_asks_for_what_the_table_says(
     url = "engine://{}:{}".format(*await broker.serve("127.0.0.1", 0))
     monkeypatch.setenv("ENGINE_TOKEN", token)
     (tmp_path / "token").write_text(token)
+    (tmp_path / "in.csv").write_text("key,value\na,b\n")
     recorded = Recorded(broker, monkeypatch)
     for verb, arguments in EXAMPLES.items():
         recorded.asked.clear()
         places = {"FILE": __file__, "TOKEN": str(tmp_path / "token"), "URL": url}
+        places |= {"OUT": str(tmp_path / "out.csv"), "IN": str(tmp_path / "in.csv")}
         words = [*verb.split(), *(places.get(word, word) for word in arguments.split())]
         words += [] if url in words else ["--url", url]
         code = await asyncio.to_thread(main, words)

@@ -86,7 +86,7 @@ MAY_IMPORT: dict[str, set[str]] = {
 FLOORS: dict[str, list[str]] = {
     "storage": ["disk", "objects", "dedup", "file", "commit", "cursor"],
     "control": ["policy", "base", "transactions", "shape", "subscription", "topic"],
-    "client": ["base", "net", "topic", "transact", "produce", "files", "consume", "many", "ranges", "admin"],
+    "client": ["base", "net", "topic", "transact", "produce", "files", "consume", "many", "ranges", "views", "admin"],
     "_native": ["format", "produce", "consume", "serve", "jobs", "calls"],
     "broker": [
         "settings", "rights", "limits", "pools", "transactions", "segment", "delivery", "hosting", "cluster", "upkeep",

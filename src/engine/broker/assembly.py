@@ -116,7 +116,9 @@ def build(base: Foundation, observed: Observed) -> Parts:
     calls = BrokerCalls(members, service, admin.leading, operations, base.metadata)
     coordinator = partial(_coordinator, base, config, Participants(service, members.transactions))
     transactions = TransactionSweep(coordinator, members.brokers, config.transaction_sweep_interval)
-    retention = RetentionLoop(service, segments, subscriptions, config, base.clock, admin.prune_segment)
+    retention = RetentionLoop(
+        service, segments, subscriptions, config, base.clock, admin.prune_segment, admin.delete_topic
+    )
     stocktaking = Stocktaking(segments, members.ownership, base.store, base.metadata, base.memory.list_pace)
     service.topic_created = stocktaking.topic_created
     loops: list[Loop] = [

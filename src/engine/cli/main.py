@@ -31,6 +31,8 @@ COMMANDS = {
     "produce": "engine.cli.produce",
     "consume": "engine.cli.consume",
     "dead-letters": "engine.cli.dead_letters",
+    "export": "engine.cli.export",
+    "import": "engine.cli.imports",
     "migrate": "engine.cli.migrate",
     "backup": "engine.cli.backup",
     "restore": "engine.cli.restore",

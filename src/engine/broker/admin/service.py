@@ -98,6 +98,10 @@ class AdminService(AdminMethods):
         """Delete an expired sealed segment from the topic; False: not now. Raises NotFoundError (topic)."""
         return bool(await self._lead("prune_segment", TopicName.parse(topic), {"segment_id": segment_id}))
 
+    async def delete_topic(self, topic: str | TopicName) -> None:
+        """Delete a topic, wherever its leader is. Raises NotFoundError."""
+        await self._lead("delete_topic", TopicName.parse(topic), {})
+
     async def seek_subscription(self, topic: str, subscription: str, when: str | int | datetime) -> None:
         """The operation, accepting milliseconds as well."""
         instant = milliseconds(when) if isinstance(when, datetime) else when

@@ -296,6 +296,8 @@ VERBS: dict[str, tuple[Asked, ...]] = {
     "brokers config unset": ("remove_dynamic_configuration",),
     "produce": (_FIND, commands.Producer),
     "consume": (_FIND, _READ),
+    "export": (_FIND, _READ, commands.SegmentOffset, commands.TopicSchema),
+    "import": (_FIND, commands.Producer, commands.TopicSchema),
     "dead-letters list": _LETTERS,
     "dead-letters show": _LETTERS,
     "dead-letters redrive": _LETTERS,  # and what a producer needs, where there is a letter
