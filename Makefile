@@ -55,21 +55,21 @@ demo: build
 cluster-demo: build $(VENV)/.with-test
 	$(VENV)/bin/engine demo --cluster
 
-test: build $(VENV)/.with-test $(VENV)/.with-spark $(VENV)/.with-oldest-spark $(VENV)/.with-chromium $(NEWEST)
+test: build $(VENV)/.with-test $(VENV)/.with-faststream $(VENV)/.with-spark $(VENV)/.with-oldest-spark $(VENV)/.with-chromium $(NEWEST)
 	$(PY) -m pytest -q -n $(WORKERS) --dist loadfile $(TESTS) $(PYTEST)
 
 build: $(VENV)/.built
 
-tidy: build $(VENV)/.with-test $(VENV)/.with-spark
+tidy: build $(VENV)/.with-test $(VENV)/.with-faststream $(VENV)/.with-spark
 	$(PY) -m pytest -q tests/tidy $(PYTEST)
 
 export MINUTES ?=
 export SEED    ?=
 
-fuzz: build $(VENV)/.with-fuzz $(VENV)/.with-chromium
+fuzz: build $(VENV)/.with-fuzz $(VENV)/.with-faststream $(VENV)/.with-chromium
 	$(PY) -m pytest -q -m fuzz --timeout=3600 $(TESTS) $(PYTEST)
 
-docs: build $(VENV)/.with-test $(VENV)/.with-spark
+docs: build $(VENV)/.with-test $(VENV)/.with-faststream $(VENV)/.with-spark
 	NO_MKDOCS_2_WARNING=1 $(PY) -m mkdocs build -q
 	$(PY) -m pytest -q tests/tidy/test_docs.py tests/tidy/test_site.py $(PYTEST)
 	@echo "The site: build/site/index.html"
@@ -84,7 +84,7 @@ pictures: build $(VENV)/.with-test $(VENV)/.with-chromium
 
 # Tests that preload a library of their own (tests/crash) start their processes on the usual build. A browser does not
 # start with the sanitizers.
-debug: build $(DEBUG)/.built $(VENV)/.with-test
+debug: build $(DEBUG)/.built $(VENV)/.with-test $(VENV)/.with-faststream
 	$(if $(SANITIZE),LD_PRELOAD=$(ASAN) ASAN_OPTIONS=detect_leaks=0 PYTHONMALLOC=malloc) \
 	ENGINE_DEBUG=1 PYTHONPATH=$(DEBUG)/lib $(PY) -m pytest -q --ignore=tests/tidy --ignore=tests/spark --ignore=tests/console --timeout=600 $(TESTS) $(PYTEST)
 
@@ -138,6 +138,11 @@ $(VENV)/.with-demo $(VENV)/.with-test $(VENV)/.with-fuzz $(VENV)/.with-bench $(V
 SPARK        := pyspark[connect]>=4.3,<4.4
 SPARK_OLDEST := pyspark==4.0.0
 JAVA         := JAVA_HOME='$(MACHINE_JAVA)' $(PY) bindings/pyspark/tools/java.py $(VENV)/java
+
+# FastStream's broker, with what its tests import.
+$(VENV)/.with-faststream: bindings/faststream/pyproject.toml | $(VENV)/.with-test
+	$(PIP) --no-build-isolation -e 'bindings/faststream[test]'
+	@touch $@
 
 $(VENV)/.with-spark: bindings/pyspark/pyproject.toml bindings/pyspark/tools/java.py | $(VENV)/.with-demo
 	$(PIP) '$(SPARK)'

@@ -18,7 +18,12 @@ def test_types():
     assert not (found := run("mypy", "--no-error-summary")), "\n" + found
 
 
-PLACES = [p for p in ("src", "tests", "benchmarks", "tools", "setup.py") if (ROOT / p).exists()]
+def test_types_of_the_faststream_broker():
+    options = ("--strict", "--no-error-summary", "-p", "faststream_engine")
+    assert not (found := run("mypy", *options)), "\n" + found
+
+
+PLACES = [p for p in ("src", "tests", "bindings/faststream", "benchmarks", "tools", "setup.py") if (ROOT / p).exists()]
 
 
 def test_lint():

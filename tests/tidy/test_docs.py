@@ -21,6 +21,9 @@ from tests.tidy.spark_marks import SPARK_MARKS
 
 PAGES = files(".md")
 
+# TestBroker reads the source of its caller, which an example has none of.
+FASTSTREAM_MARKS = (pytest.mark.filterwarnings(r"ignore:\s*Error[\s\S]*AST parsing:RuntimeWarning"),)
+
 _LINK = re.compile(r"(?<!!)\[[^\]]*\]\((?P<target>[^)\s]+)\)")
 _FENCE = re.compile(r"^```.*?^```", re.DOTALL | re.MULTILINE)
 
@@ -50,7 +53,7 @@ def examples() -> Iterator[pytest.ParameterSet]:
     """Every Python example of every page, named by its page and its number there."""
     for page in PAGES:
         for number, code in enumerate(programs(page), 1):
-            marks = SPARK_MARKS if "pyspark" in code else ()
+            marks = SPARK_MARKS if "pyspark" in code else FASTSTREAM_MARKS if "faststream" in code else ()
             yield pytest.param(relative(page), code, id=f"{relative(page)}-{number}", marks=marks)
 
 
