@@ -47,6 +47,7 @@ class Who:
             return wanted != {"broker"}
         for resource, rights in self.granted.items():
             below = resource == "*" or need.resource == resource or need.resource.startswith(resource + "/")
+            below = below or (need.below and resource.startswith(need.resource + "/"))  # a list has what may be seen
             held = set(rights).union(*(IMPLIED.get(right, set()) for right in rights))
             if self.prefix is not None and need.subscription is not None:
                 held -= set() if need.subscription.startswith(self.prefix) else {"consume"}

@@ -190,6 +190,7 @@ class AsyncClient:
         schema is incompatible with the topic's).
         """
         from engine.client.produce.producer import AsyncProducer
+        from engine.model.generated_names import SECRET_SIZE, generated
 
         check_properties(properties)
         options = ProducerOptions(
@@ -205,7 +206,11 @@ class AsyncClient:
             schema=Schema.of(schema),
             encryption_keys=encryption_keys,
         )
-        producer = AsyncProducer[Any](self._pool, TopicName.parse(topic), name or self._make_name("producer"), options)
+        secret = None
+        if not name:
+            secret = self._options.rng.getrandbits(8 * SECRET_SIZE).to_bytes(SECRET_SIZE, "big")
+            name = generated(secret)
+        producer = AsyncProducer[Any](self._pool, TopicName.parse(topic), name, options, secret)
         return await self._started(producer, lambda: producer.start(_on_full))
 
     @makes_stream_consumer

@@ -5,14 +5,17 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+from bisect import bisect_left
 
 from aiohttp import web
 
 from engine.aio.memory_limiter import LimitType
+from engine.broker.admin.http_checks import PRINCIPAL
 from engine.broker.admin.ports import Served
 from engine.broker.pools.list_parts import size_of
 from engine.errors import InvalidArgumentError
 from engine.limits import TOPIC_LIST_INITIAL_SIZE, TOPICS_PER_FRAME_MAX
+from engine.model.names import TOPIC_SCHEME, parse_namespace
 
 log = logging.getLogger(__name__)
 
@@ -37,7 +40,7 @@ class TopicListPages:
         permit = await self._limiter.acquire(TOPIC_LIST_INITIAL_SIZE, LimitType.HEAP_MEMORY)
         try:
             async with self._making:
-                names = await self._broker.admin.list_topics(namespace, properties)
+                names = self._visible(namespace, await self._broker.admin.list_topics(namespace, properties))
                 permit = await self._limiter.update(permit, size_of(names))
             part = await self._limiter.acquire(await _largest_part(names), LimitType.DIRECT_MEMORY)
             try:
@@ -46,6 +49,14 @@ class TopicListPages:
                 self._limiter.release(part)
         finally:
             self._limiter.release(permit)
+
+    def _visible(self, namespace: str, names: list[str]) -> list[str]:
+        """Those of a sorted list that the caller may be shown."""
+        only = self._broker.rights.listed(PRINCIPAL.get(), "/".join(parse_namespace(namespace)))
+        if only is None:
+            return names
+        wanted = sorted(f"{TOPIC_SCHEME}{namespace}/{local}" for local in only)
+        return [name for name in wanted if (at := bisect_left(names, name)) < len(names) and names[at] == name]
 
     async def _send(self, request: web.Request, names: list[str]) -> web.StreamResponse:
         response = web.StreamResponse(headers={"Content-Type": "application/json; charset=utf-8"})

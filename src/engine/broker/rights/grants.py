@@ -11,16 +11,18 @@ from engine.errors import EngineError
 from engine.metadata import keys
 from engine.metadata.following import follow
 from engine.metadata.store import Event, EventKind, MetadataStore
-from engine.model.rights import CLUSTER, Grant, Right, parents
+from engine.model.rights import CLUSTER, Grant, Right, above, parents
 
 log = logging.getLogger(__name__)
 
 _BETWEEN = "\n"  # of a resource and a role, which have no control characters
+_OF_TOPIC = 2  # slashes in a topic's resource
 
 
 class Grants:
     """One dictionary: "resource\\nrole" -> the bits of its rights, or these and a subscription prefix.
 
+    A second one has the keys of grants on topics by "namespace\\nrole", for lists of a namespace: one key, or a set.
     `changed` is called with a role after its grants have changed.
     """
 
@@ -28,6 +30,7 @@ class Grants:
         self._metadata = metadata
         self._changed = changed
         self._known: dict[str, int | tuple[int, str]] = {}
+        self._on_topics: dict[str, str | set[str]] = {}
         self._tasks = Supervisor("grants")
 
     def __len__(self) -> int:
@@ -54,13 +57,22 @@ class Grants:
         if not known:
             return False
         behind = _BETWEEN + role
-        while True:
+        while True:  # parents(), without the cost of a generator
             found = known.get(resource + behind)
             if found is not None and _allows(found, rights, subscription):
                 return True
             if resource == CLUSTER:
                 return False
-            resource = resource.rpartition("/")[0] or CLUSTER
+            resource = above(resource)
+
+    def topics(self, role: str, rights: int, namespace: str) -> frozenset[str]:
+        """The names, without tenant and namespace, of the topics on which the role has one of these rights (bits) by a
+        grant on the topic itself.
+        """
+        found = self._on_topics.get(namespace + _BETWEEN + role, ())
+        held = (found,) if isinstance(found, str) else found
+        start, end = len(namespace) + 1, -len(_BETWEEN + role)
+        return frozenset(key[start:end] for key in held if _allows(self._known[key], rights, None))
 
     def held(self, role: str, resource: str) -> tuple[int, list[str] | None]:
         """(the bits of all its rights on the resource, how names of subscriptions begin that it may consume; None:
@@ -76,23 +88,44 @@ class Grants:
             every = every or bool(mask & Right.ADMIN) or (prefix is None and bool(mask & Right.CONSUME))
         return held, None if every or not prefixes else sorted(prefixes)
 
-    def note(self, key: str, value: bytes | None) -> str | None:
+    def note(self, path: str, value: bytes | None) -> str | None:
         """Take a record over, None where it was deleted; the role that it is about. A damaged one grants nothing."""
         try:
-            resource, role = keys.grant_of(key)
+            resource, role = keys.grant_of(path)
         except ValueError:
-            log.warning("the grant %s in the metadata store is ignored: its key is malformed", key)
+            log.warning("the grant %s in the metadata store is ignored: its key is malformed", path)
             return None
-        self._known.pop(resource + _BETWEEN + role, None)
+        key = resource + _BETWEEN + role
+        self._forget(key, resource, role)
         if value is not None:
             try:
                 grant = Grant.of(resource, role, value)
             except EngineError as e:
-                log.warning("the grant %s in the metadata store is ignored: %s", key, e)
+                log.warning("the grant %s in the metadata store is ignored: %s", path, e)
             else:
                 prefix = grant.subscription_prefix
-                self._known[resource + _BETWEEN + role] = grant.mask if prefix is None else (grant.mask, prefix)
+                self._known[key] = grant.mask if prefix is None else (grant.mask, prefix)
+                if resource.count("/") == _OF_TOPIC:
+                    self._note_topic(key, resource, role)
         return role
+
+    def _note_topic(self, key: str, resource: str, role: str) -> None:
+        of = above(resource) + _BETWEEN + role
+        held = self._on_topics.setdefault(of, key)
+        if isinstance(held, set):
+            held.add(key)
+        elif held is not key:
+            self._on_topics[of] = {held, key}
+
+    def _forget(self, key: str, resource: str, role: str) -> None:
+        if self._known.pop(key, None) is None or resource.count("/") != _OF_TOPIC:
+            return
+        of = above(resource) + _BETWEEN + role
+        held = self._on_topics[of]
+        if isinstance(held, set):
+            held.discard(key)
+        if isinstance(held, str) or not held:
+            del self._on_topics[of]
 
     def _keys(self) -> list[str]:
         return [keys.grant(*known.split(_BETWEEN)) for known in self._known]

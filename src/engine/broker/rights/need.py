@@ -9,11 +9,14 @@ from engine.model.rights import CLUSTER
 
 
 class Need(NamedTuple):
-    """`rights`: bits of Right, of which one is enough; 0: any role. `subscription`: what `consume` is to be of."""
+    """`rights`: bits of Right, of which one is enough; 0: any role. `subscription`: what `consume` is to be of.
+    `below`: of a namespace, one on some of its topics is enough; the answer has these alone.
+    """
 
     rights: int
     resource: str = CLUSTER
     subscription: str | None = None
+    below: bool = False
 
 
 def on_topic(text: str | TopicName) -> str:

@@ -13,6 +13,7 @@ from engine.errors import AuthorizationError
 from engine.model.rights import CLUSTER, GRANTABLE, Right, check_resource, names_of
 
 if TYPE_CHECKING:
+    from engine.broker.rights.claims import Claims
     from engine.broker.rights.grants import Grants
 
 
@@ -22,12 +23,22 @@ class Rights:
     def __init__(self, config: Callable[[], BrokerConfig], audit: Audit) -> None:
         self._config = config
         self._grants: Grants | None = None
+        self._claims: Claims | None = None
         self.audit = audit
 
     @property
     def on(self) -> bool:
         """Whether principals have rights of their own."""
         return self._config().has_roles
+
+    @property
+    def claims(self) -> Claims:
+        """Seals of claims to exclusive access, which are used where there are roles."""
+        if self._claims is None:
+            from engine.broker.rights.claims import Claims
+
+            self._claims = Claims()
+        return self._claims
 
     @property
     def denials(self) -> int:
@@ -46,8 +57,11 @@ class Rights:
         rights, grants, role = need.rights, self._grants, principal.role
         if not rights:
             return True
-        if grants is not None and grants.holds(role, rights, need.resource, need.subscription):
-            return True
+        if grants is not None:
+            if grants.holds(role, rights, need.resource, need.subscription):
+                return True
+            if need.below and grants.topics(role, rights, need.resource):
+                return True
         return role in self._config().superusers and rights != Right.BROKER
 
     def check(self, principal: Principal, need: Need, request: str, peer: str | None) -> None:
@@ -67,8 +81,14 @@ class Rights:
         return {**_permissions(resource, held, prefixes), "role": role}
 
     def sees(self, principal: Principal, resource: str) -> bool:
-        """Whether a list may show the resource to the principal."""
-        return self.allows(principal, Need(Right.LOOKUP, resource))
+        """Whether a list may show the resource to the principal; a namespace also where it may see some topics."""
+        return self.allows(principal, Need(Right.LOOKUP, resource, below=True))
+
+    def listed(self, principal: Principal, namespace: str) -> frozenset[str] | None:
+        """The topics of a "tenant/namespace" that a list may show to the principal, by their own names; None: all."""
+        if self.allows(principal, Need(Right.LOOKUP, namespace)):
+            return None
+        return frozenset() if self._grants is None else self._grants.topics(principal.role, Right.LOOKUP, namespace)
 
 
 def everything(resource: str) -> dict[str, Any]:

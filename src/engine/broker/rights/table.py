@@ -60,7 +60,7 @@ def _files(header: commands.SegmentFiles) -> Need:
 
 
 def _list(header: commands.WatchTopicList | commands.GetTopicsOfNamespace) -> Need:
-    return Need(LOOKUP, "/".join(parse_namespace(header.namespace)))
+    return Need(LOOKUP, "/".join(parse_namespace(header.namespace)), below=True)
 
 
 COMMANDS: dict[type[Header], Rule | None] = {
@@ -112,6 +112,10 @@ def _namespace(rights: int) -> AdminRule:
     return lambda arguments: Need(rights, "/".join(parse_namespace(arguments["namespace"])))
 
 
+def _topics_of_namespace(arguments: Arguments) -> Need:
+    return Need(LOOKUP, "/".join(parse_namespace(arguments["namespace"])), below=True)
+
+
 def _cluster(rights: int) -> AdminRule:
     return lambda arguments: Need(rights)
 
@@ -157,7 +161,7 @@ def _limits(arguments: Arguments) -> Need:
 OPERATIONS: dict[str, AdminRule] = {
     "create_topic": _topic(ADMIN),
     "delete_topic": _topic(ADMIN),
-    "list_topics": _namespace(LOOKUP),
+    "list_topics": _topics_of_namespace,
     "get_metadata": _topic(LOOKUP),
     "get_stats": _topic(LOOKUP),
     "set_topic_properties": _topic(ADMIN),

@@ -9,7 +9,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from engine.broker.pools.list_parts import HEADER_OVERHEAD
-from engine.broker.session.topic_lists import Made, TopicListSession, send_list
+from engine.broker.session.topic_lists import Made, TopicListSession, send_list, visible
 from engine.control.topic.topic_lists import TopicList
 from engine.errors import InvalidArgumentError, TooManyRequestsError
 from engine.limits import TOPIC_LISTS_PER_CONNECTION_MAX, TOPICS_PER_FRAME_MAX
@@ -105,7 +105,8 @@ async def _get(connection: Connection, request_id: int, namespace: str, topics: 
         return HEADER_OVERHEAD + part.size, encode
 
     lists = connection.host.service.topic_lists
-    await send_list(connection, Command.SUCCESS, partial(lists.open, namespace, topics), page)
+    allowed = visible(connection, namespace, topics)
+    await send_list(connection, Command.SUCCESS, partial(lists.open, namespace, allowed), page)
 
 
 def _filter(header: commands.WatchTopicList | commands.GetTopicsOfNamespace) -> TopicFilter:

@@ -52,6 +52,8 @@ class Needs:
                 peer = connection.origin
                 rights.audit.note(connection.principal, peer, "revocation", right, need.resource, allowed=False)
                 _end(connection, ident, denied(right, need))
+        for session in list(connection.topic_lists.values()):
+            session.rights_changed()
 
     def expire(self, seconds: float) -> None:
         """Close the connection after so many seconds, unless this is called again before."""

@@ -20,13 +20,14 @@ from typing import TYPE_CHECKING, Any
 from engine.aio.memory_limiter import LimitType
 from engine.broker.pools.list_parts import HEADER_OVERHEAD, ListPart, size_of
 from engine.control.topic.topic_lists import Change, TopicList
-from engine.errors import MemoryLimitError, TimeoutError
+from engine.errors import EngineError, MemoryLimitError, TimeoutError
 from engine.limits import (
     TOPIC_LIST_INITIAL_SIZE,
     TOPIC_LIST_TAKEN_RATE_MIN,
     TOPIC_LIST_TAKEN_S_MAX,
     TOPICS_PER_FRAME_MAX,
 )
+from engine.model.names import parse_namespace
 from engine.model.topic_filter import TopicFilter
 from engine.wire.commands import Command
 from engine.wire.packing import Packed, PackedHeader, pack, pack_map, unpack
@@ -41,6 +42,13 @@ _START = ""  # before every name
 
 Made = tuple[int, Callable[[], Packed]]  # the largest size of a header, and its encoder
 Make = Callable[[TopicList], Made | None]
+
+
+def visible(connection: Connection, namespace: str, topics: TopicFilter) -> TopicFilter:
+    """The filter, of those topics alone that lists may show to the connection's principal."""
+    if connection.needs is None:
+        return topics
+    return topics.among(connection.host.rights.listed(connection.principal, "/".join(parse_namespace(namespace))))
 
 
 async def send_list(
@@ -107,8 +115,8 @@ class TopicListSession:
     Loop thread only.
     """
 
-    __slots__ = ("_connection", "_ident", "_list", "_namespace", "_request_id", "_seen", "_task", "_timer",
-                 "_under_way", "_upto", "closed")  # fmt: skip
+    __slots__ = ("_asked", "_connection", "_ident", "_list", "_moving", "_namespace", "_replaced", "_request_id",
+                 "_seen", "_task", "_timer", "_under_way", "_upto", "closed")  # fmt: skip
 
     def __init__(self, connection: Connection, ident: int, namespace: str) -> None:
         self._connection = connection
@@ -122,6 +130,10 @@ class TopicListSession:
         self._request_id: int | None = None  # not answered yet
         self._timer: asyncio.TimerHandle | None = None
         self._task: asyncio.Task[Any] | None = None
+        # What it was opened for, and what it follows where rights have changed.
+        self._asked = TopicFilter()
+        self._moving: asyncio.Task[Any] | None = None
+        self._replaced = False  # the list that an update of several parts was of
         self.closed = False
 
     async def open(self, request_id: int, topics: TopicFilter, known: str | None) -> None:
@@ -129,16 +141,49 @@ class TopicListSession:
 
         Raises InvalidArgumentError, MemoryLimitError, TooManyRequestsError.
         """
-        host = self._connection.host
+        self._asked, self._request_id = topics, request_id
+        while await self._opened(visible(self._connection, self._namespace, topics)):
+            if self._list is not None and known == self._list.hash:
+                self._upto = None
+            if not self._is_outdated:
+                self.pump()
+                return
+
+    async def _opened(self, topics: TopicFilter) -> bool:
+        """Follow another list, which is sent as a whole. False: the session was closed meanwhile."""
+        lists = self._connection.host.service.topic_lists
         async with self._connection.list_turn:
-            found = await host.service.topic_lists.open(self._namespace, topics)
+            found = await lists.open(self._namespace, topics)
         if self.closed:
-            return
+            return False
+        if self._list is not None:
+            lists.leave(self._namespace, self._list, self)
+            self._replaced = True
         self._list = found
         found.listeners.add(self)
-        self._seen, self._request_id = found.changes, request_id
-        self._upto = None if known == found.hash else _START
-        self.pump()
+        self._seen, self._upto = found.changes, _START
+        return True
+
+    @property
+    def _is_outdated(self) -> bool:
+        """Whether the principal's rights have changed which topics it is shown."""
+        visible_now = visible(self._connection, self._namespace, self._asked)
+        return self._list is not None and self._list.filter != visible_now
+
+    def rights_changed(self) -> None:
+        """Follow the list that the principal may see now."""
+        if self._list is not None and self._moving is None and self._is_outdated:
+            self._moving = self._connection.host.tasks.spawn(self._move(), "topic list of other rights")
+
+    async def _move(self) -> None:
+        try:
+            while self._is_outdated and await self._opened(visible(self._connection, self._namespace, self._asked)):
+                self.pump()
+        except EngineError as e:  # what it may not see any more is shown no longer
+            self._connection.error(0, e, session_id=self._ident)
+            self.close()
+        finally:
+            self._moving = None
 
     def list_changed(self) -> None:
         """Send changes soon."""
@@ -180,11 +225,12 @@ class TopicListSession:
 
     async def _send_part(self) -> None:
         """Send one part. Without memory for it, the state is as before."""
-        before = self._seen, self._upto, self._under_way, self._request_id
+        followed, before = self._list, (self._seen, self._upto, self._under_way, self._request_id, self._replaced)
         try:
             await send_list(self._connection, Command.WATCH_TOPIC_LIST_UPDATE, self._present, self._next)
         except MemoryLimitError:
-            self._seen, self._upto, self._under_way, self._request_id = before
+            if self._list is followed:
+                self._seen, self._upto, self._under_way, self._request_id, self._replaced = before
             raise
 
     async def _present(self) -> TopicList | None:
@@ -193,7 +239,7 @@ class TopicListSession:
     def _next(self, topics: TopicList) -> Made | None:
         """The next part; None when the client knows everything."""
         changes = topics.since(self._seen, TOPICS_PER_FRAME_MAX)
-        restart = changes is None and self._under_way
+        restart, self._replaced = (changes is None or self._replaced) and self._under_way, False
         if changes is None:  # too far behind: the whole list again
             changes, self._seen, self._upto = [], topics.changes, _START
         self._seen += len(changes)
@@ -225,8 +271,9 @@ class TopicListSession:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        if self._task is not None and self._task is not asyncio.current_task():
-            self._task.cancel()
+        for task in (self._task, self._moving):
+            if task is not None and task is not asyncio.current_task():
+                task.cancel()
         if self._connection.topic_lists.get(self._ident) is self:
             del self._connection.topic_lists[self._ident]
 

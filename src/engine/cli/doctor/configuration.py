@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ipaddress
 import os
 import stat
 from collections.abc import Iterator, Mapping
@@ -15,6 +14,7 @@ from engine.cli.doctor.certificates import certificate
 from engine.cli.doctor.finding import Finding, State, good, graded, problem, warning
 from engine.client.base.endpoint import parse_url
 from engine.errors import InvalidConfigurationError
+from engine.wire.url import is_loopback
 
 TOKEN_LEAST = 16  # characters
 
@@ -127,8 +127,4 @@ def _loopback(url: str | None) -> bool:
     """Whether only this machine reaches it; without an address it is not known, and taken for so."""
     if url is None:
         return True
-    host = parse_url(url)[0]
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"
+    return is_loopback(parse_url(url)[0])

@@ -59,10 +59,13 @@ class Outbox:
     batcher: Batcher
     in_flight: InFlight
 
-    def __init__(self, pool: Pool, topic: TopicName, name: str, options: ProducerOptions) -> None:
+    def __init__(
+        self, pool: Pool, topic: TopicName, name: str, options: ProducerOptions, name_proof: bytes | None = None
+    ) -> None:
         # Fixed.
         self.pool = pool
         self.name = name
+        self.name_proof = name_proof  # the secret of a generated name
         self.access_mode = options.access_mode
         self.properties: Mapping[str, str] = dict(options.properties)
         self.session = TopicSession(pool, topic)
