@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import AsyncIterator, Callable
 from dataclasses import replace
 from pathlib import Path
@@ -140,7 +141,7 @@ async def test_a_damaged_key_is_named(broker: Broker) -> None:
     for value in (b"{}", b'{"key": "00"}', b'{"key": 7}', b"\xff"):
         await broker.metadata.put(keys.CLAIMS, value)
         with pytest.raises(CorruptionError, match="/claims must hold a key of 32 bytes"):
-            await Claims().load(broker.metadata)
+            await Claims(random.Random(1)).load(broker.metadata)
 
 
 # -- names -------------------------------------------------------------------------------------------------------------

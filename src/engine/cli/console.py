@@ -12,8 +12,8 @@ import click
 from engine.cli.connection import client_options, connection_options
 from engine.cli.groups import examples
 from engine.cli.serve import address, at, event_loop_factory, said_with, serve_until, stop_signal
+from engine.client.base.endpoint import is_loopback
 from engine.errors import UnsupportedError
-from engine.wire.url import is_loopback
 
 if TYPE_CHECKING:
     from engine.client.client import AsyncClient

@@ -190,7 +190,6 @@ class AsyncClient:
         schema is incompatible with the topic's).
         """
         from engine.client.produce.producer import AsyncProducer
-        from engine.model.generated_names import SECRET_SIZE, generated
 
         check_properties(properties)
         options = ProducerOptions(
@@ -206,11 +205,7 @@ class AsyncClient:
             schema=Schema.of(schema),
             encryption_keys=encryption_keys,
         )
-        secret = None
-        if not name:
-            secret = self._options.rng.getrandbits(8 * SECRET_SIZE).to_bytes(SECRET_SIZE, "big")
-            name = generated(secret)
-        producer = AsyncProducer[Any](self._pool, TopicName.parse(topic), name, options, secret)
+        producer = AsyncProducer[Any](self._pool, TopicName.parse(topic), name, options)
         return await self._started(producer, lambda: producer.start(_on_full))
 
     @makes_stream_consumer

@@ -7,11 +7,17 @@ such a name: whatever knows the secret may use it, at each segment, broker, and 
 from __future__ import annotations
 
 import hashlib
+import random
 import re
 
 SECRET_SIZE = 16
 _BEGIN = "producer-"
 _GENERATED = re.compile(_BEGIN + r"[0-9a-f]{32}")
+
+
+def drawn(rng: random.Random) -> bytes:
+    """A new secret."""
+    return rng.getrandbits(8 * SECRET_SIZE).to_bytes(SECRET_SIZE, "big")
 
 
 def generated(secret: bytes) -> str:

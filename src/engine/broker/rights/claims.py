@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import hmac
 import json
-import secrets
+import random
 
 from engine.errors import CorruptionError
 from engine.metadata import keys
@@ -26,7 +26,8 @@ Seal = tuple[int, int]
 class Claims:
     """The key, once it is known. Loop thread only."""
 
-    def __init__(self) -> None:
+    def __init__(self, rng: random.Random) -> None:
+        self._rng = rng
         self._key: bytes | None = None
 
     async def load(self, metadata: MetadataStore) -> None:
@@ -37,7 +38,9 @@ class Claims:
                 self._key = _parsed(record.value)
                 return
             try:
-                await metadata.put(keys.CLAIMS, json.dumps({"key": secrets.token_hex(_KEY_SIZE)}).encode(), ABSENT)
+                await metadata.put(
+                    keys.CLAIMS, json.dumps({"key": self._rng.randbytes(_KEY_SIZE).hex()}).encode(), ABSENT
+                )
             except ConflictError:
                 continue  # another broker was faster
 

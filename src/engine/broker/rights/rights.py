@@ -13,6 +13,8 @@ from engine.errors import AuthorizationError
 from engine.model.rights import CLUSTER, GRANTABLE, Right, check_resource, names_of
 
 if TYPE_CHECKING:
+    import random
+
     from engine.broker.rights.claims import Claims
     from engine.broker.rights.grants import Grants
 
@@ -33,11 +35,8 @@ class Rights:
 
     @property
     def claims(self) -> Claims:
-        """Seals of claims to exclusive access, which are used where there are roles."""
-        if self._claims is None:
-            from engine.broker.rights.claims import Claims
-
-            self._claims = Claims()
+        """Seals of claims to exclusive access. After use()."""
+        assert self._claims is not None
         return self._claims
 
     @property
@@ -45,9 +44,11 @@ class Rights:
         """So far."""
         return self.audit.denials
 
-    def use(self, grants: Grants) -> None:
-        """The grants, once they are read; nothing is granted before."""
-        self._grants = grants
+    def use(self, grants: Grants, rng: random.Random) -> None:
+        """The grants, once they are read; nothing is granted before. `rng`: of keys, which nobody can guess."""
+        from engine.broker.rights.claims import Claims
+
+        self._grants, self._claims = grants, Claims(rng)
 
     def allows(self, principal: Principal, need: Need) -> bool:
         """Whether the principal may do what needs this."""

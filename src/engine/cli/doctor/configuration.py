@@ -12,9 +12,8 @@ from engine.broker.settings.config import BrokerConfig, given_values
 from engine.broker.settings.file import read_section
 from engine.cli.doctor.certificates import certificate
 from engine.cli.doctor.finding import Finding, State, good, graded, problem, warning
-from engine.client.base.endpoint import parse_url
+from engine.client.base.endpoint import is_loopback, parse_url
 from engine.errors import InvalidConfigurationError
-from engine.wire.url import is_loopback
 
 TOKEN_LEAST = 16  # characters
 

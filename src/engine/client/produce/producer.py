@@ -47,14 +47,12 @@ class AsyncProducer(Owned, Generic[T_contra]):
     Every method raises AlreadyClosedError after close().
     """
 
-    def __init__(
-        self, pool: Pool, topic: TopicName, name: str, options: ProducerOptions, name_proof: bytes | None = None
-    ) -> None:
+    def __init__(self, pool: Pool, topic: TopicName, name: str | None, options: ProducerOptions) -> None:
         self._topic = str(topic)
         self._send_timeout = options.send_timeout
         self._schema = options.schema
         self._encode = None if options.schema.raw else options.schema.encode
-        self._outbox = Outbox(pool, topic, name, options, name_proof)
+        self._outbox = Outbox(pool, topic, name, options)
         formed, dissolved = _weakly(self._line_formed), _weakly(self._line_dissolved)
         self._line = Line(self._outbox, options.send_timeout, formed, dissolved)
         self._sending = Sending(self._outbox, self._line)
