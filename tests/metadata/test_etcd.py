@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import random
+import ssl
 import subprocess
 import sys
+import warnings
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -361,6 +363,35 @@ async def test_tls_with_certificates_on_both_sides(tmp_path: Path, own: list[Etc
         await open_store(server.url("engine", query=f"?ca={authority.file}"), timeout=0.5)
     with pytest.raises(InvalidConfigurationError):
         await open_store(server.url("engine", query=f"?ca={tmp_path}/missing.pem"))
+
+
+@pytest.mark.parametrize(
+    ("version", "taken"),
+    [(ssl.TLSVersion.TLSv1_1, False), (ssl.TLSVersion.TLSv1_2, True), (ssl.TLSVersion.TLSv1_3, True)],
+)
+async def test_tls_towards_etcd_is_1_2_at_least(tmp_path: Path, version: ssl.TLSVersion, taken: bool) -> None:
+    """gRPC offers no setting of it, and nothing older by itself."""
+    authority = Authority(tmp_path)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # of the old version
+        context.minimum_version = context.maximum_version = version
+    context.set_ciphers("ALL:@SECLEVEL=0")
+    context.set_alpn_protocols(["h2"])
+    context.load_cert_chain(*authority.certify("127.0.0.1"))
+    agreed: list[str | None] = []
+
+    async def accept(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        agreed.append(writer.get_extra_info("ssl_object").version())
+        writer.transport.abort()
+
+    server = await asyncio.start_server(accept, "127.0.0.1", 0, ssl=context)
+    host, port = server.sockets[0].getsockname()
+    with pytest.raises(TimeoutError):
+        await open_store(f"etcds://{host}:{port}/engine?ca={authority.file}", timeout=1.0)
+    server.close()
+    assert bool(agreed) is taken
+    assert set(agreed) <= {version.name.replace("_", ".")}
 
 
 async def test_user_and_password(tmp_path: Path, own: list[Etcd], caplog: pytest.LogCaptureFixture) -> None:

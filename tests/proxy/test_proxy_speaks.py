@@ -9,11 +9,13 @@ from typing import Any
 
 import aiohttp
 import pytest
+from cryptography import x509
 
 import engine
 from engine.broker.rights.token_file import line_of
 from engine.errors import AuthenticationError, AuthorizationError, InvalidConfigurationError, UnsupportedError
 from engine.proxy.config import ProxyConfig
+from engine.testing.clock import FakeClock
 from engine.wire.commands import Command
 from tests.kit.certificates import Authority
 from tests.kit.peer import Peer, until
@@ -186,3 +188,35 @@ async def test_a_token_is_renewed_over_the_proxy(speaks, authority: Authority) -
 def test_settings_that_cannot_be(settings: dict[str, Any], words: str) -> None:
     with pytest.raises(InvalidConfigurationError, match=words):
         ProxyConfig(brokers=("engine://127.0.0.1",), **settings)
+
+
+async def test_a_connection_ends_with_the_certificate_that_the_proxy_has_verified(
+    speaks, authority: Authority, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with speaks() as front:
+        await front.broker.admin.grant("*", "gate", ["proxy"])
+        await front.broker.admin.grant("public/default", "ann", ["produce"])
+        clients, url = front.proxy.clients, front.url.replace("engine:", "engines:")
+        async with engine.AsyncClient(url, tls=showing(authority, "ann")) as ann:
+            producer = await ann.producer("orders")
+            await producer.send(b"x")
+            expires = certificate_expiry(authority)
+            assert all(one._expiry is not None for one in front.proxy._sessions)
+        await until(lambda: not front.proxy._sessions)
+        near, ahead = FakeClock(), FakeClock()
+        near.time_ms = lambda: int(expires * 1000) - 300
+        ahead.time_ms = lambda: int(expires * 1000)
+        monkeypatch.setattr(clients, "_clock", near)
+        async with engine.AsyncClient(url, tls=showing(authority, "ann")) as ann:
+            await ann.producer("orders")
+            monkeypatch.setattr(clients, "_clock", ahead)
+            await until(lambda: not front.proxy._sessions)  # it has not asked for anything
+        with pytest.raises(AuthenticationError, match="the certificate has expired"):
+            async with engine.AsyncClient(url, tls=showing(authority, "ann")) as ann:
+                await ann.producer("orders")
+
+
+def certificate_expiry(authority: Authority) -> float:
+    """Wall-clock seconds; all certificates of a test's authority end at the same time."""
+    found = x509.load_pem_x509_certificate(Path(authority.certify("x").cert).read_bytes())
+    return found.not_valid_after_utc.timestamp()

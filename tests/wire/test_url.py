@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from engine.errors import InvalidArgumentError
-from engine.wire.url import ServiceUrl, parse_url
+from engine.wire.url import ServiceUrl, is_loopback, parse_url
 
 A, B = "engine://a:1", "engine://b"
 
@@ -108,3 +108,12 @@ def test_any_text_is_a_url_or_refused(text: str) -> None:
         assert found.addresses
         again = ServiceUrl.parse(found.text)
         assert (again.addresses, again.token) == (found.addresses, None)
+
+
+@pytest.mark.parametrize(
+    ("host", "is_so"),
+    [("localhost", True), ("127.0.0.1", True), ("127.9.9.9", True), ("::1", True), ("::1%lo", True), ("0.0.0.0", False),
+     ("", False), ("::", False), ("192.0.2.1", False), ("fe80::1%eth0", False), ("localhost.example.org", False)],
+)  # fmt: skip
+def test_what_a_loopback_address_is_is_said_once(host: str, is_so: bool) -> None:
+    assert is_loopback(host) is is_so

@@ -321,7 +321,7 @@ class Broker:
 
             following = self._following = Revocation(metadata, self.identities, self.connections)
             await following.grants.start()
-            self.rights.use(following.grants)
+            self.rights.use(following.grants, self.store.rng)
             self.tasks.spawn(following.follow_identities(), "identities")
         self.tasks.spawn(await limits.start(), "watch of the limits")
         for name, run in parts.loops:

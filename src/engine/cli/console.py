@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import ipaddress
 import secrets
 from functools import partial
 from typing import TYPE_CHECKING
@@ -13,6 +12,7 @@ import click
 from engine.cli.connection import client_options, connection_options
 from engine.cli.groups import examples
 from engine.cli.serve import address, at, event_loop_factory, said_with, serve_until, stop_signal
+from engine.client.base.endpoint import is_loopback
 from engine.errors import UnsupportedError
 
 if TYPE_CHECKING:
@@ -22,11 +22,7 @@ if TYPE_CHECKING:
 def here(context: click.Context, parameter: click.Parameter, text: str) -> tuple[str, int]:
     """An address that only this machine reaches."""
     host, port = address(context, parameter, text)
-    try:
-        near = host == "localhost" or ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        near = False
-    if not near:
+    if not is_loopback(host):
         raise click.BadParameter(
             f"must be an address of this machine alone, as 127.0.0.1:8080, got {text!r}; others come by a tunnel"
         )

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-from engine.broker.rights.token_file import line_of, parse, text_of
+from engine.broker.rights.token_file import line_of, parse, read_text
 from engine.cli import lines
 from engine.cli.groups import Group, examples
 
@@ -63,7 +63,7 @@ def revoke(role: str, path: Path) -> None:
 
 def _read(path: Path) -> str:
     """Its text, checked; empty where there is no file."""
-    text = text_of(path, str(path)) if path.exists() else ""
+    text = read_text(path, str(path)) if path.exists() else ""
     parse(text, str(path))
     return text
 
@@ -73,5 +73,5 @@ def _write(path: Path, text: str) -> None:
     new = path.with_name(f"{path.name}.new")
     new.unlink(missing_ok=True)
     new.touch(mode=0o600)
-    new.write_text(text)
+    new.write_text(text, encoding="utf-8")
     new.replace(path)

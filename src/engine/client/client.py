@@ -201,7 +201,7 @@ class AsyncClient:
             initial_sequence_id=initial_sequence_id, properties=properties or {}, on_error=on_error,
             schema=Schema.of(schema), encryption_keys=encryption_keys,
         )  # fmt: skip
-        producer = AsyncProducer[Any](self._pool, TopicName.parse(topic), name or self._make_name("producer"), options)
+        producer = AsyncProducer[Any](self._pool, TopicName.parse(topic), name, options)
         return await self._started(producer, lambda: producer.start(_on_full))
 
     @makes_stream_consumer

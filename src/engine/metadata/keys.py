@@ -20,6 +20,7 @@ USAGE = "/usage/"  # holds what each broker stores of what has limits, by the br
 BALANCER = "/balancer"  # holds the URL of the broker that balances the others; ephemeral
 SWEEPER = "/sweeper"  # holds the URL of the broker that sweeps the object store; ephemeral
 STORE = "/store"  # holds the store's Identity: its number, and the generation of the last start
+CLAIMS = "/claims"  # holds the key of the seals of claims to exclusive access
 LEVEL = "/level"  # holds the level at which a cluster is: what its brokers may write
 LOAD = "load"  # last path component of a segment's load report
 LAST = "\U0010ffff"  # sorts behind every key

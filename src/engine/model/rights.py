@@ -129,9 +129,14 @@ class Grant:
             raise CorruptionError(f"grant record of {role!r:.80} on {resource!r:.80}: {e}") from e
 
 
+def above(resource: str) -> str:
+    """The resource of which this one is a part: of a topic its namespace, of a tenant the cluster."""
+    return resource.rpartition("/")[0] or CLUSTER
+
+
 def parents(resource: str) -> Iterable[str]:
     """The resource, and those above it, up to the cluster."""
     while resource != CLUSTER:
         yield resource
-        resource = resource.rpartition("/")[0] or CLUSTER
+        resource = above(resource)
     yield CLUSTER

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from engine.broker.rights.authorities import Authorities, role_of
 from engine.broker.settings.attempts import Attempts, Refusal
+from engine.clock import Clock
 from engine.errors import AuthenticationError
 from engine.wire.certificates import certificate_of
 
@@ -17,8 +18,9 @@ if TYPE_CHECKING:
 class Clients:
     """The check of each connection and request. A token of a role is checked by the brokers."""
 
-    def __init__(self, config: ProxyConfig, attempts: Attempts) -> None:
+    def __init__(self, config: ProxyConfig, attempts: Attempts, clock: Clock) -> None:
         """Raises InvalidConfigurationError."""
+        self._clock = clock
         self._attempts = attempts
         ca = config.tls_client_ca
         self._signers = None if ca is None else Authorities("tls_client_ca", ca)
@@ -35,9 +37,16 @@ class Clients:
         except AuthenticationError as e:
             return Refusal(e, self._attempts.failed(peer, e, guess=False))
 
+    def seconds_left(self, transport: asyncio.BaseTransport | None) -> float:
+        """Until the client's certificate expires; 0 where it has shown none."""
+        found = certificate_of(transport)
+        return 0.0 if found is None else max(found.expires - self._clock.time_ms() / 1000, 0.0)
+
     def _role(self, config: ProxyConfig, transport: asyncio.BaseTransport | None) -> str:
         found = None if self._signers is None else certificate_of(transport)
         if found is not None and self._signers is not None:
+            if not self.seconds_left(transport):
+                raise AuthenticationError("the certificate has expired")
             self._signers.refresh()
             if self._signers.signer(found) is not None:
                 return role_of(found, config.tls_client_role)

@@ -68,8 +68,9 @@ class Proxy:
         self.limiter = AsyncDualMemoryLimiter(config.heap, config.direct, "topic_list")
         self.tasks = Supervisor("proxy")
         self.tls_brokers = _to_brokers(config)
-        self.doors = Doors(SystemClock(), _FAILURES_PENDING_MAX)
-        self.clients = Clients(config, self.doors.attempts)
+        clock = SystemClock()
+        self.doors = Doors(clock, _FAILURES_PENDING_MAX)
+        self.clients = Clients(config, self.doors.attempts, clock)
         tls_context(config)  # raises now
         self._sessions: Bag[Session] = Bag()
         self._servers: list[asyncio.Server] = []

@@ -32,6 +32,7 @@ _LAYOUT_SIZE_MAX = FRAME_HEADER_SIZE_MAX + FRAME_PREFIX_SIZE + 7  # it has no pa
 _FULL = "full"  # reason for a pause: the other side's send queue is above the high watermark
 _GREETING = "greeting"
 _GOODBYE_S_MAX = 2.0  # after one side's end, the other has this long to read what is queued for it
+_EXPIRED = "the certificate has expired"
 
 
 class Session:
@@ -49,6 +50,7 @@ class Session:
         self._role: str | None = None  # of the client's certificate
         self._over = False
         self._goodbye: asyncio.TimerHandle | None = None
+        self._expiry: asyncio.TimerHandle | None = None  # of the client's certificate
         self._stall: asyncio.TimerHandle | None = None
         # Made when the sides are joined.
         self._inwards: Lane | None = None
@@ -124,11 +126,15 @@ class Session:
             config, client = self._proxy.config, self.client
             said = await self._greetings[client].said(config.handshake_timeout, "the client")
             connect = check_client(said.header)
-            found = self._proxy.clients.identify(config, connect.token, client.transport, client.peer)
+            clients = self._proxy.clients
+            found = clients.identify(config, connect.token, client.transport, client.peer)
             if isinstance(found, Refusal):
                 await asyncio.sleep(found.delay)
                 raise found.error
             self._role = found
+            if found is not None:
+                left, expired = clients.seconds_left(client.transport), AuthenticationError(_EXPIRED)
+                self._expiry = asyncio.get_running_loop().call_later(left, self._fail, expired)
             broker, answer = await self._find(connect, said.fields)
             self._join(broker, answer, said.rest)
         except EngineError as e:
@@ -242,6 +248,8 @@ class Session:
             if self._opening is not None and self._opening is not asyncio.current_task():
                 self._opening.cancel()
             self._watch_stall(False)
+            if self._expiry is not None:
+                self._expiry.cancel()
             if self._lists is not None:
                 self._lists.close()
             for lane in (self._inwards, self._outwards):

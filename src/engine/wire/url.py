@@ -36,6 +36,14 @@ _PARTS = re.compile(
 _HOST = re.compile(r"[^\s\x00-\x1f\x7f\[\]:@,%\\<>\"^`{|}]+")
 
 
+def is_loopback(host: str) -> bool:
+    """Whether a host is this machine by what it says: `localhost`, or an address of the loopback interface."""
+    try:
+        return host == "localhost" or ipaddress.ip_address(host.partition("%")[0]).is_loopback
+    except ValueError:
+        return False
+
+
 @dataclass(frozen=True, slots=True)
 class ServiceUrl:
     """A service URL in its parts. Made by parse(). `text`: the URL without its token.

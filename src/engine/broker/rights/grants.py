@@ -11,7 +11,7 @@ from engine.errors import EngineError
 from engine.metadata import keys
 from engine.metadata.following import follow
 from engine.metadata.store import Event, EventKind, MetadataStore
-from engine.model.rights import CLUSTER, Grant, Right, parents
+from engine.model.rights import CLUSTER, Grant, Right, above, parents
 
 log = logging.getLogger(__name__)
 
@@ -62,7 +62,7 @@ class Grants:
                 return True
             if resource == CLUSTER:
                 return False
-            resource = resource.rpartition("/")[0] or CLUSTER
+            resource = above(resource)
 
     def topics(self, role: str, namespace: str) -> frozenset[str]:
         """The own names of the topics of "tenant/namespace" on which the role has a grant of their own."""

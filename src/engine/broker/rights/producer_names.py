@@ -2,8 +2,8 @@
 
 What a producer has sent is known by its name: messages that are sent again count as sent. So where there are roles, a
 name is the role's that used it first in the topic. This is a record below the topic, for it has to outlive connections,
-brokers and files. Names that clients generate, of 64 random bits each, are never used again after their producer: they
-are kept in memory alone, as long as the segment is open.
+brokers and files. A name that a client has generated is proved by it (model/generated_names.py), and has no record.
+Those of older clients, of 64 random bits each, are kept in memory alone, as long as the segment is open.
 
 A record stays until its topic is deleted, so it is written when nothing else refuses the producer, and a role has at
 most NAMES_MAX of them in a topic.

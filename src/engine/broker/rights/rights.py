@@ -13,6 +13,9 @@ from engine.errors import AuthorizationError
 from engine.model.rights import CLUSTER, GRANTABLE, Right, check_resource, names_of
 
 if TYPE_CHECKING:
+    import random
+
+    from engine.broker.rights.claims import Claims
     from engine.broker.rights.grants import Grants
 
 
@@ -22,6 +25,7 @@ class Rights:
     def __init__(self, config: Callable[[], BrokerConfig], audit: Audit) -> None:
         self._config = config
         self._grants: Grants | None = None
+        self._claims: Claims | None = None
         self.audit = audit
 
     @property
@@ -30,13 +34,21 @@ class Rights:
         return self._config().has_roles
 
     @property
+    def claims(self) -> Claims:
+        """Seals of claims to exclusive access. After use()."""
+        assert self._claims is not None
+        return self._claims
+
+    @property
     def denials(self) -> int:
         """So far."""
         return self.audit.denials
 
-    def use(self, grants: Grants) -> None:
-        """The grants, once they are read; nothing is granted before."""
-        self._grants = grants
+    def use(self, grants: Grants, rng: random.Random) -> None:
+        """The grants, once they are read; nothing is granted before. `rng`: of keys, which nobody can guess."""
+        from engine.broker.rights.claims import Claims
+
+        self._grants, self._claims = grants, Claims(rng)
 
     def allows(self, principal: Principal, need: Need) -> bool:
         """Whether the principal may do what needs this."""

@@ -49,13 +49,13 @@ def parse(text: str, path: str) -> dict[bytes, str]:
     return found
 
 
-def text_of(path: Path, name: str) -> str:
-    """What the file at `path` says, unchecked. Raises InvalidConfigurationError, which calls it `name`."""
+def read_text(path: Path, name: str) -> str:
+    """The text of a file of tokens, of bounded size. `name`: for errors. Raises InvalidConfigurationError."""
     try:
         with path.open(encoding="utf-8") as file:
             text = file.read(_SIZE_MAX + 1)
-    except (OSError, UnicodeDecodeError) as e:
-        why = e.strerror if isinstance(e, OSError) else "it is not text"
+    except (OSError, ValueError) as e:  # UnicodeDecodeError is one, and that of a path with a null character
+        why = "it is not text" if isinstance(e, UnicodeDecodeError) else getattr(e, "strerror", None) or str(e)
         raise InvalidConfigurationError(f"{name} cannot be read: {why}") from e
     if len(text) > _SIZE_MAX:
         raise InvalidConfigurationError(f"{name} must have at most {_SIZE_MAX} characters")
@@ -95,7 +95,7 @@ class TokenFile:
         return True
 
     def _read(self) -> dict[bytes, str]:
-        return parse(text_of(self._file.path, self._file.name), self._file.name)
+        return parse(read_text(self._file.path, self._file.name), self._file.name)
 
 
 def _digest(token: str) -> bytes:

@@ -18,7 +18,7 @@ from __future__ import annotations
 import asyncio
 from bisect import insort
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from engine.broker.segment.producer import Producer
@@ -38,12 +38,14 @@ CHECK_S = 1.0  # between two checks of a waiting producer: its client may be gon
 SETTLING_S = 6.0  # waiting producers let earlier ones come back first after a restart; clients try every 5 s
 
 Claim = tuple[int, int, int]  # segment id, term, count
+_SEALED_SIZE = 5  # numbers of a claim with its seal (broker/rights/claims.py)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Applicant:
     """A producer that asks to attach. `renewal`: it was admitted to the topic before. `claim`: from the first
-    segment; None where this is the first. `waited`: seconds that it has waited elsewhere.
+    segment; None where this is the first. `seal`: that was given with it. `waited`: seconds that it has waited
+    elsewhere. `name_proof`: the secret of a generated name.
     """
 
     connection: Peer
@@ -54,13 +56,15 @@ class Applicant:
     renewal: bool = False
     waited: float = 0.0
     properties: Mapping[str, str] | None = None
+    seal: tuple[int, int] | None = None
+    name_proof: bytes | None = field(default=None, repr=False)
 
 
 def applicant(connection: Peer, header: commands.Producer) -> Applicant:
     """The producer of a PRODUCER frame. Raises InvalidArgumentError."""
     name, claim = check_new_name(header.producer_name, "producer", pattern=False), header.claim
-    if claim is not None and not (len(claim) == 3 and all(type(part) is int for part in claim)):
-        raise InvalidArgumentError(f"claim must be the three numbers of the first segment's answer, got {claim!r:.80}")
+    if claim is not None and not (len(claim) in (3, _SEALED_SIZE) and all(type(part) is int for part in claim)):
+        raise InvalidArgumentError(f"claim must be the numbers of the first segment's answer, got {claim!r:.80}")
     waited = max(header.waited_ms or 0, 0) / 1000
     return Applicant(
         connection,
@@ -71,6 +75,8 @@ def applicant(connection: Peer, header: commands.Producer) -> Applicant:
         bool(header.renewal),
         waited,
         _checked_properties(header.properties),
+        None if claim is None or len(claim) < _SEALED_SIZE else (claim[3], claim[4]),
+        header.name_proof,
     )
 
 
@@ -170,8 +176,19 @@ class Access:
     def attach(self, who: Applicant) -> Producer:
         """Attach it. A producer of the same name on the same connection is its own earlier attachment and is closed.
 
-        Raises ProducerBusyError; FencedError: another producer has claimed the topic since; NotOwnerError,
-        SegmentSealedError.
+        Raises what check() raises.
+        """
+        self.check(who)
+        for rival in self.rivals(who):
+            again = rival.name == who.name and rival.connection is who.connection
+            what = "attached again on its connection" if again else f"took over {self._hosted.name}"
+            rival.close(FencedError(f"the producer {who.name!r} {what}"))
+        self._reserved.clear()
+        return self._admit(who)
+
+    def check(self, who: Applicant) -> None:
+        """Raise what keeps the producer out now: ProducerBusyError; FencedError: another producer has claimed the topic
+        since; NotOwnerError, SegmentSealedError.
         """
         self._hosted.check_open()
         self._hosted.check_active()
@@ -181,12 +198,6 @@ class Access:
             obstacle = ProducerBusyError(f"{self._hosted.name}: other producers wait for exclusive access")
         if obstacle is not None:
             raise obstacle
-        for rival in self.rivals(who):
-            again = rival.name == who.name and rival.connection is who.connection
-            what = "attached again on its connection" if again else f"took over {self._hosted.name}"
-            rival.close(FencedError(f"the producer {who.name!r} {what}"))
-        self._reserved.clear()
-        return self._admit(who)
 
     def _admit(self, who: Applicant) -> Producer:
         claim = who.claim

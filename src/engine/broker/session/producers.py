@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from msgspec import structs
+
 from engine.broker.rights.need import Need, on_topic
 from engine.broker.segment.access import applicant
 from engine.broker.session.attaching import attach, check_wanted, evict_dead, open_segment
-from engine.errors import AuthorizationError, NotFoundError
+from engine.errors import AuthorizationError, FencedError, NotFoundError, ProducerBusyError
 from engine.model.access import AccessMode
 from engine.model.rights import Right
 from engine.wire import commands
@@ -15,6 +17,7 @@ from engine.wire import commands
 if TYPE_CHECKING:
     from engine.broker.segment.access import Applicant
     from engine.broker.segment.hosted import HostedSegment
+    from engine.broker.segment.producer import Producer
     from engine.broker.session.connection import Connection
 
 
@@ -30,7 +33,8 @@ async def _open_producer(connection: Connection, header: commands.Producer) -> N
     hosted.check_active()
     _check_limits(connection, hosted, who.name)
     if connection.needs is not None:
-        await _owner(connection, hosted, who.name)
+        await _check_claim(connection, hosted, who)
+        await _owner(connection, hosted, who)
     hosted.obey(await connection.host.service.policies_said(hosted.name.topic))
     await evict_dead(connection, lambda: [p.connection for p in hosted.access.rivals(who)])
     if connection.needs is not None:
@@ -41,7 +45,8 @@ async def _open_producer(connection: Connection, header: commands.Producer) -> N
     producer = hosted.access.attach(who)
     connection.producers[ident] = producer
     connection.openings.closed.discard(ident)
-    connection.send(producer.success(header.request_id))
+    answer = producer.success(header.request_id)
+    connection.send(answer if connection.needs is None else _sealed(connection, producer, answer))
     if (limits := connection.host.memory.limits) is not None:
         producer.limit(limits)
 
@@ -66,15 +71,47 @@ def _check_still(connection: Connection, hosted: HostedSegment, who: Applicant) 
         _check_rivals(connection, hosted, who)
 
 
-async def _owner(connection: Connection, hosted: HostedSegment, name: str) -> str | None:
+async def _check_claim(connection: Connection, hosted: HostedSegment, who: Applicant) -> None:
+    """Exclusive access is decided at the first segment, which begins the hash range, and elsewhere by a claim that a
+    broker has issued to this producer of this role. What `_sealed` needs is known then.
+
+    Raises AuthorizationError, FencedError, and what the metadata store raises.
+    """
+    claim, topic = who.claim, hosted.name.topic
+    if who.mode is AccessMode.SHARED and claim is None:
+        return
+    if claim is None and hosted.name.hash_range.start:
+        raise AuthorizationError(f"exclusive access to {topic} is decided at its first segment, not {hosted.name}")
+    claims = connection.host.rights.claims
+    await claims.load(connection.host.metadata)
+    if claim is not None and who.seal != claims.seal(claim, topic, who.name, connection.role):
+        raise FencedError(f"the producer {who.name!r:.200} has no exclusive access: its claim was not issued to it")
+
+
+def _sealed(connection: Connection, producer: Producer, answer: commands.ProducerSuccess) -> commands.ProducerSuccess:
+    """The answer with the seal of the claim."""
+    if producer.claim is None:
+        return answer
+    topic, name, role = producer.hosted.name.topic, producer.name, connection.role
+    seal = connection.host.rights.claims.seal(producer.claim, topic, name, role)
+    return structs.replace(answer, claim=[*producer.claim, *seal])
+
+
+async def _owner(connection: Connection, hosted: HostedSegment, who: Applicant) -> str | None:
     """The role that a producer's name belongs to, None if to no role yet. It belongs to this role, or this role
-    administers the topic, and may take it over. Nothing is written.
+    administers the topic, and may take it over. A generated name is that of the client that proves it. Nothing is
+    written.
 
     Raises AuthorizationError, and what the metadata store raises.
     """
     from engine.broker.rights import producer_names
+    from engine.model.generated_names import is_generated, proves
 
-    bound, role = hosted.access.bound, connection.role
+    bound, role, name = hosted.access.bound, connection.role, who.name
+    if is_generated(name):
+        if not proves(who.name_proof, name) and not _administers(connection, hosted):
+            raise AuthorizationError(f"the producer name {name!r:.200} belongs to the client that has generated it")
+        return role
     owner = bound.get(name) or await producer_names.owner_of(connection.host.metadata, hosted.name.topic, name)
     if owner == role:
         producer_names.keep(bound, name, role)
@@ -93,12 +130,11 @@ async def _bind(connection: Connection, hosted: HostedSegment, who: Applicant) -
     from engine.broker.rights import producer_names
 
     metadata, topic, name, role = connection.host.metadata, hosted.name.topic, who.name, connection.role
-    owner = await _owner(connection, hosted, name)
+    owner = await _owner(connection, hosted, who)
     if owner == role:
         return
     _check_still(connection, hosted, who)
-    if who.mode is not AccessMode.WAIT_FOR_EXCLUSIVE:
-        _check_room(connection, hosted, who)
+    _check_room(hosted, who)
     if owner is None:
         owner = await producer_names.take(metadata, topic, name, role)
     if owner != role:
@@ -107,11 +143,13 @@ async def _bind(connection: Connection, hosted: HostedSegment, who: Applicant) -
     producer_names.keep(hosted.access.bound, name, role)
 
 
-def _check_room(connection: Connection, hosted: HostedSegment, who: Applicant) -> None:
-    """Raise ProducerBusyError or FencedError if producers of other connections keep this one out."""
-    access = hosted.access
-    if any(p.connection is not connection for p in access.rivals(who)) and not access.ousted_by(who):
-        access.attach(who)  # raises why
+def _check_room(hosted: HostedSegment, who: Applicant) -> None:
+    """Raise what keeps the producer out now. One that waits for exclusive access waits for others to leave."""
+    try:
+        hosted.access.check(who)
+    except ProducerBusyError:
+        if who.mode is not AccessMode.WAIT_FOR_EXCLUSIVE:
+            raise
 
 
 def _check_taking(connection: Connection, hosted: HostedSegment, name: str) -> None:
@@ -122,10 +160,13 @@ def _check_taking(connection: Connection, hosted: HostedSegment, name: str) -> N
 
 def _check_rivals(connection: Connection, hosted: HostedSegment, who: Applicant) -> None:
     """A role fences no producer of another one, and takes no name that another one has attached, unless it administers
-    the topic. Raises AuthorizationError.
+    the topic. What was decided at the first segment, as a claim shows, is carried out at the others.
+
+    Raises AuthorizationError.
     """
     holder = hosted.access.producers.get(who.name)
-    others = [p for p in hosted.access.ousted_by(who) if p.connection.role != connection.role]
+    ousted = [] if who.claim is not None else hosted.access.ousted_by(who)
+    others = [p for p in ousted if p.connection.role != connection.role]
     taken = holder is not None and holder.connection.role != connection.role
     if not (others or taken) or _administers(connection, hosted):
         return

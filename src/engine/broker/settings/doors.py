@@ -21,6 +21,7 @@ from engine.broker.settings.tls import (
 from engine.broker.settings.tokens import Guarded
 from engine.clock import Clock
 from engine.errors import InvalidConfigurationError
+from engine.wire.url import is_loopback
 
 if TYPE_CHECKING:
     from engine.broker.settings.config import BrokerConfig
@@ -101,13 +102,13 @@ async def check_exposed(host: str, config: Exposed) -> None:
 
 async def _is_loopback(host: str) -> bool:
     """Whether only this machine reaches it. A name that cannot be resolved is left for the listener to refuse."""
-    if host == "localhost":
-        return True
+    if is_loopback(host) or _is_address(host):
+        return is_loopback(host)
     try:
-        addresses = [host] if _is_address(host) else await _resolve(host)
+        addresses = await _resolve(host)
     except OSError:
         return True
-    return all(ipaddress.ip_address(address.partition("%")[0]).is_loopback for address in addresses)
+    return all(is_loopback(address) for address in addresses)
 
 
 def _is_address(host: str) -> bool:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ipaddress
 import os
 import stat
 from collections.abc import Iterator, Mapping
@@ -13,7 +12,7 @@ from engine.broker.settings.config import BrokerConfig, given_values
 from engine.broker.settings.file import read_section
 from engine.cli.doctor.certificates import certificate
 from engine.cli.doctor.finding import Finding, State, good, graded, problem, warning
-from engine.client.base.endpoint import parse_url
+from engine.client.base.endpoint import is_loopback, parse_url
 from engine.errors import InvalidConfigurationError
 
 TOKEN_LEAST = 16  # characters
@@ -127,8 +126,4 @@ def _loopback(url: str | None) -> bool:
     """Whether only this machine reaches it; without an address it is not known, and taken for so."""
     if url is None:
         return True
-    host = parse_url(url)[0]
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"
+    return is_loopback(parse_url(url)[0])

@@ -12,6 +12,7 @@ from engine.errors import InvalidArgumentError
 from engine.wire.url import DEFAULT_PORT as DEFAULT_PORT  # for the command line, too
 from engine.wire.url import ServiceUrl as ServiceUrl
 from engine.wire.url import format_url
+from engine.wire.url import is_loopback as is_loopback
 from engine.wire.url import parse_url as parse_url
 from engine.wire.url import unix_path as unix_path
 

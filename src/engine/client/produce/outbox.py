@@ -39,6 +39,7 @@ from engine.errors import AlreadyClosedError, EngineError, ProtocolError, Timeou
 from engine.limits import ENTRY_SIZE_MAX, ENVELOPE_SIZE_MAX
 from engine.model.access import AccessMode
 from engine.model.compression import compressor, decompressor
+from engine.model.generated_names import drawn, generated
 from engine.model.names import TopicName
 from engine.model.transactions import TRANSACTION_OVER
 
@@ -59,10 +60,12 @@ class Outbox:
     batcher: Batcher
     in_flight: InFlight
 
-    def __init__(self, pool: Pool, topic: TopicName, name: str, options: ProducerOptions) -> None:
+    def __init__(self, pool: Pool, topic: TopicName, name: str | None, options: ProducerOptions) -> None:
+        """`name`: None for one that is generated."""
         # Fixed.
         self.pool = pool
-        self.name = name
+        self.name_proof = None if name else drawn(pool.options.rng)  # the secret of a generated name
+        self.name = name or generated(self.name_proof or b"")
         self.access_mode = options.access_mode
         self.properties: Mapping[str, str] = dict(options.properties)
         self.session = TopicSession(pool, topic)

@@ -49,7 +49,7 @@ class AsyncProducer(Owned, Generic[T_contra]):
     Every method raises AlreadyClosedError after close().
     """
 
-    def __init__(self, pool: Pool, topic: TopicName, name: str, options: ProducerOptions) -> None:
+    def __init__(self, pool: Pool, topic: TopicName, name: str | None, options: ProducerOptions) -> None:
         self._topic = str(topic)
         self._send_timeout = options.send_timeout
         self._schema = options.schema

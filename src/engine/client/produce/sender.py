@@ -96,6 +96,7 @@ class SenderOwner(Protocol):
     name: str
     access_mode: str
     properties: Mapping[str, str]
+    name_proof: bytes | None
     pool: Pool
     session: TopicSession
     in_flight: InFlight
@@ -511,6 +512,7 @@ class Sender:
                 renewal=owner.started,
                 waited_ms=owner.waited_ms(),
                 properties=dict(owner.properties),
+                name_proof=owner.name_proof,
             )
 
         try:

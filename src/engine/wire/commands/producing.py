@@ -26,7 +26,7 @@ class ProducerSuccess(Header, frozen=True, kw_only=True):
 
 
 class Producer(Request[ProducerSuccess], frozen=True, kw_only=True):
-    """Attach a producer. `topic` is the segment's name.
+    """Attach a producer. `topic` is the segment's name. `name_proof`: the secret of which its name was generated.
 
     `access_mode`: "shared" | "exclusive" | "exclusive_with_fencing" | "wait_for_exclusive". `claim`: what the owner of
     the topic's first segment gave, for the others. `renewal`: it was let in before. `waited_ms`: so far, elsewhere.
@@ -43,6 +43,7 @@ class Producer(Request[ProducerSuccess], frozen=True, kw_only=True):
     renewal: bool | None = None
     waited_ms: int | None = None
     properties: Map | None = None
+    name_proof: bytes | None = None
 
 
 class Send(Header, frozen=True, kw_only=True):

@@ -1,0 +1,214 @@
+"""Lists of topics, as roles see them that have rights on single topics."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import tracemalloc
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import pytest
+
+import engine
+from engine.broker.rights.grants import Grants
+from engine.broker.rights.token_file import line_of
+from engine.broker.server import Broker
+from engine.cli.main import main
+from engine.console.source import Source
+from engine.errors import AuthorizationError
+from engine.metadata import keys
+from engine.metadata.memory import MemoryMetadataStore
+from engine.model.rights import Grant, Right
+from engine.testing.clock import FakeClock
+from engine.wire.commands import Command
+from tests.kit.peer import Peer, listening, until
+
+ANN = "token-of-ann"
+SOME, FULL = ["orders-1", "orders-2", "orders-3"], "topic://public/default/"
+
+
+def full(*names: str) -> list[str]:
+    return [FULL + name for name in names]
+
+
+@pytest.fixture
+async def broker(start_broker: Callable[..., Any], tmp_path: Path) -> AsyncIterator[Broker]:
+    path = tmp_path / "roles"
+    path.write_text(line_of("ann", ANN) + "\n")
+    async with start_broker(roles_file=str(path)) as started:
+        for name in (*SOME, "topic://public/other/orders-1", "topic://acme/private/orders-1"):
+            await started.admin.create_topic(name)
+        yield started
+
+
+@pytest.fixture
+async def ann(broker: Broker) -> AsyncIterator[engine.AsyncClient]:
+    async with engine.AsyncClient(await listening(broker), token=ANN) as client:
+        yield client
+
+
+async def follow(ann: engine.AsyncClient, listed: set[str]) -> None:
+    """Keep `listed` as a watch says."""
+    async with await ann.watch_topics() as watch:
+        async for change in watch:
+            listed.difference_update(change.removed)
+            listed.update(change.added)
+
+
+async def test_a_right_on_a_topic_shows_it_in_each_list(broker: Broker, ann: engine.AsyncClient) -> None:
+    await broker.admin.grant("public/default/orders-2", "ann", ["consume"])
+    await broker.admin.grant("public/default/missing", "ann", ["produce"])  # a grant is no topic
+    assert await ann.list_topics() == full("orders-2")
+    assert await ann.list_topics(pattern="orders-[12]") == full("orders-2")
+    assert await ann.list_topics(pattern="orders-1") == []
+    for namespace in ("public/other", "acme/private", "no/such"):
+        with pytest.raises(AuthorizationError, match="lookup is needed on"):
+            await ann.list_topics(namespace)
+    headers = {"Authorization": f"Bearer {ANN}"}
+    await broker.serve_admin("127.0.0.1", 0)
+    async with aiohttp.ClientSession(broker.admin_url, headers=headers) as session:
+        for path, status, said in (
+            ("scalable/public/default", 200, full("orders-2")),
+            ("scalable/public/other", 403, None),
+            ("namespaces", 200, ["public/default"]),
+            ("tenants", 200, []),
+        ):
+            async with session.get(f"/admin/v2/{path}") as answer:
+                assert answer.status == status, path
+                assert said is None or await answer.json() == said, path
+
+
+async def test_a_list_follows_the_rights(broker: Broker, ann: engine.AsyncClient) -> None:
+    """Each change of a grant is one of the list; a role that may see nothing any more sees nothing."""
+    await broker.admin.grant("public/default/orders-1", "ann", ["lookup"])
+    listed: set[str] = set()
+    following = asyncio.ensure_future(follow(ann, listed))
+    try:
+        await until(lambda: listed == set(full("orders-1")))
+        await broker.admin.grant("public/default/orders-2", "ann", ["consume"])
+        await until(lambda: listed == set(full("orders-1", "orders-2")))
+        await broker.admin.delete_topic("orders-1")
+        await until(lambda: listed == set(full("orders-2")))
+        await broker.admin.create_topic("orders-9")
+        await broker.admin.create_topic("orders-1")
+        await until(lambda: listed == set(full("orders-1", "orders-2")))
+        await broker.admin.grant("public/default", "ann", ["lookup"])
+        await until(lambda: listed == set(full("orders-1", "orders-2", "orders-3", "orders-9")))
+        await broker.admin.revoke("public/default", "ann")
+        await until(lambda: listed == set(full("orders-1", "orders-2")))
+        await broker.admin.revoke("public/default/orders-1", "ann")
+        await until(lambda: listed == set(full("orders-2")))
+    finally:
+        following.cancel()
+        await asyncio.gather(following, return_exceptions=True)
+
+
+async def test_a_watch_ends_with_the_last_right(broker: Broker) -> None:
+    await broker.admin.grant("public/default/orders-1", "ann", ["lookup"])
+    peer = await Peer.connect(broker, await listening(broker), hello=False)
+    await peer.hello(token=ANN)
+    asked = {"namespace": "public/default", "properties": None, "pattern": None, "hash": None}
+    first = await peer.ask(Command.WATCH_TOPIC_LIST, session_id=5, **asked)
+    assert first["snapshot"] == full("orders-1")
+    await broker.admin.revoke("public/default/orders-1", "ann")
+    _, ended, _ = await peer.take(Command.ERROR, session_id=5)
+    assert ended["code"] == AuthorizationError.code
+    assert not broker.service.topic_lists._namespaces["public/default"]._lists[filter_of(broker)].listeners
+
+
+def filter_of(broker: Broker) -> Any:
+    (found,) = broker.service.topic_lists._namespaces["public/default"]._lists
+    return found
+
+
+async def test_rights_that_change_while_a_list_is_sent_begin_it_anew(
+    broker: Broker, ann: engine.AsyncClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("engine.broker.session.topic_lists.TOPICS_PER_FRAME_MAX", 1)
+    for name in SOME:
+        await broker.admin.grant(f"public/default/{name}", "ann", ["lookup"])
+    rng, listed = random.Random(25), set[str]()
+    following = asyncio.ensure_future(follow(ann, listed))
+    granted = set(SOME)
+    try:
+        for _ in range(60):
+            name = rng.choice(SOME)
+            if name in granted and len(granted) > 1:
+                granted.discard(name)
+                await broker.admin.revoke(f"public/default/{name}", "ann")
+            elif name not in granted:
+                granted.add(name)
+                await broker.admin.grant(f"public/default/{name}", "ann", ["lookup"])
+            for _ in range(rng.randrange(4)):
+                await asyncio.sleep(0)
+        await until(lambda: listed == set(full(*granted)))
+    finally:
+        following.cancel()
+        await asyncio.gather(following, return_exceptions=True)
+
+
+async def test_the_command_line_and_the_console_show_them(
+    broker: Broker, ann: engine.AsyncClient, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await broker.admin.grant("public/default/orders-3", "ann", ["consume"])
+    url = await listening(broker)
+    monkeypatch.setenv("ENGINE_TOKEN", ANN)
+    assert await asyncio.to_thread(main, ["topics", "list", "--url", url]) == 0
+    assert capsys.readouterr().out.split() == full("orders-3")
+    await broker.serve_admin("127.0.0.1", 0)
+    async with engine.AsyncClient(url, token=ANN) as client:
+        assert await Source(client)._names() == full("orders-3")
+
+
+# -- what it costs -----------------------------------------------------------------------------------------------------
+
+
+def loaded(grants: list[Grant]) -> Grants:
+    found = Grants(MemoryMetadataStore(FakeClock()), lambda role: None)
+    for grant in grants:
+        found.note(keys.grant(grant.resource, grant.role), grant.to_json())
+    return found
+
+
+@pytest.mark.parametrize("per_namespace", [1, 1_000])
+def test_grants_on_topics_take_less_than_500_bytes_each(per_namespace: int) -> None:
+    """A hundred thousand of them less than 50 MB."""
+    grants = [Grant(f"acme/n{i // per_namespace}/t{i}", f"role-{i % 7}", ("consume",)) for i in range(5_000)]
+    tracemalloc.start()
+    try:
+        found = loaded(grants)
+        size, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert len(found) == len(grants)
+    assert size < 500 * len(grants), size
+
+
+def test_the_topics_of_a_role_are_those_that_its_grants_name() -> None:
+    """Compared with all that are looked through, in random orders."""
+    rng = random.Random(7)
+    found, known = loaded([]), dict[tuple[str, str], Grant]()
+    resources = ["*", "a", "a/n", "a/m", *(f"a/{space}/t{i}" for space in "nm" for i in range(5))]
+    for _ in range(3_000):
+        resource, role = rng.choice(resources), rng.choice(["ann", "bob"])
+        if rng.random() < 0.5:
+            grant = Grant(resource, role, (rng.choice(["produce", "lookup", "admin"]),))
+            found.note(keys.grant(resource, role), grant.to_json())
+            known[resource, role] = grant
+        else:
+            found.note(keys.grant(resource, role), None)
+            known.pop((resource, role), None)
+        for right in (Right.LOOKUP, Right.ADMIN):
+            wanted = {
+                on.split("/")[2]
+                for (on, of), grant in known.items()
+                if of == "ann" and on.startswith("a/n/") and grant.mask & right
+            }
+            assert found.topics("ann", right, "a/n") == wanted
+    for resource, role in known:
+        found.note(keys.grant(resource, role), None)
+    assert not found._on_topics
+    assert not len(found)
