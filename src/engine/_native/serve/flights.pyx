@@ -1,8 +1,8 @@
 # cython: language_level=3
 """Appends of a producer that are on their way to the disk, and what is acknowledged of them.
 
-    append ──> Flight, in the producer's queue ──> durable: set_result(), once for each, within one step of the loop
-                                                       └──> the owner is told once, and answers from the head: answered()
+    append ──> Flight, in the producer's queue ──> durable: set_result(), for each of a group in one step of the loop
+                                                       └──> the owner is told, and answers from the head: answered()
 
 What is over is answered in the order in which it was sent, so a flight that is over waits for those before it.
 """
