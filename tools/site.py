@@ -36,11 +36,14 @@ REFERENCE = {
     "messages": ("Messages and schemas", "Message MessageBatch MessageId Schema"),
     "transactions": ("Transactions", "Transaction AsyncTransaction"),
     "administration": ("Administration", "Admin AsyncAdmin TopicMetadata Segment Migrated migrate migrate_async"),
-    "ranges": ("Tables and ranges", "TopicReader AsyncTopicReader RangeReader AsyncRangeReader TopicSegments"),
+    "ranges": (
+        "Tables and ranges",
+        "TopicReader AsyncTopicReader TableView AsyncTableView RangeReader AsyncRangeReader TopicSegments",
+    ),
     "statistics": (
         "Statistics",
         """TopicStatistics BucketStatistics ConsumerStatistics MultiConsumerStatistics MultiQueueConsumerStatistics
-        ProducerStatistics QueueConsumerStatistics""",
+        ProducerStatistics QueueConsumerStatistics TableViewStatistics""",
     ),
 }
 """Pages of the reference: title, public names. Errors have a page of their own."""

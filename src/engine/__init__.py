@@ -12,6 +12,18 @@ from typing import TYPE_CHECKING, Any
 from engine.lazy import loader
 
 if TYPE_CHECKING:
+    from engine.backups import (
+        BackedUp,
+        BackupGeneration,
+        Restored,
+        VerifiedBackup,
+        backup,
+        backup_async,
+        list_backups,
+        prune_backups,
+        restore,
+        verify_backup,
+    )
     from engine.client import (
         AsyncAdmin,
         AsyncCheckpointConsumer,
@@ -22,6 +34,7 @@ if TYPE_CHECKING:
         AsyncQueueConsumer,
         AsyncRangeReader,
         AsyncStreamConsumer,
+        AsyncTableView,
         AsyncTopicReader,
         AsyncTopicView,
         AsyncTopicWatch,
@@ -41,6 +54,7 @@ if TYPE_CHECKING:
         QueueConsumerStatistics,
         Schema,
         Segment,
+        TableViewStatistics,
         TopicMetadata,
         TopicsChanged,
         TopicSegments,
@@ -68,6 +82,7 @@ if TYPE_CHECKING:
         MemoryLimitError,
         MessageTooLargeError,
         MissingKeyError,
+        NoResponderError,
         NotAwaitedError,
         NotFoundError,
         PermitQueueFullError,
@@ -95,6 +110,7 @@ if TYPE_CHECKING:
         QueueConsumer,
         RangeReader,
         StreamConsumer,
+        TableView,
         TopicReader,
         TopicView,
         TopicWatch,
@@ -104,22 +120,25 @@ if TYPE_CHECKING:
     __version__: str
 
 _HOMES = {
+    "engine.backups": """BackedUp BackupGeneration Restored VerifiedBackup backup backup_async list_backups
+        prune_backups restore verify_backup""",
     "engine.client": """AsyncAdmin AsyncCheckpointConsumer AsyncClient AsyncMultiQueueConsumer AsyncMultiStreamConsumer
-        AsyncProducer AsyncQueueConsumer AsyncRangeReader AsyncStreamConsumer AsyncTopicReader AsyncTopicView
-        AsyncTopicWatch AsyncTransaction Backoff Batching BucketStatistics Checkpoint ConsumerStatistics DeadLetter
-        Message MessageBatch MessageId MultiConsumerStatistics MultiQueueConsumerStatistics ProducerStatistics
-        QueueConsumerStatistics Schema Segment TopicMetadata TopicSegments TopicStatistics TopicsChanged""",
+        AsyncProducer AsyncQueueConsumer AsyncRangeReader AsyncStreamConsumer AsyncTableView AsyncTopicReader
+        AsyncTopicView AsyncTopicWatch AsyncTransaction Backoff Batching BucketStatistics Checkpoint ConsumerStatistics
+        DeadLetter Message MessageBatch MessageId MultiConsumerStatistics MultiQueueConsumerStatistics
+        ProducerStatistics QueueConsumerStatistics Schema Segment TableViewStatistics TopicMetadata TopicSegments
+        TopicStatistics TopicsChanged""",
     "engine.embedded": "AsyncEngine Engine open open_async",
     "engine.errors": """AlreadyClosedError AlreadyExistsError AuthenticationError AuthorizationError ConnectError
         ConsumerBusyError CorruptionError DataDirectoryBusyError DataDirectoryError DecryptionError DiskFullError
         EncryptionRequiredError EngineError FencedError InvalidArgumentError InvalidConfigurationError
-        LimitExceededError MemoryLimitError MessageTooLargeError MissingKeyError NotAwaitedError NotFoundError
-        PermitQueueFullError PermitTimeoutError ProducerBusyError ProtocolError QueueFullError SchemaError
+        LimitExceededError MemoryLimitError MessageTooLargeError MissingKeyError NoResponderError NotAwaitedError
+        NotFoundError PermitQueueFullError PermitTimeoutError ProducerBusyError ProtocolError QueueFullError SchemaError
         StorageError SubscriptionKindError TimeoutError TooManyRequestsError TransactionConflictError
         TransactionNotFoundError UnknownOutcomeError UnsupportedError WrongKeyError""",
     "engine.migration": "Migrated migrate migrate_async",
-    "engine.sync": """Admin CheckpointConsumer Client Producer QueueConsumer RangeReader StreamConsumer TopicReader
-        TopicView TopicWatch Transaction""",
+    "engine.sync": """Admin CheckpointConsumer Client Producer QueueConsumer RangeReader StreamConsumer TableView
+        TopicReader TopicView TopicWatch Transaction""",
 }
 __all__ = [
     "Admin",
@@ -135,13 +154,16 @@ __all__ = [
     "AsyncQueueConsumer",
     "AsyncRangeReader",
     "AsyncStreamConsumer",
+    "AsyncTableView",
     "AsyncTopicReader",
     "AsyncTopicView",
     "AsyncTopicWatch",
     "AsyncTransaction",
     "AuthenticationError",
     "AuthorizationError",
+    "BackedUp",
     "Backoff",
+    "BackupGeneration",
     "Batching",
     "BucketStatistics",
     "Checkpoint",
@@ -172,6 +194,7 @@ __all__ = [
     "MissingKeyError",
     "MultiConsumerStatistics",
     "MultiQueueConsumerStatistics",
+    "NoResponderError",
     "NotAwaitedError",
     "NotFoundError",
     "PermitQueueFullError",
@@ -184,12 +207,15 @@ __all__ = [
     "QueueConsumerStatistics",
     "QueueFullError",
     "RangeReader",
+    "Restored",
     "Schema",
     "SchemaError",
     "Segment",
     "StorageError",
     "StreamConsumer",
     "SubscriptionKindError",
+    "TableView",
+    "TableViewStatistics",
     "TimeoutError",
     "TooManyRequestsError",
     "TopicMetadata",
@@ -204,11 +230,18 @@ __all__ = [
     "TransactionNotFoundError",
     "UnknownOutcomeError",
     "UnsupportedError",
+    "VerifiedBackup",
     "WrongKeyError",
+    "backup",
+    "backup_async",
+    "list_backups",
     "migrate",
     "migrate_async",
     "open",
     "open_async",
+    "prune_backups",
+    "restore",
+    "verify_backup",
 ]
 
 

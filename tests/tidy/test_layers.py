@@ -58,13 +58,26 @@ MAY_IMPORT: dict[str, set[str]] = {
     "prometheus": {"sync", "errors"},
     "sync": {"client", "aio", "errors", "lazy"},
     "embedded": BELOW_BROKER | {"broker", "client", "sync"},
+    "backups": {"storage", "storage.reads", "metadata", "_native", "client", "sync", "model", "aio", *LEAVES},
     "migration": {"_native", "client", "sync", "model", "wire", "aio", *LEAVES},
     "testing": BELOW_BROKER | {"broker", "proxy", "client", "sync", "embedded"},
     "pytest_plugin": {"testing", "embedded"},
     "console": {"broker", "client", "model", "aio", *LEAVES},
-    "cli": {"broker", "proxy", "processes", "client", "sync", "embedded", "migration", "aio", "model", "errors"}
+    "cli": {
+        "broker",
+        "proxy",
+        "processes",
+        "client",
+        "sync",
+        "embedded",
+        "migration",
+        "backups",
+        "aio",
+        "model",
+        "errors",
+    }
     | {"console"},
-    "__init__": BELOW_BROKER | {"broker", "client", "sync", "embedded", "migration"},
+    "__init__": BELOW_BROKER | {"broker", "client", "sync", "embedded", "migration", "backups"},
     "__main__": {"cli"},
 }
 
@@ -73,7 +86,7 @@ MAY_IMPORT: dict[str, set[str]] = {
 FLOORS: dict[str, list[str]] = {
     "storage": ["disk", "objects", "dedup", "file", "commit", "cursor"],
     "control": ["policy", "base", "transactions", "shape", "subscription", "topic"],
-    "client": ["base", "net", "topic", "transact", "produce", "files", "consume", "many", "ranges", "admin"],
+    "client": ["base", "net", "topic", "transact", "produce", "files", "consume", "many", "ranges", "views", "admin"],
     "_native": ["format", "wire", "produce", "consume", "serve", "jobs", "calls"],
     "broker": [
         "settings", "rights", "limits", "pools", "transactions", "segment", "delivery", "hosting", "cluster", "upkeep",
@@ -102,17 +115,18 @@ DOORS: dict[str, set[str]] = {
         "aio/portal.py",
         "aio/files.py",
         "client/base/endpoint.py",
+        "backups/public.py",
         "metadata/mark.py",
         "metadata/lockfile.py",
         "aio/forked.py",
         "wire/unix.py",
         "processes/life.py",
     },
-    "random": {"client/client.py", "storage/store.py"},
+    "random": {"backups/public.py", "client/client.py", "storage/store.py"},
     "uuid": set(),
     "secrets": set(),
     "threading": {"aio/portal.py", "aio/workers.py", "aio/locks.py", "aio/signals.py"},
-    "fcntl": {"storage/disk/disk.py", "metadata/lockfile.py"},
+    "fcntl": {"storage/disk/disk.py", "metadata/lockfile.py", "aio/files.py"},  # locks, and the sync of macOS
     "sqlite3": {"metadata/image.py"},
     "shutil": set(),
     "tempfile": set(),

@@ -22,7 +22,7 @@ from engine.broker.cluster.membership import Membership
 from engine.broker.hosting.open_segments import OpenSegments
 from engine.broker.hosting.open_subscriptions import OpenSubscriptions
 from engine.broker.hosting.segment_host import SegmentHosting
-from engine.broker.metrics.ports import Pages
+from engine.broker.metrics.ports import Elsewhere
 from engine.broker.opening import open_metadata
 from engine.broker.pools.latency import BrokerMetrics
 from engine.broker.pools.partial_frames import HalfFrames
@@ -37,6 +37,7 @@ from engine.broker.settings.config import BrokerConfig
 from engine.broker.settings.current import CurrentConfig
 from engine.broker.settings.doors import Doors, check_cluster, check_exposed
 from engine.broker.settings.shares import ProcessSet
+from engine.broker.upkeep.backups import Backups
 from engine.broker.upkeep.cluster_parts import ClusterParts
 from engine.broker.upkeep.stocktaking import Stocktaking
 from engine.broker.upkeep.transaction_sweep import TransactionSweep
@@ -113,7 +114,7 @@ class Broker:
         server, which share `metadata` and the data directory. `objects`: the store that its configuration names, open.
         """
         self.processes = processes
-        self.pages_elsewhere: Pages | None = None
+        self.families_elsewhere: Elsewhere | None = None
         self.current = CurrentConfig(config or BrokerConfig(), 1 if processes is None else processes.count)
         self.current.follow(self._configured)
         self.addresses = Addresses(self.current, processes)
@@ -213,6 +214,11 @@ class Broker:
         return self.parts.transactions
 
     @property
+    def backups(self) -> Backups:
+        """What it keeps of its data directory for backups."""
+        return self.parts.backups
+
+    @property
     def dynamic(self) -> DynamicConfig:
         """Settings that change at run time."""
         return self.parts.dynamic
@@ -295,6 +301,7 @@ class Broker:
             objects=self._object_logs(metadata),
             store=store,
             metadata=metadata,
+            disk=self._disk,
             shared=self.shared,
             current=self.current,
             addresses=self.addresses,

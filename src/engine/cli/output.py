@@ -8,7 +8,15 @@ from typing import Any
 
 import click
 from rich.console import Console
-from rich.progress import BarColumn, Progress, SpinnerColumn, TaskProgressColumn, TextColumn, TimeElapsedColumn
+from rich.progress import (
+    BarColumn,
+    Progress,
+    SpinnerColumn,
+    TaskProgressColumn,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
 from rich.table import Table
 from rich.text import Text
 
@@ -99,8 +107,11 @@ def print_rates(title: str, measured: dict[str, float], *extra: tuple[str, Any])
     )
 
 
-def progress(*, disable: bool = False) -> Progress:
-    """A progress bar on the error stream; silent where that is not a terminal, or when asked to be."""
+def progress(*, disable: bool = False, eta: bool = False) -> Progress:
+    """A progress bar on the error stream; silent where that is not a terminal, or when asked to be.
+
+    `eta`: with the time that is left.
+    """
     out = console(stderr=True)
     return Progress(
         SpinnerColumn(),
@@ -109,6 +120,7 @@ def progress(*, disable: bool = False) -> Progress:
         TaskProgressColumn(),
         TextColumn("{task.fields[note]}"),
         TimeElapsedColumn(),
+        *([TextColumn("left"), TimeRemainingColumn()] if eta else []),
         console=out,
         disable=disable or not out.is_terminal,
         transient=True,

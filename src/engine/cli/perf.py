@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import click
 
-from engine.cli import lines, output
+from engine.cli import lines, output, perf_compare
 from engine.cli.connection import connect, connection_options, json_option
 from engine.cli.groups import Group, examples
 from engine.client.base.options import CompressionName
@@ -29,6 +29,9 @@ Chunk = tuple[list[bytes], list[bytes] | None]  # values and keys
 @click.group(cls=Group)
 def command() -> None:
     """Measure throughput and latency."""
+
+
+command.add_command(perf_compare.command)
 
 
 @command.command(epilog=examples("engine perf produce -n 1000000 --size 100 --mode bulk"))

@@ -27,17 +27,35 @@ def defaults_from_file(context: click.Context, parameter: click.Parameter, path:
     Raises InvalidConfigurationError, which names the key.
     """
     if path is not None:
-        given = read_serve(Path(path))
-        known = [p.name for p in context.command.params if p.name and p is not parameter and p.name not in SETTINGS]
-        for key in given:
-            if key in SETTINGS:
-                where = f"{key} in [{SECTION}] of {path}"
-                raise InvalidConfigurationError(f"{where}: write {SETTINGS[key]} above [{SECTION}]")
-            if key not in known:
-                near = did_you_mean(key, known)
-                raise InvalidConfigurationError(f"{key} is no key of [{SECTION}] in {path}.{near}")
-        context.default_map = {**(context.default_map or {}), **given}
+        context.default_map = {**(context.default_map or {}), **given_options(Path(path), context.command)}
     return path
+
+
+def given_options(path: Path, command: click.Command) -> dict[str, Any]:
+    """[serve] of a file. Raises InvalidConfigurationError, which names a key that is no option of the command."""
+    given = read_serve(path)
+    known = [p.name for p in command.params if p.name and p.name not in {*SETTINGS, "config"}]
+    for key in given:
+        if key in SETTINGS:
+            where = f"{key} in [{SECTION}] of {path}"
+            raise InvalidConfigurationError(f"{where}: write {SETTINGS[key]} above [{SECTION}]")
+        if key not in known:
+            near = did_you_mean(key, known)
+            raise InvalidConfigurationError(f"{key} is no key of [{SECTION}] in {path}.{near}")
+    return given
+
+
+def check_serve(path: Path, command: click.Command) -> None:
+    """Check [serve] of a file, with the values of its keys. Raises InvalidConfigurationError naming the key."""
+    given = given_options(path, command)
+    context = click.Context(command)
+    for parameter in command.params:
+        if parameter.name in given:
+            try:
+                parameter.process_value(context, given[parameter.name])
+            except (click.ClickException, InvalidConfigurationError) as e:
+                said = e.message if isinstance(e, click.ClickException) else str(e)
+                raise InvalidConfigurationError(f"{parameter.name} in [{SECTION}] of {path}: {said}") from e
 
 
 def read_serve(path: Path) -> dict[str, Any]:

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from engine.client.ranges.topic_view import AsyncTopicView, Segment, TopicSegments
     from engine.client.topic.topic_list import AsyncTopicWatch, TopicsChanged
     from engine.client.transact.transaction import AsyncTransaction
+    from engine.client.views.table_view import AsyncTableView, TableViewStatistics
     from engine.model.admin_dictionaries import TopicMetadata, TopicStatistics
     from engine.model.positions import Checkpoint, MessageId
     from engine.model.redelivery import Backoff, DeadLetter
@@ -55,6 +56,7 @@ else:
             "engine.client.ranges.topic_view": "AsyncTopicView Segment TopicSegments",
             "engine.client.topic.topic_list": "AsyncTopicWatch TopicsChanged",
             "engine.client.transact.transaction": "AsyncTransaction",
+            "engine.client.views.table_view": "AsyncTableView TableViewStatistics",
             "engine.model.admin_dictionaries": "TopicMetadata TopicStatistics",
             "engine.model.positions": "Checkpoint MessageId",
             "engine.model.redelivery": "Backoff DeadLetter",
@@ -71,6 +73,7 @@ __all__ = [
     "AsyncQueueConsumer",
     "AsyncRangeReader",
     "AsyncStreamConsumer",
+    "AsyncTableView",
     "AsyncTopicReader",
     "AsyncTopicView",
     "AsyncTopicWatch",
@@ -90,6 +93,7 @@ __all__ = [
     "QueueConsumerStatistics",
     "Schema",
     "Segment",
+    "TableViewStatistics",
     "TopicMetadata",
     "TopicSegments",
     "TopicStatistics",

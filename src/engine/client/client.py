@@ -16,7 +16,6 @@ from engine.aio.once import Once
 from engine.client.base.endpoint import Endpoint, objects_of
 from engine.client.base.entering import Entering
 from engine.client.base.options import (
-    ON_CORRUPT,
     Batching,
     ClientOptions,
     Keys,
@@ -24,6 +23,7 @@ from engine.client.base.options import (
     QueueOptions,
     Token,
     backoff_of,
+    check_start,
     consumer_options,
 )
 from engine.client.base.owned import Owned, handle_of, warn_of
@@ -36,9 +36,9 @@ from engine.client.signatures import (
     makes_producer,
     makes_queue_consumer,
     makes_stream_consumer,
+    makes_table_view,
 )
 from engine.clock import Clock, SystemClock
-from engine.errors import InvalidArgumentError, NotFoundError
 from engine.lazy import traced
 from engine.limits import (
     CLIENT_MEMORY_MAX,
@@ -47,7 +47,7 @@ from engine.limits import (
     SEND_TIMEOUT_S,
     TRANSACTION_TIMEOUT_S,
 )
-from engine.model.checks import check_choice, check_properties
+from engine.model.checks import check_properties
 from engine.model.names import TopicName, check_name
 from engine.model.positions import Checkpoint
 from engine.model.redelivery import Backoff, DeadLetter
@@ -67,6 +67,8 @@ if TYPE_CHECKING:
     from engine.client.ranges.topic_view import AsyncTopicView
     from engine.client.topic.topic_list import AsyncTopicWatch, Topics
     from engine.client.transact.transaction import AsyncTransaction, Transactions
+    from engine.client.views.exchange import Exchange
+    from engine.client.views.table_view import AsyncTableView, TableViewKeywords
     from engine.model.admin_requests import AdminBackend
 
 C = TypeVar("C", bound=Owned)
@@ -125,6 +127,7 @@ class AsyncClient:
         self._pool = Pool(self._addresses, self._options)
         self._children = Children()
         self._all_transactions: Transactions | None = None  # from the first transaction on
+        self._exchange: Exchange | None = None  # from the first request or reply on
         self._end = Once()
         self._backend = self._given_backend
         self._admin: AsyncAdmin | None = None  # from its first use on
@@ -193,18 +196,11 @@ class AsyncClient:
 
         check_properties(properties)
         options = ProducerOptions(
-            name=name,
-            access_mode=access_mode,
-            batching=Batching() if batching is None else batching,
-            compression=compression,
-            send_timeout=send_timeout,
-            max_pending_bytes=max_pending_bytes,
-            initial_sequence_id=initial_sequence_id,
-            properties=properties or {},
-            on_error=on_error,
-            schema=Schema.of(schema),
-            encryption_keys=encryption_keys,
-        )
+            name=name, access_mode=access_mode, batching=Batching() if batching is None else batching,
+            compression=compression, send_timeout=send_timeout, max_pending_bytes=max_pending_bytes,
+            initial_sequence_id=initial_sequence_id, properties=properties or {}, on_error=on_error,
+            schema=Schema.of(schema), encryption_keys=encryption_keys,
+        )  # fmt: skip
         producer = AsyncProducer[Any](self._pool, TopicName.parse(topic), name or self._make_name("producer"), options)
         return await self._started(producer, lambda: producer.start(_on_full))
 
@@ -344,14 +340,27 @@ class AsyncClient:
         """
         from engine.client.consume.checkpoint_consumer import AsyncCheckpointConsumer
 
-        if start is not None and not isinstance(start, Checkpoint):
-            raise InvalidArgumentError(f"start must be an engine.Checkpoint, got {type(start).__name__}")
+        check_start(start)
         options = consumer_options(
             self._make_name, name, receive_queue_size=receive_queue_size, schema=schema, create_topic=create,
             group=group, on_corrupt=on_corrupt, decryption_keys=decryption_keys,
         )  # fmt: skip
         consumer = AsyncCheckpointConsumer[Any](self._pool, TopicName.parse(topic), options)
         return await self._started(consumer, lambda: consumer.start(start or Checkpoint.latest()))
+
+    @makes_table_view
+    async def table_view(
+        self, topic: str, *, schema: object = None, **options: Unpack[TableViewKeywords]
+    ) -> AsyncTableView[Any]:
+        """The latest value of each key of a topic, followed as it changes; it has read all there is when it is made.
+
+        An empty value removes its key; messages without one are left out. `max_bytes`: of keys and values, with 120
+        for each; a view of more fails with MemoryLimitError. The rest, and what is raised, as of checkpoint_consumer.
+        """
+        from engine.client.views.table_view import make_table_view
+
+        view = make_table_view(self._pool, TopicName.parse(topic), self._make_name, schema, **options)
+        return await self._started(view, view.start)
 
     async def list_topics(
         self,
@@ -386,17 +395,10 @@ class AsyncClient:
 
     async def topic_exists(self, topic: str) -> bool:
         """Whether the topic exists; it is not created. Raises ConnectError, TimeoutError, InvalidArgumentError."""
-        from engine.client.topic.session import TopicSession
+        from engine.client.topic.session import exists
 
         self._children.check_open()
-        session = TopicSession(self._pool, TopicName.parse(topic))
-        try:
-            await session.open(create=False)
-        except NotFoundError:
-            return False
-        finally:
-            session.close()
-        return True
+        return await exists(self._pool, TopicName.parse(topic))
 
     def transaction(
         self, timeout: float = TRANSACTION_TIMEOUT_S, *, name: str | None = None
@@ -435,7 +437,15 @@ class AsyncClient:
     def _make_name(self, kind: str) -> str:
         return f"{kind}-{self._options.rng.getrandbits(64):016x}"
 
-    # -- reading by plan -------------------------------------------------------------------------------------
+    @property
+    def exchange(self) -> Exchange:
+        """Requests of its producers, and replies of its consumers."""
+        self._children.check_open()
+        if self._exchange is None:
+            from engine.client.views.exchange import Exchange
+
+            self._exchange = Exchange(self._pool, self._options.rng, self._make_name, lambda: self.admin)
+        return self._exchange
 
     async def topic_view(self, topic: str) -> AsyncTopicView:
         """Follows a topic's segments, and the end offset of each. The topic is not created.
@@ -504,18 +514,10 @@ class AsyncClient:
         Raises NotFoundError, also where retention has deleted messages behind a Checkpoint; ConnectError, TimeoutError,
         InvalidArgumentError (SchemaError: the schema cannot read the topic's), UnsupportedError without pyarrow.
         """
-        from engine.client.ranges.table_columns import TableColumns
-        from engine.client.ranges.topic_reader import AsyncTopicReader, learn_schemas, place_of, plan_between
+        from engine.client.ranges.topic_reader import open_reader
 
-        places, values = (place_of("start", start), place_of("end", end)), Schema.of(schema)
-        check_choice("on_corrupt", on_corrupt, ON_CORRUPT)
-        table = TableColumns(values, columns)
-        async with await self.topic_view(topic) as view:
-            plan = await plan_between(view, *places)
-        await learn_schemas(self._pool, TopicName.parse(topic), values)
-        more: dict[str, Any] = {"skip_deleted": plan.skip_deleted, "on_corrupt": on_corrupt}
-        more["decryption_keys"] = decryption_keys
-        return AsyncTopicReader(plan, table, partial(self.range_reader, topic, plan.ranges, **more))
+        more = {"on_corrupt": on_corrupt, "decryption_keys": decryption_keys}
+        return await open_reader(self, topic, (start, end), Schema.of(schema), columns, more)
 
     async def table(self, topic: str, **options: Unpack[TopicReaderKeywords]) -> Any:
         """The messages of a topic as a pyarrow.Table; the options, and what is raised, are those of reader()."""
@@ -523,11 +525,9 @@ class AsyncClient:
 
     async def _started(self, made: C, start: Callable[[], Coroutine[Any, Any, None]]) -> C:
         await self._children.start(made.working, start)
-        made.working._client = made._client = self  # type: ignore[attr-defined]  # which is not collected before it
+        made.working._client = made._client = self
         handle = handle_of(made, self._children)
         return traced(handle) if self.traces else handle
-
-    # -- admin -----------------------------------------------------------------------------------------------
 
     @property
     def pool(self) -> Pool:
@@ -552,8 +552,6 @@ class AsyncClient:
             self._backend = BrokersAdmin(self._pool, self.service_url, self._options.tls)
         return self._backend
 
-    # -- life ------------------------------------------------------------------------------------------------
-
     async def connect(self) -> None:
         """Connect now. Raises ConnectError, AuthenticationError, UnsupportedError."""
         self._children.check_open()
@@ -572,6 +570,8 @@ class AsyncClient:
         await self._end.run(self._close)
 
     async def _close(self) -> None:
+        if self._exchange is not None and not self._pool.loop_ended:
+            await self._exchange.close()  # it deletes topics by the admin API, which ends with the children
         self._children.end()
         if self._pool.loop_ended:  # and with the loop all that it has made
             self._pool.sever()

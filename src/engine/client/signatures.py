@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from engine.client.consume.stream_consumer import AsyncStreamConsumer
     from engine.client.many.multi import AsyncMultiQueueConsumer, AsyncMultiStreamConsumer
     from engine.client.produce.producer import AsyncProducer
+    from engine.client.views.table_view import AsyncTableView, TableViewKeywords
 
 T = TypeVar("T")
 Topics = list[str] | tuple[str, ...] | set[str] | frozenset[str] | None  # None: with a namespace
@@ -128,6 +129,23 @@ class MakesCheckpointConsumer(Protocol):
     ) -> Entering[AsyncCheckpointConsumer[Any]]: ...
 
 
+class MakesTableView(Protocol):
+    """See AsyncClient.table_view."""
+
+    @overload
+    def __call__(
+        self, topic: str, *, schema: None = None, **options: Unpack[TableViewKeywords]
+    ) -> Entering[AsyncTableView[bytes]]: ...
+    @overload
+    def __call__(
+        self, topic: str, *, schema: type[T] | Schema[T], **options: Unpack[TableViewKeywords]
+    ) -> Entering[AsyncTableView[T]]: ...
+    @overload
+    def __call__(
+        self, topic: str, *, schema: object, **options: Unpack[TableViewKeywords]
+    ) -> Entering[AsyncTableView[Any]]: ...
+
+
 def makes_producer(factory: Factory) -> MakesProducer:
     """Awaited or entered, and typed by the schema."""
     return cast(MakesProducer, entering(factory))
@@ -146,3 +164,8 @@ def makes_queue_consumer(factory: Factory) -> MakesQueueConsumer:
 def makes_checkpoint_consumer(factory: Factory) -> MakesCheckpointConsumer:
     """Awaited or entered, and typed by the schema."""
     return cast(MakesCheckpointConsumer, entering(factory))
+
+
+def makes_table_view(factory: Factory) -> MakesTableView:
+    """Awaited or entered, and typed by the schema."""
+    return cast(MakesTableView, entering(factory))

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from engine.sync.consumers import CheckpointConsumer, QueueConsumer, StreamConsumer
     from engine.sync.producer import Producer
     from engine.sync.ranges import RangeReader, TopicReader, TopicView
+    from engine.sync.table_view import TableView
     from engine.sync.topic_watch import TopicWatch
     from engine.sync.transaction import Transaction
 else:
@@ -28,6 +29,7 @@ else:
             "engine.sync.consumers": "CheckpointConsumer QueueConsumer StreamConsumer",
             "engine.sync.producer": "Producer",
             "engine.sync.ranges": "RangeReader TopicReader TopicView",
+            "engine.sync.table_view": "TableView",
             "engine.sync.topic_watch": "TopicWatch",
             "engine.sync.transaction": "Transaction",
         },
@@ -41,6 +43,7 @@ __all__ = [
     "QueueConsumer",
     "RangeReader",
     "StreamConsumer",
+    "TableView",
     "TopicReader",
     "TopicView",
     "TopicWatch",

@@ -19,6 +19,7 @@ from engine.sync.signatures import (
     makes_producer,
     makes_queue_consumer,
     makes_stream_consumer,
+    makes_table_view,
 )
 
 if TYPE_CHECKING:
@@ -35,10 +36,12 @@ if TYPE_CHECKING:
     from engine.client.ranges.range_reader import Ranges
     from engine.client.ranges.topic_reader import TopicReaderKeywords
     from engine.client.topic.topic_list import Topics
+    from engine.client.views.table_view import TableViewKeywords
     from engine.sync.admin import Admin
     from engine.sync.consumers import CheckpointConsumer, QueueConsumer, StreamConsumer
     from engine.sync.producer import Producer
     from engine.sync.ranges import RangeReader, TopicReader, TopicView
+    from engine.sync.table_view import TableView
     from engine.sync.topic_watch import TopicWatch
     from engine.sync.transaction import Transaction
 
@@ -247,6 +250,22 @@ class Client:
 
         opening = self._client.checkpoint_consumer(topic, schema=schema, **options)
         return self._owned(CheckpointConsumer(self._portal, self._portal.run(opening)))
+
+    @makes_table_view
+    def table_view(self, topic: str, *, schema: Any = None, **options: Unpack[TableViewKeywords]) -> TableView[Any]:
+        """The latest value of each key of a topic, followed as it changes; it has read all there is when it is made.
+
+        A message with an empty value removes its key; those without a key are left out. `schema`: what values are:
+        bytes (the default), str, a dataclass, or an engine.Schema. `max_bytes`: of keys and values together, with 120
+        for each; a view that holds more fails with MemoryLimitError. `create`, `on_corrupt` and `decryption_keys` as of
+        checkpoint_consumer.
+
+        Raises NotFoundError, ConnectError, TimeoutError, MemoryLimitError, InvalidArgumentError.
+        """
+        from engine.sync.table_view import TableView
+
+        opening = self._client.table_view(topic, schema=schema, **options)
+        return self._owned(TableView(self._portal, self._portal.run(opening)))
 
     def topic_view(self, topic: str) -> TopicView:
         """Follows a topic's segments, and the end offset of each. The topic is not created.

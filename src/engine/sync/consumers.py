@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar, overload
 
@@ -30,6 +30,8 @@ from engine.sync.run import run_on_threads
 from engine.sync.transaction import Transaction
 
 if TYPE_CHECKING:
+    from typing_extensions import Buffer
+
     from engine.client import MultiQueueConsumerStatistics
 
 V = TypeVar("V")  # of the values of messages
@@ -103,6 +105,16 @@ class _Consumer(Generic[V]):
         if batch is None:
             batch = self._portal.run(self._consumer.receive_batch(max_messages, max_bytes, timeout))
         return batch
+
+    def reply(self, message: Message[Any], value: Buffer, *, properties: Mapping[str, str] | None = None) -> MessageId:
+        """Send the reply to a request that was received, and wait until it is durable; acknowledge the request then.
+
+        `value`: any buffer. `properties`: text to text, besides the `correlation_id` of the request. Raises
+        NotFoundError when the requester is gone; InvalidArgumentError when the message is no request; what a producer's
+        send() raises.
+        """
+        sent: MessageId = self._portal.run(self._consumer.reply(message, value, properties=properties))
+        return sent
 
     def __iter__(self) -> Iterator[Message[V]]:
         """Messages as they come, until the consumer is closed."""

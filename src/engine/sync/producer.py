@@ -5,13 +5,16 @@ from __future__ import annotations
 import concurrent.futures
 from collections.abc import Mapping
 from datetime import datetime, timedelta
-from typing import Any, Generic, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar
 
 from engine.aio.portal import Portal, result_of
-from engine.client import AsyncProducer, MessageId, ProducerStatistics
+from engine.client import AsyncProducer, Message, MessageId, ProducerStatistics
 from engine.errors import AlreadyClosedError
 from engine.sync.closing import close_collected, run_to_close
 from engine.sync.transaction import Transaction
+
+if TYPE_CHECKING:
+    from engine.client.produce.table_rows import CheckedColumns
 
 T_contra = TypeVar("T_contra", contravariant=True)  # of the values: any buffer without a schema
 
@@ -111,6 +114,28 @@ class Producer(Generic[T_contra]):
         )
         return future
 
+    def request(
+        self,
+        value: T_contra,
+        *,
+        timeout: float = 30.0,
+        key: bytes | str | None = None,
+        properties: Mapping[str, str] | None = None,
+        event_time: datetime | int | None = None,
+    ) -> Message[bytes]:
+        """Send one message, and wait for the first reply to it, which a consumer of the topic sends with `reply()`.
+
+        `timeout`: seconds for all of it. The other arguments are those of send(); the properties `reply_to` and
+        `correlation_id` are set here. The first request of a client into a namespace creates a topic of replies there.
+        A request is sent once; it may be handled twice, as any message, and the first reply counts.
+
+        Raises TimeoutError when no reply came in time (NoResponderError: nor has a subscription a consumer; it is asked
+        where the client may see statistics), QueueFullError when 10,000 requests of this client wait, NotFoundError
+        when the topic of replies was deleted meanwhile, AlreadyClosedError; what send() raises.
+        """
+        asked = self._producer.request(value, timeout=timeout, key=key, properties=properties, event_time=event_time)
+        return self._portal.run(asked)
+
     def send_nowait(
         self,
         value: T_contra,
@@ -186,7 +211,11 @@ class Producer(Generic[T_contra]):
         """
         names = {"key": key, "value": value, "event_time": event_time, "properties": properties}
         for columns in self._producer.table_rows(table, **names):
-            self._portal.run(self._producer.send_columns(columns, transaction))
+            self.send_columns(columns, transaction)
+
+    def send_columns(self, columns: CheckedColumns, transaction: Transaction | None = None) -> None:
+        """send_batch() of columns that were made and checked before. Raises as send_batch()."""
+        self._portal.run(self._producer.send_columns(columns, transaction))
 
     def writable(self) -> None:
         """Wait until a quarter of the pending limit is free."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Coroutine, Iterator
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from engine.aio.portal import Portal
 from engine.client import (
@@ -21,6 +21,9 @@ from engine.client.ranges.caller_reads import CallerReads
 from engine.client.ranges.range_reader import BATCH_MESSAGES
 from engine.errors import AlreadyClosedError
 from engine.sync.closing import close_collected, run_to_close
+
+if TYPE_CHECKING:
+    from engine.client.ranges.topic_view import Schemas
 
 
 class TopicView:
@@ -69,6 +72,13 @@ class TopicView:
         segments().
         """
         return self._portal.run(self._view.resolve(place))
+
+    def schemas(self) -> Schemas:
+        """The schemas with which the topic's messages were written, the oldest first; none: bytes as they are.
+
+        Raises NotFoundError, ConnectError, TimeoutError, AlreadyClosedError.
+        """
+        return self._portal.run(self._view.schemas())
 
     def close(self) -> None:
         """Stop following. Idempotent."""

@@ -19,8 +19,10 @@ if TYPE_CHECKING:
     )
     from engine.client.base.schema import Schema
     from engine.client.topic.topic_list import Topics
+    from engine.client.views.table_view import TableViewKeywords
     from engine.sync.consumers import CheckpointConsumer, QueueConsumer, StreamConsumer
     from engine.sync.producer import Producer
+    from engine.sync.table_view import TableView
 
 T = TypeVar("T")
 Factory = Callable[..., Any]
@@ -104,6 +106,21 @@ class MakesCheckpointConsumer(Protocol):
     ) -> CheckpointConsumer[Any]: ...
 
 
+class MakesTableView(Protocol):
+    """See Client.table_view."""
+
+    @overload
+    def __call__(
+        self, topic: str, *, schema: None = None, **options: Unpack[TableViewKeywords]
+    ) -> TableView[bytes]: ...
+    @overload
+    def __call__(
+        self, topic: str, *, schema: type[T] | Schema[T], **options: Unpack[TableViewKeywords]
+    ) -> TableView[T]: ...
+    @overload
+    def __call__(self, topic: str, *, schema: object, **options: Unpack[TableViewKeywords]) -> TableView[Any]: ...
+
+
 def makes_producer(factory: Factory) -> MakesProducer:
     """Typed by the schema."""
     return cast(MakesProducer, factory)
@@ -122,3 +139,8 @@ def makes_queue_consumer(factory: Factory) -> MakesQueueConsumer:
 def makes_checkpoint_consumer(factory: Factory) -> MakesCheckpointConsumer:
     """Typed by the schema."""
     return cast(MakesCheckpointConsumer, factory)
+
+
+def makes_table_view(factory: Factory) -> MakesTableView:
+    """Typed by the schema."""
+    return cast(MakesTableView, factory)

@@ -38,6 +38,10 @@ class Administration:
         """See AdminService."""
         return await self.service.prune_segment(topic, segment_id)
 
+    async def delete_topic(self, topic: str | TopicName) -> None:
+        """See AdminService."""
+        await self.service.delete_topic(topic)
+
     async def close(self) -> None:
         """The broker closes what it consists of."""
 

@@ -13,12 +13,15 @@ from engine.broker.settings.config import BrokerConfig
 from engine.broker.upkeep.closed_segments import ClosedSegments
 from engine.broker.upkeep.expiry import Expiry
 from engine.broker.upkeep.orphans import Orphans
+from engine.broker.upkeep.reply_topics import Delete, ReplyTopics
 from engine.broker.upkeep.sealed_segments import Prune, Rule, SealedSegments
 from engine.clock import Ages, Clock, ForwardSteps
 from engine.control.service import ScalableTopicService
 from engine.errors import AlreadyClosedError, EngineError, NotFoundError, NotOwnerError
+from engine.limits import REPLY_BYTES_MAX, REPLY_RETENTION_S
 from engine.model.names import SegmentName, TopicName
 from engine.model.policies import NamespacePolicies, resolved
+from engine.model.reply_topics import is_reply_topic
 from engine.storage.file.retention import Limits
 
 if TYPE_CHECKING:
@@ -46,6 +49,7 @@ class RetentionLoop:
         config: BrokerConfig,
         clock: Clock,
         prune: Prune,
+        delete: Delete,
     ) -> None:
         self._service = service
         self._segments = segments
@@ -56,6 +60,7 @@ class RetentionLoop:
         self._expiry = Expiry(subscriptions, self._steps)
         self._sealed = SealedSegments(service, segments, subscriptions, clock, self._steps, self._expiry, prune)
         self._orphans = Orphans(service, segments)
+        self._replies = ReplyTopics(service, segments, clock, delete)
         self._ages: dict[SegmentName, Ages[int]] = {}  # of the files of each checked segment ...
         self._swept: set[SegmentName] = set()  # ... since the last round over closed ones
         self._sweeps = 0
@@ -92,6 +97,7 @@ class RetentionLoop:
         deleted = sum([await self._sweep_safely(hosted) for hosted in self._segments])
         for name in list(self._segments.undeleted):
             await self._orphans.remove(name)
+        deleted += await self._replies.sweep()
         topics = {hosted.name.topic for hosted in self._segments}
         if self._sweeps % _CLOSED_EVERY == 0:
             try:
@@ -125,6 +131,7 @@ class RetentionLoop:
         self._closed.begin_search(_CLOSED_EVERY * self._config.retention_interval)
         async for topics in self._service.topic_pages():
             await self._closed.search(topics)
+            self._replies.found(topics)
 
     async def _sweep_closed(self, name: SegmentName) -> int:
         """Open it, check it, and close it again."""
@@ -183,6 +190,9 @@ class RetentionLoop:
 
     async def _limits(self, topic: TopicName) -> Limits:
         """Field by field: the topic's, else the namespace's, else the broker's. Raises NotFoundError."""
+        if is_reply_topic(topic):
+            round_s = self._config.retention_interval
+            return Limits(int(REPLY_RETENTION_S * 1000), REPLY_BYTES_MAX, round_s, None)
         name, config = f"{topic.tenant}/{topic.namespace}", self._config
         namespace = self._namespaces.get(name)
         if namespace is None:

@@ -57,6 +57,12 @@ def check_seconds(name: str, value: Any, low: float = 0) -> None:
     check_number(name, value, low, SECONDS_MAX)
 
 
+def check_start(start: object) -> None:
+    """Raise InvalidArgumentError unless it is a Checkpoint, or None."""
+    if start is not None and not isinstance(start, Checkpoint):
+        raise InvalidArgumentError(f"start must be an engine.Checkpoint, got {type(start).__name__}")
+
+
 def check_count(name: str, value: Any) -> None:
     """Raise InvalidArgumentError unless it is a number of messages or bytes to ask for, 1 or more."""
     if type(value) is not int or not 1 <= value <= COUNT_MAX:

@@ -36,6 +36,7 @@ class Owned:
     # Of the program's handle; None: it is a part of something else, which closes it.
     _ownership: Ownership | None = None
     on_closed: Callable[[], object] | None = None  # called once it is closed
+    _client: Any = None  # that has made it, and is not collected before it
 
     @property
     def closed(self) -> bool:

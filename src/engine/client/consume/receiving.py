@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, Generic, Protocol, Self, TypeVar, overload
@@ -25,8 +25,11 @@ from engine.client.consume.permits import Permits
 from engine.errors import AlreadyClosedError, EngineError
 
 if TYPE_CHECKING:
+    from typing_extensions import Buffer
+
     from engine.client.consume.receiver import Receiver
     from engine.client.transact.scope import Scope
+    from engine.model.positions import MessageId
 
 BATCH_MESSAGES = 10_000
 T = TypeVar("T")
@@ -148,6 +151,19 @@ class Receiving(Owned, ABC, Generic[V]):
     @abstractmethod
     def take_now(self, max_messages: int | None = None, max_bytes: int = -1) -> Any:
         """From any thread: the next Message (or MessageBatch); None when none is queued, or other receives wait."""
+
+    async def reply(
+        self, message: Message[Any], value: Buffer, *, properties: Mapping[str, str] | None = None
+    ) -> MessageId:
+        """Send the reply to a request that was received, and wait until it is durable; acknowledge the request then.
+
+        `value`: any buffer. `properties`: text to text, besides the `correlation_id` of the request. Raises
+        NotFoundError when the requester is gone; InvalidArgumentError when the message is no request; what a producer's
+        send() raises.
+        """
+        self._check_open()
+        sent: MessageId = await self._client.exchange.responses.reply(message, value, properties)
+        return sent
 
     @property
     def handled(self) -> int:

@@ -11,6 +11,7 @@ from functools import partial
 from typing import Any, Generic, Self, TypeVar
 
 from engine._native.calls.started import Started
+from engine._native.consume.message import Message
 from engine._native.produce.arguments import MessageColumns
 from engine.client.base.options import ProducerOptions
 from engine.client.base.owned import Owned
@@ -23,6 +24,7 @@ from engine.client.produce.sending import Sending
 from engine.client.produce.table_rows import TableRows
 from engine.client.transact.scope import InTransaction
 from engine.errors import QueueFullError
+from engine.limits import REQUEST_TIMEOUT_S
 from engine.model.names import TopicName
 from engine.model.positions import MessageId
 
@@ -136,6 +138,31 @@ class AsyncProducer(Owned, Generic[T_contra]):
         what = (data, key, properties, event_time, sequence_id, future, deliver_at, deliver_after, transaction)
         self._line.join(future, partial(self._add, what))
         return Started(future)
+
+    async def request(
+        self,
+        value: T_contra,
+        *,
+        timeout: float = REQUEST_TIMEOUT_S,
+        key: bytes | str | None = None,
+        properties: Mapping[str, str] | None = None,
+        event_time: datetime | int | None = None,
+    ) -> Message[bytes]:
+        """Send one message, and wait for the first reply to it, which a consumer of the topic sends with `reply()`.
+
+        `timeout`: seconds for all of it. The other arguments are those of send(); the properties `reply_to` and
+        `correlation_id` are set here. The first request of a client into a namespace creates a topic of replies there.
+        A request is sent once; it may be handled twice, as any message, and the first reply counts.
+
+        Raises TimeoutError when no reply came in time (NoResponderError: nor has a subscription a consumer; it is asked
+        where the client may see statistics), QueueFullError when 10,000 requests of this client wait, NotFoundError
+        when the topic of replies was deleted meanwhile, AlreadyClosedError; what send() raises.
+        """
+        self.check_open()
+        found: Message[bytes] = await self._client.exchange.requests.request(
+            self, value, timeout=timeout, properties=properties, key=key, event_time=event_time
+        )
+        return found
 
     def _add(self, what: tuple[Any, ...]) -> bool:
         """Of the line. Its future has the id once the message is durable: until then it is in no line any more."""

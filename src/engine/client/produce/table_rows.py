@@ -9,6 +9,7 @@ from engine._native.produce.arguments import MessageColumns
 from engine.client.base.schema import Schema
 from engine.errors import InvalidArgumentError, SchemaError, UnsupportedError
 
+CheckedColumns = MessageColumns  # what rooms above call it
 ROWS_MAX = 65_536  # encoded at once: they are Python objects meanwhile
 
 

@@ -6,11 +6,12 @@ import asyncio
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable
 from dataclasses import dataclass
 from datetime import datetime
+from functools import partial
 from typing import Any, Literal, TypedDict
 
 from engine._native.consume.batch import MessageBatch
 from engine.client.base.html import html_table
-from engine.client.base.options import Keys
+from engine.client.base.options import ON_CORRUPT, Keys
 from engine.client.base.schema import Schema
 from engine.client.net.pool import Pool
 from engine.client.ranges.range_reader import AsyncRangeReader, Ranges
@@ -19,6 +20,7 @@ from engine.client.ranges.topic_view import AsyncTopicView
 from engine.client.topic.declaring import learn_to_read
 from engine.client.topic.session import TopicSession
 from engine.errors import InvalidArgumentError, NotFoundError
+from engine.model.checks import check_choice
 from engine.model.names import TopicName
 from engine.model.positions import Checkpoint
 
@@ -181,3 +183,22 @@ class AsyncTopicReader:
     def __repr__(self) -> str:
         names = ", ".join(self.schema.names)
         return f"<{type(self).__name__} of {self.topic}: {names}; {self._messages:,} messages at most>"
+
+
+async def open_reader(
+    client: Any,
+    topic: str,
+    between: tuple[Place, Place],
+    schema: Schema[Any],
+    columns: Iterable[str] | None,
+    options: dict[str, Any],
+) -> AsyncTopicReader:
+    """See AsyncClient.reader. `options`: of its readers of ranges."""
+    places = place_of("start", between[0]), place_of("end", between[1])
+    check_choice("on_corrupt", options["on_corrupt"], ON_CORRUPT)
+    table = TableColumns(schema, columns)
+    async with await client.topic_view(topic) as view:
+        plan = await plan_between(view, *places)
+    await learn_schemas(client.pool, TopicName.parse(topic), schema)
+    opening = partial(client.range_reader, topic, plan.ranges, skip_deleted=plan.skip_deleted, **options)
+    return AsyncTopicReader(plan, table, opening)

@@ -22,6 +22,8 @@ from engine.wire import commands
 if TYPE_CHECKING:
     from engine.model.schema import TopicSchema
 
+    Schemas = tuple[TopicSchema, ...]
+
 LISTEN_S_MIN = 0.2  # between two attempts, so that owners that refuse get few requests
 Asked = dict[int, commands.Place | None]  # by segment; None for those that need not be asked
 AT_ONCE_S = 1.0  # a connected owner that takes longer may have lost the segment: then it is asked with retries
@@ -160,7 +162,7 @@ class AsyncTopicView(Owned):
     def _known_or(self, view: SegmentView, place: commands.Place | None) -> Segment:
         return self._settled[view.segment_id] if place is None else _segment(view, place)
 
-    async def schemas(self) -> tuple[TopicSchema, ...]:
+    async def schemas(self) -> Schemas:
         """The schemas with which the topic's messages were written, the oldest first; none: bytes as they are.
 
         Raises NotFoundError, ConnectError, TimeoutError, AlreadyClosedError.

@@ -32,6 +32,18 @@ REFUSALS_MAX = 4  # in a row, after which the layout is looked up again: the kno
 T = TypeVar("T")
 
 
+async def exists(pool: Pool, topic: TopicName) -> bool:
+    """Whether there is the topic; it is not created. Raises ConnectError, TimeoutError."""
+    session = TopicSession(pool, topic)
+    try:
+        await session.open(create=False)
+    except NotFoundError:
+        return False
+    finally:
+        session.close()
+    return True
+
+
 class TopicSession:
     """Follows one topic's layout for one producer or consumer. Loop thread only.
 

@@ -1,0 +1,44 @@
+"""`engine config`: a broker's configuration file is checked, and its JSON Schema printed for editors."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from engine.cli import lines
+from engine.cli.groups import Group, examples
+from engine.cli.serve_settings import check_serve
+
+SCHEMA = Path(__file__).with_name("engine.schema.json")
+
+
+@click.group(cls=Group)
+def command() -> None:
+    """Check a configuration file, print its JSON Schema."""
+
+
+@command.command(epilog=examples("engine config check /etc/engine/engine.toml"))
+@click.argument("file", type=click.Path(dir_okay=False))
+def check(file: str) -> None:
+    """Check FILE as `engine serve --config` reads it, without starting anything.
+
+    Files of secrets that it names are read; the environment is not. What would be unwise in production, `engine doctor
+    --config` says.
+    """
+    from engine.broker.settings.config import BrokerConfig
+    from engine.cli.serve import command as serve
+
+    BrokerConfig.load(file)
+    check_serve(Path(file), serve)
+    lines.line(f"{file} is valid")
+
+
+@command.command(epilog=examples("engine config schema > engine.schema.json"))
+def schema() -> None:
+    """Print the JSON Schema of the file.
+
+    Editors that know it complete the keys and mark what is wrong, with a first line of the file such as
+    #:schema ./engine.schema.json (Taplo, Even Better TOML).
+    """
+    click.echo(SCHEMA.read_text(), nl=False)

@@ -1,0 +1,1 @@
+"""Topics to files and files to topics: `engine export` and `engine import`."""

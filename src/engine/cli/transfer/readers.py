@@ -1,0 +1,319 @@
+"""The rows of a file, in blocks of columns. A row is numbered by its place in the file, also behind bad ones."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any, BinaryIO
+
+import msgspec
+
+from engine.cli.records import LINE_BYTES_MAX
+from engine.errors import InvalidArgumentError
+
+BLOCK_ROWS = 65_536
+BLOCK_BYTES = 4 << 20  # of text
+FAST_BYTES_MIN = 1 << 16  # of JSON, from which setting up another reader is worth it
+HEAD_BYTES_MAX = 1 << 20  # of the line with the names of a CSV file's columns
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """A row that is no message, and why. `row`: from 0."""
+
+    row: int
+    reason: str
+
+
+@dataclass(slots=True)
+class Rows:
+    """`columns`: a list or an Arrow array each, by name. `first`: the number of the first row; the others follow it
+    without a gap. `faults`: rows before and among these that could not be read.
+    """
+
+    columns: dict[str, Any]
+    count: int
+    first: int
+    faults: list[Fault] = field(default_factory=list)
+
+    def part(self, start: int, stop: int) -> Rows:
+        """Some of its rows, by their places in it."""
+        columns = {name: column[start:stop] for name, column in self.columns.items()}
+        return Rows(columns, stop - start, self.first + start)
+
+
+class Reader:
+    """Iterate it for Rows. `names`: the columns that there are; None where each row says so itself. `unit`: of what a
+    row's number counts.
+    """
+
+    names: list[str] | None = None
+    unit = "row"
+    numbered_from = 1
+
+    def __iter__(self) -> Iterator[Rows]:
+        raise NotImplementedError
+
+    def place(self, row: int) -> str:
+        """Where a row is, for people."""
+        return f"{self.unit} {row + self.numbered_from}"
+
+
+def check_names(names: Sequence[str], used: Sequence[str]) -> None:
+    """Raise InvalidArgumentError for a column that is not there, or more than once."""
+    for name in used:
+        if list(names).count(name) != 1:
+            what = "is there several times" if name in names else "is not there"
+            raise InvalidArgumentError(f"the column {name!r:.80} {what}; the columns are {', '.join(names) or 'none'}")
+
+
+class ParquetReader(Reader):
+    """`path`: of the file. `columns`: to be read; None: all."""
+
+    def __init__(self, path: str) -> None:
+        import pyarrow
+        import pyarrow.parquet
+
+        self._arrow = pyarrow
+        self._path = path
+        try:
+            self._file = pyarrow.parquet.ParquetFile(path)
+        except (pyarrow.ArrowException, OSError) as e:
+            raise InvalidArgumentError(f"{path} must be a Parquet file: {e}") from e
+        self.names = list(self._file.schema_arrow.names)
+        self.columns: list[str] | None = None
+        self.count = self._file.metadata.num_rows
+
+    def __iter__(self) -> Iterator[Rows]:
+        first = 0
+        arrow = self._arrow
+        try:
+            for batch in self._file.iter_batches(batch_size=BLOCK_ROWS, columns=self.columns):
+                columns = {name: batch.column(i) for i, name in enumerate(batch.schema.names)}
+                yield Rows(columns, batch.num_rows, first)
+                first += batch.num_rows
+        except (arrow.ArrowException, OSError) as e:
+            raise InvalidArgumentError(f"{self._path} is damaged behind {self.place(first - 1)}: {e}") from e
+
+
+class CsvReader(Reader):
+    """`source`: without compression. `types`: of columns that are not text, by name; set before it is iterated.
+
+    Cells are the bytes between the commas. An empty cell without quotes is null, one with quotes is empty.
+    """
+
+    def __init__(self, path: str, source: BinaryIO) -> None:
+        self._path = path
+        head, rest = _head_line(source)
+        self._names = next(csv.reader(io.StringIO(head)), [])
+        if not self._names:
+            raise InvalidArgumentError(f"{path} must begin with a line of the names of its columns")
+        self.names = list(self._names)
+        self.types: dict[str, Any] = {}
+        self._source = _Joined(rest, source)
+        self.columns: list[str] | None = None
+
+    def __iter__(self) -> Iterator[Rows]:
+        import pyarrow as arrow
+        import pyarrow.csv as reading
+
+        bad: list[Fault] = []
+
+        def invalid(row: Any) -> str:
+            what = f"it has {row.actual_columns} columns, and must have {row.expected_columns}"
+            bad.append(Fault((row.number or 1) - 1, what))
+            return "skip"
+
+        unique = [f"{i}:{name}" for i, name in enumerate(self._names)]  # names may repeat where they are not used
+        types = {u: self.types.get(name, arrow.binary()) for u, name in zip(unique, self._names, strict=True)}
+        wanted = [
+            u for u, name in zip(unique, self._names, strict=True) if self.columns is None or name in self.columns
+        ]
+        named = dict(zip(unique, self._names, strict=True))
+        row = 0
+        try:
+            blocks = reading.open_csv(
+                arrow.PythonFile(self._source, "r"),
+                reading.ReadOptions(column_names=unique, block_size=BLOCK_BYTES, use_threads=False),
+                reading.ParseOptions(
+                    newlines_in_values=True, invalid_row_handler=invalid, ignore_empty_lines=len(unique) > 1
+                ),
+                reading.ConvertOptions(
+                    column_types=types,
+                    include_columns=wanted,
+                    check_utf8=False,
+                    null_values=[""],
+                    strings_can_be_null=True,
+                    quoted_strings_can_be_null=False,
+                ),
+            )
+            for block in blocks:
+                columns = {named[name]: block.column(i) for i, name in enumerate(block.schema.names)}
+                for rows in self._without(bad, Rows(columns, block.num_rows, row)):
+                    row = rows.first + rows.count
+                    yield rows
+        except arrow.ArrowException as e:
+            if "Empty CSV file" in str(e):  # the line of names, and nothing behind it
+                return
+            raise InvalidArgumentError(f"{self._path} cannot be read behind {self.place(row - 1)}: {e}") from e
+        if bad:
+            yield Rows({}, 0, row, list(bad))
+
+    @staticmethod
+    def _without(bad: list[Fault], rows: Rows) -> Iterator[Rows]:
+        """The rows of a block, which lacks the bad ones, in stretches without a gap."""
+        done, first = 0, rows.first
+        while done < rows.count:
+            before: list[Fault] = []
+            while bad and bad[0].row <= first:
+                before.append(bad.pop(0))
+                first += 1
+            stop = rows.count if not bad else min(rows.count, done + bad[0].row - first)
+            part = rows.part(done, stop)
+            yield Rows(part.columns, part.count, first, before)
+            first += stop - done
+            done = stop
+
+
+def _head_line(source: BinaryIO) -> tuple[str, bytes]:
+    """(the names, what was read behind them). Names may be in quotes that hold newlines."""
+    data = b""
+    while more := source.read(1 << 16):
+        data += more
+        at = -1
+        while (at := data.find(b"\n", at + 1)) >= 0:
+            if data.count(b'"', 0, at) % 2 == 0:
+                return _text_of(data[:at]), data[at + 1 :]
+        if len(data) > HEAD_BYTES_MAX:
+            raise InvalidArgumentError(
+                f"the line of names must have at most {HEAD_BYTES_MAX:,} bytes, got a longer one"
+            )
+    return _text_of(data), b""
+
+
+def _text_of(head: bytes) -> str:
+    try:
+        return head.decode("utf-8-sig").removesuffix("\r")
+    except UnicodeDecodeError as e:
+        raise InvalidArgumentError(f"the names of columns must be UTF-8, got {head[:80]!r}") from e
+
+
+class _Joined(io.RawIOBase):
+    """Some bytes, and then a file."""
+
+    def __init__(self, head: bytes, rest: BinaryIO) -> None:
+        self._head, self._rest = io.BytesIO(head), rest
+
+    def readable(self) -> bool:
+        return True
+
+    def read(self, size: int = -1) -> bytes:
+        return self._head.read(size) or self._rest.read(size)
+
+
+class JsonLinesReader(Reader):
+    """`columns`: the fields that are wanted of each object; None: the lines themselves, as the column "" of bytes."""
+
+    unit = "line"
+
+    def __init__(self, path: str, source: BinaryIO) -> None:
+        self._path, self._source = path, source
+        self.columns: list[str] | None = None
+
+    def __iter__(self) -> Iterator[Rows]:
+        form = msgspec.defstruct(
+            "Line", [(f"f{i}", Any, None) for i in range(len(self.columns or ()))],
+            rename={f"f{i}": name for i, name in enumerate(self.columns or ())},
+        )  # fmt: skip
+        decoder = msgspec.json.Decoder(form)
+        first = 0
+        for block in self._blocks():
+            count = block.count(b"\n") + 1
+            if (fast := self._by_arrow(block, count)) is not None:
+                yield Rows(fast, count, first)
+                first += count
+                continue
+            try:
+                found = decoder.decode_lines(block)
+            except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+                found = []
+            if len(found) == count:
+                yield self._rows(found, [] if self.columns is not None else block.split(b"\n"), first)
+            else:
+                yield from self._singly(decoder, block.split(b"\n"), first)
+            first += count
+
+    def _by_arrow(self, block: bytes, count: int) -> dict[str, Any] | None:
+        """The columns of lines whose fields are text, which pyarrow reads several times as fast; None for others.
+
+        It has no type for properties of any name, so these must be empty.
+        """
+        import pyarrow as arrow
+        import pyarrow.json as reading
+
+        names = self.columns
+        if names is None or len(block) < FAST_BYTES_MIN:
+            return None
+        maps = [name for name in names if name == "properties"]
+        if maps and block.count(b'"properties"') != block.count(b'"properties":{}'):
+            return None
+        schema = arrow.schema([(name, arrow.string()) for name in names if name not in maps])
+        try:
+            table = reading.read_json(
+                arrow.BufferReader(block),
+                reading.ReadOptions(use_threads=False, block_size=len(block) + 1),
+                reading.ParseOptions(explicit_schema=schema, unexpected_field_behavior="ignore"),
+            )
+            table.validate(full=True)  # that text is UTF-8
+        except arrow.ArrowException:
+            return None
+        if table.num_rows != count:
+            return None
+        found = {name: table.column(name).combine_chunks() for name in schema.names}
+        return {name: found.get(name, arrow.nulls(count, arrow.string())) for name in names}
+
+    def _blocks(self) -> Iterator[bytes]:
+        """Whole lines, without the newline of the last."""
+        parts: list[bytes] = []
+        size = 0
+        while data := self._source.read(BLOCK_BYTES):
+            whole, newline, last = data.rpartition(b"\n")
+            if newline:
+                yield b"".join([*parts, whole])
+                parts, size = [last], len(last)
+                continue
+            parts.append(data)
+            size += len(data)
+            if size > LINE_BYTES_MAX:
+                raise InvalidArgumentError(f"a line must have at most {LINE_BYTES_MAX:,} bytes, got a longer one")
+        if size:
+            yield b"".join(parts)
+
+    def _rows(self, found: list[Any], lines: list[bytes], first: int, faults: list[Fault] | None = None) -> Rows:
+        if self.columns is None:
+            columns: dict[str, Any] = {"": lines}
+        else:
+            columns = {name: [getattr(one, f"f{i}") for one in found] for i, name in enumerate(self.columns)}
+        return Rows(columns, len(found), first, faults or [])
+
+    def _singly(self, decoder: Any, lines: list[bytes], first: int) -> Iterator[Rows]:
+        """Line by line, in stretches without a gap. An empty line is neither a row nor a bad one."""
+        good: list[Any] = []
+        start = first
+        faults: list[Fault] = []
+        for row, line in enumerate(lines, first):
+            try:
+                if line.strip():
+                    good.append(decoder.decode(line))
+                    continue
+                reason = None
+            except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as e:
+                reason = f"it is no object of JSON: {e}"
+            if good or faults:
+                yield self._rows(good, lines[start - first : row - first], start, faults)
+            good, start = [], row + 1
+            faults = [] if reason is None else [Fault(row, reason)]
+        if good or faults:
+            yield self._rows(good, lines[start - first :], start, faults)
