@@ -87,6 +87,16 @@ def test_limits_of_a_frame():
         frames.frame(SimpleCommand(22), b"", bytes(FRAME_SIZE_MAX))
 
 
+def test_a_header_may_be_of_a_class_of_bytes():
+    class Packed(bytes):
+        pass
+
+    assert frames.frame(22, Packed(b"header"), b"") == frames.frame(22, b"header", b"")
+    wrong: Any = "header"
+    with pytest.raises(InvalidArgumentError, match="must be bytes, got str"):
+        frames.frame(22, wrong, b"")
+
+
 def test_a_payload_is_of_single_bytes():
     with pytest.raises(InvalidArgumentError, match="single bytes, got items of 4"):
         frames.frame(22, b"", memoryview(array("I", [1, 2, 3])))

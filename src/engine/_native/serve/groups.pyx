@@ -6,7 +6,7 @@ and its buffer may be written, else in a copy, which it shares with the appends 
 keep the large buffer alive that it was received in.
 
 Where groups are on their way is in `storage/commit/groups.py`; plain Python for the same is
-`tests/reference/groups_reference.py`.
+`tests/reference/lanes_reference.py`.
 """
 from engine import limits
 from engine.errors import InvalidArgumentError

@@ -296,13 +296,15 @@ cdef class FrameReader:
         return 0
 
 
-def frame(command, bytes packed not None, payload):
+def frame(command, packed not None, payload):
     """A frame as buffers to write one after the other, and their size together.
 
     `payload`: contiguous bytes, or a sequence of such. A frame of up to JOIN_MAX bytes is one buffer; of a larger one
     the payload is not copied. Raises InvalidArgumentError when it would be over the limits.
     """
-    cdef uint64_t body = 0, head = PREFIX + len(packed), total
+    if not isinstance(packed, bytes):
+        raise InvalidArgumentError(f"a header must be bytes, got {type(packed).__name__}")
+    cdef uint64_t body = 0, head = PREFIX + <uint64_t>len(packed), total
     cdef Py_ssize_t front
     cdef list parts
     if isinstance(payload, (bytes, bytearray, memoryview)):
