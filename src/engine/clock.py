@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
+from functools import partial
 from typing import Generic, Protocol, TypeVar
 
 K = TypeVar("K")
@@ -35,8 +36,8 @@ class SystemClock:
     def time_ms(self) -> int:
         return time.time_ns() // 1_000_000
 
-    def monotonic(self) -> float:
-        return time.clock_gettime(_SINCE_BOOT)
+    # Asked for each frame: a function of the interpreter costs half of one in Python.
+    monotonic = staticmethod(partial(time.clock_gettime, _SINCE_BOOT))
 
 
 class ForwardSteps:

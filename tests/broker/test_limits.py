@@ -248,18 +248,17 @@ async def test_nothing_behind_a_refused_part_of_a_frame_is_stored(
         await limited(broker, TOPIC, message_bytes_max=BIG // 2)
         peer = await Peer.connect(broker)
         producer = await peer.producer(await peer.segment("orders"))
-        append, fails = Segment.append, True
+        append, fails = Segment.append_for, True
 
-        def fails_once(*args: Any, **options: Any) -> Any:
+        def fails_once(segment: Segment, flight: Any, *args: Any) -> None:
             nonlocal fails
             if not fails:
-                return append(*args, **options)
+                append(segment, flight, *args)
+                return
             fails = False
-            failed = asyncio.get_running_loop().create_future()
-            failed.set_exception(StorageError("the disk is full"))
-            return failed
+            flight.set_exception(StorageError("the disk is full"))
 
-        monkeypatch.setattr(Segment, "append", fails_once)
+        monkeypatch.setattr(Segment, "append_for", fails_once)
         entries = make_entries([b"first", BLOB, b"behind"])
         peer.publish(producer, entries)
         await peer.take(Command.CLOSE_PRODUCER, producer_id=producer)

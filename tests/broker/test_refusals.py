@@ -8,14 +8,14 @@ from typing import Any
 
 import pytest
 
+from engine._native.serve.flights import Flight
+from engine._native.serve.groups import Appended
+from engine.broker.segment.landings import Landings
 from engine.broker.segment.producer import Producer
 from engine.errors import EngineError, InvalidArgumentError, StorageError, TransactionConflictError
 from engine.model.access import AccessMode
-from engine.storage.commit.groups import Appended
 from engine.wire import commands
 from tests.kit.entry_images import entry
-
-Append = asyncio.Future[list[Appended]]
 
 
 class Bench:
@@ -23,13 +23,14 @@ class Bench:
 
     def __init__(self) -> None:
         self.said: list[Any] = []  # receipts and errors, in order
-        self.appends: list[Append] = []
+        self.appends: list[Flight] = []
         nothing = SimpleNamespace(take=lambda *_: None, free=lambda *_: None, count=lambda *_: None)
         environment = SimpleNamespace(
             publish=nothing,
+            landings=Landings(),
             latency=SimpleNamespace(now=lambda: 0.0, publish_to_durable_s=SimpleNamespace(observe=lambda _: None)),
         )
-        segment = SimpleNamespace(append=self._append, durability="fsync")
+        segment = SimpleNamespace(append_for=self._append, durability="fsync")
         access = SimpleNamespace(detach=lambda _: None)
         hosted = SimpleNamespace(
             environment=environment, segment=segment, access=access, incoming=nothing, term=1, encrypted_only=False,
@@ -41,13 +42,12 @@ class Bench:
         )  # fmt: skip
         self.producer = Producer(connection, 1, hosted, "p", AccessMode.SHARED)  # type: ignore[arg-type]
 
-    def _append(self, payload: memoryview, name: str, *, term: int) -> Append:
-        self.appends.append(asyncio.get_running_loop().create_future())
-        return self.appends[-1]
+    def _append(self, flight: Flight, payload: memoryview, name: str, term: int) -> None:
+        self.appends.append(flight)
 
     def send(self, *sequences: int) -> None:
         for sequence in sequences:
-            self.producer.send(1, memoryview(entry(sequence)))
+            self.producer.send(memoryview(entry(sequence)))
 
     async def stored(self, *sequences: int) -> None:
         for sequence in sequences:

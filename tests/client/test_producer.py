@@ -322,6 +322,27 @@ async def test_send_batch_waits_for_room(broker: FakeBroker, client: AsyncClient
     assert sum(count for _, count in broker.log[0]) == 200
 
 
+async def test_send_batch_gives_the_loop_its_turns(broker: FakeBroker, client: AsyncClient):
+    """Batch after batch, each sealing entries: what else runs on the loop, its connections among it, goes on."""
+    producer = await client.producer("t")
+    turns, batches, over = 0, 50, False
+
+    async def count() -> None:
+        nonlocal turns
+        while not over:
+            turns += 1
+            await asyncio.sleep(0)
+
+    counting = asyncio.ensure_future(count())
+    for _ in range(batches):
+        await producer.send_batch([bytes(10_000)] * 60, keys=[b"k"] * 60)
+    over = True
+    await counting
+    assert turns >= batches
+    await producer.flush()
+    assert sum(count for _, count in broker.log[0]) == 60 * batches
+
+
 async def test_arguments_are_checked(client: AsyncClient):
     for wrong in (
         {"access_mode": "alone"},

@@ -8,10 +8,10 @@ from collections import deque
 from typing import Any
 
 from engine._native.serve import log
+from engine._native.serve.groups import Group
 from engine.aio.workers import Done, Work, call
 from engine.clock import SystemClock
 from engine.errors import EngineError, NotOwnerError
-from engine.storage.commit.groups import Group
 from engine.storage.disk.config import StorageConfig
 from engine.storage.disk.disk import Disk
 from engine.storage.file.context import Context

@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
+from engine._native.serve.groups import Group
 from engine.errors import CorruptionError, NotOwnerError, StorageError
 from engine.storage.commit.active_file import ActiveFile
 from engine.storage.commit.failures import job_error
-from engine.storage.commit.groups import Group
 from engine.storage.file.format import Closing, State
 from engine.storage.file.logfile import LogFile, SyncFailed
 from engine.testing.disk import Fault, SimDisk

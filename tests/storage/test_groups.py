@@ -6,9 +6,10 @@ import random
 
 import pytest
 
+from engine._native.serve.groups import Group
 from engine.limits import LOG_FILE_MESSAGES_MAX, MIB
 from engine.storage.commit.failures import Failure, worse
-from engine.storage.commit.groups import GROUP_MAX, Group, Groups
+from engine.storage.commit.groups import GROUP_MAX, Groups
 from engine.storage.file.logfile import SyncFailed
 from tests.storage.commit_parts import plan
 

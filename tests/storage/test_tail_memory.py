@@ -5,9 +5,10 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import Any
 
+from engine._native.serve.groups import COPY_MAX, PINNED_MAX, Group
 from engine.limits import KIB, MIB
-from engine.storage.commit.groups import COPY_MAX, PINNED_MAX, Group
 from engine.storage.file.tail import Piece, Tail, TailCache
+from tests.kit.entry_images import entry
 
 FILE: Any = SimpleNamespace(salt=1, opening=SimpleNamespace(segment_id=0))
 
@@ -32,10 +33,13 @@ def test_a_piece_counts_with_the_memory_it_was_received_in_once_for_all_its_piec
     assert cache.size == 0
 
 
-def test_a_small_part_of_what_was_received_is_copied(monkeypatch):
-    monkeypatch.setattr("engine.storage.commit.groups.log.stamp", lambda *stamped: stamped[3] + 1)
+def test_a_small_part_of_what_was_received_is_copied():
+    def part(size: int) -> memoryview:
+        image = entry(0, (b"v" * (size - 300),))
+        chunk[: len(image)] = image
+        return memoryview(chunk)[: len(image)]
+
     group, chunk = Group(FILE, 0, 0), bytearray(MIB)
-    small, large = memoryview(chunk)[: COPY_MAX + 8], memoryview(chunk)[: MIB // PINNED_MAX]
-    group.add(small, 0, 0, 0)
-    group.add(large, 0, 0, 0)
+    group.add(part(COPY_MAX + 8), 0, 0, 0)
+    group.add(part(MIB // PINNED_MAX + 300), 0, 0, 0)
     assert [memoryview(data).obj is chunk for data in group.buffers] == [False, True]

@@ -104,11 +104,11 @@ def test_idle_readers_own_no_memory():
     sinks = [Sink(pool) for _ in range(100)]
     for sink in sinks:
         sink.feed(encode_bytes(Command.PING, {}))
-        assert sink.reader._chunk is None
+        assert sink.reader.held is None
     sinks[0].feed(encode_bytes(Command.PING, {})[:5])
-    assert sinks[0].reader._chunk is not None
+    assert sinks[0].reader.held is not None
     sinks[0].reader.compact()
-    assert sinks[0].reader._chunk.size == 5
+    assert sinks[0].reader.held.size == 5
     sinks[0].feed(encode_bytes(Command.PING, {})[5:])
     assert len(sinks[0].frames) == 2
 
@@ -120,9 +120,9 @@ def test_what_is_not_delivered_keeps_little_more_memory_than_it_takes():
     sink.feed(frame * 100)
     sink.reader.trim()
     assert pool.taken == sink.reader.pending_bytes == 100 * len(frame)
-    chunk = sink.reader._chunk
+    chunk = sink.reader.held
     sink.reader.trim()
-    assert sink.reader._chunk is chunk  # not copied again
+    assert sink.reader.held is chunk  # not copied again
     sink.reader.paused = False
     sink.reader.deliver()
     assert len(sink.frames) == 100

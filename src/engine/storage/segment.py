@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from engine._native.serve import log
+from engine._native.serve.groups import Appended, Group, join_fresh, messages_of, place
 from engine._native.serve.log import Claim
 from engine.aio.turns import Turns
 from engine.clock import Ages
@@ -30,8 +31,7 @@ from engine.limits import LOG_FILE_MESSAGES_MAX, READ_BLOCK_SIZE
 from engine.model.identity import Identity
 from engine.model.names import SegmentName
 from engine.storage.commit.committer import Committer
-from engine.storage.commit.groups import Appended, Group, join_fresh
-from engine.storage.commit.ports import Backing
+from engine.storage.commit.ports import Backing, Waiter
 from engine.storage.dedup.dedup import producer_id
 from engine.storage.file.context import Context, SegmentStatistics
 from engine.storage.file.continuation import Gaps
@@ -228,12 +228,26 @@ class Segment:
         be in the log or not), AlreadyClosedError.
         """
         future: asyncio.Future[list[Appended]] = asyncio.get_running_loop().create_future()
-        try:
-            self._check_open(term)
-            self._append(memoryview(entries).cast("B"), future, producer, transaction)
-        except EngineError as e:
-            future.set_exception(e)
+        self.append_for(future, memoryview(entries).cast("B"), producer, term, transaction)
         return future
+
+    def append_for(
+        self,
+        waiter: Waiter,
+        entries: memoryview,
+        producer: str,
+        term: int | None,
+        transaction: Membership | None = None,
+    ) -> None:
+        """append() of bytes, whose result or error `waiter` gets in place of a future."""
+        try:
+            ended = self.sealed or self._seals or self._closed or self.failed is not None
+            if ended or self.lease is not None or term != self.term:
+                self._check_open(term)
+            named = producer_id(producer) if producer else None
+            self._append(entries, log.entries(entries, True, transaction, named), waiter)
+        except EngineError as e:
+            waiter.set_exception(e)
 
     def _check_open(self, term: int | None) -> None:
         if self.sealed or self._seals:
@@ -262,57 +276,35 @@ class Segment:
             raise FencedError(f"{self.name}: the term must be at least {self.term}, got {term}")
         self.term = term
 
-    def _append(
-        self, data: memoryview, future: asyncio.Future[list[Appended]], producer: str, transaction: Membership | None
-    ) -> None:
-        claims = log.entries(data, True, transaction, producer_id(producer) if producer else None)
-        if sum(claim.count for claim in claims) > LOG_FILE_MESSAGES_MAX:
+    def _append(self, data: memoryview, claims: list[Claim], waiter: Waiter) -> None:
+        if messages_of(claims) > LOG_FILE_MESSAGES_MAX:
             raise InvalidArgumentError(f"an append must have at most {LOG_FILE_MESSAGES_MAX} messages")
-        places, fresh = self._place(claims)
-        if not fresh:
-            self._acknowledge_duplicates(future, places)
-            return
+        groups, appended, start = self._groups, self._appended, self._groups.next_offset
+        try:
+            places, fresh = place(self._dedup, claims, start, self._commit.durable_offset)
+        except EngineError:
+            self._dedup.undo(start)
+            raise
         if len(fresh) < len(claims):
+            appended.duplicates += len(claims) - len(fresh)
+            if not fresh:
+                self._acknowledge_duplicates(waiter, places)
+                return
             data, fresh = join_fresh(data, fresh)
         time_ms = self._time_ms = max(self._time_ms, self._context.clock.time_ms())
-        start = self._groups.next_offset
         group = self._commit.add(data, fresh, self.term, time_ms)
-        group.waiters.append((future, places))
-        self._commit.schedule()
-        appended = self._appended
-        appended.messages += self._groups.next_offset - start
+        group.waiters.append((waiter, places))
+        appended.messages += groups.next_offset - start
         appended.entries += len(fresh)
         appended.size += len(data)
 
-    def _place(self, claims: list[Claim]) -> tuple[list[Appended], list[Claim]]:
-        """(the place of each entry, the entries that are new). The new ones are recorded as appended."""
-        dedup, durable = self._dedup, self._commit.durable_offset
-        start = offset = self._groups.next_offset
-        places, fresh = [], []
-        try:
-            for claim in claims:
-                known = dedup.find(claim)
-                first, last, count = claim.first_sequence, claim.last_sequence, claim.count
-                if known is not None:
-                    self._appended.duplicates += 1
-                    places.append(Appended(first, last, known, count, True))
-                    continue
-                dedup.record(claim, offset, durable)
-                places.append(Appended(first, last, offset, count, False))
-                fresh.append(claim)
-                offset += count
-        except EngineError:
-            dedup.undo(start)
-            raise
-        return places, fresh
-
-    def _acknowledge_duplicates(self, future: asyncio.Future[list[Appended]], places: list[Appended]) -> None:
+    def _acknowledge_duplicates(self, waiter: Waiter, places: list[Appended]) -> None:
         """The originals may not be durable yet: wait for the newest group."""
         newest = self._groups.newest
         if newest is None:
-            future.set_result(places)
+            waiter.set_result(places)
         else:
-            newest.waiters.append((future, places))
+            newest.waiters.append((waiter, places))
 
     # Read
 

@@ -8,6 +8,7 @@ import socket
 from collections.abc import Callable
 from typing import TYPE_CHECKING, cast
 
+from engine._native.wire.frames import JOIN_MAX
 from engine.aio.forked import close_when_forked
 from engine.errors import ConnectError, ProtocolError
 from engine.limits import CONNECTION_WRITE_HIGH, CONNECTION_WRITE_LOW, FRAME_SIZE_MAX
@@ -22,10 +23,14 @@ if TYPE_CHECKING:
     from engine.wire.certificates import Certificate
     from engine.wire.credentials import Peer
 
-_SMALL = 16 * 1024  # frames up to this size are gathered while a burst of them is being sent
+_SMALL = JOIN_MAX  # frames up to this size are gathered while a burst of them is being sent
 _GATHERED_MAX = 64 * 1024
 
 Accept = Callable[[FrameStream], FrameHandler]
+
+
+def _unconnected(header: Header, payload: memoryview) -> None:
+    """Before there is a connection, and behind its end, there is nothing to deliver."""
 
 
 class SocketStream(asyncio.BufferedProtocol):
@@ -63,7 +68,7 @@ class SocketStream(asyncio.BufferedProtocol):
         self.bytes_sent = 0
         self._make_handler: Accept | None = make_handler
         self._handler: FrameHandler | None = None
-        self._reader = FrameReader(pool, self._frame_received, frame_size_max)
+        self._reader = FrameReader(pool, _unconnected, frame_size_max)
         self._transport: asyncio.Transport | None = None
         self._loop = asyncio.get_running_loop()
         self._error: Exception | None = None
@@ -89,7 +94,8 @@ class SocketStream(asyncio.BufferedProtocol):
             self.peer = format_url(name[0], name[1], "tcp") if isinstance(name, tuple) else "tcp"
         make_handler, self._make_handler = self._make_handler, None
         assert make_handler is not None
-        self._handler = make_handler(self)
+        handler = self._handler = make_handler(self)
+        self._reader.deliver_to = handler.frame_received
 
     def get_buffer(self, sizehint: int) -> memoryview:
         """asyncio: where to receive to."""
@@ -126,6 +132,7 @@ class SocketStream(asyncio.BufferedProtocol):
         self._gathered_bytes = 0
         self._reader.paused = True
         self._reader.release()
+        self._reader.deliver_to = _unconnected
         if self._taken is not None:
             self._taken.end()
         error = self._error
@@ -287,10 +294,6 @@ class SocketStream(asyncio.BufferedProtocol):
                 sock.shutdown(socket.SHUT_RDWR)
 
     # -- inside ----------------------------------------------------------------------------------------------------
-
-    def _frame_received(self, header: Header, payload: memoryview) -> None:
-        if self._handler is not None:
-            self._handler.frame_received(header, payload)
 
     def _fail(self, error: ProtocolError) -> None:
         self._error = self._error or error

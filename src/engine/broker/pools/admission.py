@@ -42,7 +42,9 @@ class Intake:
 
     def frame(self, connection: Held) -> None:
         """Count one frame; pause reading from the connection when this turn's budget is spent."""
-        self._count(1)
+        self._frames += 1
+        if not self._counting:
+            self._count(0)
         if self._frames > FRAMES_PER_TURN and connection.stream.pending_bytes and connection.hold(Pause.ADMISSION):
             connection.stream.trim()
             self._pace.join().add_done_callback(lambda _: connection.release(Pause.ADMISSION))

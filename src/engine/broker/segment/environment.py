@@ -9,6 +9,7 @@ from engine.broker.pools.file_reads import FileReads
 from engine.broker.pools.latency import BrokerMetrics
 from engine.broker.pools.open_entries import OpenEntries
 from engine.broker.pools.pools import PublishMemory
+from engine.broker.segment.landings import Landings
 from engine.clock import Clock
 
 
@@ -22,3 +23,4 @@ class Environment:
     clock: Clock
     serving_since: Callable[[], float | None]
     open_entries: OpenEntries = field(default_factory=OpenEntries)
+    landings: Landings = field(default_factory=Landings)

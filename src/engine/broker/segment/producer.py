@@ -16,6 +16,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from engine._native.format.heads import all_encrypted, apparent_heads
+from engine._native.serve.flights import Flight, answered
 from engine.errors import (
     CorruptionError,
     EncryptionRequiredError,
@@ -29,13 +30,14 @@ from engine.model.transactions import TRANSACTION_OVER, attempt_number, parse_id
 from engine.wire import commands
 
 if TYPE_CHECKING:
+    from engine._native.serve.groups import Appended
     from engine.broker.limits.limits import BrokerLimits
     from engine.broker.segment.hosted import HostedSegment
     from engine.broker.segment.limited import LimitedProducer
     from engine.broker.segment.ports import Peer
     from engine.broker.transactions.sends import TransactionSends
     from engine.model.access import AccessMode
-    from engine.storage.segment import Appended, Membership
+    from engine.storage.segment import Membership
 
 log = logging.getLogger(__name__)
 
@@ -49,7 +51,15 @@ def _is_about_one(error: EngineError) -> bool:
     return isinstance(error, ENTRY_ERRORS) and not isinstance(error, PartlyStoredError)
 
 
-def _is_refused_with_all_behind(append: asyncio.Future[list[Appended]]) -> bool:
+class Awaited(NamedTuple):
+    """An append that began in another way than by Segment.append_for()."""
+
+    appended: asyncio.Future[list[Appended]]
+    payload: memoryview
+    since: float
+
+
+def _is_refused_with_all_behind(append: Flight | asyncio.Future[list[Appended]]) -> bool:
     """Whether an append has failed at once, with an error that is not about one entry alone."""
     if not append.done() or append.cancelled() or (error := append.exception()) is None:
         return False
@@ -139,7 +149,7 @@ class Producer:
         self.claim = claim  # to the whole topic
         self.properties = dict(properties or {})  # set by its user
         self.closed = False
-        self._in_flight: deque[tuple[asyncio.Future[list[Appended]], memoryview, float]] = deque()
+        self._in_flight: deque[Flight | Awaited] = deque()
         # A frame whose transaction is being looked up, and those behind it, in order; None: there is none.
         self._held: deque[_Held] | None = None
         self._admitting: asyncio.Task[None] | None = None
@@ -151,9 +161,7 @@ class Producer:
         self._offsets: list[int] = []
         self._limited: LimitedProducer | None = None  # where there are limits
 
-    def send(
-        self, entries: int, payload: memoryview, transaction: str | None = None, attempt: str | None = None
-    ) -> None:
+    def send(self, payload: memoryview, transaction: str | None = None, attempt: str | None = None) -> None:
         """Append the entries of one frame. `transaction`, `attempt`: of all of them.
 
         After a refusal frames are dropped: the client sends them again.
@@ -171,15 +179,20 @@ class Producer:
         self._send(payload, transaction, attempt)
 
     def _send(self, payload: memoryview, transaction: str | None, attempt: str | None) -> None:
-        size = len(payload)
-        environment = self.hosted.environment
-        environment.publish.take(size, self.connection.pressure)
+        hosted = self.hosted
+        environment = hosted.environment
+        environment.publish.take(len(payload), self.connection.pressure)
+        now = environment.latency.now()
         if transaction is None and self._held is None:
-            future = self.hosted.segment.append(payload, self.name, term=self.hosted.term)
-        else:
-            future = self._append_in_turn(payload, transaction, attempt)
+            flight = Flight(self, payload, now, environment.landings.add)
+            self._in_flight.append(flight)
+            hosted.segment.append_for(flight, payload, self.name, hosted.term)
+            if flight.done():
+                self._refusing = self._refusing or _is_refused_with_all_behind(flight)
+            return
+        future = self._append_in_turn(payload, transaction, attempt)
         self._refusing = self._refusing or _is_refused_with_all_behind(future)
-        self._in_flight.append((future, payload, environment.latency.now()))
+        self._in_flight.append(Awaited(future, payload, now))
         future.add_done_callback(self._ended)
 
     # -- limits ----------------------------------------------------------------------------------------------------
@@ -214,7 +227,7 @@ class Producer:
         environment.publish.take(len(payload), self.connection.pressure)
         refused: asyncio.Future[list[Appended]] = asyncio.get_running_loop().create_future()
         refused.set_exception(error)
-        self._in_flight.append((refused, payload, environment.latency.now()))
+        self._in_flight.append(Awaited(refused, payload, environment.latency.now()))
         refused.add_done_callback(self._ended)
 
     # -- in a transaction ------------------------------------------------------------------------------------------
@@ -284,25 +297,43 @@ class Producer:
     # -- answers ---------------------------------------------------------------------------------------------------
 
     def _ended(self, _: asyncio.Future[list[Appended]]) -> None:
+        self.answer()
+
+    def answer(self) -> None:
         """Answer appends that have ended, in the order of sending.
 
-        Appends that became durable together have all ended when the first of their callbacks runs.
+        Appends that became durable together have all ended when the first of them is answered.
         """
-        environment = self.hosted.environment
-        now, publish = environment.latency.now(), environment.publish
-        while self._in_flight and self._in_flight[0][0].done():
-            future, payload, since = self._in_flight.popleft()
-            publish.free(len(payload))
-            if future.cancelled():
-                continue
-            if (error := future.exception()) is not None:
-                self._refuse(payload, error)
-            else:
-                self._appended(future.result(), len(payload))
-                environment.latency.publish_to_durable_s.observe(now - since)
+        environment, in_flight = self.hosted.environment, self._in_flight
+        now, publish, since = environment.latency.now(), environment.publish, list[float]()
+        while in_flight:
+            messages, size = answered(in_flight, self._sequences, self._offsets, since)
+            if size:
+                publish.free(size)
+                self.hosted.incoming.count(messages, size)
+            if not in_flight or not self._answer_head(in_flight[0], since):
+                break
+        for begun in since:
+            environment.latency.publish_to_durable_s.observe(now - begun)
         self._send_receipt()
-        if self._ending is not None and not self._in_flight:
+        if self._ending is not None and not in_flight:
             self.close(self._ending)
+
+    def _answer_head(self, head: Flight | Awaited, since: list[float]) -> bool:
+        """Answer one append that has failed, or that was awaited; False if it has not ended."""
+        append = head if isinstance(head, Flight) else head.appended
+        if not append.done():
+            return False
+        self._in_flight.popleft()
+        self.hosted.environment.publish.free(len(head.payload))
+        if append.cancelled():
+            return True
+        if (error := append.exception()) is not None:
+            self._refuse(head.payload, error)
+        else:
+            self._appended(append.result(), len(head.payload))
+            since.append(head.since)
+        return True
 
     def _appended(self, places: list[Appended], size: int) -> None:
         messages = 0

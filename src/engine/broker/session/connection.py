@@ -192,7 +192,10 @@ class Connection:
 
     def receipt(self, receipt: commands.SendReceipt) -> None:
         """Queue a SEND_RECEIPT, perhaps in one frame with others."""
-        self.receipts.add(receipt)
+        if self.receipts.kept is not None:
+            self.receipts.add(receipt)
+        elif not self.closed:
+            self.stream.send(receipt)
 
     # -- as segments see it ----------------------------------------------------------------------------------------
 

@@ -184,7 +184,7 @@ def send(connection: Connection, header: commands.Send, payload: memoryview) -> 
     """SEND."""
     ident = header.producer_id
     if (producer := connection.producers.get(ident)) is not None:
-        producer.send(header.entries, payload, header.transaction, header.attempt)
+        producer.send(payload, header.transaction, header.attempt)
         return
     connection.sends.dropped(header.transaction)
     if ident not in connection.openings.closed:

@@ -19,24 +19,24 @@ ENTRIES_MAX = 4096  # of one frame; a single receipt may have more
 class Receipts:
     """The receipts of one connection. Loop thread only."""
 
-    __slots__ = ("_connection", "_kept", "_more")
+    __slots__ = ("_connection", "_more", "kept")
 
     def __init__(self, connection: Peer) -> None:
         self._connection = connection
-        self._kept: list[SendReceipt] | None = None  # to be sent together; None: each is sent at once
+        self.kept: list[SendReceipt] | None = None  # to be sent together; None: each is sent at once
         self._more = False  # callbacks of the next turn will add some
 
     def add(self, receipt: SendReceipt) -> None:
         """Send it now, or with others at the end of the turn."""
-        if self._kept is None:
+        if self.kept is None:
             self._connection.send(receipt)
         else:
-            self._kept.append(receipt)
+            self.kept.append(receipt)
 
     def gather(self) -> None:
         """Send receipts of this turn of the loop together, and with those of callbacks that are scheduled now."""
-        if self._kept is None:
-            self._kept = []
+        if self.kept is None:
+            self.kept = []
             asyncio.get_running_loop().call_soon(self._send)
         else:
             self._more = True
@@ -46,7 +46,7 @@ class Receipts:
             self._more = False
             asyncio.get_running_loop().call_soon(self._send)
             return
-        kept, self._kept = self._kept or [], None
+        kept, self.kept = self.kept or [], None
         for first, *more in _frames(kept):
             self._connection.send(replace(first, more=[*more]))
 

@@ -15,11 +15,11 @@ from engine.control.transactions.operations import RecordedOperation
 from engine.errors import EngineError
 
 if TYPE_CHECKING:
+    from engine._native.serve.groups import Appended
     from engine.broker.transactions.buffer import TransactionBuffer
     from engine.broker.transactions.sends import TransactionSends
     from engine.broker.transactions.writes import PendingWrite, Span
     from engine.model.transactions import TransactionOperation
-    from engine.storage.commit.groups import Appended
 
 Places = list["Appended"]
 

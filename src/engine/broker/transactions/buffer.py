@@ -39,13 +39,13 @@ from engine.model.transactions import TransactionState, id_text
 from engine.storage.file.logfile import Block
 
 if TYPE_CHECKING:
+    from engine._native.serve.groups import Appended
     from engine.broker.transactions.headers import TransactionHeaders
     from engine.broker.transactions.operations import Operations
     from engine.broker.transactions.sends import TransactionSends
     from engine.broker.transactions.settling import SettlingRounds
     from engine.control.transactions.headers import TransactionView
     from engine.control.transactions.operations import Part, RecordedOperation
-    from engine.storage.commit.groups import Appended
     from engine.storage.cursor.visibility import Visibility
     from engine.storage.segment import Segment
 

@@ -17,7 +17,7 @@ from engine.storage.cursor.visibility import Write
 from engine.storage.file.logfile import Block
 
 if TYPE_CHECKING:
-    from engine.storage.commit.groups import Appended
+    from engine._native.serve.groups import Appended
     from engine.storage.segment import Segment
 
 

@@ -31,6 +31,11 @@ from engine.model.positions import MessageId
 T_contra = TypeVar("T_contra", contravariant=True)
 
 
+def _end(future: asyncio.Future[None]) -> None:
+    if not future.done():
+        future.set_result(None)
+
+
 class _Columns:
     """Messages to be taken, and how many of them are."""
 
@@ -353,11 +358,17 @@ class AsyncProducer(Owned, Generic[T_contra]):
         """Take what there is room for; whether that is the rest."""
         self.check_open()
         columns.done += self._batcher.add_columns(columns.columns, start=columns.done, transaction=transaction)
-        if self._outbox.pumping:
+        pumped = self._outbox.pumping
+        if pumped:
             self._outbox.pump()
         if columns.done < len(columns.columns):
             return False
-        future.set_result(None)
+        # What was handed to the connection leaves, and receipts arrive, in a turn of the loop: without one, a program
+        # that sends batch after batch would fill memory first, while the broker waits for it.
+        if pumped:
+            self._loop.call_soon(_end, future)
+        else:
+            _end(future)
         return True
 
     async def writable(self) -> None:

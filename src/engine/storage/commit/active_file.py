@@ -26,9 +26,9 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from engine._native.serve.groups import Group
 from engine.aio.workers import Work, run
 from engine.storage.commit.failures import job_error
-from engine.storage.commit.groups import Group
 from engine.storage.commit.ports import Backing, Ended
 from engine.storage.disk.config import storage_error
 from engine.storage.disk.disk import File

@@ -31,9 +31,9 @@ from __future__ import annotations
 import asyncio
 import enum
 import logging
-from collections.abc import Sequence
 from dataclasses import dataclass
 
+from engine._native.serve.groups import Group, messages_of
 from engine._native.serve.log import Claim
 from engine.errors import (
     AlreadyClosedError,
@@ -46,7 +46,7 @@ from engine.errors import (
 from engine.limits import KIB, LOG_INDEX_BYTES_STEP
 from engine.storage.commit.active_file import ActiveFile
 from engine.storage.commit.failures import Failure, LogEndedError, job_error, worse
-from engine.storage.commit.groups import Group, Groups, fail_all
+from engine.storage.commit.groups import Groups, fail_all
 from engine.storage.commit.ports import Backing, Counters, SegmentLog
 from engine.storage.commit.witness import WitnessWriter
 from engine.storage.disk.config import FSYNC, INTERVAL, OBJECT
@@ -150,26 +150,25 @@ class Committer:
 
     # Appends
 
-    def add(self, data: memoryview, claims: Sequence[Claim], term: int, time_ms: int) -> Group:
+    def add(self, data: memoryview, claims: list[Claim], term: int, time_ms: int) -> Group:
         """Assign offsets to whole entries; the group that they are in."""
-        groups, size = self.groups, len(data)
-        messages = claims[0].count if len(claims) == 1 else sum(claim.count for claim in claims)
-        group = groups.group_for(size, messages)
+        groups, size, messages = self.groups, len(data), messages_of(claims)
+        offset, position, synced = groups.next_offset, groups.position, self._active.synced_offset
+        group = groups.append(data, messages, term, time_ms, synced)
         if group is None:
-            groups.go_on_in(self._segment.plan_file(groups.next_offset))
-            group = groups.group_for(size, messages)
+            groups.go_on_in(self._segment.plan_file(offset))
+            position = groups.position
+            group = groups.append(data, messages, term, time_ms, synced)
             assert group is not None
-        offset, position = groups.next_offset, groups.position
-        group.add(data, term, time_ms, self._active.synced_offset)
-        groups.grown(group)
         file = group.file
-        assert file.index is not None
         file.index.add(offset, position, time_ms)
         if size > LOG_INDEX_BYTES_STEP:
             for claim in claims:
                 file.index.add(offset, position + claim.position, time_ms)
                 offset += claim.count
         file.last_time_ms = time_ms
+        if not self._scheduled:
+            self.schedule()
         return group
 
     def schedule(self) -> None:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from engine._native.serve.groups import Group
 from engine.errors import CorruptionError, EngineError, NotOwnerError, StorageError
-from engine.storage.commit.groups import Group
 from engine.storage.disk.config import storage_error
 from engine.storage.file.logfile import SyncFailed
 

@@ -20,123 +20,30 @@ group fails all behind it, and the next append gets the offset of the first that
 
 from __future__ import annotations
 
-import asyncio
 from collections import deque
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, NamedTuple
 
-from engine._native.serve import log
+from engine._native.serve.groups import Group, GroupQueue
 from engine.errors import EngineError
-from engine.limits import KIB, LOG_FILE_MESSAGES_MAX, MIB
+from engine.limits import LOG_FILE_MESSAGES_MAX, MIB
 from engine.storage.file.logfile import LogFile
-from engine.storage.file.tail import pinned
 
-if TYPE_CHECKING:
-    from typing_extensions import Buffer
-
-COPY_MAX = 16 * KIB  # smaller appends are copied together, so that they do not pin the chunk they were received in
-PINNED_MAX = 8  # appends that are less than this fraction of their chunk are copied as well: it bounds pinned memory
-CHUNK_MAX = 1 * MIB  # of such copies
 GROUP_MAX = 8 * MIB  # a group of this size takes no more appends
 
 
-class Appended(NamedTuple):
-    """One entry's place in the log."""
-
-    first_sequence: int
-    last_sequence: int
-    first_offset: int  # -1: a duplicate whose original's offset is forgotten
-    count: int  # type: ignore[assignment]
-    duplicate: bool
-
-
-Waiter = tuple["asyncio.Future[list[Appended]]", list[Appended]]
-
-
-class Chunk:
-    """Stamped entries in one buffer."""
-
-    __slots__ = ("data", "first_offset", "grows", "next_offset")
-
-    def __init__(self, data: Buffer, first_offset: int, next_offset: int, grows: bool) -> None:
-        self.data = data
-        self.first_offset = first_offset
-        self.next_offset = next_offset
-        self.grows = grows
-
-
-class Group:
-    """Appends that go to one file at one position. A job owns its `buffers` while it runs."""
-
-    __slots__ = ("chunks", "file", "first_offset", "next_offset", "position", "size", "waiters")
-
-    def __init__(self, file: LogFile, position: int, first_offset: int) -> None:
-        self.file = file
-        self.position = position
-        self.first_offset = first_offset
-        self.next_offset = first_offset
-        self.size = 0
-        self.chunks: list[Chunk] = []
-        self.waiters: list[Waiter] = []
-
-    @property
-    def end_position(self) -> int:
-        return self.position + self.size
-
-    @property
-    def buffers(self) -> list[Buffer]:
-        return [c.data for c in self.chunks]
-
-    def add(self, data: memoryview, term: int, time_ms: int, durable_upto: int) -> None:
-        """Stamp whole entries: in place if they are large and their buffer is writable, else in a copy."""
-        salt, segment_id = self.file.salt, self.file.opening.segment_id
-        chunk, start = self._room_for(data)
-        after = log.stamp(chunk.data, salt, term, self.next_offset, time_ms, durable_upto, segment_id, start)
-        self.next_offset = chunk.next_offset = after
-        self.size += len(data)
-
-    def _room_for(self, data: memoryview) -> tuple[Chunk, int]:
-        if len(data) > COPY_MAX and PINNED_MAX * len(data) >= pinned(data):
-            chunk = Chunk(bytearray(data) if data.readonly else data, self.next_offset, 0, False)
-            self.chunks.append(chunk)
-            return chunk, 0
-        last = self.chunks[-1] if self.chunks else None
-        if last is not None and last.grows and isinstance(last.data, bytearray) and len(last.data) < CHUNK_MAX:
-            start = len(last.data)
-            last.data += data
-            return last, start
-        chunk = Chunk(bytearray(data), self.next_offset, 0, True)
-        self.chunks.append(chunk)
-        return chunk, 0
-
-    def succeed(self) -> None:
-        for future, result in self.waiters:
-            if not future.done():
-                future.set_result(result)
-        self.waiters = []
-
-    def fail(self, error: EngineError) -> None:
-        """Each waiter gets an exception object of its own: a traceback must not be shared between tasks."""
-        for future, _ in self.waiters:
-            if not future.done():
-                future.set_exception(type(error)(*error.args))
-        self.waiters = []
-
-
-class Groups:
+class Groups(GroupQueue):
     """Where each group of a segment is, and where the next append goes."""
 
-    __slots__ = ("_file_size_max", "ahead", "covered", "file", "next_offset", "open", "position", "queued", "written")
+    __slots__ = ("ahead", "covered", "queued", "written")
 
     def __init__(self, file: LogFile | None, next_offset: int, file_size_max: int) -> None:
         """`file`: takes the next append, at its end. None: the next append needs a new file, see go_on_in()."""
-        self._file_size_max = file_size_max
+        super().__init__(file_size_max, LOG_FILE_MESSAGES_MAX, GROUP_MAX)
         # The place of the next append. The file may be one that is still to be created.
         self.file = file
         self.next_offset = next_offset
         self.position = 0 if file is None else file.end_position
         # See the picture above.
-        self.open: Group | None = None
         self.queued: deque[Group] = deque()
         self.ahead: Group | None = None
         self.written: list[Group] = []
@@ -144,35 +51,14 @@ class Groups:
 
     # The way in
 
-    def group_for(self, size: int, messages: int) -> Group | None:
-        """The group that an append of so many bytes and messages goes to. None: it needs a new file."""
-        file, group = self.file, self.open
-        if file is None:
-            return None
-        over = (
-            self.position + size > self._file_size_max
-            or self.next_offset + messages - file.first_offset > LOG_FILE_MESSAGES_MAX
-        )
-        if over and self.position > file.opening.data_position:  # an empty file takes an append of any size
-            return None
-        if group is None or group.size + size > GROUP_MAX:
-            self._complete()
-            group = self.open = Group(file, self.position, self.next_offset)
-        return group
-
-    def grown(self, group: Group) -> None:
-        """An append was added to the open group."""
-        self.next_offset = group.next_offset
-        self.position = group.end_position
-
     def go_on_in(self, file: LogFile | None, position: int | None = None) -> None:
         """The next append goes to this file, by default behind its header. None: to a new file."""
-        self._complete()
+        self.complete()
         self.file = file
         if file is not None:
             self.position = file.opening.data_position if position is None else position
 
-    def _complete(self) -> None:
+    def complete(self) -> None:
         if self.open is not None:
             self.queued.append(self.open)
             self.open = None
@@ -273,12 +159,3 @@ class Groups:
 def fail_all(groups: Iterable[Group], error: EngineError) -> None:
     for group in groups:
         group.fail(error)
-
-
-def join_fresh(data: memoryview, claims: list[log.Claim]) -> tuple[memoryview, list[log.Claim]]:
-    """The entries of these claims alone, in a buffer of their own; duplicates between them are left out."""
-    out = bytearray()
-    for claim in claims:
-        start, claim.position = claim.position, len(out)
-        out += data[start : start + claim.size]
-    return memoryview(out), claims

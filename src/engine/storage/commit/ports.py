@@ -6,9 +6,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
+from engine._native.serve.groups import Appended, Group
 from engine.aio.workers import Workers
 from engine.errors import EngineError
-from engine.storage.commit.groups import Group
 from engine.storage.disk.disk import Disk
 from engine.storage.file.logfile import LogFile
 
@@ -82,3 +82,16 @@ class Counters:
     rolls: int = 0
     write_failures: int = 0
     sync_failures: int = 0
+
+
+class Waiter(Protocol):
+    """What gets the outcome of an append: a future, or what stands for one."""
+
+    def done(self) -> bool:
+        """Whether an outcome is of no use any more."""
+
+    def set_result(self, places: list[Appended], /) -> None:
+        """The entries are durable."""
+
+    def set_exception(self, error: EngineError, /) -> None:
+        """They are not, or it is not known."""

@@ -35,17 +35,18 @@ and of what was known at its end in its footer. Recovery loads one of them and r
 from __future__ import annotations
 
 import struct
-from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Sequence
+from functools import lru_cache
 from typing import NamedTuple
 
 from engine._native.produce.hashing import xxh64
+from engine._native.serve.lanes import UNKNOWN_OFFSET, Lane, Lanes
 from engine._native.serve.log import Claim
-from engine.errors import CorruptionError, InvalidArgumentError, PartlyStoredError, StorageError
+from engine.errors import CorruptionError, InvalidArgumentError
 from engine.limits import HASH_RING_SIZE
 from engine.model.hashrange import HashRange
 from engine.storage.dedup.grid import Area, Grid, Rectangle
-from engine.storage.dedup.lanes import RECENT, UNKNOWN_OFFSET, GridLane, Lane, Seen, seen_up_to
+from engine.storage.dedup.lanes import RECENT, GridLane, Seen, seen_up_to
 
 LANES_MAX = 16_384  # of one segment; the lane that was silent longest is forgotten first
 CHILD_RECORDS_MAX = 8_192  # of producers; the snapshots of two parents and their shapes fit a frame's header
@@ -62,6 +63,7 @@ _BOUNDARY = 255  # as a kind, with the producer id 0: only a rectangle along whi
 Key = tuple[int, int, int]  # producer id, kind, bucket
 
 
+@lru_cache(1024)
 def producer_id(name: str) -> int:
     """The id of a producer in entries: a hash of its name."""
     return xxh64(name.encode())
@@ -82,118 +84,31 @@ class Known(NamedTuple):
 _RING = Rectangle(HashRange(0, HASH_RING_SIZE - 1), HashRange(0, HASH_RING_SIZE - 1))
 
 
-class Dedup:
+class Dedup(Lanes):
     """The lanes of one segment."""
 
-    __slots__ = ("_floors", "_found", "_from_parents", "_grid", "_lanes", "_place", "_refused", "_segment")
+    __slots__ = ("_from_parents", "_grid", "_segment")
 
     def __init__(self, segment: HashRange, bucket_ends: Sequence[int]) -> None:
+        super().__init__(LANES_MAX, segment.start, segment.end, bucket_ends)
         self._segment = segment
         self._grid = Grid(segment, bucket_ends)
-        self._lanes: dict[Key, Lane] = {}
         self._from_parents: dict[int, list[Known]] = {}
-        self._floors: dict[int, int] = {}  # by producer, as its entries stated them
-        self._refused: dict[Key, list[int]] = {}  # first sequences that failed, in order; keys without TRANSACTIONAL
-        # The entry that find() found to be new, with its place, so that record() need not search again.
-        self._found: Claim | None = None
-        self._place: tuple[int, Area | None] = (0, None)
+        self.plain = self._grid.plain
 
     def fresh(self) -> Dedup:
         """A second one for the same segment, with what parents knew, and nothing of the segment's own."""
         made = Dedup(self._segment, self._grid.bucket_ends)
-        made._grid = self._grid
-        made._floors = dict(self._floors)
+        made._grid, made.plain = self._grid, self.plain
+        made.floors = dict(self.floors)
         made._from_parents = {producer_id: list(records) for producer_id, records in self._from_parents.items()}
         return made
 
-    def bucket_of(self, claim: Claim) -> int:
-        """The index of the entry's bucket. Raises InvalidArgumentError when it spans two."""
-        ends = self._grid.bucket_ends
-        bucket = bisect_left(ends, claim.bucket_min)
-        if claim.bucket_max > ends[bucket]:
-            raise InvalidArgumentError(
-                f"an entry must belong to one bucket; buckets end at {', '.join(f'{e:04x}' for e in ends)}, got bucket "
-                f"hashes {claim.bucket_min:04x}-{claim.bucket_max:04x}"
-            )
-        return bucket
+    def is_inherited(self, producer_id: int) -> bool:
+        return producer_id in self._from_parents
 
-    def find(self, claim: Claim) -> int | None:
-        """The offset of a duplicate's original (UNKNOWN_OFFSET if forgotten); None for a new entry.
-
-        Raises PartlyStoredError when only a part of it is new, StorageError when an earlier entry has to come first.
-        """
-        self._check_range(claim)
-        first, last = claim.first_sequence, claim.last_sequence
-        bucket = self.bucket_of(claim)
-        lane = self._lanes.get((claim.producer_id, claim.kind, bucket))
-        if lane is None:
-            if claim.producer_id not in self._from_parents:
-                self._admit(claim, bucket)
-                return None
-            lane = self._lane((claim.producer_id, claim.kind, bucket))
-        area = None if self._grid.plain else self._grid.area_of(claim, bucket)
-        low, high = lane.reach(area)
-        if last <= low:
-            return lane.offset_of(first, last, claim.count)
-        if first <= high:
-            raise _partly_stored(first, last, high)
-        self._admit(claim, bucket)
-        self._found, self._place = claim, (bucket, area)
-        return None
-
-    def _admit(self, claim: Claim, bucket: int) -> None:
-        """Raise StorageError when an earlier entry failed and has not come again."""
-        if not self._refused:
-            return
-        refused, first = self._refused.get((claim.producer_id, claim.kind & KEYED, bucket)), claim.first_sequence
-        if refused and first > refused[0]:
-            if first not in refused:
-                refused.append(first)
-            raise StorageError(
-                f"the entry of sequence {first} is refused: the append of sequence {refused[0]} failed and must be "
-                "sent again first, to keep the order"
-            )
-
-    def _check_range(self, claim: Claim) -> None:
-        """G4: a message is stored in a segment whose range holds its hash. Keyless messages have none."""
-        inside = self._segment
-        if claim.kind & KEYED and not inside.start <= claim.segment_hash_min <= claim.segment_hash_max <= inside.end:
-            raise InvalidArgumentError(
-                f"segment hashes of an entry must be in {inside.start:04x}-{inside.end:04x}, got "
-                f"{claim.segment_hash_min:04x}-{claim.segment_hash_max:04x}"
-            )
-
-    def record(self, claim: Claim, offset: int, durable: int) -> None:
-        """The entry was appended at `offset`."""
-        if claim is self._found:
-            bucket, area = self._place
-        else:
-            bucket = self.bucket_of(claim)
-            area = None if self._grid.plain else self._grid.area_of(claim, bucket)
-        key = (claim.producer_id, claim.kind, bucket)
-        lanes = self._lanes
-        lane = lanes.get(key)
-        if lane is None:
-            lane = self._lane(key)
-        elif len(lanes) > LANES_MAX // 2:
-            lanes[key] = lanes.pop(key)
-        lane.push((claim.first_sequence, claim.last_sequence, offset, claim.count), durable, area)
-        if self._refused:
-            self._came_again((claim.producer_id, claim.kind & KEYED, bucket), claim.last_sequence)
-        self._raise_floor(claim.producer_id, claim.floor)
-
-    def _came_again(self, key: Key, last: int) -> None:
-        left = [first for first in self._refused.pop(key, ()) if first > last]
-        if left:
-            self._refused[key] = left
-
-    def _raise_floor(self, producer_id: int, floor: int) -> None:
-        floors = self._floors
-        if floor > floors.get(producer_id, 0):
-            floors.pop(producer_id, None)
-            floors[producer_id] = floor
-            if len(floors) > LANES_MAX:
-                del floors[next(iter(floors))]
+    def area_of(self, claim: Claim, bucket: int) -> Area | None:
+        return self._grid.area_of(claim, bucket)
 
     def replay(self, claims: Iterable[Claim], offset: int) -> None:
         """Record entries that lie back to back in the log from `offset` on."""
@@ -202,16 +117,18 @@ class Dedup:
             offset += claim.count
 
     def _lane(self, key: Key) -> Lane:
-        """The lane; a new one begins with what parents knew."""
-        lanes = self._lanes
-        lane = lanes.get(key)
-        if lane is not None:
-            return lane
+        lane: Lane | None = self.lanes.get(key)
+        return self.begin(key) if lane is None else lane
+
+    def begin(self, key: Key) -> Lane:
+        """A new lane begins with what parents knew."""
+        lanes = self.lanes
         if len(lanes) >= LANES_MAX:
             del lanes[next(iter(lanes))]
         producer_id, kind, bucket = key
         cells = self._grid.cells(bucket)
-        lane = lanes[key] = Lane() if cells == 1 else GridLane(len(self._grid.columns[bucket]), cells)
+        lane: Lane = Lane() if cells == 1 else GridLane(len(self._grid.columns[bucket]), cells)
+        lanes[key] = lane
         for known in self._from_parents.get(producer_id, ()):
             if known.kind == kind:
                 self._lift(key, lane, known)
@@ -227,35 +144,35 @@ class Dedup:
 
         Those below `acknowledged` were lost in a relaxed mode after their acknowledgement: they are only forgotten.
         """
-        for (producer_id, kind, bucket), lane in self._lanes.items():
+        for (producer_id, kind, bucket), lane in self.lanes.items():
             failed = lane.drop(max(offset, acknowledged))
             lane.drop(offset)
             if failed:
                 key = (producer_id, kind & KEYED, bucket)
-                self._refused[key] = sorted(failed + self._refused.pop(key, []))
-        for key in list(self._refused)[:-LANES_MAX]:
-            del self._refused[key]
+                self.refused[key] = sorted(failed + self.refused.pop(key, []))
+        for key in list(self.refused)[:-LANES_MAX]:
+            del self.refused[key]
 
     def undo(self, offset: int) -> None:
         """Forget what was recorded at or above an offset: it was not appended, and not acknowledged."""
-        for lane in self._lanes.values():
+        for lane in self.lanes.values():
             lane.drop(offset)
 
     def forget_refused(self, producer_id: int) -> None:
         """A new session of the producer begins: it need not resend what failed before."""
-        for key in [key for key in self._refused if key[0] == producer_id]:
-            del self._refused[key]
+        for key in [key for key in self.refused if key[0] == producer_id]:
+            del self.refused[key]
 
     def last_sequence(self, producer_id: int) -> int:
         """The highest sequence stored of a producer, -1 for none."""
-        own = (lane.last for key, lane in self._lanes.items() if key[0] == producer_id)
+        own = (lane.last for key, lane in self.lanes.items() if key[0] == producer_id)
         inherited = (known.seen[1] for known in self._from_parents.get(producer_id, ()))
         return max((*own, *inherited), default=-1)
 
     @property
     def producers(self) -> int:
         """How many producers it remembers."""
-        return len({producer_id for producer_id, _, _ in self._lanes} | self._from_parents.keys())
+        return len({producer_id for producer_id, _, _ in self.lanes} | self._from_parents.keys())
 
     def remembers(self, producer_id: int) -> bool:
         """Whether it knows a sequence of the producer."""
@@ -263,27 +180,22 @@ class Dedup:
 
     def floor(self, producer_id: int) -> int:
         """Every message of the producer with a lower sequence is stored in some segment; 0 for nothing known."""
-        return self._floors.get(producer_id, 0)
+        return self.floors.get(producer_id, 0)
 
     # -- snapshots -----------------------------------------------------------------------------------------------
-
-    @property
-    def plain(self) -> bool:
-        """Whether every bucket is one cell: then restore() is enough, else replay() is needed."""
-        return self._grid.plain
 
     def restore(self, lanes: Iterable[tuple[int, int, int, list[Seen], int]]) -> None:
         """Continue with what a scan found after a snapshot: (producer id, kind, bucket, entries, floor)."""
         for producer_id, kind, bucket, recent, floor in lanes:
-            self._raise_floor(producer_id, floor)
+            self.raise_floor(producer_id, floor)
             lane = self._lane((producer_id, kind, bucket))
             lane.base = max(lane.last, recent[0][0] - 1) if len(recent) == RECENT else lane.last
             lane.recent = list(recent)
 
     def snapshot(self, below: int | None = None) -> bytes:
         """What is known, for a file of this segment. `below`: only what lies below that offset."""
-        own = [_pack(key[0], known, 1) for key, lane in self._lanes.items() for known in self._known(key, lane, below)]
-        return b"".join(own) + b"".join(map(self._packed_floor, self._floors)) + self._packed_from_parents()
+        own = [_pack(key[0], known, 1) for key, lane in self.lanes.items() for known in self._known(key, lane, below)]
+        return b"".join(own) + b"".join(map(self._packed_floor, self.floors)) + self._packed_from_parents()
 
     def child_snapshot(self, below: int | None = None) -> bytes:
         """The producer snapshot for child segments: what is known, and along which boundaries it is divided.
@@ -291,14 +203,14 @@ class Dedup:
         Of more than CHILD_RECORDS_MAX records those of the producers that were silent longest are left out.
         """
         own: dict[int, list[Known]] = {}
-        for key, lane in self._lanes.items():
+        for key, lane in self.lanes.items():
             own.setdefault(key[0], []).extend(self._known(key, lane, below))
         parts = []
         for producer_id in [*(p for p in self._from_parents if p not in own), *own]:
             known = own.get(producer_id, [])
             known = known + [r for r in self._from_parents.get(producer_id, ()) if not any(o.covers(r) for o in known)]
             parts += [_pack(producer_id, record, 0) for record in known]
-            if producer_id in self._floors:
+            if producer_id in self.floors:
                 parts.append(self._packed_floor(producer_id))
         return b"".join(parts[-CHILD_RECORDS_MAX:]) + _packed_boundaries(self._grid)
 
@@ -314,14 +226,14 @@ class Dedup:
 
     def parents_snapshot(self) -> bytes:
         """What came from parents, to be stored before the first append."""
-        floors = b"".join(self._packed_floor(i) for i in self._from_parents if i in self._floors)
+        floors = b"".join(self._packed_floor(i) for i in self._from_parents if i in self.floors)
         return self._packed_from_parents() + floors + _packed_boundaries(self._grid)
 
     def _packed_from_parents(self) -> bytes:
         return b"".join(_pack(i, record, 0) for i, records in self._from_parents.items() for record in records)
 
     def _packed_floor(self, producer_id: int) -> bytes:
-        return _pack(producer_id, Known(_FLOOR, _RING, seen_up_to(self._floors[producer_id])), 0)
+        return _pack(producer_id, Known(_FLOOR, _RING, seen_up_to(self.floors[producer_id])), 0)
 
     def load(self, snapshot: bytes, *, from_parent: bool = False) -> None:
         """Load a snapshot of this segment, or a parent's producer snapshot. Idempotent.
@@ -340,7 +252,7 @@ class Dedup:
         self._cut(r[1].where for r in here if r[1].kind not in (_FLOOR, _HELD))
         for producer_id, known, own in here:
             if known.kind == _FLOOR:
-                self._raise_floor(producer_id, known.seen[1])
+                self.raise_floor(producer_id, known.seen[1])
             elif known.kind in (_BOUNDARY, _HELD):
                 continue
             elif own and not from_parent:
@@ -353,8 +265,8 @@ class Dedup:
         grid = self._grid.cut(boundaries)
         if grid is self._grid:
             return
-        kept = [(key[0], known) for key, lane in self._lanes.items() for known in self._known(key, lane, None)]
-        self._grid, self._lanes, self._found = grid, {}, None
+        kept = [(key[0], known) for key, lane in self.lanes.items() for known in self._known(key, lane, None)]
+        self._grid, self.lanes, self.plain = grid, {}, grid.plain
         for producer_id, known in kept:
             for bucket, area in grid.areas(known.where):
                 self._lane((producer_id, known.kind, bucket)).lift(area, known.seen)
@@ -365,7 +277,7 @@ class Dedup:
         if any(old.covers(new) for old in records):
             return
         records[:] = [old for old in records if not new.covers(old)] + [new]
-        for key, lane in self._lanes.items():
+        for key, lane in self.lanes.items():
             if key[0] == producer_id and key[1] == new.kind:
                 self._lift(key, lane, new)
 
@@ -378,15 +290,6 @@ def pack_held(producers: Iterable[str]) -> bytes:
 def held_in(snapshot: bytes) -> set[int]:
     """The ids of the producers that pack_held() recorded."""
     return {fields[0] for fields in _RECORD.iter_unpack(snapshot) if fields[8] == _HELD}
-
-
-def _partly_stored(first: int, last: int, known: int) -> PartlyStoredError:
-    error = PartlyStoredError(
-        f"an entry holds sequences {first} to {last}, of which some up to {known} are stored already; "
-        "send only the others"
-    )
-    error.sequence = first
-    return error
 
 
 def _overlap(a: HashRange, b: HashRange) -> bool:

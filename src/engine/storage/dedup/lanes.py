@@ -1,13 +1,12 @@
-"""`Lane`: how far one producer's entries of one kind in one bucket are stored, and where the newest of them are."""
+"""`GridLane`: a lane in a bucket that is cut into cells. One in a plain bucket is native: `_native/serve/lanes.pyx`."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
+from engine._native.serve.lanes import UNKNOWN_OFFSET, Lane
+from engine._native.serve.log import Claim
 from engine.storage.dedup.grid import Area
 
 RECENT = 16  # entries of a lane whose offsets are remembered; as in _native/serve/log.pxd
-UNKNOWN_OFFSET = -1
 
 Seen = tuple[int, int, int, int]  # first sequence, last sequence, offset, messages (0: not known)
 
@@ -15,59 +14,6 @@ Seen = tuple[int, int, int, int]  # first sequence, last sequence, offset, messa
 def seen_up_to(level: int) -> Seen:
     """What stands for everything up to a sequence, where the entry is not known."""
     return 0, level, UNKNOWN_OFFSET, 0
-
-
-class Lane:
-    """A lane in a bucket of one cell: sequences rise."""
-
-    __slots__ = ("base", "recent")
-
-    def __init__(self, base: int = -1, recent: Iterable[Seen] = ()) -> None:
-        self.base = base  # the highest sequence before `recent`
-        self.recent: list[Seen] = list(recent)
-
-    @property
-    def last(self) -> int:
-        """The highest sequence appended, -1 for none."""
-        return self.recent[-1][1] if self.recent else self.base
-
-    def reach(self, area: Area | None) -> tuple[int, int]:
-        """(low, high): of messages with a hash in the area, all with a sequence up to `low` are stored, and none with
-        one above `high`.
-        """
-        return self.last, self.last
-
-    def offset_of(self, first: int, last: int, count: int) -> int:
-        """The offset of an entry appended before, or UNKNOWN_OFFSET.
-
-        The sequences alone do not name an entry: what a sealed parent left may lack messages between them that went to
-        its neighbour (38, 44, 45 here), and a producer that resumes batches them anew (38, 43, 44, 45), as all of the
-        bucket's. Such a batch has at least the messages of any other entry from `first` to `last`: as many, the same.
-        """
-        for seen_first, seen_last, offset, messages in reversed(self.recent):
-            if seen_first == first and seen_last == last:
-                return offset if messages == count else UNKNOWN_OFFSET
-        return UNKNOWN_OFFSET
-
-    def push(self, seen: Seen, durable: int, area: Area | None) -> None:
-        """Remember an appended entry; the oldest are forgotten once they are durable."""
-        recent = self.recent
-        recent.append(seen)
-        if len(recent) > 2 * RECENT and recent[RECENT][2] < durable:
-            self.base = recent[RECENT - 1][1]
-            del recent[:RECENT]
-
-    def drop(self, offset: int) -> list[int]:
-        """Forget the entries at or above an offset; returns their first sequences."""
-        dropped = []
-        while self.recent and self.recent[-1][2] >= offset:
-            dropped.append(self.recent.pop()[0])
-        return dropped[::-1]
-
-    def lift(self, area: Area | None, seen: Seen) -> None:
-        """Everything up to and with this entry is stored: a snapshot says so."""
-        if seen[1] > self.last:
-            self.base, self.recent = (seen[1], []) if seen[2] < 0 else (max(self.last, seen[0] - 1), [seen])
 
 
 class GridLane(Lane):
@@ -93,21 +39,21 @@ class GridLane(Lane):
         stretches = [levels[start:stop] for start, stop in self._stretches(area)]
         return min(map(min, stretches)), max(map(max, stretches))
 
-    def push(self, seen: Seen, durable: int, area: Area | None) -> None:
+    def push(self, claim: Claim, offset: int, durable: int, area: Area | None) -> None:
         assert area is not None
-        recent = self.recent
-        recent.append(seen)
+        self.remember(claim.first_sequence, claim.last_sequence, offset, claim.count)
         self.areas.append(area)
-        self._raise(self.levels, area, seen[1])
-        if len(recent) > 2 * RECENT and recent[RECENT][2] < durable:
+        self._raise(self.levels, area, claim.last_sequence)
+        if len(self.areas) > 2 * RECENT and (recent := self.recent)[RECENT][2] < durable:
             for old, place in zip(recent[:RECENT], self.areas, strict=False):
                 self._raise(self.bases, place, old[1])
-            del recent[:RECENT], self.areas[:RECENT]
+            self.forget_oldest(RECENT)
+            del self.areas[:RECENT]
 
     def drop(self, offset: int) -> list[int]:
         dropped = super().drop(offset)
         if dropped:
-            del self.areas[len(self.recent) :]
+            del self.areas[-len(dropped) :]
             self.levels = self.levels_below(None)
         return dropped
 

@@ -21,8 +21,8 @@ _UNKNOWN = re.compile(r"Invalid enum value (.*)", re.DOTALL)
 _EXPECTED = re.compile(r"Expected `(.*?)`( .*?)?(?:, got `?(.*?)`?)?", re.DOTALL)
 _STEP = re.compile(r"[^.\[\]]+")
 
-_DECODERS = {command: msgspec.msgpack.Decoder(kind).decode for command, kind in HEADERS.items()}
-_CHECKED = frozenset(command for command, kind in HEADERS.items() if kind.fault is not Part.fault)
+DECODERS = {command: msgspec.msgpack.Decoder(kind).decode for command, kind in HEADERS.items()}
+CHECKED = frozenset(command for command, kind in HEADERS.items() if kind.fault is not Part.fault)
 
 encode = msgspec.msgpack.Encoder().encode
 
@@ -30,12 +30,12 @@ encode = msgspec.msgpack.Encoder().encode
 def decode(command: Command, packed: Packed) -> Header:
     """The header of a command. Raises ProtocolError, naming the command and the field, for one that is malformed."""
     try:
-        header: Header = _DECODERS[command](packed)
+        header: Header = DECODERS[command](packed)
     except msgspec.ValidationError as e:
         raise ProtocolError(f"{command.name} is malformed: {_fault(str(e), packed)}") from None
     except Exception as e:  # several kinds for bytes that are not msgpack
         raise ProtocolError(f"{command.name}: the header is not msgpack: {type(e).__name__} {e}") from e
-    if command in _CHECKED and (fault := header.fault()) is not None:
+    if command in CHECKED and (fault := header.fault()) is not None:
         raise ProtocolError(f"{command.name} is malformed: {fault}")
     return header
 

@@ -1,0 +1,257 @@
+"""What one small entry costs: processor time, or instructions, from the frame to its receipt (bar P17).
+
+    python benchmarks/small_entries.py                        # each way once, microseconds of processor time
+    python benchmarks/small_entries.py --way alone --count 20000
+    python benchmarks/small_entries.py --base ../base/.venv/bin/python     # in turns with another build
+    python benchmarks/small_entries.py --callgrind            # instructions an entry, which repeat almost exactly
+
+Broker and peer are in one process, on one loop, over TCP on 127.0.0.1; the log is in the page cache (durability "os"),
+so that the disk says nothing. The peer of `alone` and `crowd` is raw: it has its frames ready and counts what comes
+back, which costs about a tenth of what the broker does.
+
+    alone     a frame of one entry of one message of 100 B, the next one behind its receipt
+    crowd     64 producers on one connection, a frame of one such entry each, the next ones behind all receipts
+    pipeline  one producer, 64 such frames at a time
+    client    the public client: publish one message, receive it, acknowledge without waiting, then the next
+    clients   the public client: 64 publishers with one message outstanding each
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import os
+import re
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Coroutine, Sequence
+from pathlib import Path
+from typing import Any
+
+import uvloop
+
+sys.path.append(str(Path(__file__).resolve().parent.parent))  # a benchmark may run as a script
+
+import engine
+from engine._native.format.crc32c import crc32c
+from engine._native.produce.hashing import xxh64
+from engine.wire import commands
+from engine.wire.chunks import ChunkPool
+from engine.wire.framing import FrameReader, encode_bytes
+from tests.reference.entry_reference import PlainMessage, encode
+
+TINY = bool(os.environ.get("ENGINE_BENCH_TINY"))
+VALUE = bytes(range(100))
+TOPIC = "small"
+CROWD = 64
+WARM = 20 if TINY else 320
+COUNTS = {"alone": 5_000, "crowd": 300, "pipeline": 300, "client": 3_000, "clients": 300}
+CALLGRIND_COUNTS = {"alone": 500, "crowd": 20, "pipeline": 20, "client": 300, "clients": 20}
+ENTRIES = {"alone": 1, "crowd": CROWD, "pipeline": CROWD, "client": 1, "clients": CROWD}
+
+
+class Raw(asyncio.BufferedProtocol):
+    """A peer that parses what it has to know, and counts the entries of receipts."""
+
+    def __init__(self) -> None:
+        self._reader = FrameReader(ChunkPool(), self._received)
+        self.transport: asyncio.Transport
+        self.receipts = 0
+        self.wanted = 0
+        self.done: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+
+    def connection_made(self, transport: Any) -> None:
+        self.transport = transport
+
+    def get_buffer(self, sizehint: int) -> Any:
+        return self._reader.get_buffer()
+
+    def buffer_updated(self, size: int) -> None:
+        self._reader.received(size)
+
+    def _received(self, header: Any, payload: memoryview) -> None:
+        if type(header) is commands.SendReceipt:
+            self.receipts += len(header.sequences) + sum(len(one.sequences) for one in header.more or ())
+            if self.receipts < self.wanted:
+                return
+        if not self.done.done():
+            self.done.set_result(header)
+
+    async def ask(self, frames: bytes, receipts: int = 0) -> Any:
+        """Send frames; the answer, or None once there are so many receipts."""
+        self.wanted = self.receipts + receipts
+        self.done = asyncio.get_running_loop().create_future()
+        self.transport.write(frames)
+        return await self.done
+
+
+def entries_of(name: str, count: int) -> list[bytes]:
+    """Entries of a producer, of one message each, with the sequences 0, 1, and so on."""
+    entry = bytearray(
+        encode([PlainMessage(VALUE, b"k0000007")], producer=name.encode(), producer_id=xxh64(name.encode()))
+    )
+    found = []
+    for sequence in range(count):
+        entry[48:64] = 2 * sequence.to_bytes(8, "little")
+        entry[8:12] = crc32c(entry[12:80]).to_bytes(4, "little")
+        found.append(bytes(entry))
+    return found
+
+
+def send_frame(ident: int, entry: bytes) -> bytes:
+    return encode_bytes(commands.Send(producer_id=ident, entries=1), entry)
+
+
+async def raw_peer(url: str, producers: int) -> Raw:
+    """A peer with so many producers attached, whose ids are 1, 2, and so on."""
+    host, _, port = url.removeprefix("engine://").partition(":")
+    _, peer = await asyncio.get_running_loop().create_connection(Raw, host, int(port))
+    hello = commands.Connect(
+        magic=commands.MAGIC, protocol=commands.PROTOCOL_VERSION, features=list(commands.FEATURES), client="raw"
+    )
+    await peer.ask(encode_bytes(hello))
+    for ident in range(1, producers + 1):
+        attach = commands.Producer(
+            request_id=ident,
+            producer_id=ident,
+            topic=f"segment://public/default/{TOPIC}/0000-ffff-0",
+            producer_name=f"p{ident}",
+            access_mode="shared",
+        )
+        answer = await peer.ask(encode_bytes(attach))
+        assert type(answer) is commands.ProducerSuccess, answer
+    return peer
+
+
+Timed = Callable[[Callable[[], Coroutine[Any, Any, None]]], Coroutine[Any, Any, None]]
+
+
+async def raw_way(url: str, way: str, rounds: int, timed: Timed) -> None:
+    """`rounds` times what `way` says, after a warm-up."""
+    producers = CROWD if way == "crowd" else 1
+    each = ENTRIES[way]
+    peer = await raw_peer(url, producers)
+    total = WARM // each + 1 + rounds
+    if way == "crowd":
+        of = [entries_of(f"p{ident}", total) for ident in range(1, producers + 1)]
+        frames = [b"".join(send_frame(i + 1, of[i][n]) for i in range(producers)) for n in range(total)]
+    else:
+        own = entries_of("p1", total * each)
+        frames = [b"".join(send_frame(1, one) for one in own[n * each : n * each + each]) for n in range(total)]
+    for frame in frames[:-rounds]:
+        await peer.ask(frame, each)
+
+    async def work() -> None:
+        for frame in frames[-rounds:]:
+            await peer.ask(frame, each)
+
+    await timed(work)
+    peer.transport.close()
+
+
+async def client_way(url: str, way: str, rounds: int, timed: Timed) -> None:
+    """The same through the public client."""
+    async with engine.AsyncClient(url) as client, client.producer(TOPIC) as producer:
+        if way == "clients":
+
+            async def publish(count: int) -> None:
+                for _ in range(count):
+                    await producer.send(VALUE, key=b"k0000007")
+
+            async def run(count: int) -> None:
+                await asyncio.gather(*(publish(count) for _ in range(CROWD)))
+
+        else:
+            consumer = await client.stream_consumer(TOPIC, "s", initial_position="earliest")
+
+            async def run(count: int) -> None:
+                for _ in range(count):
+                    sent = producer.send(VALUE, key=b"k0000007")
+                    message = await consumer.receive()
+                    consumer.acknowledge_cumulative_nowait(message)
+                    await sent
+
+        await run(WARM // ENTRIES[way] + 1)
+        await timed(lambda: run(rounds))
+
+
+def count_instructions(state: str) -> None:
+    """Have valgrind begin to count, or end. It listens while this process runs, so the wait is a loop."""
+    asked = subprocess.Popen(["callgrind_control", "-i", state, str(os.getpid())], stdout=subprocess.DEVNULL)
+    while asked.poll() is None:
+        pass
+
+
+async def measure(way: str, rounds: int, *, counted: bool) -> float:
+    """Processor time of an entry, in seconds, of the broker and its peer. `counted`: valgrind counts instructions."""
+    seconds = 0.0
+
+    async def timed(work: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        nonlocal seconds
+        if counted:
+            count_instructions("on")
+        begun = time.process_time()
+        await work()
+        seconds = time.process_time() - begun
+        if counted:
+            count_instructions("off")
+
+    with tempfile.TemporaryDirectory() as data:
+        options: dict[str, Any] = {"listen": "127.0.0.1:0", "shared": False, "config": {"durability": "os"}}
+        async with engine.open_async(data, **options) as server:
+            await server.admin.create_topic(TOPIC, entry_buckets=1)
+            use = raw_way if way in ("alone", "crowd", "pipeline") else client_way
+            await use(server.service_url, way, rounds, timed)
+    return seconds / rounds / ENTRIES[way]
+
+
+def in_child(
+    python: str, way: str, rounds: int, *before: str, after: Sequence[str] = ()
+) -> subprocess.CompletedProcess[str]:
+    words = [*before, python, __file__, "--way", way, "--count", str(rounds), "--bare", *after]
+    return subprocess.run(words, capture_output=True, text=True, check=True, timeout=1200)
+
+
+def instructions(python: str, way: str, rounds: int) -> float:
+    """Of one entry."""
+    valgrind = ["valgrind", "--tool=callgrind", "--callgrind-out-file=/dev/null", "--instr-atstart=no"]
+    run = in_child(python, way, rounds, *valgrind, after=["--counted"])
+    found = re.search(r"Collected : (\d+)", run.stderr)
+    if found is None:
+        raise RuntimeError(f"valgrind has counted nothing: {run.stderr}")
+    return int(found[1]) / rounds / ENTRIES[way]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--way", choices=list(COUNTS), action="append")
+    parser.add_argument("--count", type=int, help="rounds")
+    parser.add_argument("--turns", type=int, default=1 if TINY else 5)
+    parser.add_argument("--base", help="the Python of another build, to be measured in turns with this one")
+    parser.add_argument("--callgrind", action="store_true")
+    parser.add_argument("--bare", action="store_true", help="one run, in this process: seconds of an entry")
+    parser.add_argument("--counted", action="store_true", help="with --bare, under valgrind: count its instructions")
+    given = parser.parse_args()
+    if given.bare:
+        print(uvloop.run(measure(given.way[0], given.count, counted=given.counted)))
+        return
+    for way in given.way or list(COUNTS):
+        rounds = given.count or (3 if TINY else (CALLGRIND_COUNTS if given.callgrind else COUNTS)[way])
+        pythons = [sys.executable] if given.base is None else [given.base, sys.executable]
+        if given.callgrind:
+            found = [instructions(python, way, rounds) for python in pythons]
+            texts = [f"{one / 1e3:9.1f} k instructions" for one in found]
+            ratios = [found[-1] / found[0]]
+        else:
+            turns = [[float(in_child(one, way, rounds).stdout) for one in pythons] for _ in range(given.turns)]
+            texts = [f"{statistics.median(t[i] for t in turns) * 1e6:8.2f} us" for i in range(len(pythons))]
+            ratios = [t[-1] / t[0] for t in turns]
+        compared = f"  {statistics.median(ratios):.2f} x ({min(ratios):.2f}-{max(ratios):.2f})" if given.base else ""
+        print(f"{way:9} {'  '.join(texts)}{compared}", flush=True)
+
+
+if __name__ == "__main__":
+    main()
