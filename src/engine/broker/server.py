@@ -43,12 +43,7 @@ from engine.broker.upkeep.transaction_sweep import TransactionSweep
 from engine.broker.upkeep.unexplained import check_explained
 from engine.clock import Clock, SystemClock
 from engine.control.service import ScalableTopicService
-from engine.errors import (
-    AlreadyClosedError,
-    ConnectError,
-    EngineError,
-    InvalidConfigurationError,
-)
+from engine.errors import AlreadyClosedError, ConnectError, EngineError, InvalidConfigurationError
 from engine.metadata.identity import raise_generation
 from engine.metadata.memory import MemoryMetadataStore
 from engine.metadata.sqlite import MetadataStatistics, SqliteMetadataStore
@@ -61,7 +56,7 @@ from engine.storage.store import SegmentStore
 from engine.wire import unix
 from engine.wire.chunks import ChunkPool
 from engine.wire.connector import SocketConnector
-from engine.wire.stream import Connector, FrameStream
+from engine.wire.stream import Connector, FrameStream, Recognise
 from engine.wire.tcp import listen
 from engine.wire.url import format_url
 
@@ -105,14 +100,16 @@ class Broker:
         joinable: Joinable | None = None,
         processes: ProcessSet | None = None,
         objects: ObjectStore | None = None,
+        recognise: Recognise | None = None,
     ) -> None:
         """`metadata`: may be shared, with the data directory; then every broker's config names its service_url.
 
         `connector`: opens connections to the other brokers; default: TCP. `joinable`: other processes may
         join the data directory, whose metadata store is its own. `processes`: it is one of several processes of a
         server, which share `metadata` and the data directory. `objects`: the store that its configuration names, open.
+        `recognise`: other protocols that it serves over TCP.
         """
-        self.processes = processes
+        self.processes, self._recognise = processes, recognise
         self.pages_elsewhere: Pages | None = None
         self.current = CurrentConfig(config or BrokerConfig(), 1 if processes is None else processes.count)
         self.current.follow(self._configured)
@@ -511,6 +508,7 @@ class Broker:
             handshake_timeout=self.config.handshake_timeout,
             frame_size_max=self.config.frame_size_max,
             sock=sock,
+            recognise=self._recognise,
         )
         self._servers.append(server)
         address = server.sockets[0].getsockname()[:2]

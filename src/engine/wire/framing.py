@@ -24,7 +24,7 @@ from engine.wire.chunks import Chunk, ChunkPool
 from engine.wire.commands import Command, Header, decode
 from engine.wire.commands import encode as encode_header
 from engine.wire.packing import PackedHeader
-from engine.wire.stream import Buffer, Payload, Sent
+from engine.wire.stream import Buffer, Payload, Sent, Speaker
 
 _PREFIX = struct.Struct("<IBI")
 _LENGTH_SIZE = 4
@@ -89,16 +89,19 @@ def encode_bytes(header: Sent, payload: Payload = b"") -> bytes:
 class FrameReader:
     """Cuts received bytes into frames: get_buffer() says where to receive to, received() delivers what is whole.
 
+    `recognise` is asked with the first bytes whether they are of another protocol, whose frames a Speaker then gets.
     Owns a chunk of the pool only while it holds bytes that were not delivered yet. Loop thread only.
     """
 
-    __slots__ = ("_chunk", "_deliver", "_delivering", "_end", "_needed", "_pool", "_start", "bytes_received",
-                 "frame_size_max", "header_size", "paused")  # fmt: skip
+    __slots__ = ("_chunk", "_deliver", "_delivering", "_end", "_needed", "_pool", "_speaker", "_start",
+                 "bytes_received", "frame_size_max", "header_size", "paused", "recognise")  # fmt: skip
 
     def __init__(self, pool: ChunkPool, deliver: Deliver, frame_size_max: int = FRAME_SIZE_MAX) -> None:
         self._pool = pool
         self._deliver = deliver
         self.frame_size_max = frame_size_max
+        self.recognise: Callable[[bytes], Speaker | None] | None = None
+        self._speaker: Speaker | None = None
         self.paused = False
         self.bytes_received = 0
         self.header_size = 0  # of the frame that is, or was last, delivered
@@ -182,6 +185,11 @@ class FrameReader:
         if chunk is None or self._end - start < FRAME_PREFIX_SIZE:
             self._needed = FRAME_PREFIX_SIZE
             return False
+        if self.recognise is not None:
+            recognise, self.recognise = self.recognise, None
+            self._speaker = recognise(bytes(chunk.memory[start : start + FRAME_PREFIX_SIZE]))
+        if self._speaker is not None:
+            return self._deliver_to(self._speaker, chunk)
         length, kind, header_size = _PREFIX.unpack_from(chunk.memory, start)
         total = length + _LENGTH_SIZE
         command = self._check_prefix(total, kind, header_size)
@@ -196,6 +204,17 @@ class FrameReader:
         payload_at = header_at + header_size + (-(FRAME_PREFIX_SIZE + header_size) & 7)
         payload = chunk.view[payload_at : start + total] if payload_at < start + total else _EMPTY
         self._deliver(header, payload)
+        return True
+
+    def _deliver_to(self, speaker: Speaker, chunk: Chunk) -> bool:
+        assert chunk.view is not None
+        start = self._start
+        size = speaker.frame_size(chunk.view[start : self._end])
+        if self._end - start < size:
+            self._needed = size
+            return False
+        self._start, self.header_size = start + size, size
+        speaker.frame_received(chunk.view[start : start + size])
         return True
 
     def _check_prefix(self, total: int, kind: int, header_size: int) -> Command:
