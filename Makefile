@@ -1,4 +1,4 @@
-# The workshop in twelve words. Each can be the first one typed in a fresh clone: what it needs is made first, in
+# The workshop in few words. Each can be the first one typed in a fresh clone: what it needs is made first, in
 # the folder .venv, and not made again until its sources change.
 #
 #   make demo    build, then send 336,776 flights through an embedded engine and read them back
@@ -10,8 +10,10 @@
 #   make fuzz    the long forms of the random tests, and coverage-guided fuzzers (ENGINE_FUZZ_S seconds each)
 #   make bench   the benchmarks, published as HTML in .asv/html
 #   make bench-compare BASE=v0.1.0  this tree beside another revision, in turns: ratios with their spread (ONLY=serve)
+#   make bench-history  what users notice, over the last LAST=5 tags and this tree, in .asv/history/index.html
+#   make tags    set the tags of benchmarks/releases.txt, where a clone came without them
 #   make docs    the documentation as a site, in build/site; links lead somewhere, examples run
-#   make wheels  wheels for Linux that install without a compiler, for other machines too, in dist (ONLY=3.14-musllinux)
+#   make wheels  wheels that install without a compiler, for other machines too, and the sources, in dist (ONLY=3.14-musllinux)
 #   make pictures  draw `engine top` and the console for their pages (needs a Chromium)
 #   make clean   remove what was built (the folder .venv stays)
 #
@@ -41,7 +43,7 @@ MACHINE_JAVA     := $(JAVA_HOME)
 export JAVA_HOME := $(abspath $(VENV))/java
 
 .DEFAULT_GOAL := help
-.PHONY: help demo cluster-demo test build debug tidy fuzz bench bench-compare docs wheels pictures clean
+.PHONY: help demo cluster-demo test build debug tidy fuzz bench bench-compare bench-history tags docs wheels pictures clean
 .DELETE_ON_ERROR:
 
 help:
@@ -74,6 +76,7 @@ docs: build $(VENV)/.with-test $(VENV)/.with-spark
 
 wheels: build $(VENV)/.with-wheels
 	$(PY) tools/wheels.py $(if $(ONLY),--only $(ONLY)) dist
+	ENGINE_EXT=none $(PY) -m build -q --sdist --no-isolation --outdir dist
 
 pictures: build $(VENV)/.with-test $(VENV)/.with-chromium
 	$(PY) tools/draw_top.py docs/images/top.svg
@@ -96,6 +99,12 @@ bench-compare: build $(VENV)/.with-bench
 	@test -n "$(BASE)" || { echo "Name the revision to compare with: make bench-compare BASE=main"; exit 1; }
 	$(PY) benchmarks/compare.py $(BASE) $(if $(ONLY),--only $(ONLY)) $(if $(TURNS),--turns $(TURNS))
 
+bench-history: build $(VENV)/.with-bench
+	$(PY) benchmarks/history.py $(if $(LAST),--last $(LAST)) $(if $(ROUNDS),--rounds $(ROUNDS)) $(REVISIONS)
+
+tags:
+	while read -r name commit; do git tag -f "$$name" "$$commit" >/dev/null; done < benchmarks/releases.txt
+
 clean:
 	rm -rf build dist .asv .benchmarks .hypothesis .mypy_cache .pytest_cache .ruff_cache
 	rm -f $(VENV)/.built src/engine/_native/*/*.so src/engine/_native/*/*.html
@@ -116,11 +125,12 @@ $(VENV)/.tools:
 	    sys.exit(not shutil.which((os.environ.get("CC") or sysconfig.get_config_var("CC") or "cc").split()[0]))' || \
 	    { echo "There is no C compiler: install the package build-essential."; exit 1; }
 	$(PYTHON) -m venv $(VENV)
-	$(PIP) 'setuptools>=77' 'cython>=3.1' wheel
+	$(PIP) 'setuptools>=77' 'setuptools-scm>=8' 'cython>=3.1' wheel
 	@touch $@
 
 # The package itself, editable, with what the demo, the tests and the benchmarks import.
 $(VENV)/.with-demo $(VENV)/.with-test $(VENV)/.with-fuzz $(VENV)/.with-bench $(VENV)/.with-wheels: $(VENV)/.with-%: pyproject.toml $(VENV)/.tools
+	$(PIP) 'setuptools-scm>=8'
 	ENGINE_EXT=none $(PIP) --no-build-isolation -e '.[$*,demo]'
 	@touch $@
 

@@ -1,6 +1,9 @@
 """Messages whose log is in object storage: one broker on etcd and SeaweedFS, beside a server that syncs its own disk.
 
     python benchmarks/bench_objects.py    # one table: rates in turns, delay of an acknowledgement, requests when idle
+    python benchmarks/bench_objects.py /path/to/versitygw    # the same on another S3 server
+
+The second is built by `go install github.com/versity/versitygw/cmd/versitygw@v1.8.0`.
 
 All servers and the client share this machine; what a store of S3's class adds to a PUT is not in these figures.
 """
@@ -12,6 +15,7 @@ import gc
 import os
 import re
 import statistics
+import sys
 import time
 from pathlib import Path
 from typing import ClassVar
@@ -20,12 +24,13 @@ from obstore.store import S3Store
 from processes import Server
 from support import MIB, directory, run, sized
 
-from engine.cli.demo_servers import ACCESS, BUCKET, HERE, running_cluster
+from engine.cli import demo_servers
+from engine.cli.demo_servers import ACCESS, BUCKET, HERE, Host, free_ports, running_cluster, start_objects
 from engine.client.client import AsyncClient
 
 VALUE = os.urandom(1024)
 MESSAGES = sized(300_000, 200)
-TURNS = sized(7, 1)
+TURNS = sized(5, 1)
 SENDERS = 50
 WAITED = sized(40, 2)  # acknowledgements that each sender awaits
 PUTS = sized(100, 3)
@@ -143,8 +148,23 @@ async def _settled(client: AsyncClient) -> float:
     return count
 
 
+def start_versitygw(folder: Path, host: Host) -> tuple[demo_servers.Server, str, str]:
+    """As start_objects() does. It keeps objects as files of a directory, and needs less of the processor."""
+    endpoint = f"{host.address}:{free_ports(1)[0]}"
+    (folder / "versitygw" / BUCKET).mkdir(parents=True)
+    keys = "--access", ACCESS["AWS_ACCESS_KEY_ID"], "--secret", ACCESS["AWS_SECRET_ACCESS_KEY"]
+    options = "--port", endpoint, "--health", "/healthz", "--quiet"
+    command = [sys.argv[1], *keys, *options, "posix", str(folder / "versitygw")]
+    return demo_servers.Server("versitygw", command, folder / "run", {}), f"http://{endpoint}", ""
+
+
 def both() -> dict[str, float]:
-    with directory() as folder, running_cluster(Path(folder), (HERE,)) as cluster, Server() as disk:
+    objects = start_versitygw if __name__ == "__main__" and sys.argv[1:] else start_objects
+    with (
+        directory() as folder,
+        running_cluster(Path(folder), (HERE,), objects=objects) as cluster,
+        Server() as disk,
+    ):
         return run(measure(cluster.url, cluster.endpoint, disk.url))
 
 

@@ -27,8 +27,12 @@ SERVING = re.compile(r"engine: serving .* on (engine://\S+), admin on (http://\S
 LISTENING = re.compile(r"listening on (\d+)")
 
 
-def _begin(cpu: int | None, yields: bool) -> None:
-    """In the child, before it becomes its program: end with the parent, stay on the core, let others go first."""
+def begin(cpu: int | None, yields: bool, command: list[str]) -> None:
+    """In the child, which becomes its program: end with the parent, stay on the core, let others go first.
+
+    It is a program of its own up to there, and no `preexec_fn`: that would run in the fork of this process, whose
+    libraries have threads (gRPC's then abort it).
+    """
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
     if cpu is not None:
@@ -37,6 +41,7 @@ def _begin(cpu: int | None, yields: bool) -> None:
         os.nice(NICE)
         if hasattr(os, "SCHED_IDLE"):
             os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
+    os.execvp(command[0], command)
 
 
 def resident_bytes(pid: int) -> int:
@@ -74,9 +79,8 @@ class Child:
         folder = self._ended.enter_context(directory())
         self.log = Path(folder) / "log"
         with self.log.open("wb") as log:
-            self._process = subprocess.Popen(
-                command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, preexec_fn=lambda: _begin(cpu, yields)
-            )
+            first = [sys.executable, __file__, "" if cpu is None else str(cpu), "yields" if yields else ""]
+            self._process = subprocess.Popen([*first, *command], stdin=subprocess.DEVNULL, stdout=log, stderr=log)
         self.pid = self._process.pid
         try:
             self.said = self._wait_ready(ready, ready_s_max)
@@ -200,3 +204,7 @@ def pin(cpu: int | None) -> None:
     """Keep this thread, and those it starts, on one core; None: on all of them."""
     if hasattr(os, "sched_setaffinity"):
         os.sched_setaffinity(0, range(os.cpu_count() or 1) if cpu is None else {cpu})
+
+
+if __name__ == "__main__":
+    begin(int(sys.argv[1]) if sys.argv[1] else None, bool(sys.argv[2]), sys.argv[3:])

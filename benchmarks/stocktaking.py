@@ -109,7 +109,7 @@ async def measure(root: Path) -> None:
     keep_loaded()
     await pauses.during("measure closed segments", measured(broker))
     for _ in range(SCRAPES):
-        page = await pauses.during("scrape", metrics_page(broker))
+        page, _ = await pauses.during("scrape", metrics_page(broker))
     print(f"{len(page):,} bytes a scrape")
     await pauses.during("sweep of retention", broker.parts.retention.sweep())
     await pauses.during("five quiet seconds", asyncio.sleep(5))

@@ -3,7 +3,8 @@
 The C files that Cython writes are the same for every Python and every machine; zig, a C compiler from PyPI that has the
 headers of every system's C library, compiles them for each. What is needed besides is the headers of each Python: of an
 interpreter on this machine (the 64-bit headers for Linux say the same on all machines), or of one that Maven serves,
-packed for programs in Java. A wheel whose headers cannot be had is named and left out.
+packed for programs in Java. For macOS they are Maven's: only pyconfig.h is a system's own, and those of its two
+processors differ in nothing that a module sees. A wheel whose headers cannot be had is named and left out.
 
 A wheel is reproducible: the same commit gives the same bytes, because times are those of the commit.
 """
@@ -28,17 +29,25 @@ NATIVE = ROOT / "src" / "engine" / "_native"
 PYTHONS = ("3.11", "3.12", "3.13", "3.14")
 COPY = "org.apache.maven.plugins:maven-dependency-plugin:3.8.1:copy"
 IN_MAVEN = {"3.11": "3.11.3-1.5.9", "3.13": "3.13.5-1.5.12", "3.14": "3.14.3-1.5.13"}
+# Versions that Maven lacks for macOS: the headers of Linux, with the pyconfig.h of this one.
+PYCONFIG_OF = {"3.12": "3.13"}
 
 
 class Platform(NamedTuple):
-    """`target`: zig's name; `suffix`: of modules; `tag`: of wheels; `jar`: Maven's name of the headers."""
+    """`target`: zig's name; `suffix`: of modules; `tag`: of wheels; `jar`: Maven's name of the headers; `link`: what
+    the linker is told besides.
+    """
 
     target: str
     suffix: str
     tag: str
     jar: str
+    link: tuple[str, ...] = ("-shared",)
 
 
+# The process has musl's C library, under another name than zig's.
+_MUSL = ("-shared", "-nostdlib")
+_MACOS = ("-shared", "-Wl,-undefined,dynamic_lookup")  # the interpreter's symbols are those of the process
 PLATFORMS = {
     "manylinux-x86_64": Platform(
         "x86_64-linux-gnu.2.17", "x86_64-linux-gnu", "manylinux_2_17_x86_64.manylinux2014_x86_64", "linux-x86_64"
@@ -46,8 +55,14 @@ PLATFORMS = {
     "manylinux-aarch64": Platform(
         "aarch64-linux-gnu.2.17", "aarch64-linux-gnu", "manylinux_2_17_aarch64.manylinux2014_aarch64", "linux-arm64"
     ),
-    "musllinux-x86_64": Platform("x86_64-linux-musl", "x86_64-linux-musl", "musllinux_1_2_x86_64", "linux-x86_64"),
-    "musllinux-aarch64": Platform("aarch64-linux-musl", "aarch64-linux-musl", "musllinux_1_2_aarch64", "linux-arm64"),
+    "musllinux-x86_64": Platform(
+        "x86_64-linux-musl", "x86_64-linux-musl", "musllinux_1_2_x86_64", "linux-x86_64", _MUSL
+    ),
+    "musllinux-aarch64": Platform(
+        "aarch64-linux-musl", "aarch64-linux-musl", "musllinux_1_2_aarch64", "linux-arm64", _MUSL
+    ),
+    "macos-x86_64": Platform("x86_64-macos.11.0", "darwin", "macosx_11_0_x86_64", "macosx-x86_64", _MACOS),
+    "macos-arm64": Platform("aarch64-macos.11.0", "darwin", "macosx_11_0_arm64", "macosx-x86_64", _MACOS),
 }
 _PYTHON = f"{sys.version_info.major}.{sys.version_info.minor}"
 FLAGS = ("-std=c11", "-fPIC", "-DNDEBUG", "-fwrapv", "-fno-sanitize=all", "-g0", "-s")
@@ -79,6 +94,11 @@ class Wheel(NamedTuple):
         """Of its modules."""
         return f".cpython-{self.version}-{PLATFORMS[self.platform].suffix}.so"
 
+    @property
+    def for_macos(self) -> bool:
+        """Whether it is none for Linux."""
+        return self.platform.startswith("macos")
+
 
 def here() -> Wheel:
     """The wheel for this interpreter and machine, where its C library is glibc."""
@@ -90,7 +110,18 @@ def here() -> Wheel:
 
 def headers(wheel: Wheel, aside: Path) -> Path | None:
     """The folder with Python.h; None: it cannot be had."""
-    return _installed(wheel.python) or _from_maven(wheel, aside)
+    if not wheel.for_macos:
+        return _installed(wheel.python) or _from_maven(wheel, aside)
+    if wheel.python not in PYCONFIG_OF:
+        return _from_maven(wheel, aside)
+    own, other = _installed(wheel.python), _from_maven(wheel._replace(python=PYCONFIG_OF[wheel.python]), aside)
+    if own is None or other is None:
+        return None
+    folder = aside / f"{wheel.name}-headers"
+    if not folder.exists():
+        shutil.copytree(own, folder)
+        shutil.copy(other / "pyconfig.h", folder)
+    return folder
 
 
 def _installed(python: str) -> Path | None:
@@ -139,8 +170,7 @@ def sources() -> list[Path]:
 
 def compile_all(wheel: Wheel, include: Path, out: Path, optimization: str) -> list[Path]:
     """The modules of a wheel, below `out` as in the package. Raises RuntimeError with the compiler's words."""
-    # The process has musl's C library, under another name than zig's.
-    link = ["-nostdlib"] if wheel.platform.startswith("musllinux") else []
+    link = PLATFORMS[wheel.platform].link
 
     def zig(source: Path, *words: str) -> None:
         command = [sys.executable, "-m", "ziglang", "cc", "-target", PLATFORMS[wheel.platform].target, optimization]
@@ -154,7 +184,7 @@ def compile_all(wheel: Wheel, include: Path, out: Path, optimization: str) -> li
         objects = module.with_suffix(".o")
         folders = (include, NATIVE / "format", source.parent)
         zig(source, "-c", *(f"-I{folder}" for folder in folders), "-o", str(objects), str(source))
-        zig(source, "-shared", *link, "-o", str(module), str(objects))
+        zig(source, *link, "-o", str(module), str(objects))
         objects.unlink()
         return module
 
@@ -221,11 +251,31 @@ def _tagged(text: str, wheel: Wheel) -> str:
 
 
 def audited(path: Path) -> str:
-    """What auditwheel says against a wheel; "": nothing."""
+    """What auditwheel, or for macOS the modules themselves, say against a wheel; "": nothing."""
+    if "-macosx_" in path.name:
+        return _audited_for_macos(path)
     done = subprocess.run([sys.executable, "-m", "auditwheel", "show", str(path)], capture_output=True, text=True)
     said = " ".join((done.stdout + done.stderr).split())
     wanted = path.stem.rsplit("-", 1)[1].split(".")[0]
     return "" if done.returncode == 0 and f'"{wanted}"' in said else f"{path.name}: {said}"
+
+
+def _audited_for_macos(path: Path) -> str:
+    """As audited(): each module is for the wheel's processor and system, and needs no library but the system's."""
+    from macholib.mach_o import CPU_TYPE_NAMES, LC_BUILD_VERSION
+    from macholib.MachO import MachO
+
+    wanted = ("ARM64" if path.stem.endswith("arm64") else "x86_64", (11, 0), {"/usr/lib/libSystem.B.dylib"})
+    with tempfile.TemporaryDirectory() as aside, zipfile.ZipFile(path) as opened:
+        names = [name for name in opened.namelist() if name.endswith(".so")]
+        for name in names:
+            for header in MachO(opened.extract(name, aside)).headers:
+                built = [command for load, command, _ in header.commands if load.cmd == LC_BUILD_VERSION]
+                libraries = {library for _, _, library in header.walkRelocatables()}
+                found = CPU_TYPE_NAMES[header.header.cputype], *((b.minos >> 16, b.minos >> 8 & 255) for b in built)
+                if (*found, libraries) != wanted:
+                    return f"{path.name}: {name} must be {wanted}, got {(*found, libraries)}"
+    return "" if names else f"{path.name}: it has no modules"
 
 
 def chosen(only: Iterable[str]) -> Iterator[Wheel]:

@@ -12,6 +12,18 @@ from typing import TYPE_CHECKING, Any
 from engine.lazy import loader
 
 if TYPE_CHECKING:
+    from engine.backups import (
+        BackedUp,
+        BackupGeneration,
+        Restored,
+        VerifiedBackup,
+        backup,
+        backup_async,
+        list_backups,
+        prune_backups,
+        restore,
+        verify_backup,
+    )
     from engine.client import (
         AsyncAdmin,
         AsyncCheckpointConsumer,
@@ -104,6 +116,8 @@ if TYPE_CHECKING:
     __version__: str
 
 _HOMES = {
+    "engine.backups": """BackedUp BackupGeneration Restored VerifiedBackup backup backup_async list_backups
+        prune_backups restore verify_backup""",
     "engine.client": """AsyncAdmin AsyncCheckpointConsumer AsyncClient AsyncMultiQueueConsumer AsyncMultiStreamConsumer
         AsyncProducer AsyncQueueConsumer AsyncRangeReader AsyncStreamConsumer AsyncTopicReader AsyncTopicView
         AsyncTopicWatch AsyncTransaction Backoff Batching BucketStatistics Checkpoint ConsumerStatistics DeadLetter
@@ -141,7 +155,9 @@ __all__ = [
     "AsyncTransaction",
     "AuthenticationError",
     "AuthorizationError",
+    "BackedUp",
     "Backoff",
+    "BackupGeneration",
     "Batching",
     "BucketStatistics",
     "Checkpoint",
@@ -184,6 +200,7 @@ __all__ = [
     "QueueConsumerStatistics",
     "QueueFullError",
     "RangeReader",
+    "Restored",
     "Schema",
     "SchemaError",
     "Segment",
@@ -204,11 +221,18 @@ __all__ = [
     "TransactionNotFoundError",
     "UnknownOutcomeError",
     "UnsupportedError",
+    "VerifiedBackup",
     "WrongKeyError",
+    "backup",
+    "backup_async",
+    "list_backups",
     "migrate",
     "migrate_async",
     "open",
     "open_async",
+    "prune_backups",
+    "restore",
+    "verify_backup",
 ]
 
 

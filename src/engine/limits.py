@@ -57,6 +57,8 @@ WAL_FOOTERS_STEP = 64  # objects; the last of so many has the footers of those b
 WAL_FOOTERS_SIZE_MAX = 4 * MIB  # of those; older ones are left out
 OBJECT_CHUNK_SIZE = 4 * MIB  # of a rolled file's object, read by one request
 OBJECT_READ_MIN = 1 * MIB  # a range of less is not worth the requests by which a client reads objects itself
+OBJECT_SHARED_FILE_MAX = 256 * KIB  # a rolled file up to this size may share its object with those of other segments
+OBJECT_SHARED_SIZE_MAX = 8 * MIB  # of such an object
 OBJECT_RECORD_FILES_SIZE_MAX = 48 * KIB  # of a segment's record: when its files need more, older ones go to an index
 WAL_PENDING_MAX = 128 * MIB  # groups that are not acknowledged
 

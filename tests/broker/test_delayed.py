@@ -183,11 +183,11 @@ async def test_statistics_tell_how_many_messages_are_delayed(cluster: SimCluster
     broker = cluster.brokers["b1"].broker
     assert broker is not None
 
-    async def delayed() -> list[int]:
+    async def delayed() -> list[float]:
         """In the statistics, and the sum in the metrics."""
         subscription = (await broker.admin.get_stats("t"))["subscriptions"]["s"]
         lines = [line for line in metrics_text(broker).splitlines() if line.startswith("engine_subscription_delayed{")]
-        return [subscription["backlog"], subscription["delayed"], sum(int(line.split()[-1]) for line in lines)]
+        return [subscription["backlog"], subscription["delayed"], sum(float(line.split()[-1]) for line in lines)]
 
     assert len(await values(consumer, 1)) == 1
     assert await delayed() == [4, 3, 3]

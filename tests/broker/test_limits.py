@@ -521,7 +521,7 @@ async def test_limits_have_metrics(start_broker: Any) -> None:
             for _ in range(2):
                 assert (await refused(lambda: client.producer(TOPIC, name="b"))).limit == "producers_max"
         text = metrics_text(broker)
-    scope = (TOPIC, "publish")
+    scope = ("publish", TOPIC)  # by the names of the labels: direction, scope, unit
     assert samples_of(text, "engine_limit_rate") == {(*scope, "messages"): 1_000}
     assert samples_of(text, "engine_limit_granted_messages_total")[scope] >= 10
     assert samples_of(text, "engine_limit_refused_total") == {("producers_max",): 2}

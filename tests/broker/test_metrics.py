@@ -9,10 +9,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4
+from prometheus_client.openmetrics.parser import text_string_to_metric_families as open_metric_families
 from prometheus_client.parser import text_string_to_metric_families
 
 from engine.broker.metrics.catalogue import metrics_page, metrics_text
-from engine.broker.metrics.exposition import METRICS_TYPE, exposition
+from engine.broker.metrics.exposition import exposition
 from engine.broker.server import Broker
 from engine.errors import ConnectError
 from engine.processes.metrics import child_families
@@ -108,7 +110,7 @@ async def test_a_parser_understands_all_of_it(broker, http):
     await work(broker)
     async with http.get("/metrics") as response:
         text = await response.text()
-        assert response.headers["Content-Type"] == METRICS_TYPE
+        assert response.headers["Content-Type"] == CONTENT_TYPE_PLAIN_0_0_4
     families = {family.name: family for family in text_string_to_metric_families(text)}
     assert len(families) == len(served(text))  # also for a parser that knows counters without `_total`
     samples = [sample for family in families.values() for sample in family.samples]
@@ -118,6 +120,15 @@ async def test_a_parser_understands_all_of_it(broker, http):
         assert (kind == "counter") == name.endswith("_total"), name
         if kind == "histogram":
             assert re.search(r"_(seconds|bytes|ms|appends)$", name), name
+
+
+async def test_openmetrics_is_served_to_a_client_that_accepts_it(broker, http):
+    await work(broker)
+    async with http.get("/metrics", headers={"Accept": "application/openmetrics-text; version=1.0.0"}) as response:
+        text = await response.text()
+        assert response.headers["Content-Type"].startswith("application/openmetrics-text; version=1.0.0")
+    names = {family.name for family in open_metric_families(text)}
+    assert names == {name.removesuffix("_total") for name in served(metrics_text(broker))}
 
 
 async def test_what_happened_is_in_the_histograms(broker):
@@ -167,8 +178,8 @@ async def test_refused_connections_are_counted(start_broker):
         with pytest.raises(ConnectError):
             await second.hello()
         lines = metrics_text(broker).splitlines()
-    assert "engine_connections_refused_total 1" in lines
-    assert "engine_connections_accepted_total 2" in lines
+    assert "engine_connections_refused_total 1.0" in lines
+    assert "engine_connections_accepted_total 2.0" in lines
 
 
 async def test_a_broker_that_has_not_started_speaks_for_its_process(tmp_path):
@@ -187,8 +198,8 @@ async def test_others_get_their_turn_while_many_segments_are_written(broker):
     while not page.done():
         await asyncio.sleep(0)
         turns += 1
-    assert turns > len(served(await page)) / 2
-    assert served(page.result()) == served(metrics_text(broker))
+    assert turns > len(served((await page)[0])) / 2
+    assert served(page.result()[0]) == served(metrics_text(broker))
 
 
 # -- the dashboard ---------------------------------------------------------------------------------------------------

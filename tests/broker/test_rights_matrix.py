@@ -45,6 +45,8 @@ class Who:
         wanted = {str(right) for right in Right if need.rights & right}
         if self.granted is None:
             return wanted != {"broker"}
+        if need.in_part and any(resource.startswith(need.resource + "/") for resource in self.granted):
+            return True  # a list of what it may look up
         for resource, rights in self.granted.items():
             below = resource == "*" or need.resource == resource or need.resource.startswith(resource + "/")
             held = set(rights).union(*(IMPLIED.get(right, set()) for right in rights))
@@ -113,6 +115,7 @@ ARGUMENTS: dict[str, Any] = {
     "other_id": 1, "buckets": 4, "first": 0, "last": 0, "when": "latest", "ident": "0" * 16, "tenant": "public",
     "resource": "public/default", "role": "eve", "rights": ["lookup"], "name": "lookups_max", "value": "1000",
     "broker": "engine://192.0.2.1:6650", "policies": {}, "policy": {}, "limits": {}, "properties": {}, "dry_run": True,
+    "file": "plan.json", "position": 0, "size": 1,
 }  # fmt: skip
 
 

@@ -248,7 +248,10 @@ class Wire:
         self.stream = self
         self.frames: list[Header] = []
         self.waiting: list[Any] = []
-        self.host = SimpleNamespace(memory=BrokerMemory(BrokerConfig()), tasks=self)
+        self.principal = None
+        self.among: frozenset[str] | None = None  # that the principal may look up
+        rights = SimpleNamespace(listed=lambda principal, namespace: self.among)
+        self.host = SimpleNamespace(memory=BrokerMemory(BrokerConfig()), tasks=self, rights=rights)
 
     def spawn(self, work: Any, name: str) -> asyncio.Task[Any]:
         return asyncio.ensure_future(work)
@@ -269,6 +272,7 @@ class Wire:
 
 STEP = st.one_of(
     st.tuples(st.just("change"), st.integers(0, 11), st.integers(0, 3)),
+    st.tuples(st.just("rights"), st.integers(0, 12), st.just(0)),
     st.tuples(st.just("take"), st.just(0), st.just(0)),
     st.tuples(st.just("wait"), st.just(0), st.just(0)),
 )
@@ -294,18 +298,21 @@ BEGINS_TWICE = [
 def test_whatever_changes_meanwhile_the_client_has_the_list_in_the_end(first, steps, per_frame, kept):
     async def play() -> None:
         facts = {TopicName.parse(f"t{n:02}"): TopicFacts(1, {}) for n in first}
-        listed = TopicList(TopicFilter({}, None))
-        listed.fill(facts)
-        listed.finish()
+        lists: dict[TopicFilter, TopicList] = {}
         wire, pool = Wire(), SimpleNamespace(options=None)
-        wire.host.service = SimpleNamespace(topic_lists=SimpleNamespace(open=opened(listed), leave=lambda *_: None))
+        wire.host.service = SimpleNamespace(
+            topic_lists=SimpleNamespace(open=opened(facts, lists), leave=lambda *_: None)
+        )
         client = TopicListSession(pool, TopicQuery(NS), lambda *_: None)
         session = topic_lists.TopicListSession(wire, 1, NS)
         await session.open(7, TopicFilter({}, None), None)
         for what, number, born in steps:
             if what == "change":
                 topic = TopicName.parse(f"t{number:02}")
-                listed.changed(topic, TopicFacts(born, {}) if born else None)
+                change(facts, lists, topic, TopicFacts(born, {}) if born else None)
+            elif what == "rights":
+                wire.among = None if number > 11 else frozenset(f"t{n:02}" for n in range(number))
+                session.rights_changed()
             elif what == "take":
                 wire.take()
             else:
@@ -315,6 +322,7 @@ def test_whatever_changes_meanwhile_the_client_has_the_list_in_the_end(first, st
             await asyncio.sleep(1.0)
             wire.take()
             deliver(wire, client)
+        listed = lists[TopicFilter(among=wire.among)]
         assert client.born == listed.born()
         assert client._hash == listed.hash
         assert not client._parts
@@ -331,11 +339,27 @@ def test_whatever_changes_meanwhile_the_client_has_the_list_in_the_end(first, st
         run_virtual(play())
 
 
-def opened(listed: TopicList) -> Any:
+Facts = dict[TopicName, TopicFacts]
+
+
+def opened(facts: Facts, lists: dict[TopicFilter, TopicList]) -> Any:
     async def open_list(namespace: str, topics: TopicFilter) -> TopicList:
-        return listed
+        if topics not in lists:
+            lists[topics] = TopicList(topics)
+            lists[topics].fill(facts)
+            lists[topics].finish()
+        return lists[topics]
 
     return open_list
+
+
+def change(facts: Facts, lists: dict[TopicFilter, TopicList], topic: TopicName, now: TopicFacts | None) -> None:
+    if now is None:
+        facts.pop(topic, None)
+    else:
+        facts[topic] = now
+    for listed in lists.values():
+        listed.changed(topic, now)
 
 
 def deliver(wire: Wire, client: TopicListSession) -> None:

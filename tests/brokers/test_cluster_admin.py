@@ -61,12 +61,12 @@ async def test_over_http(tmp_path: Path) -> None:
             await ask("POST", "/brokers/undrain", 204, {"broker": found[2].service_url})
         text = metrics_text(found[2])
         for line in (
-            "engine_segments_handed_over_total 7",
-            f"engine_segments_taken_over_total {7 - before}",
-            "engine_segment_handovers_failed_total 0",
-            "engine_segment_handover_seconds_count 7",
-            'engine_brokers{state="live"} 3',
-            'engine_brokers{state="draining"} 0',
+            "engine_segments_handed_over_total 7.0",
+            f"engine_segments_taken_over_total {7.0 - before}",
+            "engine_segment_handovers_failed_total 0.0",
+            "engine_segment_handover_seconds_count 7.0",
+            'engine_brokers{state="live"} 3.0',
+            'engine_brokers{state="draining"} 0.0',
         ):
             assert f"\n{line}\n" in text, line
 

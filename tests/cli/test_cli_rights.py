@@ -87,6 +87,7 @@ EXAMPLES = {
     "limits get": "public/default",
     "limits unset": "public/default --all",
     "objects sweep": "",
+    "backup create": "BACKUPS",
     "top": "--once",
     "doctor": "",
     "migrate": "orders --as copy --from URL --to URL --from-token-file TOKEN --to-token-file TOKEN",

@@ -34,3 +34,12 @@ def test_a_role_is_named_as_other_things_are(engine: Run, tmp_path):
     assert result.code == 1
     assert "role must have no '/'" in result.err
     assert not (tmp_path / "roles").exists()
+
+
+def test_a_file_that_is_no_text_is_named(engine: Run, tmp_path):
+    path = tmp_path / "roles"
+    path.write_bytes(b"ann: sha256:\xff\xfe")
+    for words in (("create", "ann"), ("list",), ("revoke", "ann")):
+        result = engine("tokens", *words, "--file", path)
+        assert (result.code, result.err) == (1, f"engine: {path} cannot be read: it is not text\n")
+    assert path.read_bytes() == b"ann: sha256:\xff\xfe"

@@ -123,9 +123,9 @@ def test_the_image_is_built_of_files_and_extras_that_exist():
 
 
 def test_one_image_name_and_version_is_everywhere():
-    version = re.search(r'(?m)^version = "(.*)"', (ROOT / "pyproject.toml").read_text())
-    assert version is not None
-    name = f"engine:{version[1]}"
+    fallback = re.search(r'(?m)^fallback_version = "(.*)\.dev0"', (ROOT / "pyproject.toml").read_text())
+    assert fallback is not None
+    name = f"engine:{fallback[1]}"  # of the release that is next
     images = {s["image"] for s in compose()["services"].values()}
     images |= {c["image"] for c in manifests()["StatefulSet"]["spec"]["template"]["spec"]["containers"]}
     assert {image for image in images if image.startswith("engine")} == {name}

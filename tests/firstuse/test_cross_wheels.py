@@ -50,10 +50,14 @@ def pure(folder: Path) -> Path:
 
 
 def test_there_is_one_for_each_python_and_platform(wheels: ModuleType):
-    assert len(list(wheels.chosen([]))) == 16
+    assert len(list(wheels.chosen(["linux"]))) == 16
+    assert len(list(wheels.chosen([]))) == 24
     (one,) = wheels.chosen(["3.12-musllinux-aarch64"])
     assert one.tag == "cp312-cp312-musllinux_1_2_aarch64"
     assert one.suffix == ".cpython-312-aarch64-linux-musl.so"
+    (one,) = wheels.chosen(["3.14-macos-arm64"])
+    assert one.tag == "cp314-cp314-macosx_11_0_arm64"
+    assert one.suffix == ".cpython-314-darwin.so"
     assert {wheel.platform for wheel in wheels.chosen(["manylinux"])} == {"manylinux-x86_64", "manylinux-aarch64"}
 
 

@@ -136,10 +136,10 @@ def builder(minor: int, python: Path) -> Path:
     if minor == MAIN:
         return Path(sys.executable)
     folder = BUILD / "builders" / f"3.{minor}"
-    made, wanted = folder / "bin" / "python", f"cython=={version('cython')}"
+    tools = tuple(f"{name}=={version(name)}" for name in ("setuptools", "setuptools-scm", "cython"))
+    made, wanted = folder / "bin" / "python", ",".join(tools)
     if not (folder / wanted).exists():
         run(python, "-m", "venv", "--clear", folder, at=BUILD, env=variables())
-        tools = (f"setuptools=={version('setuptools')}", wanted)
         run(made, "-m", "pip", "install", "-q", "--no-compile", *tools, at=BUILD, env=variables())
         for path in folder.glob("lib/*/site-packages/Cython/Includes/**/*.pxd"):
             os.utime(path, (0, 0))  # else Cython takes the C files for out of date, and writes the same once more

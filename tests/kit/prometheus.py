@@ -8,14 +8,13 @@ Samples = dict[tuple[str, ...], float]
 
 
 def samples_of(text: str, name: str) -> Samples:
-    """{(topic, segment, subscription or owner): value} of one name."""
+    """{(topic, segment, subscription or owner): value} of one name; other labels by their names."""
     found: Samples = {}
     for family in text_string_to_metric_families(text):
         for sample in family.samples:
             if sample.name == name:
-                labels = {**sample.labels}
-                labels.pop("namespace", None)
-                key = tuple(labels.values())
+                first = {name: sample.labels[name] for name in ("topic", "segment") if name in sample.labels}
+                key = tuple(value for name, value in {**first, **sample.labels}.items() if name != "namespace")
                 assert key not in found, f"{name}{sample.labels} is served twice"
                 found[key] = sample.value
     return found

@@ -6,7 +6,7 @@ import itertools
 import random
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from engine._native.format.entry import Entry, verify
@@ -54,6 +54,7 @@ def plain(entries: list[bytes]) -> list[PlainMessage]:
     return found
 
 
+@settings(max_examples=50)
 @given(st.lists(messages(), min_size=1, max_size=30), st.integers(0, 2**40), st.sampled_from([None, 1_700_000_000_000]))
 def test_a_batch_becomes_entries_and_comes_back(sent, sequence, deliver_at):
     entries = entries_of(batch_of(sent), len(sent), b"p", sequence=sequence, deliver_at=deliver_at)

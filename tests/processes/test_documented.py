@@ -14,5 +14,5 @@ def test_docs_and_server_agree_on_names_and_kinds():
     supervision.serves(1, 0.0)
     text = exposition(child_families(supervision))
     assert served(text) == {name: kind for name, kind in rows().items() if name.startswith("engine_process_")}
-    assert 'engine_process_serving{process="0"} 0' in text.splitlines()
-    assert 'engine_process_serving{process="1"} 1' in text.splitlines()
+    assert 'engine_process_serving{process="0"} 0.0' in text.splitlines()
+    assert 'engine_process_serving{process="1"} 1.0' in text.splitlines()

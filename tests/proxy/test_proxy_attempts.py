@@ -41,7 +41,7 @@ async def test_failures_are_counted_by_address_and_bounded(serve, monkeypatch, o
                 return answer.status
 
         assert [await status(token) for token in ("guess", right)] == [401, 200]
-        assert "engine_proxy_authentication_failures_total 2\n" in proxy_metrics_text(front.proxy)
+        assert "engine_proxy_authentication_failures_total 2.0\n" in proxy_metrics_text(front.proxy)
         assert front.broker.doors.attempts.failures == (0 if own else 2)
         found = front.proxy.doors.attempts
         found._now = lambda: 0.0  # from here on no answer is ever due
@@ -52,4 +52,4 @@ async def test_failures_are_counted_by_address_and_bounded(serve, monkeypatch, o
         with pytest.raises(TooManyRequestsError):
             await hello(front, right)
         assert await status(right) == 429
-        assert "engine_proxy_authentication_unchecked_total 2\n" in proxy_metrics_text(front.proxy)
+        assert "engine_proxy_authentication_unchecked_total 2.0\n" in proxy_metrics_text(front.proxy)

@@ -11,7 +11,7 @@ import pytest
 
 import engine
 
-WAIT_MS = 20_000  # for what has to come
+WAIT_MS = 60_000  # for what has to come
 QUIET_MS = 300  # for what must not
 EARLIEST = pulsar.InitialPosition.Earliest
 
@@ -23,7 +23,7 @@ def service_url(served: engine.Engine) -> str:
     return f"pulsar://{served.service_url.partition('://')[2]}"
 
 
-def connect(url: str, timeout_s: int = 20, **options: Any) -> pulsar.Client:
+def connect(url: str, timeout_s: int = 60, **options: Any) -> pulsar.Client:
     """A client that logs errors alone."""
     quiet = pulsar.ConsoleLogger(pulsar.LoggerLevel.Error)
     return pulsar.Client(url, logger=quiet, operation_timeout_seconds=timeout_s, **options)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from typing import Any
 
 import pulsar
@@ -23,17 +24,21 @@ CODECS = [
 def send_all(producer: Any, keys: list[str | None]) -> list[Any]:
     """One message for each key, at once; their ids."""
     ids: list[Any] = [None] * len(keys)
+    complete = threading.Event()
 
     def sent(index: int) -> Any:
         def callback(result: Any, ident: Any) -> None:
             assert result == pulsar.Result.Ok
             ids[index] = ident
+            if None not in ids:
+                complete.set()
 
         return callback
 
     for i, key in enumerate(keys):
         producer.send_async(b"value %d" % i * 20, sent(i), partition_key=key, properties={"i": str(i)})
     producer.flush()
+    assert complete.wait(WAIT_MS / 1000)
     return ids
 
 

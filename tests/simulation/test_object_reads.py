@@ -25,6 +25,7 @@ from engine.errors import (
     UnsupportedError,
 )
 from engine.model.positions import Checkpoint
+from engine.storage import consolidation
 from engine.storage.objects import trim
 from engine.storage.objects.ports import ObjectMissingError
 from engine.testing.cluster import DEFAULT_CONFIG, SimCluster, simulate
@@ -44,6 +45,7 @@ def small(monkeypatch: pytest.MonkeyPatch, log_file_size: Any) -> None:
     monkeypatch.setattr(object_access, "OBJECT_CHUNK_SIZE", PIECE)
     monkeypatch.setattr(object_access, "PIECE_SIZE_MIN", PIECE // 4)
     monkeypatch.setattr(short_circuit, "OBJECT_READ_MIN", 1)
+    monkeypatch.setattr(consolidation, "OBJECT_SHARED_FILE_MAX", 0)  # shared objects are read by brokers alone
 
 
 def run(body: Body, seed: int = 1, brokers: tuple[str, ...] = ("b1", "b2")) -> None:

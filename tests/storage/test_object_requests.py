@@ -152,6 +152,18 @@ def test_urls_name_a_bucket_and_a_prefix(url: str, location: tuple[str, str, str
     assert Location.parse(str(Location.parse(url))) == location
 
 
+@pytest.mark.parametrize(("endpoint", "said", "unsigned"), [
+    ("", "", "true"), ("https://s3.example", "", "true"), ("http://127.0.0.1:9000", "", "true"),
+    ("http://localhost:9000", "", "true"), ("http://[::1]:9000", "", "true"), ("http://10.0.0.1:9000", "", None),
+    ("http://127.0.0.1.example", "", None), ("http://s3.example", "true", "true"), ("", "false", "false"),
+    ("http://[", "", None),
+])  # fmt: skip
+def test_bodies_are_not_hashed_where_nobody_else_has_them(endpoint: str, said: str, unsigned: str | None):
+    variables = {"AWS_ENDPOINT_URL": endpoint, "AWS_UNSIGNED_PAYLOAD": said}
+    assert Location.parse("s3://bucket").options(variables).get("aws_unsigned_payload") == unsigned
+    assert "aws_unsigned_payload" not in Location.parse("gs://bucket").options(variables)
+
+
 @pytest.mark.parametrize("url", [
     "", "bucket", "http://bucket/a", "s3://", "s3://b", "s3:///a", "s3://bucket/a?x=1", "s3://bucket/a#b",
     "s3://bucket/a/../b", "s3://bucket/a b", "s3://bucket//a//b", f"s3://key:{SECRET}@bucket/a", "s3://[bucket",

@@ -22,12 +22,12 @@ from tests.tidy.spark_marks import SPARK_MARKS
 
 BENCHMARKS = ROOT / "benchmarks"
 KINDS = ("time_", "track_", "peakmem_", "mem_")
-FILES = sorted(BENCHMARKS.glob("bench_*.py"))
+FILES = sorted(BENCHMARKS.rglob("bench_*.py"))
 
 
 def load(path: Path) -> ModuleType:
     """The module, by the name asv gives it, freshly run, so that it sees the environment of the test."""
-    name = f"{BENCHMARKS.name}.{path.stem}"
+    name = ".".join(path.relative_to(ROOT).with_suffix("").parts)
     sys.modules.pop(name, None)
     return importlib.import_module(name)
 

@@ -23,7 +23,6 @@ BY_EXTRAS = {
     "jinja2": "console",
     "jwt": "auth",
     "opentelemetry": "otel",
-    "prometheus_client": "prometheus",
     "pydantic": "test",
     "pytest": "test",
     "textual": "top",

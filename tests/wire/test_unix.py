@@ -187,3 +187,23 @@ async def test_a_socket_that_the_system_refuses_is_a_connect_error(tmp_path, mon
         await unix.connect(str(tmp_path / "s"), asyncio.Protocol, 10)
     with pytest.raises(ConnectError, match=r"cannot listen on .*: Too many open files"):
         unix.bind(str(tmp_path / "s"))
+
+
+async def test_a_path_that_is_too_long_is_reached_through_a_link_where_there_is_no_proc(
+    tmp_path, monkeypatch: pytest.MonkeyPatch
+):
+    deep = tmp_path / ("d" * 100)
+    deep.mkdir()
+    before = set(os.listdir("/tmp"))
+    monkeypatch.setattr(unix.sys, "platform", "darwin")  # the short address of each bind and connect
+    with unix._address(str(deep / "s")) as address:
+        assert address.startswith("/tmp/engine-")
+        assert os.readlink(os.path.dirname(address)) == str(deep)
+        with socket.socket(socket.AF_UNIX) as served, socket.socket(socket.AF_UNIX) as caller:
+            served.bind(address)
+            served.listen()
+            caller.connect(address)
+    assert (deep / "s").is_socket()
+    assert not [name for name in set(os.listdir("/tmp")) - before if name.startswith("engine-")]
+    with pytest.raises(InvalidArgumentError, match="at most"), unix._address(str(deep / ("s" * 100))):
+        raise AssertionError("it has no address")

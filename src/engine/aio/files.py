@@ -1,16 +1,37 @@
-"""Reads local files without blocking the loop: cached pages at once, the rest on a thread."""
+"""Local files: reads that do not block the loop (cached pages at once, the rest on a thread), and the sync of data."""
 
 from __future__ import annotations
 
 import asyncio
 import os
 import stat
+import sys
 
 from typing_extensions import Buffer
 
 _NOWAIT: int | None = getattr(os, "RWF_NOWAIT", None)  # Linux
 # O_NONBLOCK: opening a pipe does not wait for its writer.
 _FLAGS = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
+
+
+def sync_data(fd: int) -> None:
+    """Return when the file's data, and its size, are on the medium. Raises OSError: then any of it may be lost.
+
+    On macOS fsync() returns when the drive has the data in its cache; F_FULLFSYNC waits for the medium. File systems
+    that do not know it, such as those of other machines, have their fsync().
+    """
+    if sys.platform == "darwin":
+        import errno
+        import fcntl
+
+        try:
+            fcntl.fcntl(fd, fcntl.F_FULLFSYNC)
+        except OSError as e:
+            if e.errno not in (errno.ENOTSUP, errno.EINVAL, errno.ENOTTY):
+                raise
+            os.fsync(fd)
+    else:
+        os.fdatasync(fd)
 
 
 def read_cached(fd: int, buffer: Buffer, position: int) -> int:

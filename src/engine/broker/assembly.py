@@ -23,6 +23,7 @@ from engine.broker.pools.pools import BrokerMemory
 from engine.broker.segment.environment import Environment
 from engine.broker.settings.config import BrokerConfig
 from engine.broker.settings.current import CurrentConfig
+from engine.broker.upkeep.backups import Backups
 from engine.broker.upkeep.balancer import Balancer
 from engine.broker.upkeep.cluster_parts import ClusterParts
 from engine.broker.upkeep.draining import Draining
@@ -35,6 +36,7 @@ from engine.control.base.config import ControlConfig
 from engine.control.service import ScalableTopicService
 from engine.metadata.store import Historied, MetadataStore
 from engine.storage.disk.config import StorageConfig
+from engine.storage.disk.disk import Disk
 from engine.storage.store import SegmentStore
 from engine.wire.stream import Connector
 
@@ -53,6 +55,7 @@ class Foundation:
 
     store: SegmentStore
     metadata: MetadataStore
+    disk: Disk
     shared: bool
     current: CurrentConfig
     addresses: Addresses
@@ -82,6 +85,7 @@ class Parts:
     loads: LoadReports
     retention: RetentionLoop
     stocktaking: Stocktaking
+    backups: Backups
     loops: tuple[Loop, ...]
 
 
@@ -105,7 +109,10 @@ def build(base: Foundation, observed: Observed) -> Parts:
     cluster = _cluster(base, members, service, loads)
     operations = ClusterAdmin(cluster)
     dynamic = DynamicConfig(base.current, base.metadata)
-    admin = Administration(lambda: _admin(base, observed, service, calls, dynamic, transactions, segments, operations))
+    backups = Backups(base.store, base.metadata, base.disk, base.clock, shared=base.shared)
+    admin = Administration(
+        lambda: _admin(base, observed, service, calls, dynamic, transactions, segments, operations, backups)
+    )
     calls = BrokerCalls(members, service, admin.leading, operations, base.metadata)
     coordinator = partial(_coordinator, base, config, Participants(service, members.transactions))
     transactions = TransactionSweep(coordinator, members.brokers, config.transaction_sweep_interval)
@@ -117,6 +124,7 @@ def build(base: Foundation, observed: Observed) -> Parts:
         ("retention", retention.run),
         ("load reports", loads.run),
         ("stocktaking", stocktaking.run),
+        ("backups", backups.run),
     ]
     if config.segment_idle_time is not None:
         from engine.broker.upkeep.idle import IdleLoop
@@ -136,6 +144,7 @@ def build(base: Foundation, observed: Observed) -> Parts:
         loads=loads,
         retention=retention,
         stocktaking=stocktaking,
+        backups=backups,
         loops=(*loops, *_cluster_loops(base, cluster, loads)),
     )
 
@@ -149,6 +158,7 @@ def _admin(
     transactions: TransactionSweep,
     segments: OpenSegments,
     cluster: ClusterAdmin,
+    backups: Backups,
 ) -> AdminService:
     from engine.broker.admin.service import AdminService
     from engine.broker.admin.transaction_admin import TransactionAdmin
@@ -165,6 +175,7 @@ def _admin(
         metrics=partial(_metrics_page, observed),
         rights=RightsRecords(base.metadata, service.list_namespaces, base.grant_noted),
         limits=LimitRecords(base.metadata, base.limit_noted),
+        backups=backups,
     )
 
 
@@ -293,4 +304,4 @@ def control_config(config: BrokerConfig) -> ControlConfig:
 async def _metrics_page(observed: Observed) -> str:
     from engine.broker.metrics.catalogue import metrics_page  # loaded when it is first asked for
 
-    return await metrics_page(observed)
+    return (await metrics_page(observed))[0]

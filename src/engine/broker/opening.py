@@ -9,11 +9,12 @@ from typing import TYPE_CHECKING
 from engine.broker.settings.config import BrokerConfig
 from engine.broker.upkeep.unexplained import check_explained
 from engine.clock import Clock, SystemClock
-from engine.errors import InvalidConfigurationError
+from engine.errors import DataDirectoryError, InvalidConfigurationError
 from engine.metadata.lockfile import LockFile, not_writable
 from engine.metadata.memory import MemoryMetadataStore
 from engine.metadata.sqlite import SqliteMetadataStore
 from engine.metadata.store import MetadataStore
+from engine.model.backups import RESTORING_FILE
 from engine.storage.disk.metadata_commits import NativeCommits
 from engine.storage.store import SegmentStore
 
@@ -43,6 +44,8 @@ async def open_metadata(
         found = path.exists()
     except PermissionError as e:
         raise not_writable(data, e) from e
+    if not found and (data / RESTORING_FILE).exists():
+        raise DataDirectoryError(f"{data} is not restored to its end: run `engine restore` again, which goes on")
     if not found:  # checked before a new one is made, which would block restoring the correct one
         nothing = MemoryMetadataStore(clock)
         await check_explained(segments_with(nothing), nothing, str(data))

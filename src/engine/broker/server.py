@@ -22,7 +22,7 @@ from engine.broker.cluster.membership import Membership
 from engine.broker.hosting.open_segments import OpenSegments
 from engine.broker.hosting.open_subscriptions import OpenSubscriptions
 from engine.broker.hosting.segment_host import SegmentHosting
-from engine.broker.metrics.ports import Pages
+from engine.broker.metrics.ports import Elsewhere
 from engine.broker.opening import open_metadata
 from engine.broker.pools.latency import BrokerMetrics
 from engine.broker.pools.partial_frames import HalfFrames
@@ -37,6 +37,7 @@ from engine.broker.settings.config import BrokerConfig
 from engine.broker.settings.current import CurrentConfig
 from engine.broker.settings.doors import Doors, check_cluster, check_exposed
 from engine.broker.settings.shares import ProcessSet
+from engine.broker.upkeep.backups import Backups
 from engine.broker.upkeep.cluster_parts import ClusterParts
 from engine.broker.upkeep.stocktaking import Stocktaking
 from engine.broker.upkeep.transaction_sweep import TransactionSweep
@@ -110,7 +111,7 @@ class Broker:
         `recognise`: other protocols that it serves over TCP.
         """
         self.processes, self._recognise = processes, recognise
-        self.pages_elsewhere: Pages | None = None
+        self.families_elsewhere: Elsewhere | None = None
         self.current = CurrentConfig(config or BrokerConfig(), 1 if processes is None else processes.count)
         self.current.follow(self._configured)
         self.addresses = Addresses(self.current, processes)
@@ -182,12 +183,10 @@ class Broker:
 
     @property
     def subscriptions(self) -> OpenSubscriptions:
-        """The subscriptions of its open segments."""
         return self.parts.subscriptions
 
     @property
     def stocktaking(self) -> Stocktaking:
-        """What keeps the inventory of its segments."""
         return self.parts.stocktaking
 
     @property
@@ -201,7 +200,6 @@ class Broker:
 
     @property
     def calls(self) -> BrokerCalls:
-        """Calls to and from other brokers."""
         return self.parts.calls
 
     @property
@@ -210,13 +208,16 @@ class Broker:
         return self.parts.transactions
 
     @property
+    def backups(self) -> Backups:
+        """What it keeps of its data directory for backups."""
+        return self.parts.backups
+
+    @property
     def dynamic(self) -> DynamicConfig:
-        """Settings that change at run time."""
         return self.parts.dynamic
 
     @property
     def cluster(self) -> ClusterParts:
-        """Handovers, draining, balance."""
         return self.parts.cluster
 
     @property
@@ -292,6 +293,7 @@ class Broker:
             objects=self._object_logs(metadata),
             store=store,
             metadata=metadata,
+            disk=self._disk,
             shared=self.shared,
             current=self.current,
             addresses=self.addresses,

@@ -17,7 +17,7 @@ import subprocess
 import sys
 import time
 import urllib.request
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -206,17 +206,20 @@ def running_cluster(
     hosts: Sequence[Host] = BROKERS * (HERE,),
     store: Host = HERE,
     settings: Mapping[str, str] | None = None,
+    objects: Callable[[Path, Host], tuple[Server, str, str]] = start_objects,
 ) -> Iterator[Cluster]:
     """Start etcd and SeaweedFS on the host `store` and a broker on each of the hosts, and stop all at the end, whatever
-    happens. `settings`: of brokers, in the environment. Raises NotFoundError, EngineError, TimeoutError.
+    happens. `settings`: of brokers, in the environment. `objects`: starts another S3 server, as start_objects() does;
+    its last URL is "" where there is the bucket. Raises NotFoundError, EngineError, TimeoutError.
     """
     with contextlib.ExitStack() as stack:
         etcd, metadata = start_etcd(folder, store)
         stack.callback(etcd.kill)  # what they have is thrown away
-        weed, endpoint, probe = start_objects(folder, store)
+        weed, endpoint, probe = objects(folder, store)
         stack.callback(weed.kill)
         wait([etcd], f"{metadata}/health")
-        wait([weed], probe, put=b"x" * 8192)
+        if probe:
+            wait([weed], probe, put=b"x" * 8192)
         wait([weed], f"{endpoint}/healthz")
         ports = free_ports(2 * len(hosts))
         places = list(zip(hosts, ports[::2], ports[1::2], strict=True))

@@ -32,6 +32,8 @@ COMMANDS = {
     "consume": "engine.cli.consume",
     "dead-letters": "engine.cli.dead_letters",
     "migrate": "engine.cli.migrate",
+    "backup": "engine.cli.backup",
+    "restore": "engine.cli.restore",
     "perf": "engine.cli.perf",
     "inspect": "engine.cli.inspect",
     "top": "engine.cli.top",
@@ -41,6 +43,7 @@ COMMANDS = {
 }
 
 INTERRUPTED = 130
+ERROR_SIZE_MAX = 2_000  # characters
 
 
 class Commands(Group):
@@ -90,12 +93,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except click.ClickException as e:
         shown = io.StringIO()
         e.show(shown)
-        click.echo(plain(shown.getvalue(), keep="\n"), err=True, nl=False)
+        click.echo(clipped(plain(shown.getvalue(), keep="\n")), err=True, nl=False)
         return e.exit_code
     except (click.Abort, KeyboardInterrupt):
         return INTERRUPTED
     except (EngineError, OSError) as e:
-        click.echo(f"engine: {plain(one_line(e))}", err=True)
+        click.echo(clipped(f"engine: {plain(one_line(e))}"), err=True)
         return 1
     return code if isinstance(code, int) else 0
 
@@ -103,6 +106,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def one_line(error: Exception) -> str:
     """An error as its text, or as its name where it has none."""
     return " ".join(str(error).split()) or type(error).__name__
+
+
+def clipped(text: str) -> str:
+    """An error may quote an argument of any size: its begin and its end say what a person can use."""
+    if len(text) <= ERROR_SIZE_MAX:
+        return text
+    half = ERROR_SIZE_MAX // 2
+    return f"{text[:half]} … ({len(text) - 2 * half:,} characters left out) … {text[-half:]}"
 
 
 def leave_the_pipe() -> None:

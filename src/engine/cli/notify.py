@@ -40,7 +40,7 @@ def _send(*lines: str) -> None:
         return
     address = "\0" + where[1:] if where.startswith("@") else where  # an abstract name
     try:
-        with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) as to:
+        with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as to:
             to.sendto("\n".join(lines).encode(), address)
     except OSError as e:
         log.warning("the service manager at %s cannot be told %s: %s", where, lines[0], e)

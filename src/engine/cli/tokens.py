@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-from engine.broker.rights.token_file import line_of, parse
+from engine.broker.rights.token_file import line_of, parse, text_of
 from engine.cli import lines
 from engine.cli.groups import Group, examples
 
@@ -63,7 +63,7 @@ def revoke(role: str, path: Path) -> None:
 
 def _read(path: Path) -> str:
     """Its text, checked; empty where there is no file."""
-    text = path.read_text() if path.exists() else ""
+    text = text_of(path, str(path)) if path.exists() else ""
     parse(text, str(path))
     return text
 

@@ -9,8 +9,8 @@ import errno
 import json
 import sqlite3
 import zlib
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Iterable, Iterator
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import NamedTuple
 
@@ -72,6 +72,7 @@ STATEMENTS = {
 _PRAGMAS = f"""
 PRAGMA cell_size_check = ON;
 PRAGMA synchronous = FULL;
+PRAGMA fullfsync = ON;  -- of macOS; elsewhere it changes nothing
 PRAGMA journal_mode = WAL;
 PRAGMA journal_size_limit = {_LOG_SIZE_KEPT};
 PRAGMA temp_store = MEMORY;
@@ -244,6 +245,20 @@ class Image:
         if mark is not None:
             mark.close()
         self._lock.release()
+
+
+def write_image(path: Path, version: int, rows: Iterable[Row]) -> None:
+    """A new metadata file, without a mark, at that version and of these rows. Raises DiskFullError, StorageError."""
+    with _errors_named(path):
+        path.touch(mode=PRIVATE, exist_ok=False)
+        with closing(sqlite3.connect(path, isolation_level=None)) as database:
+            database.executescript(f"PRAGMA journal_mode = OFF; PRAGMA synchronous = FULL; {_SCHEMA}")
+            fields = [_to_fields(row) for row in rows]
+            summary = (version, len(fields), sum(each[-1] for each in fields) & _DIGEST_MASK)
+            database.execute(STATEMENTS["begin"])
+            database.executemany(STATEMENTS["put"], fields)
+            database.execute(STATEMENTS["summary"], (*summary, _meta_checksum(FORMAT, *summary)))
+            database.execute(STATEMENTS["commit"])
 
 
 def _connect(path: Path) -> sqlite3.Connection:

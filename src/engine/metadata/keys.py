@@ -171,6 +171,12 @@ def stored(segment_name: SegmentName) -> str:
     return f"{segment(segment_name)}/store"
 
 
+def is_stored(key: str) -> bool:
+    """Whether it is a key as of stored()."""
+    parts = key.split("/")
+    return key.startswith(TOPICS) and len(parts) == 8 and parts[5] == "segments" and parts[7] == "store"
+
+
 def visibility(segment_name: SegmentName) -> str:
     """Holds the aborted ranges that transactions left in a segment, and what is undecided."""
     return f"{segment(segment_name)}/visibility"

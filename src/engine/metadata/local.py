@@ -14,6 +14,7 @@ from typing import TypeVar
 from engine.clock import Clock
 from engine.errors import AlreadyClosedError, InvalidArgumentError
 from engine.metadata.batch import Batch, check_version, check_writes, checked_append, checked_put
+from engine.metadata.keys import LAST
 from engine.metadata.store import (
     ANY,
     Append,
@@ -30,7 +31,7 @@ from engine.metadata.store import (
     Session,
     Stat,
 )
-from engine.metadata.table import NO_INDEXES, Table, is_served
+from engine.metadata.table import NO_INDEXES, Row, Table, is_served
 from engine.metadata.watches import IndexWatch, PrefixWatch, TableWatch, WatchHub
 
 T = TypeVar("T")
@@ -252,6 +253,11 @@ class LocalStore(ABC):
     @property
     def version(self) -> int:
         return self._table.version
+
+    def rows(self) -> tuple[int, _list[Row]]:
+        """The version, and all records at it in order of key, as they are durable now."""
+        rows = self._table.rows
+        return self._table.version, [rows[key] for key in self._table.keys("", LAST)]
 
 
 def _putting(put: Put) -> Callable[[Batch], Stat]:

@@ -21,6 +21,7 @@ import zlib
 from pathlib import Path
 from typing import NamedTuple
 
+from engine.aio.files import sync_data
 from engine.errors import CorruptionError, UnsupportedError
 
 log = logging.getLogger(__name__)
@@ -125,7 +126,7 @@ class Mark:
     def sync(self) -> None:
         """Make the written slots durable. Any thread."""
         try:
-            os.fdatasync(self._descriptor)
+            sync_data(self._descriptor)
         except OSError as e:
             self.complain(str(e))
 

@@ -464,6 +464,13 @@ class ObjectSweep(Answer):
     names: Annotated[list[str], Meta(description="of the first 1,000 of them, below the store's prefix")]
 
 
+class BegunBackup(Answer):
+    """A backup that has begun."""
+
+    backup: Annotated[str, Meta(description="its number")]
+    directory: Annotated[str, Meta(description="on the broker's machine: the kept files")]
+
+
 class BalanceRound(Answer):
     """What a round of balance found."""
 

@@ -18,6 +18,7 @@ from engine.errors import (
 )
 from engine.limits import BUCKETS_PER_SEGMENT_MAX, SEGMENTS_PER_TOPIC_MAX
 from engine.model import admin_answers as answers
+from engine.model.admin_backup_operations import BACKUP_OPERATIONS
 from engine.model.admin_broker_operations import BROKER_OPERATIONS
 from engine.model.admin_cluster_operations import CLUSTER_OPERATIONS
 from engine.model.admin_dictionaries import TopicMetadata, TopicStatistics
@@ -71,6 +72,7 @@ PARTS = {
     "transaction": "its id, 16 hexadecimal digits",
     "resource": "tenant, tenant/namespace, tenant/namespace/topic, or * for the cluster; / as %2F",
     "role": "",
+    "backup": "its number, as begin_backup says it",
     "limited": "resource, or role:NAME; / as %2F",
     "name": "a key of the configuration, or the specification's name of it",
     "value": "a number, or text with a unit",
@@ -590,6 +592,7 @@ OPERATIONS: tuple[Operation[Any], ...] = (
     *RIGHTS_OPERATIONS,
     *LIMIT_OPERATIONS,
     *CLUSTER_OPERATIONS,
+    *BACKUP_OPERATIONS,
     *BROKER_OPERATIONS,
 )
 

@@ -11,32 +11,48 @@ from engine.limits import PROPERTIES_SIZE_MAX, TOPIC_PATTERN_MEMORY_MAX, TOPIC_P
 
 
 class TopicFilter:
-    """Topics that have all of `properties`, and whose own name (without tenant and namespace) fully matches `pattern`;
-    None: any. Filters with the same conditions are equal. Raises InvalidArgumentError.
+    """Topics that have all of `properties`, and whose own name (without tenant and namespace) fully matches `pattern`
+    and is in `among`; None: any. Filters with the same conditions are equal. Raises InvalidArgumentError.
 
     Patterns are RE2's: linear in time, without back-references and look-around.
     """
 
-    __slots__ = ("_match", "pattern", "properties")
+    __slots__ = ("_match", "among", "pattern", "properties")
 
-    def __init__(self, properties: Mapping[str, str] | None = None, pattern: str | None = None) -> None:
+    def __init__(
+        self,
+        properties: Mapping[str, str] | None = None,
+        pattern: str | None = None,
+        among: frozenset[str] | None = None,
+    ) -> None:
         self.properties = frozenset(_checked(properties or {}).items())
         self.pattern = pattern
+        self.among = among
         self._match = None if pattern is None else _compiled(pattern)
+
+    def within(self, among: frozenset[str] | None) -> TopicFilter:
+        """The same conditions, of these topics; None: of any."""
+        if among == self.among:
+            return self
+        found = TopicFilter(pattern=self.pattern, among=among)
+        found.properties = self.properties
+        return found
 
     def passes(self, local: str, properties: Mapping[str, str]) -> bool:
         """Whether a topic of that own name, with these properties, is selected."""
         if self.properties and not self.properties <= properties.items():
+            return False
+        if self.among is not None and local not in self.among:
             return False
         return self._match is None or self._match(local) is not None
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, TopicFilter):
             return NotImplemented
-        return self.properties == other.properties and self.pattern == other.pattern
+        return (self.properties, self.pattern, self.among) == (other.properties, other.pattern, other.among)
 
     def __hash__(self) -> int:
-        return hash((self.properties, self.pattern))
+        return hash((self.properties, self.pattern, self.among))
 
 
 def _checked(properties: Mapping[str, str]) -> Mapping[str, str]:

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from engine.aio.shielded import shielded
-from engine.broker.metrics.catalogue import own_page
+from engine.broker.metrics.catalogue import own_families
+from engine.broker.metrics.exposition import FlatFamily
 from engine.broker.server import Broker
 from engine.broker.settings.config import BrokerConfig
 from engine.broker.settings.shares import ProcessSet
@@ -107,7 +108,7 @@ class Child:
             processes=processes,
             recognise=Door().recognise,
         )
-        broker.pages_elsewhere = self._pages_elsewhere
+        broker.families_elsewhere = self._families_elsewhere
         await broker.start()
         self._catch_up(broker)  # before any client can connect
         for number in given.admin:  # not before: requests go to the processes that serve
@@ -141,15 +142,15 @@ class Child:
         if self._broker is not None and self._broker.started:
             self._reload(self._broker, latest)
 
-    async def _metrics(self) -> str:
-        return "" if self._broker is None else await own_page(self._broker)
+    async def _metrics(self) -> list[FlatFamily]:
+        return [] if self._broker is None else await own_families(self._broker)
 
-    async def _pages_elsewhere(self) -> Sequence[str]:
+    async def _families_elsewhere(self) -> Sequence[Sequence[FlatFamily]]:
         """The metrics of the parent and of the other children."""
         assert self._parent is not None
         assert self._broker is not None
         assert self._broker.processes is not None
-        found: list[str] = await self._parent.call("pages", besides=self._broker.processes.index)
+        found: list[list[FlatFamily]] = await self._parent.call("metrics", besides=self._broker.processes.index)
         return found
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from engine.broker.metrics.exposition import AnyFamily, counter, exposition, gauge
+from engine.broker.metrics.exposition import AnyFamily, FlatFamily, counter, flat, gauge
 from engine.broker.metrics.process import process_families
 from engine.broker.metrics.whole import metadata_families
 from engine.metadata.sqlite import SqliteMetadataStore
@@ -15,10 +15,10 @@ from engine.proxy.server import Proxy
 _COMMON = {"process": "parent"}
 
 
-def parent_page(supervision: Supervision, store: SqliteMetadataStore, proxy: Proxy | None) -> str:
-    """The text format of Prometheus. `proxy`: where clients reach the children through the parent."""
+def parent_families(supervision: Supervision, store: SqliteMetadataStore, proxy: Proxy | None) -> list[FlatFamily]:
+    """`proxy`: where clients reach the children through the parent."""
     own = process_families() if proxy is None else proxy_families(proxy)
-    return exposition([*metadata_families(store.statistics()), *own], _COMMON) + exposition(child_families(supervision))
+    return flat([*metadata_families(store.statistics()), *own], _COMMON) + flat(child_families(supervision))
 
 
 def child_families(supervision: Supervision) -> Iterator[AnyFamily]:

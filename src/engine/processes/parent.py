@@ -24,6 +24,7 @@ import msgspec
 
 from engine.aio.shielded import shielded
 from engine.aio.tasks import Supervisor
+from engine.broker.metrics.exposition import FlatFamily
 from engine.broker.settings.config import BrokerConfig
 from engine.broker.settings.doors import check_exposed
 from engine.clock import SystemClock
@@ -31,7 +32,7 @@ from engine.errors import ConnectError, EngineError, StorageError
 from engine.processes.channel import Channel
 from engine.processes.child import Duty
 from engine.processes.directory import Directory
-from engine.processes.metrics import parent_page
+from engine.processes.metrics import parent_families
 from engine.processes.one_port import OnePort
 from engine.processes.sockets import Address, ServerSockets
 from engine.processes.spawn import Launch, Launched
@@ -256,7 +257,7 @@ class Parent:
             shared = self._sockets.shared(with_clients=not self.plan.one_port)
             inherited = [theirs.fileno(), *self._directory.lock.descriptors(), *shared]
             process = self._launch(index, inherited)
-        return _Child(process, await Channel.open(ours, {"pages": self._pages}, f"process {index}"))
+        return _Child(process, await Channel.open(ours, {"metrics": self._metrics}, f"process {index}"))
 
     def _duty(self, index: int) -> Any:
         assert self._sockets is not None
@@ -295,17 +296,18 @@ class Parent:
 
     # -- metrics -----------------------------------------------------------------------------------------------------
 
-    async def _pages(self, besides: int) -> list[str]:
+    async def _metrics(self, besides: int) -> list[Sequence[FlatFamily]]:
         """The metrics of this process, and of the children besides the one that asks."""
         assert self._directory is not None
         others = [child for index, child in sorted(self._children.items()) if index != besides]
-        found = await asyncio.gather(*(self._page(child) for child in others))
+        found = await asyncio.gather(*(self._metrics_of(child) for child in others))
         proxy = None if self._front is None else self._front.proxy
-        return [parent_page(self.supervision, self._directory.store, proxy), *found]
+        return [parent_families(self.supervision, self._directory.store, proxy), *found]
 
-    async def _page(self, child: _Child) -> str:
+    async def _metrics_of(self, child: _Child) -> Sequence[FlatFamily]:
         try:
             async with asyncio.timeout(_METRICS_S_MAX):
-                return str(await child.channel.call("metrics"))
+                found: list[FlatFamily] = await child.channel.call("metrics")
+                return found
         except (EngineError, TimeoutError):
-            return ""
+            return []

@@ -22,7 +22,7 @@ from yarl import URL
 
 from engine.broker.admin.http import HttpDoor
 from engine.broker.admin.http_checks import PROXY_CLIENT, PROXY_HEADERS, PROXY_ROLE, PROXY_TOKEN, hosts_of
-from engine.broker.metrics.exposition import METRICS_TYPE
+from engine.broker.metrics.exposition import PageWriter, flat
 from engine.broker.settings.attempts import Refusal
 from engine.broker.settings.tokens import bearer_token
 from engine.errors import AuthenticationError, AuthorizationError, ConnectError, InvalidArgumentError
@@ -30,7 +30,7 @@ from engine.limits import HTTP_BODY_S_MAX
 from engine.model.admin_broker_operations import LIST_DYNAMIC_CONFIGURATION
 from engine.model.admin_operations import OPERATIONS
 from engine.proxy.limits import LIMITS
-from engine.proxy.metrics import proxy_metrics_text
+from engine.proxy.metrics import proxy_families
 
 if TYPE_CHECKING:
     from engine.proxy.server import Proxy
@@ -131,7 +131,9 @@ class ProxyHttp:
         return web.json_response(body, status=503 if reasons else 200)
 
     async def _metrics(self, request: web.Request) -> web.Response:
-        return web.Response(text=proxy_metrics_text(self._proxy), headers={"Content-Type": METRICS_TYPE})
+        writer = PageWriter(request.headers.get("Accept", ""))
+        page = writer.page(flat(proxy_families(self._proxy)))
+        return web.Response(body=page, headers={"Content-Type": writer.content_type, "Vary": "Accept"})
 
     async def _limit_names(self, request: web.Request) -> web.Response:
         return web.json_response(list(LIMITS))

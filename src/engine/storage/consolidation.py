@@ -5,9 +5,11 @@
     name      one write of the record, which demands that owner, that term, and a session that is not fenced;
               lost: the object is an orphan, and is deleted
     hold      the local file stays until the cache needs its room
+    share     small files of several segments are one object (sharing.py): each record names its own part (R18)
     fold      when the record grows too large, its older files go to an index object
 
-What the record names is deleted by retention: the record first, the objects after a grace for readers.
+What the record names is deleted by retention: the record first, the objects after a grace for readers. Of objects that
+segments share it deletes none: the sweep does, when no record names them.
 """
 
 from __future__ import annotations
@@ -22,15 +24,15 @@ from typing import TYPE_CHECKING, Protocol
 import msgspec
 
 from engine.errors import EngineError, NotOwnerError, UnknownOutcomeError
-from engine.limits import OBJECT_RECORD_FILES_SIZE_MAX
+from engine.limits import OBJECT_RECORD_FILES_SIZE_MAX, OBJECT_SHARED_FILE_MAX
 from engine.storage.file.context import Context
 from engine.storage.file.logfile import LogFile
 from engine.storage.file.named import NamedFiles
 from engine.storage.file.retention import NamedSpan, Span
 from engine.storage.file.upload import upload
-from engine.storage.objects.names import INDEX, FileNames, write_index
+from engine.storage.objects.names import INDEX, FileNames, shared_of, write_index
 from engine.storage.objects.ports import ObjectStore
-from engine.storage.objects.references import SegmentObjects
+from engine.storage.objects.references import RolledFile, SegmentObjects
 from engine.storage.objects.trim import DELETED_AT_ONCE, GRACE_S
 
 if TYPE_CHECKING:
@@ -39,6 +41,7 @@ if TYPE_CHECKING:
 _log = logging.getLogger("engine.storage")
 
 Change = Callable[[SegmentObjects], SegmentObjects]
+Rolled = tuple[LogFile, LogFile | None]  # a file that gets no more entries, and the next one of the log
 
 
 class ObjectsRecord(Protocol):
@@ -104,9 +107,9 @@ class Consolidation:
         self, context: Context, record: ObjectsRecord, names: FileNames, named: NamedFiles, garbage: ObjectGarbage
     ) -> None:
         self.named = named
-        self._context = context
+        self.names = names
+        self.context = context
         self._record = record
-        self._names = names
         self._store = named.cache.store
         self._garbage = garbage
 
@@ -125,23 +128,42 @@ class Consolidation:
         return count
 
     async def _consolidate(self, segment: Segment, file: LogFile, following: LogFile | None) -> None:
+        record, context = self._record, self.context
+        name = self.names.next(record.path, file.first_offset, record.term)
+        rolled = await upload(self._store, name, context.handles.disk, context.workers, file, following)
+        await self._change([name], self._naming(rolled, following))
+        if all(each.key != name for each in self.named.objects.files):
+            self._garbage.add([name])
+        self._hold(segment, file, following, rolled)
+
+    def small(self, segment: Segment) -> Rolled | None:
+        """The file that is to be named next, when it may share an object with those of other segments."""
+        if not self.named.objects.wal:
+            return None
+        rolled = _rolled(segment, self.named.end_offset)
+        return rolled[0] if rolled and rolled[0][0].end_position <= OBJECT_SHARED_FILE_MAX else None
+
+    async def name_shared(self, segment: Segment, file: LogFile, following: LogFile | None, rolled: RolledFile) -> None:
+        """R14 for a part of an object that segments share. Raises as run() does."""
+        segment.check_lease()
+        await self._change([], self._naming(rolled, following))
+        self._hold(segment, file, following, rolled)
+
+    def _naming(self, rolled: RolledFile, following: LogFile | None) -> Change:
         record = self._record
         follows = upto = None
         if following is not None:
             follows = following.opening.term
             upto = record.begun(following.first_offset) if follows == record.term else None
-        name = self._names.next(record.path, file.first_offset, record.term)
-        context = self._context
-        rolled = await upload(self._store, name, context.handles.disk, context.workers, file, following)
 
         def naming(objects: SegmentObjects) -> SegmentObjects:
             if objects.named_end >= rolled.end > rolled.first:  # done before, by a write whose outcome was not heard
                 return objects
             return objects.named(rolled, record.session, follows, upto)
 
-        await self._change([name], naming)
-        if all(each.key != name for each in self.named.objects.files):
-            self._garbage.add([name])
+        return naming
+
+    def _hold(self, segment: Segment, file: LogFile, following: LogFile | None, rolled: RolledFile) -> None:
         if following is not None:
             self.named.cache.hold(file, rolled.size, lambda: segment.drop_local(file))
 
@@ -162,7 +184,7 @@ class Consolidation:
             return
         count = len(objects.files) // 2
         files = (await self.named.all())[: -(len(objects.files) - count)]
-        name = self._names.next(self._record.path, files[0].first, self._record.term, INDEX)
+        name = self.names.next(self._record.path, files[0].first, self._record.term, INDEX)
         older = await write_index(self._store, name, files)
         before = objects.older
         await self._change([name], lambda now: now.folded(older, count))
@@ -186,9 +208,10 @@ class Consolidation:
         """
         floor = max((each.end_offset for each in doomed if isinstance(each, NamedSpan)), default=0)
         listed = await self.named.all()
-        gone = [file.key for file in listed if file.first < file.end <= floor]
-        if not gone:
+        below = [file.key for file in listed if file.first < file.end <= floor]
+        if not below:
             return 0
+        gone = [key for key in below if shared_of(key) is None]
         segment.check_lease()
         before = self.named.objects.older
         await self._change([], lambda objects: objects.kept(floor, listed))
@@ -197,15 +220,15 @@ class Consolidation:
         self._garbage.add(gone)
         for file in [file for file in segment.files[:-1] if file.end_offset <= floor]:
             segment.drop_local(file)
-        return len(gone)
+        return len(below)
 
 
-def _rolled(segment: Segment, end: int) -> list[tuple[LogFile, LogFile | None]]:
+def _rolled(segment: Segment, end: int) -> list[Rolled]:
     """The files from an offset on that get no more entries, each with the next one; None: the segment ends there.
 
     Empty ones are left out, but the end of a sealed segment.
     """
     last = segment.files[-1]
     kept = [f for f in segment.files if f.first_offset >= end and (f is last or not f.is_empty)]
-    found: list[tuple[LogFile, LogFile | None]] = list(itertools.pairwise(kept))
+    found: list[Rolled] = list(itertools.pairwise(kept))
     return [*found, (last, None)] if segment.sealed and last.sealed and last in kept else found

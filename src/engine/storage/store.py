@@ -8,7 +8,7 @@ import itertools
 import logging
 import random
 import re
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import islice
@@ -26,6 +26,7 @@ from engine.errors import (
 )
 from engine.limits import BUCKETS_PER_SEGMENT_MAX, HASH_RING_SIZE
 from engine.metadata.store import MetadataStore
+from engine.model.backups import KeptSegment
 from engine.model.identity import Identity
 from engine.model.names import SegmentName, TopicName
 from engine.storage.cursor.record import SavePace
@@ -42,6 +43,7 @@ from engine.storage.file.owners import Lease
 from engine.storage.file.removal import finish_removal, remaining, remove, term_of
 from engine.storage.file.stored import Stored, stored
 from engine.storage.file.tail import TailCache
+from engine.storage.frozen import Frozen, Held
 
 if TYPE_CHECKING:
     from engine.storage.commit.ports import Backing
@@ -93,6 +95,7 @@ class SegmentStore:
         rng: random.Random | None = None,
     ) -> None:
         config = config or StorageConfig()
+        self.data = root
         self._root = f"{root}/{SEGMENTS}"
         self._cache_root = f"{root}/{OBJECTS}"
         self._disk = disk
@@ -108,6 +111,8 @@ class SegmentStore:
         self.cursors = CursorStore(metadata, SavePace(config.cursor_save_ms / 1000))
         self._segments: dict[SegmentName, Segment] = {}
         self._busy: dict[SegmentName, _Alone] = {}
+        self._quiet = asyncio.Event()  # set when `_busy` becomes empty
+        self._settling: asyncio.Future[None] | None = None  # while nothing may be opened, closed or deleted
         self._closed = False
 
     @property
@@ -117,6 +122,8 @@ class SegmentStore:
     @contextlib.asynccontextmanager
     async def _alone(self, name: SegmentName) -> AsyncIterator[None]:
         """Hold the segment's lock: opening, closing and deleting it exclude each other."""
+        while self._settling is not None:
+            await asyncio.shield(self._settling)
         alone = self._busy.setdefault(name, _Alone())
         alone.users += 1
         try:
@@ -126,6 +133,31 @@ class SegmentStore:
             alone.users -= 1
             if not alone.users:
                 del self._busy[name]
+            if not self._busy:
+                self._quiet.set()
+
+    @contextlib.asynccontextmanager
+    async def settled(self) -> AsyncIterator[None]:
+        """Inside, no segment is being opened, closed or deleted. What is under way is waited for; the rest waits."""
+        while self._settling is not None:
+            await asyncio.shield(self._settling)
+        self._settling = asyncio.get_running_loop().create_future()
+        try:
+            while self._busy:
+                self._quiet.clear()
+                await self._quiet.wait()
+            yield
+        finally:
+            self._settling.set_result(None)
+            self._settling = None
+
+    def freeze(self, into: str) -> Freeze:
+        """Keep all segments as they are now. Inside of settled(). `into`: an empty directory on the same file system.
+
+        Until its end(), what changes a segment keeps it first.
+        """
+        held = {name: segment.hold() for name, segment in self._segments.items()}
+        return Freeze(self, self._context, into, held)
 
     def identify(self, store: int, generation: int) -> None:
         """Set the id and the start count of the metadata that files created or opened for writing from now on state."""
@@ -221,6 +253,7 @@ class SegmentStore:
                 self._segments.pop(name).release()  # its lease is over
                 segment = None
             if segment is None:
+                await self._context.will_change(name)
                 if backing is not None:
                     await self._restore(backing, self.directory(name))
                 recovered = await self._run(recover, self.directory(name))
@@ -329,6 +362,7 @@ class SegmentStore:
         async with self._alone(name):
             self._check_open()
             segment = self._segments.pop(name, None)
+            await self._context.will_change(name)
             if segment is not None:
                 await segment.close()
             directory = self.directory(name)
@@ -456,6 +490,28 @@ class SegmentStore:
     def _check_open(self) -> None:
         if self._closed:
             raise AlreadyClosedError("the segment store is closed")
+
+
+class Freeze:
+    """A store's segments, kept as they were: see frozen.py. Loop thread only."""
+
+    def __init__(self, store: SegmentStore, context: Context, into: str, held: Mapping[SegmentName, Held]) -> None:
+        self._store = store
+        self._hooks = context.before_change
+        self._frozen = Frozen(context.disk, context.workers, into, held)
+        self._hooks.append(self._before_change)
+
+    async def keep(self, name: SegmentName) -> KeptSegment | None:
+        """The segment's files, which stay from now on; None where it had none. Raises as Frozen.keep()."""
+        return await self._frozen.keep(name, self._store.directory(name), self._store.data)
+
+    async def _before_change(self, name: SegmentName) -> None:
+        await self._frozen.keep_before_change(name, self._store.directory(name), self._store.data)
+
+    def end(self) -> None:
+        """All that counts is kept. Idempotent."""
+        if self._before_change in self._hooks:
+            self._hooks.remove(self._before_change)
 
 
 def _encode(part: str) -> str:

@@ -210,6 +210,14 @@ class MountedDisk:
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), old)
         self._disk._change(self.machine, [(new, self._disk._files[old]), (old, None)])
 
+    def link(self, old: str, new: str) -> None:
+        self._enter("link", old)
+        if old not in self._disk._files:
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), old)
+        if new in self._disk._files:
+            raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), new)
+        self._disk._change(self.machine, [(new, self._disk._files[old])])
+
     def unlink(self, path: str) -> None:
         self._enter("unlink", path)
         if path in self._disk._files:

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import os
 import random
+import sys
+import tempfile
 from dataclasses import dataclass
 
 SECTOR = 512
@@ -40,7 +42,11 @@ class Inode:
     """One file. `pending` are the operations behind the durable state, in the order in which they were done."""
 
     def __init__(self) -> None:
-        self.fd = os.memfd_create("engine-sim")
+        if sys.platform == "linux":
+            self.fd = os.memfd_create("engine-sim")
+        else:
+            self.fd, path = tempfile.mkstemp(prefix="engine-sim-")
+            os.unlink(path)
         self.durable = bytearray()
         self.pending: list[Operation] = []
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import socket
-import struct
 from collections.abc import Callable
 from typing import TYPE_CHECKING, cast
 
@@ -21,10 +20,10 @@ from engine.wire.url import format_url
 
 if TYPE_CHECKING:
     from engine.wire.certificates import Certificate
+    from engine.wire.credentials import Peer
 
 _SMALL = 16 * 1024  # frames up to this size are gathered while a burst of them is being sent
 _GATHERED_MAX = 64 * 1024
-_CREDENTIALS = struct.Struct("3i")  # process, user, group: struct ucred of unix(7)
 
 Accept = Callable[[FrameStream], FrameHandler]
 
@@ -96,7 +95,7 @@ class SocketStream(asyncio.BufferedProtocol):
         close_when_forked(self)
         name = transport.get_extra_info("peername")
         if self._url is not None:
-            self.peer = f"{self._url} (process {self._credentials()[0]})"
+            self.peer = f"{self._url} (process {self._credentials().process})"
         else:
             self.peer = format_url(name[0], name[1], "tcp") if isinstance(name, tuple) else "tcp"
         make_handler, self._make_handler = self._make_handler, None
@@ -241,15 +240,13 @@ class SocketStream(asyncio.BufferedProtocol):
     @property
     def peer_user(self) -> int | None:
         """The user id of the process that made the other end of a Unix socket; None over TCP."""
-        return None if self._url is None or self._transport is None else self._credentials()[1]
+        return None if self._url is None or self._transport is None else self._credentials().user
 
-    def _credentials(self) -> tuple[int, int, int]:
-        """Process, user and group of the process that has dialled, or listens."""
+    def _credentials(self) -> Peer:
+        from engine.wire.credentials import peer_of  # few connections are of Unix sockets
+
         assert self._transport is not None
-        sock = self._transport.get_extra_info("socket")
-        found = sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
-        process, user, group = _CREDENTIALS.unpack(found)
-        return process, user, group
+        return peer_of(self._transport.get_extra_info("socket"))
 
     def descriptors(self) -> tuple[int, ...]:
         """Of the socket, while it is open: asyncio closes it behind connection_lost(), or with the loop."""

@@ -5,8 +5,8 @@ a process of that user, or of root; or, where either was told so, of another use
 rename(), so a name leads to a socket that is served, or, when its process was killed, to one that refuses; the next
 listener replaces it. Only one process at a time may listen on a name: callers hold a lock.
 
-A Unix socket's address is at most 107 bytes long. A longer path is reached through a descriptor of its directory,
-/proc/self/fd/N/name.
+A Unix socket's address is at most 107 bytes long (macOS: 103). A longer path is reached through a descriptor of its
+directory, /proc/self/fd/N/name, and where there is no /proc, through a symbolic link to the directory.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ import logging
 import os
 import socket
 import stat
+import sys
 from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import TypeVar
 
@@ -34,7 +35,7 @@ log = logging.getLogger(__name__)
 
 _MODE = 0o600
 _MODE_OF_ALL = 0o666  # where other users may connect: the permissions of the directory say which can
-_ADDRESS_SIZE_MAX = 107  # bytes: sun_path of unix(7) without its terminating zero
+_ADDRESS_SIZE_MAX = 103 if sys.platform == "darwin" else 107  # bytes: sun_path without its terminating zero
 _ROOT = 0
 _BACKLOG = 1024
 
@@ -232,15 +233,33 @@ def _address(path: str) -> Iterator[str]:
         yield path
         return
     directory, name = os.path.split(path)
-    descriptor = os.open(directory, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        short = f"/proc/self/fd/{descriptor}/{name}"
+    with contextlib.ExitStack() as meanwhile:
+        if sys.platform == "linux":
+            descriptor = os.open(directory, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+            meanwhile.callback(os.close, descriptor)
+            near = f"/proc/self/fd/{descriptor}"
+        else:
+            near = meanwhile.enter_context(_link_to(directory))
+        short = f"{near}/{name}"
         if len(os.fsencode(short)) > _ADDRESS_SIZE_MAX:
             most = _ADDRESS_SIZE_MAX - len(short) + len(name)
             raise InvalidArgumentError(f"the name of a Unix socket must be at most {most} bytes long, got {name}")
         yield short
+
+
+@contextlib.contextmanager
+def _link_to(directory: str) -> Iterator[str]:
+    """A short path of a directory, which is valid meanwhile. Only this user can have made what it leads to."""
+    private = f"/tmp/engine-{os.urandom(8).hex()}"
+    os.mkdir(private, 0o700)
+    link = f"{private}/d"
+    try:
+        os.symlink(directory, link)
+        yield link
     finally:
-        os.close(descriptor)
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(link)
+        os.rmdir(private)
 
 
 def _identity(path: str) -> tuple[int, int]:

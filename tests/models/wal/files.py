@@ -1,4 +1,7 @@
-"""Consolidation: a session uploads what its log holds of a segment and names the file in the record (R13, R14)."""
+"""Consolidation: a session uploads what its log holds of a segment and names the file in the record (R13, R14).
+
+Slow segments share an object: one upload, and each of their records names its own part of it (R18).
+"""
 
 from __future__ import annotations
 
@@ -9,6 +12,7 @@ from tests.models.wal.state import (
     Broker,
     File,
     Instance,
+    Part,
     Record,
     Reference,
     Rule,
@@ -18,6 +22,7 @@ from tests.models.wal.state import (
     spent,
     with_broker,
     with_record,
+    with_wal_record,
 )
 
 
@@ -28,36 +33,50 @@ def consolidation(instance: Instance, state: State, me: int) -> Iterator[Step]:
         yield from _r13_begin(instance, state, me)
     elif not upload.stored:
         # A store keeps one object of a name: a second upload under it replaces the first.
-        others = {file for file in state.files if file.name != upload.file.name}
-        after = with_broker(
-            state._replace(files=frozenset(others | {upload.file})), me, upload=upload._replace(stored=True)
-        )
-        yield f"{SESSIONS[me]}'s file {upload.file.name} is stored, {len(upload.file.values)} entries", after
+        name, entries = upload.parts[0].file.name, sum(len(part.file.values) for part in upload.parts)
+        files = {file for file in state.files if file.name != name} | {part.file for part in upload.parts}
+        after = with_broker(state._replace(files=frozenset(files)), me, upload=upload._replace(stored=True))
+        yield f"{SESSIONS[me]}'s object {name} is stored, {entries} entries", after
     else:
-        yield _r14_name(instance, state, me, upload)
+        for part in upload.parts:
+            yield _r14_name(instance, state, me, upload, part)
+    yield from _r18_settle(instance, state, me)
 
 
 def _r13_begin(instance: Instance, state: State, me: int) -> Iterator[Step]:
     broker = state.brokers[me]
     if not state.left.uploads:
         return
+    if instance.shares:
+        name: tuple[object, ...] = ("shared", broker.shared, SESSIONS[me])
+        served = [segment for segment, term in enumerate(broker.terms) if term]
+        whole = [part for segment in served for part in _parts(instance, state, me, segment, name)[-1:]]
+        if whole:
+            upload = Upload(tuple(whole), False, broker.shared)
+            begun = with_broker(spent(state, "uploads"), me, upload=upload, shared=broker.shared + 1)
+            yield f"R18: {SESSIONS[me]} uploads {name} of {len(whole)} segments", begun
+        return
     for segment, term in enumerate(broker.terms):
-        if not term:
-            continue
-        own = sum(g.segment == segment and g.term == term for sent in broker.sent[: broker.acknowledged] for g in sent)
-        files = state.records[segment].files
-        first = files[-1].first + len(files[-1].values) if files else 0
-        values = broker.logs[segment][first : broker.recovered[segment] + own]  # what is acknowledged
-        for size in range(1 if instance.rolls else len(values), len(values) + 1):
-            if not size:
-                continue
-            name: tuple[object, ...] = (segment, first)
-            if instance.keeps(Rule.R13_NAME):
-                name = (segment, first, term, SESSIONS[me], state.left.uploads)
-            upto = _upto(instance, broker, segment, first + size)
-            upload = Upload(segment, term, File(name, first, values[:size]), upto, False)
-            step = f"R13: {SESSIONS[me]} uploads {name}, {size} entries"
-            yield step, with_broker(spent(state, "uploads"), me, upload=upload)
+        first = state.records[segment].named_end
+        name = (segment, first)
+        if instance.keeps(Rule.R13_NAME):
+            name = (segment, first, term, SESSIONS[me], state.left.uploads)
+        for part in _parts(instance, state, me, segment, name) if term else []:
+            step = f"R13: {SESSIONS[me]} uploads {name}, {len(part.file.values)} entries"
+            yield step, with_broker(spent(state, "uploads"), me, upload=Upload((part,), False))
+
+
+def _parts(instance: Instance, state: State, me: int, segment: int, name: tuple[object, ...]) -> list[Part]:
+    """The files that a segment may have next, the longest one last."""
+    broker = state.brokers[me]
+    term, first = broker.terms[segment], state.records[segment].named_end
+    own = sum(g.segment == segment and g.term == term for sent in broker.sent[: broker.acknowledged] for g in sent)
+    values = broker.logs[segment][first : broker.recovered[segment] + own]  # what is acknowledged
+    sizes = range(1 if instance.rolls else max(1, len(values)), len(values) + 1)
+    return [
+        Part(segment, term, File(name, first, values[:size]), _upto(instance, broker, segment, first + size))
+        for size in sizes
+    ]
 
 
 def _upto(instance: Instance, broker: Broker, segment: int, end: int) -> int:
@@ -75,40 +94,52 @@ def _upto(instance: Instance, broker: Broker, segment: int, end: int) -> int:
     return min(behind, default=broker.acknowledged)
 
 
-def _r14_name(instance: Instance, state: State, me: int, upload: Upload) -> Step:
+def _r14_name(instance: Instance, state: State, me: int, upload: Upload, part: Part) -> Step:
     """One transaction: owner, term, session not fenced. It names the file and drops what the file covers."""
-    record, broker, who = state.records[upload.segment], state.brokers[me], SESSIONS[me]
-    term = upload.term if instance.keeps(Rule.R14_TERM) else broker.terms[upload.segment]
+    record, broker, who = state.records[part.segment], state.brokers[me], SESSIONS[me]
+    rest = tuple(other for other in upload.parts if other is not part)
+    done = with_broker(state, me, upload=upload._replace(parts=rest) if rest else None)
+    term = part.term if instance.keeps(Rule.R14_TERM) else broker.terms[part.segment]
     mine = (record.owner, record.term) == (me, term) or not instance.keeps(Rule.R14_OWNER)
     fenced = state.wal_records[me].fenced is not None and instance.keeps(Rule.R14_SESSION)
     if not mine or fenced:
-        return f"R14: {who}'s file {upload.file.name} stays an orphan", with_broker(state, me, upload=None)
+        return f"R14: {who} does not name file {part.file.name} of segment {part.segment}", done
     references = tuple(
-        r._replace(start=r.start if upload.upto < 0 else upload.upto)
+        r._replace(start=r.start if part.upto < 0 else part.upto)
         for r in record.references
         if r.session == me and r.end is None
     )
     if not references and not instance.keeps(Rule.R2_REFERENCE):
-        references = (Reference(me, upload.upto, None, record.term),)
-    references = _r14_uncovered(instance, state, record, upload) + references
-    named = record._replace(references=references, files=(*record.files, upload.file))
-    after = with_broker(with_record(state, upload.segment, named), me, upload=None)
-    return f"R14: {who} names file {upload.file.name}, goes on from {upload.upto}", after
+        references = (Reference(me, part.upto, None, record.term),)
+    references = _r14_uncovered(instance, state, record, part) + references
+    named = record._replace(references=references, files=(*record.files, part.file))
+    step = f"R14: {who} names file {part.file.name} of segment {part.segment}, goes on from {part.upto}"
+    return step, with_record(done, part.segment, named)
 
 
-def _r14_uncovered(instance: Instance, state: State, record: Record, upload: Upload) -> tuple[Reference, ...]:
+def _r14_uncovered(instance: Instance, state: State, record: Record, part: Part) -> tuple[Reference, ...]:
     """The closed references with groups behind the file."""
     if not instance.rolls or not instance.keeps(Rule.R14_COVERED):
         return ()
-    end = upload.file.first + len(upload.file.values)
+    end = part.file.first + len(part.file.values)
     return tuple(
         r
         for r in record.references
         if r.end is not None
         and any(
-            group.segment == upload.segment and group.offset >= end
+            group.segment == part.segment and group.offset >= end
             for slot in state.wals[r.session][r.start : r.end]
             if isinstance(slot, tuple)
             for group in slot
         )
     )
+
+
+def _r18_settle(instance: Instance, state: State, me: int) -> Iterator[Step]:
+    """The session's record says which shared objects no further record will name."""
+    broker, record = state.brokers[me], state.wal_records[me]
+    upto, upload = broker.shared, broker.upload
+    if upload is not None and upload.number is not None and instance.keeps(Rule.R18_BOUND):
+        upto = upload.number
+    if upto > record.settled and record.fenced is None:
+        yield f"R18: {SESSIONS[me]} has settled {upto}", with_wal_record(state, me, record._replace(settled=upto))

@@ -38,6 +38,13 @@ FAULTS: dict[Rule, tuple[Instance, str]] = {
     Rule.R15_NAMED: (Instance(writes=(1, 0, 0), trims=True, budget=Budget(uploads=1)), "LOST"),
     Rule.R15_OWN: (Instance(writes=(1, 0, 0), trims=True, budget=Budget(uploads=1)), "FENCE MOVED"),
     Rule.R16_ORDER: (Instance(writes=(1, 0, 0), budget=Budget(uploads=1, sweeps=1, takeovers=1)), "LOST"),
+    Rule.R18_KEPT: (
+        Instance(segments=2, writes=(1, 0, 0), shares=True, budget=Budget(uploads=1, retentions=1)),
+        "LOST",
+    ),
+    Rule.R18_SETTLED: (Instance(segments=2, writes=(1, 0, 0), shares=True, budget=Budget(uploads=1, sweeps=1)), "LOST"),
+    Rule.R18_ORDER: (Instance(segments=2, writes=(1, 0, 0), shares=True, budget=Budget(uploads=1, sweeps=1)), "LOST"),
+    Rule.R18_BOUND: (Instance(segments=2, writes=(1, 0, 0), shares=True, budget=Budget(uploads=1, sweeps=1)), "LOST"),
 }
 
 _ALL = Budget(resends=1, losses=1, uploads=1, sweeps=1)
@@ -51,6 +58,9 @@ CLEAN: dict[str, Instance] = {
         writes=(2, 0, 0), window=1, trims=True, rolls=True, budget=Budget(uploads=1)
     ),
     "two segments, a sweep": Instance(segments=2, writes=(1, 0, 0), budget=Budget(uploads=1, sweeps=1)),
+    "two segments share an object, retention, a sweep": Instance(
+        segments=2, writes=(1, 0, 0), shares=True, budget=Budget(uploads=1, retentions=2, sweeps=1)
+    ),
 }
 LONG: dict[str, Instance] = {
     "lost answers, late copies, upload, trim, sweep": Instance(writes=(3, 0, 0), trims=True, budget=_ALL),
@@ -79,6 +89,20 @@ LONG: dict[str, Instance] = {
         rolls=True,
         claimers="AB",
         budget=Budget(handovers=2, takeovers=2, uploads=2),
+    ),
+    "a shared object, a takeover, retention, a sweep": Instance(
+        segments=2, writes=(1, 0, 0), window=1, shares=True, budget=Budget(uploads=1, retentions=1, sweeps=1)
+    ),
+    "two shared objects, trims, a sweep": Instance(
+        segments=2,
+        writes=(2, 0, 0),
+        window=1,
+        shares=True,
+        trims=True,
+        budget=Budget(takeovers=0, uploads=2, retentions=1, sweeps=1),
+    ),
+    "a shared object of a segment that is handed over": Instance(
+        segments=2, writes=(1, 1, 0), window=1, shares=True, budget=Budget(handovers=1, uploads=1, sweeps=1)
     ),
     "three moves among three sessions": Instance(
         writes=(2, 1, 0), claimers="ABC", budget=Budget(handovers=2, takeovers=3)

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from tests.models.explorer import ViolationError
-from tests.models.wal.deletion import ending, sweeping, trimming
+from tests.models.wal.deletion import ending, retention, sweeping, trimming
 from tests.models.wal.files import consolidation
 from tests.models.wal.state import SESSIONS, Instance, State, Step, name
 from tests.models.wal.takeover import takeover
@@ -33,6 +33,7 @@ class WalModel:
             yield from takeover(self._instance, state, me)
             yield from consolidation(self._instance, state, me)
             yield from trimming(self._instance, state, me)
+            yield from retention(self._instance, state, me)
             yield from ending(self._instance, state, me)
         yield from sweeping(self._instance, state)
         yield from network(self._instance, state)
@@ -55,7 +56,7 @@ class WalModel:
                 continue  # not served now
             log = state.brokers[record.owner].logs[segment]
             for of, offset, value in state.promised:
-                if of == segment and (offset >= len(log) or log[offset] != value):
+                if of == segment and offset >= record.floor and (offset >= len(log) or log[offset] != value):
                     where = f"owner {SESSIONS[record.owner]} of segment {segment} at term {record.term}"
                     raise ViolationError(f"LOST: {value} was promised at offset {offset}, and {where} has it not")
 

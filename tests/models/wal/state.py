@@ -42,6 +42,10 @@ class Rule(Enum):
     R15_NAMED = "the log is trimmed after the record names the file"
     R15_OWN = "`trimmed` is written while `fenced` is not set, by compare-and-set"
     R16_ORDER = "the sweep reads `fenced` first, then the records"
+    R18_KEPT = "an object that segments share is deleted by the sweep alone, when no record names it"
+    R18_SETTLED = "the sweep deletes of a session that lives only objects that it will name in no record any more"
+    R18_ORDER = "the sweep reads first what a session will name no more, then the records"
+    R18_BOUND = "a session says that it will name an object no more when every naming of it has ended"
 
 
 class _Fence:
@@ -85,20 +89,28 @@ class File(NamedTuple):
 
 
 class Record(NamedTuple):
-    """A segment's record in the metadata store."""
+    """A segment's record in the metadata store. `floor`: what lies below was deleted by retention."""
 
     owner: int | None
     term: int
     references: tuple[Reference, ...]
     files: tuple[File, ...]
+    floor: int = 0
+
+    @property
+    def named_end(self) -> int:
+        return self.files[-1].first + len(self.files[-1].values) if self.files else self.floor
 
 
 class WalRecord(NamedTuple):
-    """A session's record in the metadata store. `gone`: it was deleted, behind its end."""
+    """A session's record in the metadata store. `gone`: it was deleted, behind its end. `settled`: shared objects of
+    a lower number are named in no further record.
+    """
 
     trimmed: int = 0
     fenced: int | None = None
     gone: bool = False
+    settled: int = 0
 
 
 class Phase(Enum):
@@ -122,16 +134,24 @@ class Takeover(NamedTuple):
     unfenced: tuple[int, ...]  # indexes of references whose sessions are still to be fenced
     at: int = 0
     seen: WalRecord = WalRecord()
+    floor: int = 0
 
 
-class Upload(NamedTuple):
-    """A session uploads a rolled file; `upto`: the log is needed from there when the file is named."""
+class Part(NamedTuple):
+    """A rolled file that is uploaded; `upto`: the log is needed from there when the file is named."""
 
     segment: int
     term: int
     file: File
     upto: int
+
+
+class Upload(NamedTuple):
+    """A session uploads an object: one file, or several segments' that share it. `parts`: not named yet."""
+
+    parts: tuple[Part, ...]
     stored: bool
+    number: int | None = None  # of a shared object, in its session
 
 
 class Broker(NamedTuple):
@@ -147,15 +167,19 @@ class Broker(NamedTuple):
     recovered: tuple[int, ...]  # by segment: the entries that it began with
     takeover: Takeover | None
     upload: Upload | None
+    shared: int = 0  # objects that segments share, which it has begun
 
 
 class Sweep(NamedTuple):
-    """What a sweep has seen of a session. `due`: it may delete now."""
+    """What a sweep has seen of a session. `due`: it may delete now. `ended`: it found the session's end; else it
+    deletes shared objects alone.
+    """
 
     session: int
     unreferenced: bool
     unnamed: frozenset[File]
     due: bool
+    ended: bool = True
 
 
 class Budget(NamedTuple):
@@ -167,6 +191,7 @@ class Budget(NamedTuple):
     handovers: int = 0
     uploads: int = 0
     sweeps: int = 0
+    retentions: int = 0
 
 
 class State(NamedTuple):
@@ -202,6 +227,7 @@ class Instance:
     claimers: str = "BC"
     trims: bool = False
     rolls: bool = False  # a file may end before what is acknowledged does
+    shares: bool = False  # an upload has the files of all segments that the session serves
     budget: Budget = field(default_factory=Budget)
 
     @property

@@ -11,7 +11,6 @@ from tests.models.wal.state import (
     File,
     Instance,
     Phase,
-    Record,
     Reference,
     Rule,
     State,
@@ -65,7 +64,9 @@ def _r1_claim(instance: Instance, state: State, me: int) -> Iterator[Step]:
             if r.end is None and r.session != me and (instance.keeps(Rule.R3_ALL_OPEN) or r.session == record.owner)
         )
         ends = tuple(r.end for r in record.references)
-        claimed = Takeover(Phase.CHOOSE, segment, term, record.references, record.files, ends, unfenced)
+        claimed = Takeover(
+            Phase.CHOOSE, segment, term, record.references, record.files, ends, unfenced, floor=record.floor
+        )
         after = with_broker(after, me, terms=replaced(broker.terms, segment, 0), takeover=claimed)
         yield f"R1: {SESSIONS[me]} claims segment {segment} at term {term}", after
 
@@ -206,7 +207,7 @@ def _end(instance: Instance, state: State, me: int, reference: Reference, end: i
 
 def _r11_recovered(state: State, current: Takeover, ends: list[int]) -> tuple[str, ...]:
     """The entries of the named files, and of the range of each reference. Raises ViolationError where some miss."""
-    log: list[str] = []
+    log: list[str] = [""] * current.floor
     for file in current.files:
         _take_file(state, file, log)
     for reference, end in zip(current.references, ends, strict=True):
@@ -215,7 +216,7 @@ def _r11_recovered(state: State, current: Takeover, ends: list[int]) -> tuple[st
             if not isinstance(slot, tuple):
                 raise ViolationError("INVENTED: a FENCE" if slot is FENCE else f"LOST: no object lies at {where}")
             for group in slot:
-                if group.segment != current.segment:
+                if group.segment != current.segment or group.offset < current.floor:
                     continue
                 if group.term != reference.term:
                     raise ViolationError(f"INVENTED: {where} has {group.value} of another term than the reference")
@@ -250,7 +251,7 @@ def _r2_serve(
     references = closed + own if instance.keeps(Rule.R2_REFERENCE) else closed
     if not instance.keeps(Rule.R1_LIST):
         references = own
-    after = with_record(state, current.segment, Record(me, current.term, references, record.files))
+    after = with_record(state, current.segment, record._replace(references=references))
     after = with_broker(
         after,
         me,

@@ -17,8 +17,8 @@ from engine._native.jobs.jobs cimport Job, Task
 cdef extern from "<sys/uio.h>" nogil:
     ssize_t pwritev(int fd, const iovec* parts, int count, off_t position)
 
-cdef extern from "<unistd.h>" nogil:
-    int fdatasync(int fd)
+cdef extern from "sync.h" nogil:
+    int engine_fdatasync(int fd)
 
 cdef enum:
     PARTS_MAX = 1024                             # IOV_MAX
@@ -57,7 +57,7 @@ cdef void _run(Task* base) noexcept nogil:
         return
     if task.zeros:
         task.padded = pwrite(task.fd, _ZEROS, task.zeros, task.position) == <ssize_t> task.zeros
-    if task.syncs and fdatasync(task.fd) < 0:    # never retried, EINTR included: pages may be lost
+    if task.syncs and engine_fdatasync(task.fd) < 0:    # never retried, EINTR included: pages may be lost
         task.sync_error = errno or EIO
 
 

@@ -12,6 +12,7 @@ from engine.broker.limits.records import LimitRecords
 from engine.broker.rights.records import RightsRecords
 from engine.broker.rights.rights import everything
 from engine.broker.settings.config import BrokerConfig
+from engine.broker.upkeep.backups import Backups
 from engine.control.service import ScalableTopicService
 from engine.errors import UnsupportedError
 from engine.model.autoscale import AutoScalePolicyOverride
@@ -24,8 +25,8 @@ T = TypeVar("T")
 class LocalAdmin:
     """One method for each operation, with its name, arguments and errors.
 
-    `dynamic`, `transactions`, `cluster`, `metrics`, `rights`, `limits`: None where there is no broker; their operations
-    raise UnsupportedError then.
+    `dynamic`, `transactions`, `cluster`, `metrics`, `rights`, `limits`, `backups`: None where there is no broker; their
+    operations raise UnsupportedError then.
     """
 
     def __init__(
@@ -39,7 +40,9 @@ class LocalAdmin:
         metrics: Callable[[], Awaitable[str]] | None = None,
         rights: RightsRecords | None = None,
         limits: LimitRecords | None = None,
+        backups: Backups | None = None,
     ) -> None:
+        self._backups = backups
         self._rights = rights
         self._limits = limits
         self._transactions = transactions
@@ -207,6 +210,20 @@ class LocalAdmin:
     async def unload_segment(self, segment: str, to: str | None) -> list[dict[str, Any]]:
         """At its owner."""
         return await _available(self._cluster).unload_segment(segment, to)
+
+    async def begin_backup(self) -> dict[str, Any]:
+        """Of this broker's data directory."""
+        return await _available(self._backups).begin()
+
+    async def read_backup(self, ident: str, file: str, position: int, size: int) -> str:
+        """In base64."""
+        return await _available(self._backups).read(ident, file, position, size)
+
+    async def renew_backup(self, ident: str) -> None:
+        await _available(self._backups).renew(ident)
+
+    async def end_backup(self, ident: str, done: bool) -> None:
+        await _available(self._backups).end(ident, done)
 
     async def list_dynamic_configuration(self) -> list[str]:
         """The names of settings that can change at run time."""

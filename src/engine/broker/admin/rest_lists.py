@@ -9,6 +9,7 @@ import logging
 from aiohttp import web
 
 from engine.aio.memory_limiter import LimitType
+from engine.broker.admin.http_checks import PRINCIPAL
 from engine.broker.admin.ports import Served
 from engine.broker.pools.list_parts import size_of
 from engine.errors import InvalidArgumentError
@@ -38,6 +39,9 @@ class TopicListPages:
         try:
             async with self._making:
                 names = await self._broker.admin.list_topics(namespace, properties)
+                among = self._broker.rights.listed(PRINCIPAL.get(), namespace)
+                if among is not None:
+                    names = [name for name in names if name.rpartition("/")[2] in among]
                 permit = await self._limiter.update(permit, size_of(names))
             part = await self._limiter.acquire(await _largest_part(names), LimitType.DIRECT_MEMORY)
             try:

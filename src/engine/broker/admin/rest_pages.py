@@ -13,7 +13,6 @@ from aiohttp.typedefs import Handler
 from engine.broker.admin.openapi import openapi
 from engine.broker.admin.ports import Served
 from engine.broker.metrics.catalogue import metrics_page
-from engine.broker.metrics.exposition import METRICS_TYPE
 from engine.broker.metrics.health import unready
 from engine.errors import StorageError
 from engine.model.admin_broker_operations import GET_DESCRIPTION, GET_HEALTH, GET_METRICS, GET_READINESS, GET_WELCOME
@@ -74,7 +73,8 @@ class _Pages:
         return web.json_response(openapi(str(request.url.origin())))
 
     async def metrics(self, request: web.Request) -> web.Response:
-        return web.Response(text=await metrics_page(self._broker), headers={"Content-Type": METRICS_TYPE})
+        text, kind = await metrics_page(self._broker, request.headers.get("Accept", ""))
+        return web.Response(text=text, headers={"Content-Type": kind, "Vary": "Accept"})
 
     async def health(self, request: web.Request) -> web.Response:
         """Liveness; 503 if only a restart can help."""

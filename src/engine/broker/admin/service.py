@@ -15,6 +15,7 @@ from engine.broker.admin.transaction_admin import TransactionAdmin
 from engine.broker.limits.records import LimitRecords
 from engine.broker.rights.records import RightsRecords
 from engine.broker.settings.config import BrokerConfig
+from engine.broker.upkeep.backups import Backups
 from engine.control.service import ScalableTopicService
 from engine.errors import ConnectError, NotOwnerError, TimeoutError
 from engine.model.admin_methods import AdminMethods
@@ -47,6 +48,7 @@ class AdminService(AdminMethods):
         metrics: Callable[[], Awaitable[str]] | None = None,
         rights: RightsRecords | None = None,
         limits: LimitRecords | None = None,
+        backups: Backups | None = None,
     ) -> None:
         self.leading = LeaderAdmin(service)
         self.local = LocalAdmin(
@@ -58,6 +60,7 @@ class AdminService(AdminMethods):
             metrics=metrics,
             rights=rights,
             limits=limits,
+            backups=backups,
         )
         self._forward = forward
 

@@ -113,10 +113,10 @@ class ObjectLogs:
 
     def attach(self, segment: Segment, backing: ObjectBacking) -> None:
         """An open segment is consolidated from now on, and its named files are read. Idempotent."""
-        segment.consolidate_on(backing, self._names_of(backing.session), self.cache, self.garbage)
+        segment.consolidate_on(backing, self.names_of(backing.session), self.cache, self.garbage)
 
-    def _names_of(self, session: str) -> FileNames:
-        """The session's one counter of tries (R13)."""
+    def names_of(self, session: str) -> FileNames:
+        """The session's one counter of tries (R13), and of what segments share (R18)."""
         if self._names is None or self._names.session != session:
             self._names = FileNames(self.cluster, session)
         return self._names

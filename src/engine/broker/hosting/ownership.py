@@ -397,18 +397,28 @@ class Ownership:
         Raises NotOwnerError: this broker does not own it under this term any more, and nothing was written;
         UnknownOutcomeError; what `change` and `also` raise.
         """
-        key, wanted = keys.segment(name), None
+        key, wanted, unknown = keys.segment(name), None, False
         for _ in range(_CLAIMS_MAX):
-            demands = await also()
-            record = await self._metadata.newest.get(key)
-            owner = Owner.of(record)
-            if record is None or owner.term != owned.term or not self.is_mine(owner):
-                raise NotOwnerError(f"{name} is not this broker's any more; look the topic up again")
+            try:
+                demands = await also()
+                record = await self._metadata.newest.get(key)
+                owner = Owner.of(record)
+                if record is None or owner.term != owned.term or not self.is_mine(owner):
+                    raise NotOwnerError(f"{name} is not this broker's any more; look the topic up again")
+            except NotOwnerError as e:
+                if unknown:  # what the record perhaps names must stay
+                    raise UnknownOutcomeError(f"{name}: its record may have been written before: {e}") from e
+                raise
             if wanted is not None and owner.objects == wanted:
                 return wanted  # by a write whose outcome was unknown
             wanted = change(owner.objects)
-            with contextlib.suppress(ConflictError, OutcomeUnknownError):
+            try:
                 await self._put(key, replace(owner, objects=wanted), record, demands)
+            except ConflictError:
+                continue
+            except OutcomeUnknownError:
+                unknown = True
+            else:
                 return wanted
         raise UnknownOutcomeError(f"{name}: the metadata store did not say whether its record was written")
 

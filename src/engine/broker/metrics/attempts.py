@@ -16,3 +16,4 @@ def attempt_families(prefix: str, attempts: Attempts) -> Iterator[AnyFamily]:
         "Refused without a check, after too many failures from the same address",
         attempts.unchecked,
     )
+    yield counter(f"{prefix}tls_handshake_failures_total", "Handshakes of TLS that failed", attempts.handshakes)

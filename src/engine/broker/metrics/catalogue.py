@@ -8,7 +8,16 @@ from itertools import islice
 from typing import TYPE_CHECKING
 
 from engine.broker.metrics.cluster import cluster_families
-from engine.broker.metrics.exposition import NO_LABELS, AnyFamily, JoinedPages, Labels, exposition
+from engine.broker.metrics.exposition import (
+    NO_LABELS,
+    AnyFamily,
+    FlatFamily,
+    Labels,
+    PageWriter,
+    Row,
+    exposition,
+    joined,
+)
 from engine.broker.metrics.limits import limit_families
 from engine.broker.metrics.pools import pool_families, topic_list_families
 from engine.broker.metrics.process import process_families
@@ -21,7 +30,7 @@ from engine.broker.metrics.whole import pools, whole_families
 if TYPE_CHECKING:
     from engine.broker.metrics.ports import Observed
 
-_LINES_AT_ONCE = 500
+_ROWS_AT_ONCE = 200
 
 
 def metrics_text(broker: Observed) -> str:
@@ -29,29 +38,32 @@ def metrics_text(broker: Observed) -> str:
     return exposition(_families(broker), _common(broker))
 
 
-async def own_page(broker: Observed) -> str:
-    """metrics_text(), some lines per turn of the loop: the text of thousands of segments takes long to write."""
-    parts: list[str] = []
+async def own_families(broker: Observed) -> list[FlatFamily]:
+    """What this process serves, some rows per turn of the loop: those of thousands of segments take long."""
+    found: list[FlatFamily] = []
     for family in _families(broker):
-        lines = iter(family.lines(_common(broker)))
-        while some := list(islice(lines, _LINES_AT_ONCE)):
-            parts.append("\n".join(some))
+        rows, lines = family.rows(_common(broker)), list[Row]()
+        while some := list(islice(rows, _ROWS_AT_ONCE)):
+            lines += some
             await asyncio.sleep(0)
-    return "\n".join(parts) + "\n"
+        found.append(FlatFamily(family.name, family.kind, family.text, lines))
+    return found
 
 
-async def metrics_page(broker: Observed) -> str:
-    """The metrics of the server: own_page(), and where it has several processes, those of the others."""
-    own = await own_page(broker)
-    if broker.pages_elsewhere is None:
-        return own
-    joined = JoinedPages()
-    for page in (own, *await broker.pages_elsewhere()):
-        for number, line in enumerate(page.splitlines()):
-            if number % _LINES_AT_ONCE == 0:
-                await asyncio.sleep(0)
-            joined.add(line)
-    return joined.text()
+async def metrics_page(broker: Observed, accept: str = "") -> tuple[str, str]:
+    """The metrics of the server, with those of its other processes, and their content type.
+
+    `accept`: the header of that name. Written some rows per turn of the loop.
+    """
+    families = await own_families(broker)
+    if broker.families_elsewhere is not None:
+        families = joined([families, *await broker.families_elsewhere()])
+    writer, parts = PageWriter(accept), list[bytes]()
+    for family in families:
+        for part in writer.parts(family, _ROWS_AT_ONCE):
+            parts.append(part)
+            await asyncio.sleep(0)
+    return b"".join([*parts, writer.end]).decode(), writer.content_type
 
 
 def _common(broker: Observed) -> Labels:

@@ -1,20 +1,26 @@
-"""The text format of Prometheus, version 0.0.4: families of samples in, text out. Independent of brokers."""
+"""Families of samples, and the pages that prometheus_client writes of them. Independent of brokers.
+
+The library is imported when the first page is written: a broker that nothing scrapes does not pay for it.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from math import isfinite
-from typing import Literal
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from engine.aio.histogram import HistogramStatistics
 
-METRICS_TYPE = "text/plain; version=0.0.4; charset=utf-8"
-PREFIX = "engine_"  # of every name that is the product's own
+if TYPE_CHECKING:
+    from prometheus_client import Metric
 
-Labels = Mapping[str, str]
+PREFIX = "engine_"  # of every name that is the product's own
+_EOF = b"# EOF\n"  # closes a page of OpenMetrics
+
+Labels = dict[str, str]
 NO_LABELS: Labels = {}
 Sample = tuple[Labels, float]
+Row = tuple[str, Labels, float]
 Distribution = tuple[Labels, HistogramStatistics]
 Kind = Literal["counter", "gauge"]
 
@@ -28,11 +34,10 @@ class Family:
     text: str
     samples: Iterable[Sample]
 
-    def lines(self, common: Labels = NO_LABELS) -> Iterator[str]:
-        """`common`: labels of all samples."""
-        yield from _head(self.name, self.kind, self.text)
+    def rows(self, common: Labels = NO_LABELS) -> Iterator[Row]:
+        """(name, labels, value). `common`: labels of all samples."""
         for labels, value in self.samples:
-            yield f"{self.name}{_labels({**common, **labels})} {_number(value)}"
+            yield self.name, {**common, **labels}, value
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,20 +47,31 @@ class HistogramFamily:
     name: str
     text: str
     samples: Iterable[Distribution]
+    kind: Literal["histogram"] = "histogram"
 
-    def lines(self, common: Labels = NO_LABELS) -> Iterator[str]:
-        """`common`: labels of all samples."""
-        yield from _head(self.name, "histogram", self.text)
+    def rows(self, common: Labels = NO_LABELS) -> Iterator[Row]:
+        """(name, labels, value). `common`: labels of all samples."""
+        from prometheus_client.utils import floatToGoString
+
         for own, found in self.samples:
             labels = {**common, **own}
             for bound, count in zip(found.bounds, found.counts, strict=True):
-                yield f"{self.name}_bucket{_labels({**labels, 'le': _number(bound)})} {count}"
-            yield f"{self.name}_bucket{_labels({**labels, 'le': '+Inf'})} {found.count}"
-            yield f"{self.name}_sum{_labels(labels)} {_number(found.total)}"
-            yield f"{self.name}_count{_labels(labels)} {found.count}"
+                yield f"{self.name}_bucket", {**labels, "le": floatToGoString(bound)}, count  # type: ignore[no-untyped-call]
+            yield f"{self.name}_bucket", {**labels, "le": "+Inf"}, found.count
+            yield f"{self.name}_sum", labels, found.total
+            yield f"{self.name}_count", labels, found.count
 
 
 AnyFamily = Family | HistogramFamily
+
+
+class FlatFamily(NamedTuple):
+    """A family with its rows, which can be sent to another process."""
+
+    name: str
+    kind: str
+    text: str
+    rows: Sequence[Row]
 
 
 def gauge(name: str, text: str, samples: Iterable[Sample] | float) -> Family:
@@ -74,53 +90,76 @@ def histogram(name: str, text: str, samples: Iterable[Distribution] | HistogramS
     )
 
 
+def flat(families: Iterable[AnyFamily], common: Labels = NO_LABELS) -> list[FlatFamily]:
+    """`common`: labels of all samples."""
+    return [FlatFamily(one.name, one.kind, one.text, list(one.rows(common))) for one in families]
+
+
+def joined(pages: Iterable[Iterable[FlatFamily]]) -> list[FlatFamily]:
+    """The families of several processes as one: the rows of each name together, in the order of the pages."""
+    found: dict[str, FlatFamily] = {}
+    for name, kind, text, rows in (family for page in pages for family in page):
+        before = found.get(name)
+        found[name] = FlatFamily(name, kind, text, [*(() if before is None else before.rows), *rows])
+    return list(found.values())
+
+
+class PageWriter:
+    """Writes a page in the format that a client has asked for by the header Accept: OpenMetrics, or Prometheus text."""
+
+    def __init__(self, accept: str = "") -> None:
+        from prometheus_client.exposition import choose_encoder
+
+        try:
+            chosen = choose_encoder(accept)
+        except (TypeError, ValueError):  # a version that is no number
+            chosen = choose_encoder("")
+        self._encode: Callable[..., bytes] = chosen[0]
+        self.content_type = chosen[1]
+
+    def page(self, families: Iterable[FlatFamily]) -> bytes:
+        """The whole page. Every name occurs once, with all its samples."""
+        return b"".join(part for family in families for part in self.parts(family, len(family.rows) or 1)) + self.end
+
+    def parts(self, family: FlatFamily, at_once: int) -> Iterator[bytes]:
+        """The lines of a family, so many rows at a time."""
+        head = self._written(family, ())
+        yield head
+        for start in range(0, len(family.rows), at_once):
+            yield self._written(family, family.rows[start : start + at_once])[len(head) :]
+
+    @property
+    def end(self) -> bytes:
+        """What closes a page."""
+        return _EOF if self.content_type.startswith("application/openmetrics-text") else b""
+
+    def _written(self, family: FlatFamily, rows: Sequence[Row]) -> bytes:
+        return self._encode(_One(_metric(family, rows))).removesuffix(_EOF)
+
+
 def exposition(families: Iterable[AnyFamily], common: Labels = NO_LABELS) -> str:
-    """The text of all families. Every name occurs once, with all its samples. `common`: labels of all samples."""
-    return "\n".join(line for family in families for line in family.lines(common)) + "\n"
+    """The text of all families, for Prometheus. `common`: labels of all samples."""
+    return PageWriter().page(flat(families, common)).decode()
 
 
-class JoinedPages:
-    """Several pages as one: the samples of each name together, in the order of the pages."""
+class _One:
+    """A collector of one family, as the library's encoders take it."""
 
-    def __init__(self) -> None:
-        self._families: dict[str, list[str]] = {}  # by the line of the help text, which comes first
-        self._lines: list[str] = []
+    def __init__(self, metric: Metric) -> None:
+        self._metric = metric
 
-    def add(self, line: str) -> None:
-        """The next line of the pages."""
-        if line.startswith("# HELP "):
-            self._lines = self._families.setdefault(line, [])
-        elif not self._lines or not line.startswith("# "):  # the type, once
-            self._lines.append(line)
+    def collect(self) -> Iterator[Metric]:
+        yield self._metric
 
-    def text(self) -> str:
-        return "\n".join("\n".join([head, *lines]) for head, lines in self._families.items()) + "\n"
+
+def _metric(family: FlatFamily, rows: Sequence[Row]) -> Metric:
+    from prometheus_client import Metric
+    from prometheus_client.samples import Sample as Written
+
+    found = Metric(family.name.removesuffix("_total"), family.text, family.kind)
+    found.samples = [Written(name, labels, value) for name, labels, value in rows]
+    return found
 
 
 def _samples(samples: Iterable[Sample] | float) -> Iterable[Sample]:
     return [({}, samples)] if isinstance(samples, int | float) else samples
-
-
-def _head(name: str, kind: str, text: str) -> Iterator[str]:
-    yield f"# HELP {name} {_escape_help(text)}"
-    yield f"# TYPE {name} {kind}"
-
-
-def _number(value: float) -> str:
-    """All its digits: a rounded counter seems to stand still, which falsifies its rate."""
-    if not isfinite(value):
-        return {float("inf"): "+Inf", float("-inf"): "-Inf"}.get(value, "NaN")
-    return str(int(value)) if value == int(value) else repr(value)
-
-
-def _labels(labels: Labels) -> str:
-    escaped = (f'{name}="{_escape(value)}"' for name, value in labels.items())
-    return f"{{{','.join(escaped)}}}" if labels else ""
-
-
-def _escape(text: str) -> str:
-    return text.replace("\\", r"\\").replace('"', r"\"").replace("\n", r"\n")
-
-
-def _escape_help(text: str) -> str:
-    return text.replace("\\", r"\\").replace("\n", r"\n")

@@ -15,6 +15,7 @@ from engine.broker.session.connection import Connection
 from engine.broker.settings.config import BrokerConfig
 from engine.broker.settings.doors import Doors
 from engine.broker.settings.shares import ProcessSet
+from engine.broker.upkeep.backups import Backups
 from engine.broker.upkeep.cluster_parts import ClusterParts
 from engine.broker.upkeep.stocktaking import Stocktaking
 from engine.broker.upkeep.transaction_sweep import TransactionSweep
@@ -24,10 +25,11 @@ from engine.metadata.sqlite import MetadataStatistics
 from engine.storage.store import SegmentStore
 
 if TYPE_CHECKING:
+    from engine.broker.metrics.exposition import FlatFamily
     from engine.metadata.etcd.statistics import EtcdStatistics
     from engine.storage.objects.ports import ObjectStatistics
 
-Pages = Callable[[], Awaitable[Sequence[str]]]
+Elsewhere = Callable[[], "Awaitable[Sequence[Sequence[FlatFamily]]]"]
 
 
 class Vital(Protocol):
@@ -70,7 +72,7 @@ class Observed(Vital, Protocol):
         """The processes of its server; None: it is the only one."""
 
     @property
-    def pages_elsewhere(self) -> Pages | None:
+    def families_elsewhere(self) -> Elsewhere | None:
         """The metrics of the server's other processes; None: there is none."""
 
     @property
@@ -108,6 +110,10 @@ class Observed(Vital, Protocol):
     @property
     def service(self) -> ScalableTopicService:
         """Its control plane."""
+
+    @property
+    def backups(self) -> Backups:
+        """What it keeps for backups."""
 
     @property
     def transactions(self) -> TransactionSweep:

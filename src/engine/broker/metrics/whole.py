@@ -12,6 +12,7 @@ from engine.broker.metrics.health import unready
 
 if TYPE_CHECKING:
     from engine.broker.metrics.ports import Observed
+    from engine.broker.upkeep.backups import BackupStatistics
     from engine.metadata.etcd.statistics import EtcdStatistics
     from engine.metadata.sqlite import MetadataStatistics
     from engine.storage.objects.ports import ObjectStatistics
@@ -24,6 +25,7 @@ def whole_families(broker: Observed) -> Iterator[AnyFamily]:
     yield gauge("broker_ready", "1: /ready answers 200", not unready(broker))
     yield from _connected(broker)
     yield from _times(broker)
+    yield from _backup_families(broker.backups.statistics())
     yield from metadata_families(broker.metadata_statistics())
     yield from _etcd_families(broker.etcd_statistics())
     yield from _object_families(broker.object_statistics())
@@ -68,6 +70,13 @@ def _times(broker: Observed) -> Iterator[AnyFamily]:
     yield counter("storage_gaps_total", text, stored.gaps)
     yield histogram("event_loop_lag_seconds", "How late the event loop calls back", lag)
     yield gauge("storage_open_files", "Log files that are kept open", stored.open_files)
+
+
+def _backup_families(now: BackupStatistics) -> Iterator[AnyFamily]:
+    yield gauge("backups", "Backups for which files are kept now", now.under_way)
+    yield counter("backups_finished_total", "Backups that were completed", now.finished)
+    text = "When the last backup since the start was completed, seconds since 1970; no sample before"
+    yield gauge("backup_finished_timestamp_seconds", text, [({}, now.last_ms / 1000)] if now.last_ms else [])
 
 
 def metadata_families(now: MetadataStatistics | None) -> Iterator[AnyFamily]:

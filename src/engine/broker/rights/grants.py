@@ -21,13 +21,15 @@ _BETWEEN = "\n"  # of a resource and a role, which have no control characters
 class Grants:
     """One dictionary: "resource\\nrole" -> the bits of its rights, or these and a subscription prefix.
 
-    `changed` is called with a role after its grants have changed.
+    `changed` is called with a role after its grants have changed. Beside it, for lists: "tenant/namespace\\nrole" ->
+    the own names of the topics on which the role has a grant of their own.
     """
 
     def __init__(self, metadata: MetadataStore, changed: Callable[[str], None]) -> None:
         self._metadata = metadata
         self._changed = changed
         self._known: dict[str, int | tuple[int, str]] = {}
+        self._topics: dict[str, set[str]] = {}
         self._tasks = Supervisor("grants")
 
     def __len__(self) -> int:
@@ -62,6 +64,14 @@ class Grants:
                 return False
             resource = resource.rpartition("/")[0] or CLUSTER
 
+    def topics(self, role: str, namespace: str) -> frozenset[str]:
+        """The own names of the topics of "tenant/namespace" on which the role has a grant of their own."""
+        return frozenset(self._topics.get(namespace + _BETWEEN + role, ()))
+
+    def some_below(self, role: str, resource: str) -> bool:
+        """Whether it has a grant on a topic of the namespace."""
+        return resource + _BETWEEN + role in self._topics
+
     def held(self, role: str, resource: str) -> tuple[int, list[str] | None]:
         """(the bits of all its rights on the resource, how names of subscriptions begin that it may consume; None:
         as they like).
@@ -84,6 +94,7 @@ class Grants:
             log.warning("the grant %s in the metadata store is ignored: its key is malformed", key)
             return None
         self._known.pop(resource + _BETWEEN + role, None)
+        self._list(resource, role, listed=False)
         if value is not None:
             try:
                 grant = Grant.of(resource, role, value)
@@ -92,7 +103,21 @@ class Grants:
             else:
                 prefix = grant.subscription_prefix
                 self._known[resource + _BETWEEN + role] = grant.mask if prefix is None else (grant.mask, prefix)
+                self._list(resource, role, listed=bool(grant.mask & Right.LOOKUP))
         return role
+
+    def _list(self, resource: str, role: str, *, listed: bool) -> None:
+        """Whether lists show a topic to a role by a grant on it."""
+        namespace, _, local = resource.rpartition("/")
+        if "/" not in namespace:
+            return
+        key = namespace + _BETWEEN + role
+        if listed:
+            self._topics.setdefault(key, set()).add(local)
+        elif key in self._topics:
+            self._topics[key].discard(local)
+            if not self._topics[key]:
+                del self._topics[key]
 
     def _keys(self) -> list[str]:
         return [keys.grant(*known.split(_BETWEEN)) for known in self._known]

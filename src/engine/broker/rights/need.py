@@ -9,11 +9,15 @@ from engine.model.rights import CLUSTER
 
 
 class Need(NamedTuple):
-    """`rights`: bits of Right, of which one is enough; 0: any role. `subscription`: what `consume` is to be of."""
+    """`rights`: bits of Right, of which one is enough; 0: any role. `subscription`: what `consume` is to be of.
+
+    `in_part`: a right on a topic below the resource is enough; the answer shows what the principal may look up.
+    """
 
     rights: int
     resource: str = CLUSTER
     subscription: str | None = None
+    in_part: bool = False
 
 
 def on_topic(text: str | TopicName) -> str:

@@ -48,6 +48,8 @@ class Rights:
             return True
         if grants is not None and grants.holds(role, rights, need.resource, need.subscription):
             return True
+        if need.in_part and grants is not None and grants.some_below(role, need.resource):
+            return True
         return role in self._config().superusers and rights != Right.BROKER
 
     def check(self, principal: Principal, need: Need, request: str, peer: str | None) -> None:
@@ -67,8 +69,14 @@ class Rights:
         return {**_permissions(resource, held, prefixes), "role": role}
 
     def sees(self, principal: Principal, resource: str) -> bool:
-        """Whether a list may show the resource to the principal."""
-        return self.allows(principal, Need(Right.LOOKUP, resource))
+        """Whether a list may show the resource to the principal: a namespace also for a topic in it."""
+        return self.allows(principal, Need(Right.LOOKUP, resource, in_part=True))
+
+    def listed(self, principal: Principal, namespace: str) -> frozenset[str] | None:
+        """The own names of the topics that a list of the namespace may show to the principal; None: all."""
+        if self._grants is None or self.allows(principal, Need(Right.LOOKUP, namespace)):
+            return None
+        return self._grants.topics(principal.role, namespace)
 
 
 def everything(resource: str) -> dict[str, Any]:

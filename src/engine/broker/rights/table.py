@@ -59,8 +59,13 @@ def _files(header: commands.SegmentFiles) -> Need:
     return Need(CONSUME, on_topic(header.topic)) if header.objects else Need(SUPERUSER)
 
 
+def _listed(namespace: str) -> Need:
+    """Of its topics those that the principal may look up."""
+    return Need(LOOKUP, "/".join(parse_namespace(namespace)), in_part=True)
+
+
 def _list(header: commands.WatchTopicList | commands.GetTopicsOfNamespace) -> Need:
-    return Need(LOOKUP, "/".join(parse_namespace(header.namespace)))
+    return _listed(header.namespace)
 
 
 COMMANDS: dict[type[Header], Rule | None] = {
@@ -157,7 +162,7 @@ def _limits(arguments: Arguments) -> Need:
 OPERATIONS: dict[str, AdminRule] = {
     "create_topic": _topic(ADMIN),
     "delete_topic": _topic(ADMIN),
-    "list_topics": _namespace(LOOKUP),
+    "list_topics": lambda arguments: _listed(arguments["namespace"]),
     "get_metadata": _topic(LOOKUP),
     "get_stats": _topic(LOOKUP),
     "set_topic_properties": _topic(ADMIN),
@@ -220,6 +225,10 @@ OPERATIONS: dict[str, AdminRule] = {
     "sweep_objects": _cluster(OPERATE),
     "unload_topic": _cluster(OPERATE),
     "unload_segment": _cluster(OPERATE),
+    "begin_backup": _cluster(SUPERUSER),  # it reads the messages of all
+    "read_backup": _cluster(SUPERUSER),
+    "renew_backup": _cluster(SUPERUSER),
+    "end_backup": _cluster(SUPERUSER),
 }
 
 
@@ -297,6 +306,7 @@ VERBS: dict[str, tuple[Asked, ...]] = {
     "limits set": ("set_limits",),
     "limits unset": ("remove_limits",),
     "objects sweep": ("sweep_objects",),
+    "backup create": ("begin_backup", "end_backup"),  # and read_backup from another machine, renew_backup if it is long
     "migrate": (
         # of its source
         *(_FIND, _READ, commands.SegmentOffset, commands.TopicSchema),
@@ -312,4 +322,5 @@ VERBS: dict[str, tuple[Asked, ...]] = {
 LOCAL_VERBS = (
     *("serve", "proxy", "console", "tokens create", "tokens list", "tokens revoke", "inspect", "demo"),
     *("cluster check", "cluster init", "cluster status"),
+    *("backup list", "backup prune", "backup verify", "restore"),
 )

@@ -10,6 +10,7 @@ import hashlib
 import hmac
 import logging
 import re
+from pathlib import Path
 
 from engine.broker.rights.watched_file import WatchedFile
 from engine.errors import InvalidArgumentError, InvalidConfigurationError
@@ -48,6 +49,19 @@ def parse(text: str, path: str) -> dict[bytes, str]:
     return found
 
 
+def text_of(path: Path, name: str) -> str:
+    """What the file at `path` says, unchecked. Raises InvalidConfigurationError, which calls it `name`."""
+    try:
+        with path.open(encoding="utf-8") as file:
+            text = file.read(_SIZE_MAX + 1)
+    except (OSError, UnicodeDecodeError) as e:
+        why = e.strerror if isinstance(e, OSError) else "it is not text"
+        raise InvalidConfigurationError(f"{name} cannot be read: {why}") from e
+    if len(text) > _SIZE_MAX:
+        raise InvalidConfigurationError(f"{name} must have at most {_SIZE_MAX} characters")
+    return text
+
+
 class TokenFile:
     """The file at `path`."""
 
@@ -81,15 +95,7 @@ class TokenFile:
         return True
 
     def _read(self) -> dict[bytes, str]:
-        try:
-            with self._file.path.open(encoding="utf-8") as file:
-                text = file.read(_SIZE_MAX + 1)
-        except (OSError, UnicodeDecodeError) as e:
-            why = e.strerror if isinstance(e, OSError) else "it is not text"
-            raise InvalidConfigurationError(f"{self._file.name} cannot be read: {why}") from e
-        if len(text) > _SIZE_MAX:
-            raise InvalidConfigurationError(f"{self._file.name} must have at most {_SIZE_MAX} characters")
-        return parse(text, self._file.name)
+        return parse(text_of(self._file.path, self._file.name), self._file.name)
 
 
 def _digest(token: str) -> bytes:

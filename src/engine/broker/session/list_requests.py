@@ -62,7 +62,7 @@ class ListRequests:
 
 def watch(connection: Connection, header: commands.WatchTopicList, payload: memoryview) -> None:
     """WATCH_TOPIC_LIST."""
-    topics, ident = _filter(header), header.session_id
+    topics, ident = _filter(connection, header), header.session_id
     if len(connection.topic_lists) >= TOPIC_LISTS_PER_CONNECTION_MAX:
         raise TooManyRequestsError(f"limit of topic lists of a connection reached ({TOPIC_LISTS_PER_CONNECTION_MAX})")
     connection.check_unused(ident)
@@ -90,7 +90,7 @@ def close(connection: Connection, header: commands.WatchTopicListClose, payload:
 def get(connection: Connection, header: commands.GetTopicsOfNamespace, payload: memoryview) -> None:
     """GET_TOPICS_OF_NAMESPACE."""
     request_id = header.request_id
-    work = partial(_get, connection, request_id, header.namespace, _filter(header), header.after or "")
+    work = partial(_get, connection, request_id, header.namespace, _filter(connection, header), header.after or "")
     connection.lists.add(request_id, work)
 
 
@@ -108,10 +108,12 @@ async def _get(connection: Connection, request_id: int, namespace: str, topics: 
     await send_list(connection, Command.SUCCESS, partial(lists.open, namespace, topics), page)
 
 
-def _filter(header: commands.WatchTopicList | commands.GetTopicsOfNamespace) -> TopicFilter:
+def _filter(connection: Connection, header: commands.WatchTopicList | commands.GetTopicsOfNamespace) -> TopicFilter:
+    """What the header asks for, of the topics that the principal may look up."""
     properties, pattern = header.properties, header.pattern
+    among = connection.host.rights.listed(connection.principal, header.namespace)
     if not properties and pattern is None:
-        return _EVERYTHING
+        return _EVERYTHING.within(among)
     if not all(isinstance(k, str) and isinstance(v, str) for k, v in (properties or {}).items()):
         raise InvalidArgumentError("properties must map text to text")
-    return TopicFilter(properties, pattern)
+    return TopicFilter(properties, pattern, among)

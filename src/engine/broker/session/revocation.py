@@ -52,6 +52,8 @@ class Needs:
                 peer = connection.origin
                 rights.audit.note(connection.principal, peer, "revocation", right, need.resource, allowed=False)
                 _end(connection, ident, denied(right, need))
+            elif need.in_part and (session := connection.topic_lists.get(ident)) is not None:
+                session.rights_changed()
 
     def expire(self, seconds: float) -> None:
         """Close the connection after so many seconds, unless this is called again before."""

@@ -20,8 +20,9 @@ from typing import TYPE_CHECKING, Any
 from engine.aio.memory_limiter import LimitType
 from engine.broker.pools.list_parts import HEADER_OVERHEAD, ListPart, size_of
 from engine.control.topic.topic_lists import Change, TopicList
-from engine.errors import MemoryLimitError, TimeoutError
+from engine.errors import EngineError, MemoryLimitError, TimeoutError
 from engine.limits import (
+    TOPIC_CHANGES_KEPT,
     TOPIC_LIST_INITIAL_SIZE,
     TOPIC_LIST_TAKEN_RATE_MIN,
     TOPIC_LIST_TAKEN_S_MAX,
@@ -38,6 +39,7 @@ _CHANGES_S = 0.01  # changes within this time are sent together; it grows by as 
 _TOPICS_PER_PAUSE = 1_000
 _AGAIN_S = 1.0  # until a change is sent for which there was no memory
 _START = ""  # before every name
+_NEVER = -TOPIC_CHANGES_KEPT - 1  # of a list's changes: so long ago that the whole list is sent
 
 Made = tuple[int, Callable[[], Packed]]  # the largest size of a header, and its encoder
 Make = Callable[[TopicList], Made | None]
@@ -108,7 +110,7 @@ class TopicListSession:
     """
 
     __slots__ = ("_connection", "_ident", "_list", "_namespace", "_request_id", "_seen", "_task", "_timer",
-                 "_under_way", "_upto", "closed")  # fmt: skip
+                 "_turning", "_under_way", "_upto", "closed")  # fmt: skip
 
     def __init__(self, connection: Connection, ident: int, namespace: str) -> None:
         self._connection = connection
@@ -122,6 +124,7 @@ class TopicListSession:
         self._request_id: int | None = None  # not answered yet
         self._timer: asyncio.TimerHandle | None = None
         self._task: asyncio.Task[Any] | None = None
+        self._turning: asyncio.Task[Any] | None = None  # to another list
         self.closed = False
 
     async def open(self, request_id: int, topics: TopicFilter, known: str | None) -> None:
@@ -138,7 +141,40 @@ class TopicListSession:
         found.listeners.add(self)
         self._seen, self._request_id = found.changes, request_id
         self._upto = None if known == found.hash else _START
+        self.rights_changed()  # they may have meanwhile
         self.pump()
+
+    def rights_changed(self) -> None:
+        """Go on with the topics that the principal may look up now."""
+        if self._list is None or self.closed:
+            return
+        among = self._connection.host.rights.listed(self._connection.principal, self._namespace)
+        if among != self._list.filter.among and self._turning is None:
+            self._turning = self._connection.host.tasks.spawn(self._turn(), "topic list")
+
+    async def _turn(self) -> None:
+        """Follow the list of other topics: a client gets all of it, as one that is too far behind."""
+        host = self._connection.host
+        try:
+            while self._list is not None and not self.closed:
+                before = self._list
+                among = host.rights.listed(self._connection.principal, self._namespace)
+                if among == before.filter.among:
+                    return
+                async with self._connection.list_turn:
+                    found = await host.service.topic_lists.open(self._namespace, before.filter.within(among))
+                if self.closed:
+                    return
+                self._list = found
+                found.listeners.add(self)
+                host.service.topic_lists.leave(self._namespace, before, self)
+                self._seen = _NEVER
+                self.pump()
+        except EngineError as e:  # rather no list than one of topics that may not be looked up
+            self._connection.error(0, e, session_id=self._ident)
+            self.close()
+        finally:
+            self._turning = None
 
     def list_changed(self) -> None:
         """Send changes soon."""
@@ -225,8 +261,9 @@ class TopicListSession:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        if self._task is not None and self._task is not asyncio.current_task():
-            self._task.cancel()
+        for task in (self._task, self._turning):
+            if task is not None and task is not asyncio.current_task():
+                task.cancel()
         if self._connection.topic_lists.get(self._ident) is self:
             del self._connection.topic_lists[self._ident]
 

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import ipaddress
 import logging
+import ssl
 from collections import OrderedDict, deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -61,6 +62,7 @@ class Attempts:
         """`now`: seconds of a clock that never goes back."""
         self.failures = 0
         self.unchecked = 0  # refused: too many answers pending
+        self.handshakes = 0  # of TLS that failed
         self._pending_max = pending_max
         self._now = now
         self._sources: OrderedDict[str, _Source] = OrderedDict()  # by last failure
@@ -110,6 +112,16 @@ class Attempts:
             fields = {"peer": name, "count": source.failures}
             log.warning("authentication from %s failed, %d in a row: %s", name, source.failures, error, extra=fields)
         return delay
+
+    def handshake_failed(self, error: ssl.SSLError) -> None:
+        """Record a handshake of TLS that failed: plain text, an old version, a certificate of another authority.
+
+        It is not slowed: it guesses nothing, since a certificate proves the possession of a key.
+        """
+        self.handshakes += 1
+        if self.handshakes & (self.handshakes - 1) == 0:
+            why = error.reason or type(error).__name__
+            log.warning("a TLS handshake failed, %d so far: %s", self.handshakes, why, extra={"count": self.handshakes})
 
 
 def source_of(peer: str | None) -> str:

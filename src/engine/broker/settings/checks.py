@@ -1,12 +1,103 @@
-"""Checks of configured values. Each returns what the value must be, for the error's text, or "" when it is valid."""
+"""Checks of configured values. Each returns what the value must be, for the error's text, or "" when it is valid.
+
+What a setting may be by itself is said once, in its annotation: msgspec checks by it (`wrong`), and the JSON Schema of
+settings is made of it.
+
+    keep_alive: Annotated[Seconds, Meta(ge=0)] = KEEP_ALIVE_S
+
+Rules that join several settings, and the forms of texts, are functions.
+"""
 
 from __future__ import annotations
 
 import re
-from typing import Any
+import types
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
+
+import msgspec
+from msgspec import Meta
+
+from engine.limits import FRAME_SIZE_MAX, MIB
 
 SHARE_MAX = 10.0
 SECONDS_MAX = 1e11  # 3,000 years; in milliseconds far below 2**63
+
+Seconds = Annotated[float, Meta(le=SECONDS_MAX, extra={"unit": "seconds"})]
+Share = Annotated[float, Meta(ge=0, le=SHARE_MAX, extra={"unit": "share"})]
+Bytes = Annotated[int, Meta(extra={"unit": "bytes"})]
+
+Duration = Annotated[Seconds, Meta(ge=0)]
+Interval = Annotated[Seconds, Meta(ge=0.01)]
+Timeout = Annotated[Seconds, Meta(ge=0.001)]
+Count = Annotated[int, Meta(ge=0, le=10_000_000)]
+Positive = Annotated[int, Meta(ge=1, le=10_000_000)]
+Memory = Annotated[Bytes, Meta(ge=0, le=2**40)]
+FrameMemory = Annotated[Bytes, Meta(ge=FRAME_SIZE_MAX, le=2**40)]  # room for a frame at least
+ListMemory = Annotated[Bytes, Meta(ge=MIB, le=2**40)]
+
+
+def kinds_of(settings: type) -> dict[str, Any]:
+    """{field: its annotation} of a dataclass."""
+    return get_type_hints(settings, include_extras=True)
+
+
+def plain(kind: Any) -> str:
+    """An annotation without its bounds: "float | None"."""
+    origin, parts = get_origin(kind), get_args(kind)
+    if origin is Annotated:
+        return plain(parts[0])
+    if origin in (Union, types.UnionType):
+        return " | ".join(map(plain, parts))
+    if origin is Literal:
+        return "str"
+    return "None" if kind is type(None) else kind.__name__ if isinstance(kind, type) and not parts else str(kind)
+
+
+def is_choice(kind: Any) -> bool:
+    """Whether it is one of some words, or true or false."""
+    return kind is bool or get_origin(kind) is Literal
+
+
+def wrong(settings: object, kinds: Mapping[str, Any]) -> dict[str, str]:
+    """For every field of `kinds`: what it must be, or "" when it is valid."""
+    return {key: _wrong(getattr(settings, key), kind) for key, kind in kinds.items()}
+
+
+def _wrong(value: Any, kind: Any) -> str:
+    try:
+        msgspec.convert(value, kind)
+    except msgspec.ValidationError:
+        return wanted(kind)
+    return ""
+
+
+def bounds_of(kind: Any) -> dict[str, Any]:
+    """`ge`, `le` and `unit` of an annotation, where it has them."""
+    found: dict[str, Any] = {}
+    if get_origin(kind) is Annotated:
+        base, *metas = get_args(kind)
+        found = bounds_of(base)
+        for meta in metas:
+            found |= {name: value for name in ("ge", "le") if (value := getattr(meta, name)) is not None}
+            found |= meta.extra or {}
+    elif get_origin(kind) in (Union, types.UnionType):
+        found = bounds_of(get_args(kind)[0])
+    return found
+
+
+def wanted(kind: Any) -> str:
+    """What a value of this kind must be, for an error's text."""
+    bounds, name = bounds_of(kind), plain(kind).removesuffix(" | None")
+    if get_origin(kind) is Literal:
+        return " or ".join(get_args(kind))
+    if name == "bool":
+        return "true or false"
+    if bounds.get("unit") == "share":
+        return f"a fraction from {bounds['ge']:g} to {bounds['le']:g}, or text like '25%'"
+    if bounds.get("unit") == "seconds":
+        return f"a number of seconds from {bounds['ge']:g} to {bounds['le']:g}, or text like '5m'"
+    return f"an integer from {bounds['ge']} to {bounds['le']}"
 
 
 def boolean(value: Any) -> str:
@@ -23,18 +114,6 @@ def seconds(value: Any, low: float) -> str:
     """From `low` up to what timers and clocks can count."""
     good = isinstance(value, (int, float)) and not isinstance(value, bool) and low <= value <= SECONDS_MAX
     return "" if good else f"a number of seconds from {low:g} to {SECONDS_MAX:g}"
-
-
-def number(value: Any, low: float, *, optional: bool = False) -> str:
-    """Seconds, where text with a unit is parsed as well."""
-    wanted = "" if value is None and optional else seconds(value, low)
-    return wanted and f"{wanted}, or text like '5m'"
-
-
-def share(value: Any) -> str:
-    """A fraction, or a multiple up to SHARE_MAX."""
-    good = isinstance(value, (int, float)) and not isinstance(value, bool) and 0 <= value <= SHARE_MAX
-    return "" if good else f"a fraction from 0 to {SHARE_MAX:g}, or text like '25%'"
 
 
 def choice(value: Any, choices: tuple[str, ...]) -> str:

@@ -2,15 +2,31 @@
 
 from __future__ import annotations
 
-import dataclasses
 import logging
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Literal
+
+import msgspec
+from msgspec import Meta
 
 from engine.broker.settings import checks
+from engine.broker.settings.checks import (
+    Bytes,
+    Count,
+    Duration,
+    FrameMemory,
+    Interval,
+    ListMemory,
+    Memory,
+    Positive,
+    Seconds,
+    Share,
+    Timeout,
+)  # fmt: skip
 from engine.broker.settings.file import override, read_secrets, read_section
 from engine.broker.settings.machine import share_of_memory
 from engine.errors import InvalidArgumentError, InvalidConfigurationError
@@ -58,7 +74,6 @@ _SECRETS = ("auth_token", "cluster_token")  # each may be in a file named by `<k
 _DURABILITIES = ("fsync", "interval", "os")  # of a broker without an object store
 _NUMBER_MAX = 2**62  # under a name of the specification, before conversion to our unit
 _PLAIN_NUMBER = re.compile(r"-?[0-9]{1,20}(\.[0-9]{0,20})?")
-_KEY_HASHES = ("xxh64", "murmur3")
 
 # Names of the specification that are not simply the camel case of ours.
 _SPECIFICATION_NAMES = {
@@ -83,12 +98,6 @@ _SPECIFICATION_NAMES = {
 }
 # The unit in a name of the specification, in our unit.
 _UNITS = {"InMinutes": 60.0, "InMB": MIB, "SizeMB": MIB, "Millis": 0.001}
-
-
-def _part_of_memory(part: float, at_most: int, at_least: int) -> int:
-    """A default: this part of the machine's memory, within bounds."""
-    found: int = field(default_factory=lambda: share_of_memory(part, at_most, at_least))
-    return found
 
 
 _POLICY = AutoScalePolicy()
@@ -130,7 +139,7 @@ class BrokerConfig:
     jwt_audience: str | None = None  # that such a token must be for; None: it must name none
     jwt_role_claim: str = "sub"
     tls_client_ca: str | None = None  # signs certificates of clients, which name their roles
-    tls_client_role: str = "subject"  # where: the common name of the subject, or "san", its one other name
+    tls_client_role: Literal["subject", "san"] = "subject"  # the common name, or "san", the one other name
     tls_client_required: bool = False  # whether a connection without a certificate is refused
     unix_users: tuple[str, ...] = ()  # other users of the Unix socket: "user=role"
     superusers: tuple[str, ...] = ()  # roles that may do everything
@@ -144,75 +153,87 @@ class BrokerConfig:
 
     scalable_topic_enabled: bool = True
     auto_create_topics: bool = True
-    segments: int = 1
-    entry_buckets: int = ENTRY_BUCKETS_DEFAULT
+    segments: Annotated[int, Meta(ge=1, le=SEGMENTS_PER_TOPIC_MAX)] = 1
+    entry_buckets: Annotated[int, Meta(ge=1, le=BUCKETS_PER_SEGMENT_MAX)] = ENTRY_BUCKETS_DEFAULT
     scalable_topic_sealed_segment_drain_enabled: bool = True  # a sealed backlog is shared by entry bucket
     durability: str = ""  # of new topics; "": "object" with `objects`, else "fsync"
-    key_hash: str = "xxh64"
-    sync_interval_ms: int = 100  # durability "interval": messages of at most this long may be lost
-    cursor_save_interval_ms: int = 50  # between saves of acknowledgements that nothing waits for, in a shared store
-    log_file_size: int = LOG_FILE_SIZE_MAX
+    key_hash: Literal["xxh64", "murmur3"] = "xxh64"
+    # With durability "interval", messages of at most this long may be lost.
+    sync_interval_ms: Annotated[int, Meta(ge=1, le=3_600_000)] = 100
+    # Between saves of acknowledgements that nothing waits for, in a shared store.
+    cursor_save_interval_ms: Annotated[int, Meta(ge=0, le=60_000)] = 50
+    log_file_size: Annotated[Bytes, Meta(ge=64 * MIB, le=16 * LOG_FILE_SIZE_MAX)] = LOG_FILE_SIZE_MAX
 
     # With a shared metadata store, and no shared disk: where messages are kept.
     objects: str | None = None  # URL of a bucket, as s3://bucket/prefix; credentials are in the environment
-    object_flush_interval: float = 0.1  # from the first append of an object to its PUT
-    object_file_age: float = 600.0  # a log file whose oldest message is so old ends, and is uploaded
-    object_cache_size: int = 10 * GIB  # of old data on the disk, which can be read from the store again
+    object_flush_interval: Interval = 0.1  # from the first append of an object to its PUT; at most 1 s
+    # A log file whose oldest message is so old ends, and is uploaded.
+    object_file_age: Annotated[Seconds, Meta(ge=1)] = 600.0
+    # Of old data on the disk, which can be read from the store again.
+    object_cache_size: Annotated[Bytes, Meta(ge=64 * MIB, le=2**50)] = 10 * GIB
 
-    retention_time: float | None = RETENTION_S_DEFAULT
-    retention_size: int | None = None
-    message_ttl: float | None = None  # messages that are older count as acknowledged; None: for ever due
-    retention_interval: float = RETENTION_ROUND_S  # between two rounds of retention
+    retention_time: Duration | None = RETENTION_S_DEFAULT
+    retention_size: Annotated[Bytes, Meta(ge=0, le=2**62)] | None = None
+    # Messages that are older count as acknowledged; None: for ever due.
+    message_ttl: Annotated[Seconds, Meta(ge=1)] | None = None
+    retention_interval: Interval = RETENTION_ROUND_S  # between two rounds of retention
 
-    transaction_sweep_interval: float = 0.5  # between two sweeps for timed-out transactions
-    transaction_retention_time: float = TRANSACTION_RETENTION_S  # how long an ended one is kept
-    transaction_named_retention_time: float = TRANSACTION_NAMED_RETENTION_S  # a committed named one
+    transaction_sweep_interval: Interval = 0.5  # between two sweeps for timed-out transactions
+    transaction_retention_time: Duration = TRANSACTION_RETENTION_S  # how long an ended one is kept
+    transaction_named_retention_time: Duration = TRANSACTION_NAMED_RETENTION_S  # a committed named one
 
-    segment_idle_time: float | None = 300.0  # a segment unused for this long is closed; None: never
+    segment_idle_time: Interval | None = 300.0  # a segment unused for this long is closed; None: never
 
     # With a shared metadata store: which broker has which segments.
     balance_enabled: bool = True  # an elected broker moves segments from loaded brokers to others
-    balance_interval: float = 30.0  # between two rounds
-    balance_guard: float = 0.2  # nothing moves while all brokers are within this part of the mean load
-    balance_cooldown: float = 600.0  # a segment stays with a new owner for so long
-    balance_moves_max: int = 4  # in one round
-    drain_timeout: float = 20.0  # a broker that closes hands its segments over for at most this long; 0: not at all
+    balance_interval: Annotated[Seconds, Meta(ge=0.1)] = 30.0  # between two rounds
+    balance_guard: Share = 0.2  # nothing moves while all brokers are within this part of the mean load
+    balance_cooldown: Duration = 600.0  # a segment stays with a new owner for so long
+    balance_moves_max: Annotated[int, Meta(ge=1, le=10_000)] = 4  # in one round
+    drain_timeout: Duration = 20.0  # a broker that closes hands its segments over for at most this long; 0: not at all
 
-    metrics_segments_max: int = METRICS_SEGMENTS_MAX  # closed segments with series of their own at /metrics
+    metrics_segments_max: Count = METRICS_SEGMENTS_MAX  # closed segments with series of their own at /metrics
 
-    session_timeout: float = 30.0  # with a shared metadata store: a broker silent for this long is dead
-    consumer_grace_period: float = CONSUMER_GRACE_S
-    keep_alive: float = KEEP_ALIVE_S  # a peer silent for this long is pinged, for twice this long dropped; 0: never
-    handshake_timeout: float = HANDSHAKE_S_MAX
-    connections_max: int = CONNECTIONS_MAX
-    frame_size_max: int = FRAME_SIZE_MAX
-    connections_per_address_max: int = 0  # 0: no limit
-    attachments_max: int = ATTACHMENTS_MAX  # producers and consumers
-    attachments_per_connection_max: int = ATTACHMENTS_PER_CONNECTION_MAX
-    lookups_max: int = LOOKUPS_MAX  # concurrent requests for layouts
-    topic_loads_max: int = TOPIC_LOADS_MAX  # segments being opened at once
+    # With a shared metadata store: a broker silent for this long is dead.
+    session_timeout: Annotated[Seconds, Meta(ge=0.1)] = 30.0
+    consumer_grace_period: Duration = CONSUMER_GRACE_S
+    keep_alive: Duration = KEEP_ALIVE_S  # a peer silent for this long is pinged, for twice this long dropped; 0: never
+    handshake_timeout: Interval = HANDSHAKE_S_MAX
+    connections_max: Annotated[int, Meta(ge=1, le=1_000_000)] = CONNECTIONS_MAX
+    frame_size_max: Annotated[Bytes, Meta(ge=FRAME_SIZE_MAX, le=4 * FRAME_SIZE_MAX)] = FRAME_SIZE_MAX
+    connections_per_address_max: Annotated[int, Meta(ge=0, le=1_000_000)] = 0  # 0: no limit
+    attachments_max: Positive = ATTACHMENTS_MAX  # producers and consumers
+    attachments_per_connection_max: Positive = ATTACHMENTS_PER_CONNECTION_MAX
+    lookups_max: Positive = LOOKUPS_MAX  # concurrent requests for layouts
+    topic_loads_max: Positive = TOPIC_LOADS_MAX  # segments being opened at once
 
     short_circuit_reads: bool = True  # bulk readers on this machine may read the log files
 
     # Memory, over all connections (docs/memory.md). Unset limits are a share of the machine's.
-    publish_bytes_max: int = _part_of_memory(
-        0.25, PUBLISH_BYTES_IN_FLIGHT_MAX, FRAME_SIZE_MAX
-    )  # received, not durable yet
-    read_cache_max: int = _part_of_memory(0.1, READ_CACHE_MAX, 0)  # the newest entries of all segments
-    reads_in_flight_max: int = _part_of_memory(
-        0.25, READS_IN_FLIGHT_MAX, FRAME_SIZE_MAX
-    )  # sent to consumers and queued in their sockets; 0: no limit
-    receive_buffers_max: int = _part_of_memory(0.25, RECEIVE_BUFFERS_MAX, FRAME_SIZE_MAX)  # partial frames
-    topic_list_heap_max: int = TOPIC_LIST_MEMORY_MAX  # topic lists being made
-    topic_list_heap_timeout: float = TOPIC_LIST_TIMEOUT_S
-    topic_list_heap_queue_max: int = TOPIC_LIST_QUEUE_MAX
-    topic_list_direct_max: int = TOPIC_LIST_MEMORY_MAX  # their bytes queued for sockets
-    topic_list_direct_timeout: float = TOPIC_LIST_TIMEOUT_S
-    topic_list_direct_queue_max: int = TOPIC_LIST_QUEUE_MAX
+    # Received, not durable yet.
+    publish_bytes_max: FrameMemory = field(
+        default_factory=partial(share_of_memory, 0.25, PUBLISH_BYTES_IN_FLIGHT_MAX, FRAME_SIZE_MAX)
+    )
+    # The newest entries of all segments.
+    read_cache_max: Memory = field(default_factory=partial(share_of_memory, 0.1, READ_CACHE_MAX, 0))
+    # Sent to consumers and queued in their sockets; 0: no limit.
+    reads_in_flight_max: Memory = field(
+        default_factory=partial(share_of_memory, 0.25, READS_IN_FLIGHT_MAX, FRAME_SIZE_MAX)
+    )
+    # Partial frames.
+    receive_buffers_max: FrameMemory = field(
+        default_factory=partial(share_of_memory, 0.25, RECEIVE_BUFFERS_MAX, FRAME_SIZE_MAX)
+    )
+    topic_list_heap_max: ListMemory = TOPIC_LIST_MEMORY_MAX  # topic lists being made
+    topic_list_heap_timeout: Timeout = TOPIC_LIST_TIMEOUT_S
+    topic_list_heap_queue_max: Count = TOPIC_LIST_QUEUE_MAX
+    topic_list_direct_max: ListMemory = TOPIC_LIST_MEMORY_MAX  # their bytes queued for sockets
+    topic_list_direct_timeout: Timeout = TOPIC_LIST_TIMEOUT_S
+    topic_list_direct_queue_max: Count = TOPIC_LIST_QUEUE_MAX
 
     # Auto-scaling, unless overridden by namespace or topic (PIP-483, PIP-486).
     scalable_topic_auto_scale_enabled: bool = _POLICY.enabled
-    scalable_topic_auto_scale_interval: float = _POLICY.auto_scale_interval  # between two evaluations of a topic's load
+    scalable_topic_auto_scale_interval: Interval = _POLICY.auto_scale_interval  # between two looks at a topic's load
     scalable_topic_max_segments: int = _POLICY.max_segments
     scalable_topic_min_segments: int = _POLICY.min_segments
     scalable_topic_max_dag_depth: int = _POLICY.max_dag_depth
@@ -230,8 +251,8 @@ class BrokerConfig:
     scalable_topic_split_floor_msg_rate_in: float = _POLICY.split_floor_msg_rate_in
     scalable_topic_rebucket_cooldown: float = _POLICY.rebucket_cooldown
     scalable_topic_max_buckets: int = _POLICY.max_buckets
-    scalable_topic_load_report_interval: float = _POLICY.load_report_interval
-    scalable_topic_load_report_rate_change_threshold: float = _POLICY.load_report_rate_change_threshold
+    scalable_topic_load_report_interval: Interval = _POLICY.load_report_interval
+    scalable_topic_load_report_rate_change_threshold: Share = _POLICY.load_report_rate_change_threshold
 
     def __post_init__(self) -> None:
         if self.durability == "":
@@ -277,27 +298,15 @@ class BrokerConfig:
             raise InvalidConfigurationError(re.sub(r"\w+", lambda word: _POLICY_KEYS.get(word[0], word[0]), problem))
         return policy
 
-    def _wrong_objects(self) -> dict[str, str]:
-        """_wrong() of what is kept where."""
-        if self.objects is None:
-            durability = checks.choice(self.durability, _DURABILITIES) + " without `objects`" * (
-                self.durability == "object"
-            )
-        else:
-            durability = "object where `objects` is set, as each broker has its own disk" * (
-                self.durability != "object"
-            )
-        flush = checks.number(self.object_flush_interval, 0.01)
-        return {
-            "durability": durability,
-            "objects": checks.object_store(self.objects),
-            "object_flush_interval": flush or "at most 1 s" * (self.object_flush_interval > 1),
-            "object_file_age": checks.number(self.object_file_age, 1.0),
-            "object_cache_size": checks.integer(self.object_cache_size, 64 * MIB, 2**50),
-        }
-
     def _wrong(self) -> dict[str, str]:
         """For every key: what it must be, or "" when it is valid."""
+        found = checks.wrong(self, _BOUNDED)
+        for key, wanted in (self._wrong_texts() | self._wrong_roles() | self._wrong_objects()).items():
+            found[key] = found.get(key) or wanted
+        return found
+
+    def _wrong_texts(self) -> dict[str, str]:
+        """_wrong() of names, addresses, tokens and files."""
         return {
             "service_url": checks.optional_text(self.service_url, "engine://"),
             "cluster_name": checks.name(self.cluster_name) or checks.folder(self.cluster_name, self.objects),
@@ -309,70 +318,7 @@ class BrokerConfig:
             "cluster_tls_ca": checks.beside(self.cluster_tls_ca, self.tls_cert, "tls_cert"),
             "cluster_tls_cert": checks.pair(self.cluster_tls_cert, self.cluster_tls_key, "cluster_tls_key"),
             "cluster_tls_key": checks.pair(self.cluster_tls_key, self.cluster_tls_cert, "cluster_tls_cert"),
-            "insecure": checks.boolean(self.insecure),
             "admin_hosts": checks.hosts(self.admin_hosts),
-            **self._wrong_roles(),
-            **self._wrong_writing(),
-            **self._wrong_objects(),
-            "scalable_topic_enabled": checks.boolean(self.scalable_topic_enabled),
-            "auto_create_topics": checks.boolean(self.auto_create_topics),
-            "segments": checks.integer(self.segments, 1, SEGMENTS_PER_TOPIC_MAX),
-            "entry_buckets": checks.integer(self.entry_buckets, 1, BUCKETS_PER_SEGMENT_MAX),
-            "scalable_topic_sealed_segment_drain_enabled": checks.boolean(
-                self.scalable_topic_sealed_segment_drain_enabled
-            ),
-            "log_file_size": checks.integer(self.log_file_size, 64 * MIB, 16 * LOG_FILE_SIZE_MAX),
-            "retention_time": checks.number(self.retention_time, 0, optional=True),
-            "retention_size": "" if self.retention_size is None else checks.integer(self.retention_size, 0, 2**62),
-            "message_ttl": checks.number(self.message_ttl, 1, optional=True),
-            "retention_interval": checks.number(self.retention_interval, 0.01),
-            "transaction_sweep_interval": checks.number(self.transaction_sweep_interval, 0.01),
-            "transaction_retention_time": checks.number(self.transaction_retention_time, 0),
-            "transaction_named_retention_time": checks.number(self.transaction_named_retention_time, 0),
-            "metrics_segments_max": checks.integer(self.metrics_segments_max, 0, 10_000_000),
-            "segment_idle_time": checks.number(self.segment_idle_time, 0.01, optional=True),
-            "balance_enabled": checks.boolean(self.balance_enabled),
-            "balance_interval": checks.number(self.balance_interval, 0.1),
-            "balance_guard": checks.share(self.balance_guard),
-            "balance_cooldown": checks.number(self.balance_cooldown, 0),
-            "balance_moves_max": checks.integer(self.balance_moves_max, 1, 10_000),
-            "drain_timeout": checks.number(self.drain_timeout, 0),
-            "session_timeout": checks.number(self.session_timeout, 0.1),
-            "consumer_grace_period": checks.number(self.consumer_grace_period, 0),
-            "keep_alive": checks.number(self.keep_alive, 0),
-            "handshake_timeout": checks.number(self.handshake_timeout, 0.01),
-            "connections_max": checks.integer(self.connections_max, 1, 1_000_000),
-            "frame_size_max": checks.integer(self.frame_size_max, FRAME_SIZE_MAX, 4 * FRAME_SIZE_MAX),
-            "connections_per_address_max": checks.integer(self.connections_per_address_max, 0, 1_000_000),
-            "attachments_max": checks.integer(self.attachments_max, 1, 10_000_000),
-            "attachments_per_connection_max": checks.integer(self.attachments_per_connection_max, 1, 10_000_000),
-            "lookups_max": checks.integer(self.lookups_max, 1, 10_000_000),
-            "topic_loads_max": checks.integer(self.topic_loads_max, 1, 10_000_000),
-            "short_circuit_reads": checks.boolean(self.short_circuit_reads),
-            "publish_bytes_max": checks.integer(self.publish_bytes_max, FRAME_SIZE_MAX, 2**40),
-            "read_cache_max": checks.integer(self.read_cache_max, 0, 2**40),
-            "reads_in_flight_max": checks.integer(self.reads_in_flight_max, 0, 2**40),
-            "receive_buffers_max": checks.integer(self.receive_buffers_max, FRAME_SIZE_MAX, 2**40),
-            "topic_list_heap_max": checks.integer(self.topic_list_heap_max, MIB, 2**40),
-            "topic_list_heap_timeout": checks.number(self.topic_list_heap_timeout, 0.001),
-            "topic_list_heap_queue_max": checks.integer(self.topic_list_heap_queue_max, 0, 10_000_000),
-            "topic_list_direct_max": checks.integer(self.topic_list_direct_max, MIB, 2**40),
-            "topic_list_direct_timeout": checks.number(self.topic_list_direct_timeout, 0.001),
-            "topic_list_direct_queue_max": checks.integer(self.topic_list_direct_queue_max, 0, 10_000_000),
-            "scalable_topic_auto_scale_interval": checks.number(self.scalable_topic_auto_scale_interval, 0.01),
-            "scalable_topic_load_report_interval": checks.number(self.scalable_topic_load_report_interval, 0.01),
-            "scalable_topic_load_report_rate_change_threshold": checks.share(
-                self.scalable_topic_load_report_rate_change_threshold
-            ),
-        }
-
-    def _wrong_writing(self) -> dict[str, str]:
-        """_wrong() of how messages and cursors are written."""
-        return {
-            "key_hash": checks.choice(self.key_hash, _KEY_HASHES),
-            "sync_interval_ms": checks.integer(self.sync_interval_ms, 1, 3_600_000),
-            "cursor_save_interval_ms": checks.integer(self.cursor_save_interval_ms, 0, 60_000),
-            **self._wrong_objects(),
         }
 
     def _wrong_roles(self) -> dict[str, str]:
@@ -383,11 +329,27 @@ class BrokerConfig:
             "jwt_audience": checks.together(self.jwt_audience, self.jwt_keys, "jwt_keys"),
             "jwt_role_claim": checks.name(self.jwt_role_claim),
             "tls_client_ca": checks.beside(self.tls_client_ca, self.tls_cert, "tls_cert"),
-            "tls_client_role": checks.choice(self.tls_client_role, ("subject", "san")),
             "tls_client_required": checks.only_beside(self.tls_client_required, self.tls_client_ca, "tls_client_ca"),
             "unix_users": checks.pairs_of_names(self.unix_users),
             "superusers": checks.names(self.superusers),
             "audit_log": checks.path(self.audit_log),
+        }
+
+    def _wrong_objects(self) -> dict[str, str]:
+        """_wrong() of what is kept where."""
+        if self.objects is None:
+            durability = checks.choice(self.durability, _DURABILITIES) + " without `objects`" * (
+                self.durability == "object"
+            )
+        else:
+            durability = "object where `objects` is set, as each broker has its own disk" * (
+                self.durability != "object"
+            )
+        flush = self.object_flush_interval
+        return {
+            "durability": durability,
+            "objects": checks.object_store(self.objects),
+            "object_flush_interval": "at most 1 s" if isinstance(flush, int | float) and flush > 1 else "",
         }
 
     @classmethod
@@ -476,29 +438,36 @@ def _scaled(key: str, value: Any, factor: float) -> Any:
 
 def _parse(key: str, text: str) -> Any:
     """An environment variable's text as the field's type."""
-    kind = _FIELDS[key]
+    kind, words = _FIELDS[key], {"yes": "true", "no": "false"}
     if "None" in kind and text.lower() in ("", "none"):
         return None
-    if kind.startswith("bool"):
-        return {"true": True, "1": True, "yes": True, "false": False, "0": False, "no": False}.get(text.lower(), text)
+    base = {"bool": bool, "int": int, "float": float}.get(kind.removesuffix(" | None"))
+    if base is None:
+        return text
     try:
-        return int(text) if kind.startswith("int") else float(text) if kind.startswith("float") else text
-    except ValueError:
+        return msgspec.convert(words.get(text.lower(), text) if base is bool else text.strip(), base, strict=False)
+    except msgspec.ValidationError:
         return text  # refused by BrokerConfig, by name
 
 
-_FIELDS = {f.name: str(f.type) for f in dataclasses.fields(BrokerConfig)}
+KINDS = checks.kinds_of(BrokerConfig)
+# Those that are checked by their annotation; the others of auto-scaling, by the policy.
+_BOUNDED = {
+    key: kind
+    for key, kind in KINDS.items()
+    if checks.bounds_of(kind)
+    or ((checks.plain(kind) == "bool" or checks.is_choice(kind)) and key not in _POLICY_KEYS.values())
+}
+_FIELDS = {key: checks.plain(kind) for key, kind in KINDS.items()}
 _FIELDS |= dict.fromkeys((f"{secret}_file" for secret in _SECRETS), "str | None")
-_SIZES = (
-    "log_file_size", "retention_size", "frame_size_max", "publish_bytes_max", "read_cache_max", "reads_in_flight_max",
-    "receive_buffers_max", "topic_list_heap_max", "topic_list_direct_max", "object_cache_size",
-)  # fmt: skip
 # Keys that may be text: {key: parser}.
 _TEXTS: dict[str, Callable[[str], float | None]] = {
     **dict.fromkeys(
         (key for key, kind in _FIELDS.items() if kind.startswith("float") and "msg_rate" not in key), seconds
     ),
-    **dict.fromkeys((key for key in _FIELDS if "bytes_rate" in key or key in _SIZES), byte_count),
-    "scalable_topic_load_report_rate_change_threshold": share,
-    "balance_guard": share,
+    **dict.fromkeys(
+        (key for key, kind in KINDS.items() if "bytes_rate" in key or checks.bounds_of(kind).get("unit") == "bytes"),
+        byte_count,
+    ),
+    **dict.fromkeys((key for key, kind in KINDS.items() if checks.bounds_of(kind).get("unit") == "share"), share),
 }

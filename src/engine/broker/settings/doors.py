@@ -13,6 +13,7 @@ from engine.broker.settings.tls import (
     ClusterCertified,
     ask_for_certificate,
     context_to_brokers,
+    report_failures,
     show_certificate,
     tls_context,
     trust_clients,
@@ -49,6 +50,7 @@ class Doors:
         """The TLS context of a new listener; None: plain text. Raises InvalidConfigurationError."""
         context = tls_context(config)
         if context is not None:
+            report_failures(context, self.attempts.handshake_failed)
             self._contexts.append(context)
         return context
 

@@ -1,7 +1,8 @@
 """`ObjectUpkeep`: rolled files of open segments become objects, and what is not needed of the store is deleted.
 
-    every UPKEEP_S     files end by age; rolled ones are uploaded and named (R13, R14); the own log is trimmed (R15);
-                       what was given up is deleted after its grace
+    every UPKEEP_S     files end by age; rolled ones are uploaded, small ones together, and named (R13, R14, R18);
+                       the own log is trimmed (R15); what was given up is deleted after its grace
+    every SETTLE_S     the session's record says which shared objects are named no more (R18)
     every SWEEP_S      each broker ends sessions that it had before; one, under a lease, those of brokers that are
                        gone, and sweeps what sessions that have ended have left behind (R16)
 
@@ -30,6 +31,7 @@ from engine.storage.objects.references import SegmentObjects
 from engine.storage.objects.sweep import Sweep, Swept
 from engine.storage.objects.trim import needed
 from engine.storage.objects.wal import ObjectWal
+from engine.storage.sharing import share
 
 if TYPE_CHECKING:
     from engine.storage.segment import Segment
@@ -37,6 +39,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 UPKEEP_S = 10.0
+SETTLE_S = 600.0
 SWEEP_S = 3600.0
 UPLOADS_AT_ONCE = 4
 
@@ -66,12 +69,15 @@ class ObjectUpkeep:
         self._interval = min(UPKEEP_S, file_age_s / 4)
         self._uploads = asyncio.Semaphore(UPLOADS_AT_ONCE)
         self._gone: set[str] = set()  # sessions of brokers that were gone at the last sweep
+        self._unshared: frozenset[str] = frozenset()  # shared objects that no record named at the last sweep
+        self._settled = "", 0  # session, and what its record says
 
     async def run(self) -> None:
         """Until cancelled."""
         await asyncio.gather(
             self._repeat(self._upload_round, self._interval),
             self._repeat(self._trim_round, self._interval),
+            self._repeat(self.settle, SETTLE_S),
             self._repeat(self._sweep_by_turn, SWEEP_S),
         )
 
@@ -94,7 +100,30 @@ class ObjectUpkeep:
 
     async def _upload_round(self) -> None:
         open_ones = [hosted.segment for hosted in self._segments if hosted.segment.consolidation is not None]
+        await self._share(open_ones)
         await asyncio.gather(*map(self._consolidate_safely, open_ones))
+
+    async def _share(self, segments: list[Segment]) -> None:
+        """R18. What fails is uploaded alone, as all other files."""
+        for segment in segments:
+            try:
+                await segment.end_aged(self._file_age_ms)
+            except EngineError as e:
+                log.debug("%s: %s", segment.name, e)
+        try:
+            self.uploaded += await share(segments, self._logs.names_of(self._logs.wal.session))
+        except NotOwnerError as e:
+            log.debug("small files were not uploaded together: %s", e)
+        except EngineError as e:
+            log.warning("small files were not uploaded together: %s", e)
+
+    async def settle(self) -> None:
+        """R18: say which shared objects no further record will name. Raises NotOwnerError; as the store does."""
+        wal = self._logs.wal
+        now = wal.session, self._logs.names_of(wal.session).settled
+        if now[1] and now != self._settled:
+            await wal.settle(now[1])
+            self._settled = now
 
     async def _trim_round(self) -> None:
         wal = self._logs.wal
@@ -148,10 +177,14 @@ class ObjectUpkeep:
             sweep = self._sweep_of()
             if not dry_run:
                 await self._end_sessions(sweep, others=True)
-            return await sweep.run(dry_run=dry_run)
+            swept = await sweep.run(dry_run=dry_run)
+            if not dry_run:
+                self._unshared = sweep.unshared
+            return swept
 
     def _sweep_of(self) -> Sweep:
-        return Sweep(self._logs.store, self._metadata, self._logs.cluster, self._clock.time_ms)
+        now_ms, unshared = self._clock.time_ms, self._unshared
+        return Sweep(self._logs.store, self._metadata, self._logs.cluster, now_ms, unshared=unshared)
 
     async def _end_sessions(self, sweep: Sweep, *, others: bool) -> None:
         """Fence the sessions that this broker had before, and with `others` those of brokers that are gone.

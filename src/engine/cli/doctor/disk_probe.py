@@ -20,16 +20,27 @@ CHUNK = 1 << 20
 
 def opened(directory: str) -> int:
     """A new file without a name."""
-    try:
-        return os.open(directory, os.O_RDWR | os.O_TMPFILE, 0o600)
-    except (AttributeError, IsADirectoryError, NotADirectoryError):
-        pass
-    except OSError as e:
-        if e.errno != 95:  # EOPNOTSUPP
-            raise
+    if sys.platform == "linux":
+        try:
+            return os.open(directory, os.O_RDWR | os.O_TMPFILE, 0o600)
+        except (IsADirectoryError, NotADirectoryError):
+            pass
+        except OSError as e:
+            if e.errno != 95:  # EOPNOTSUPP
+                raise
     descriptor, path = tempfile.mkstemp(prefix=".doctor-", dir=directory)
     os.unlink(path)
     return descriptor
+
+
+def sync(descriptor: int) -> None:
+    """As the server syncs."""
+    if sys.platform == "darwin":
+        import fcntl
+
+        fcntl.fcntl(descriptor, fcntl.F_FULLFSYNC)
+    else:
+        os.fdatasync(descriptor)
 
 
 def probe(directory: str, syncs: int, size: int, seconds: float) -> dict[str, object]:
@@ -40,12 +51,12 @@ def probe(directory: str, syncs: int, size: int, seconds: float) -> dict[str, ob
     while len(took) < syncs and (not took or time.monotonic() < end):
         began = time.monotonic()
         os.write(descriptor, os.urandom(BLOCK))
-        os.fdatasync(descriptor)
+        sync(descriptor)
         took.append(time.monotonic() - began)
     chunk, written, began = os.urandom(CHUNK), 0, time.monotonic()
     while written < size and time.monotonic() < began + seconds:
         written += os.write(descriptor, chunk)
-    os.fdatasync(descriptor)
+    sync(descriptor)
     spent = time.monotonic() - began
     os.close(descriptor)
     return {"syncs": took, "bytes": written, "seconds": spent}

@@ -10,10 +10,11 @@ import contextlib
 import errno
 import fcntl
 import os
+import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Protocol
 
-from engine.aio.files import read_cached
+from engine.aio.files import read_cached, sync_data
 from engine.errors import DataDirectoryBusyError, InvalidArgumentError
 from engine.storage.disk.config import storage_error
 
@@ -84,6 +85,9 @@ class Disk(Protocol):
     def rename(self, old: str, new: str) -> None:
         """Atomically; replaces a file. Durable after sync_directory."""
 
+    def link(self, old: str, new: str) -> None:
+        """Give a file another name, under which it stays when the first is removed. Raises FileExistsError."""
+
     def unlink(self, path: str) -> None:
         """Remove a file, if it exists. Durable after sync_directory."""
 
@@ -149,10 +153,11 @@ class OsFile:
         os.ftruncate(self._fd, size)
 
     def sync(self) -> None:
-        os.fdatasync(self._fd)
+        sync_data(self._fd)
 
     def drop_cache(self) -> None:
-        os.posix_fadvise(self._fd, 0, 0, os.POSIX_FADV_DONTNEED)
+        if sys.platform != "darwin":  # which has no such call
+            os.posix_fadvise(self._fd, 0, 0, os.POSIX_FADV_DONTNEED)
 
     def fileno(self) -> int:
         return self._fd
@@ -221,6 +226,9 @@ class OsDisk:
 
     def rename(self, old: str, new: str) -> None:
         os.rename(old, new)
+
+    def link(self, old: str, new: str) -> None:
+        os.link(old, new)
 
     def unlink(self, path: str) -> None:
         try:

@@ -153,6 +153,14 @@ class MemoryDisk:
         self._files = {moved(path): found for path, found in self._files.items()}
         self._directories = {moved(path) for path in self._directories}
 
+    def link(self, old: str, new: str) -> None:
+        with self._names:
+            if old not in self._files:
+                raise FileNotFoundError(errno.ENOENT, "no such file or directory", old)
+            if new in self._files:
+                raise FileExistsError(errno.EEXIST, "file exists", new)
+            self._files[new] = self._files[old]
+
     def unlink(self, path: str) -> None:
         with self._names:
             self._files.pop(path, None)

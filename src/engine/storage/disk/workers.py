@@ -41,7 +41,9 @@ class NativeWorkers(ThreadWorkers):
     def _serves(self, loop: asyncio.AbstractEventLoop) -> bool:
         if self._loop is None:
             self._loop = loop
-            self._wakes = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+            self._wakes = os.pipe()
+            for end in self._wakes:
+                os.set_blocking(end, False)
             self._native = JobThreads(self._wakes[1], self._threads_max)
             loop.add_reader(self._wakes[0], self._ended)
         return self._loop is loop and self._native is not None

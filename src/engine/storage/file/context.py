@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 
 from engine.aio.workers import Workers
 from engine.clock import Clock
+from engine.model.names import SegmentName
 from engine.storage.disk.buffers import ReadBuffers
 from engine.storage.disk.config import StorageConfig
 from engine.storage.disk.disk import Disk
 from engine.storage.disk.metrics import StorageMetrics
 from engine.storage.file.handles import Handles
 from engine.storage.file.tail import TailCache
+
+BeforeChange = Callable[[SegmentName], Awaitable[None]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +34,12 @@ class Context:
     generation: int = 0  # how often these metadata were started; 0: unknown
     metrics: StorageMetrics = field(default_factory=StorageMetrics)
     buffers: ReadBuffers = field(default_factory=ReadBuffers)
+    before_change: list[BeforeChange] = field(default_factory=list)  # awaited before files of a segment change or go
+
+    async def will_change(self, name: SegmentName) -> None:
+        """Wait for what has to be done before files that a segment has now are changed or removed."""
+        for prepare in list(self.before_change):
+            await prepare(name)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections import OrderedDict
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from engine._native.serve import log
 from engine.errors import CorruptionError
@@ -20,9 +20,12 @@ from engine.storage.file.format import HEADER_SIZE_MAX, Footer, Header, Opening
 from engine.storage.file.index import Index
 from engine.storage.file.logfile import Block
 from engine.storage.objects.cache import ObjectCache
-from engine.storage.objects.names import read_index
+from engine.storage.objects.names import read_index, shared_of
 from engine.storage.objects.ports import ObjectMissingError
 from engine.storage.objects.references import RolledFile, SegmentObjects
+
+if TYPE_CHECKING:
+    from typing_extensions import Buffer
 
 FILES_MAX = 64  # that a client is told of at a time
 OPENED_MAX = 16  # files of one segment whose indexes are kept
@@ -42,7 +45,7 @@ class NamedFiles:
         self.cache = cache
         self._segment_id = segment_id
         self._older: tuple[str, list[RolledFile]] = "", []  # by the name of the index
-        self._opened: OrderedDict[str, _Opened] = OrderedDict()
+        self._opened: OrderedDict[tuple[str, int], _Opened] = OrderedDict()
 
     @property
     def end_offset(self) -> int:
@@ -79,7 +82,7 @@ class NamedFiles:
 
     async def between(self, start: int, stop: int) -> list[RolledFile]:
         """The files with offsets of [start, stop), FILES_MAX at most, without a gap from `start` on; none where that is
-        not in a file. Raises as all() does.
+        not in a file of its own object. Raises as all() does.
         """
         newest = self.objects.files
         files = newest if newest and newest[0].first <= start else await self.all()
@@ -87,7 +90,7 @@ class NamedFiles:
         at = start
         for file in files:
             if file.first < file.end and file.first < stop and start < file.end:
-                if file.first > at or len(found) == FILES_MAX:
+                if file.first > at or len(found) == FILES_MAX or shared_of(file.key) is not None:
                     break
                 found.append(file)
                 at = file.end
@@ -125,31 +128,40 @@ class NamedFiles:
         return None if file is None else (await self._open(file)).marks.offset_before_time(time_ms, file.first)
 
     async def _open(self, file: RolledFile) -> _Opened:
-        opened = self._opened.get(file.key)
+        key = file.key, file.at
+        opened = self._opened.get(key)
         if opened is not None:
-            self._opened.move_to_end(file.key)
+            self._opened.move_to_end(key)
             return opened
-        store = self.cache.store
         try:
-            header = Header.unpack(bytes(await store.get_range(file.key, 0, HEADER_SIZE_MAX)), file.key)
+            header = Header.unpack(bytes(await self._range(file, 0, min(HEADER_SIZE_MAX, file.size))), file.key)
             closing, opening = header.closing, header.opening
             facts = opening.segment_id, opening.first_offset, closing and closing.end_offset
             if closing is None or facts != (self._segment_id, file.first, file.end):
                 raise CorruptionError(f"{file.key} is not the file of offsets {file.first} to {file.end}")
-            image = await store.get_range(file.key, closing.end_position, file.size)
+            image = await self._range(file, closing.end_position, file.size)
         except ObjectMissingError:
             raise self._missing(file) from None
         footer = Footer.unpack(image, opening.salt)
         if footer is None or footer.end_offset != file.end:
             raise CorruptionError(f"{file.key}, position {closing.end_position}: the footer fails its checksum")
-        opened = self._opened[file.key] = _Opened(opening, closing.end_position, footer.index)
+        opened = self._opened[key] = _Opened(opening, closing.end_position, footer.index)
         while len(self._opened) > OPENED_MAX:
             self._opened.popitem(last=False)
         return opened
 
+    async def _range(self, file: RolledFile, start: int, end: int) -> Buffer:
+        """Bytes of a file. One that shares its object is fetched whole, and no other's bytes with it."""
+        if shared_of(file.key) is not None:
+            return await self.cache.read_of(file.key, file.at, file.size, start, end)
+        return await self.cache.store.get_range(file.key, start, end)
+
     async def _bytes(self, file: RolledFile, start: int, end: int) -> bytes:
         try:
-            data = await self.cache.read(file.key, start, end)
+            if shared_of(file.key) is not None:
+                data = await self.cache.read_of(file.key, file.at, file.size, start, end)
+            else:
+                data = await self.cache.read(file.key, start, end)
         except ObjectMissingError:
             raise self._missing(file) from None
         if len(data) < end - start:

@@ -41,7 +41,7 @@ def load_producer_snapshot(disk: Disk, directory: str, names: Iterable[str], bor
 
     `names`: of the files there; `born`: as in Lease. Raises CorruptionError, OSError.
     """
-    written = [name for name in names if _is_snapshot(name) and is_of(term_of(name), born)]
+    written = [name for name in names if is_producer_snapshot(name) and is_of(term_of(name), born)]
     if not written:
         return
     path = f"{directory}/{max(written, key=term_of)}"
@@ -68,5 +68,6 @@ def write_producer_snapshot(disk: Disk, path: str, snapshot: bytes) -> None:
     disk.sync_directory(path.rpartition("/")[0])
 
 
-def _is_snapshot(name: str) -> bool:
+def is_producer_snapshot(name: str) -> bool:
+    """Whether a file beside the logs has this name."""
     return name == INHERITED or (name.startswith(f"{INHERITED}-") and name[len(INHERITED) + 1 :].isdecimal())

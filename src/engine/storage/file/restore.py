@@ -127,7 +127,7 @@ async def fetch(disk: Disk, workers: Workers, directory: str, store: ObjectStore
 
 async def _piece(store: ObjectStore, named: RolledFile, start: int, end: int) -> memoryview:
     try:
-        data = await store.get_range(named.key, start, end)
+        data = await store.get_range(named.key, named.at + start, named.at + end)
     except ObjectMissingError:
         raise CorruptionError(f"the object {named.key} is missing") from None
     if len(data) < end - start:

@@ -5,18 +5,19 @@
     upload   header, entries, footer; in parts if it is large, under a name of its own
     look     the object's size and its last bytes are those of the file
 
-What the record is to say of the object is the outcome.
+What the record is to say of the object is the outcome. Small files of several segments may become one object (R18),
+one behind the other, by one request.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from engine._native.format.crc32c import crc32c
 from engine._native.serve import log
 from engine.aio.workers import Workers, run
-from engine.errors import CorruptionError, UnknownOutcomeError
+from engine.errors import CorruptionError, EngineError, UnknownOutcomeError
 from engine.limits import KIB, MIB
 from engine.storage.disk.config import storage_error
 from engine.storage.disk.disk import Disk, File
@@ -65,13 +66,74 @@ async def upload(
     return RolledFile(file.first_offset, closing.end_offset, ready.size, pieces.crc, name, closing.last_time_ms)
 
 
+async def upload_together(
+    store: ObjectStore, name: str, disk: Disk, workers: Workers, files: Sequence[tuple[LogFile, LogFile | None]]
+) -> list[RolledFile | EngineError]:
+    """One object of small files, each with the next file of its log; of each what its segment's record is to say, or
+    what upload() would raise of it: the others go without it.
+
+    Raises what the store raises, and UnknownOutcomeError: the object may be there or not, take another name.
+    """
+    read = [await _read(disk, workers, file, following) for file, following in files]
+    images = [each.image for each in read if isinstance(each, _Image)]
+    if images:
+        await _put_new(store, name, images)
+        size, last = sum(map(len, images)), images[-1][-LOOK_SIZE:]
+        tail = await store.get_tail(name, len(last))
+        if tail.size != size or bytes(tail.data) != last:
+            raise UnknownOutcomeError(f"the object {name} has {tail.size} bytes, and is not the files of {size}")
+    found: list[RolledFile | EngineError] = []
+    at = 0
+    for (file, _), each in zip(files, read, strict=True):
+        if isinstance(each, _Image):
+            size, closing = len(each.image), each.closing
+            crc = crc32c(each.image)
+            found.append(RolledFile(file.first_offset, closing.end_offset, size, crc, name, closing.last_time_ms, at))
+            at += size
+        else:
+            found.append(each)
+    return found
+
+
+class _Image(NamedTuple):
+    """A whole file."""
+
+    image: bytes
+    closing: Closing
+
+
+async def _read(disk: Disk, workers: Workers, file: LogFile, following: LogFile | None) -> _Image | EngineError:
+    def read() -> _Image:
+        ready = _prepare(disk, file, following)
+        try:
+            image = bytearray(ready.size)
+            if ready.handle.read_into(image, 0) != ready.size:
+                raise CorruptionError(f"{file.path} ends before position {ready.size}")
+        finally:
+            ready.handle.close()
+        return _Image(bytes(image), ready.closing)
+
+    try:
+        return await run(workers, read)
+    except SyncFailed as e:
+        return storage_error(e.error, file.path)
+    except OSError as e:
+        return storage_error(e, file.path)
+    except EngineError as e:
+        return e
+
+
 async def _put(store: ObjectStore, name: str, pieces: _Pieces) -> None:
     """One request for a small file, which most files of slow segments are; in parts it takes three."""
     if pieces.size > PIECE_SIZE:
         await store.put_multipart(name, iter(pieces))
         return
+    await _put_new(store, name, list(pieces))
+
+
+async def _put_new(store: ObjectStore, name: str, buffers: Sequence[bytes]) -> None:
     try:
-        await store.put_if_absent(name, list(pieces))
+        await store.put_if_absent(name, buffers)
     except ObjectExistsError:
         raise UnknownOutcomeError(f"the name {name} was never given, and the store has it") from None
 

@@ -12,6 +12,7 @@ import asyncio
 from collections.abc import Callable, Hashable, Iterable
 from dataclasses import dataclass
 from functools import partial
+from typing import NamedTuple
 
 from engine.aio.shielded import shielded
 from engine.aio.workers import Workers, run
@@ -33,6 +34,14 @@ class CacheStatistics:
     misses: int = 0
 
 
+class _Piece(NamedTuple):
+    """Bytes [base, base + size) of an object, fewer where it ends before."""
+
+    name: str
+    base: int
+    size: int
+
+
 class ObjectCache:
     """Loop thread only."""
 
@@ -45,8 +54,8 @@ class ObjectCache:
         self._directory = directory
         self._chunk_size = chunk_size or OBJECT_CHUNK_SIZE
         self._kept: dict[Hashable, tuple[int, Evict]] = {}  # the one that was used last is the last
-        self._fetching: dict[tuple[str, int], asyncio.Task[bytes]] = {}
-        self._paths: dict[tuple[str, int], str] = {}  # of pieces
+        self._fetching: dict[_Piece, asyncio.Task[bytes]] = {}
+        self._paths: dict[_Piece, str] = {}
         self._written = 0
         self.statistics = CacheStatistics(limit=bytes_max)
 
@@ -67,14 +76,20 @@ class ObjectCache:
         """Bytes [start, end) of an object, fewer where it ends before. Raises as ObjectStore.get_range()."""
         size = self._chunk_size
         numbers = range(start // size, -(-end // size))
-        parts = await asyncio.gather(*(self._part(name, number, start, end) for number in numbers))
+        pieces = (_Piece(name, number * size, size) for number in numbers)
+        parts = await asyncio.gather(*(self._part(piece, start, end) for piece in pieces))
         return parts[0] if len(parts) == 1 else b"".join(parts)
 
-    async def _part(self, name: str, number: int, start: int, end: int) -> bytes:
-        """What chunk `number` has of [start, end)."""
-        base = number * self._chunk_size
-        low, high = max(0, start - base), min(self._chunk_size, end - base)
-        key = name, number
+    async def read_of(self, name: str, at: int, size: int, start: int, end: int) -> bytes:
+        """Bytes [start, end) of the small file of `size` bytes that lies at `at` in an object, fetched as one piece.
+
+        Raises as ObjectStore.get_range().
+        """
+        return await self._part(_Piece(name, at, size), at + start, at + min(end, size))
+
+    async def _part(self, key: _Piece, start: int, end: int) -> bytes:
+        """What a piece has of [start, end)."""
+        low, high = max(0, start - key.base), min(key.size, end - key.base)
         path = self._paths.get(key)
         if path is not None:
             self.touch(key)
@@ -92,10 +107,8 @@ class ObjectCache:
             fetching.add_done_callback(lambda _: self._fetching.pop(key, None))
         return (await shielded(fetching))[low:high]
 
-    async def _fetch(self, key: tuple[str, int]) -> bytes:
-        name, number = key
-        base = number * self._chunk_size
-        data = bytes(await self.store.get_range(name, base, base + self._chunk_size))
+    async def _fetch(self, key: _Piece) -> bytes:
+        data = bytes(await self.store.get_range(key.name, key.base, key.base + key.size))
         self._written += 1
         path = f"{self._directory}/{self._written}"
         try:
@@ -106,7 +119,7 @@ class ObjectCache:
         self.hold(key, len(data), partial(self._forget, key, path))
         return data
 
-    def _forget(self, key: tuple[str, int], path: str) -> None:
+    def _forget(self, key: _Piece, path: str) -> None:
         self.let_go(key)
         if self._paths.pop(key, None) is not None:
             self._workers.post(partial(self._disk.unlink, path), _ignore)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from ipaddress import ip_address
 from typing import NamedTuple
 from urllib.parse import urlsplit
 
@@ -17,7 +18,7 @@ _PREFIX = re.compile(r"(?:[A-Za-z0-9._=-]+/)*[A-Za-z0-9._=-]+|")
 # Read from the environment, in lower case options of the store. Others that the library knows, it reads itself.
 VARIABLES = {
     "s3": ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN", "AWS_REGION", "AWS_DEFAULT_REGION",
-           "AWS_ENDPOINT_URL"),
+           "AWS_ENDPOINT_URL", "AWS_UNSIGNED_PAYLOAD"),
     "gs": ("GOOGLE_APPLICATION_CREDENTIALS", "GOOGLE_SERVICE_ACCOUNT", "GOOGLE_SERVICE_ACCOUNT_KEY"),
     "az": ("AZURE_STORAGE_ACCOUNT_NAME", "AZURE_STORAGE_ACCOUNT_KEY", "AZURE_STORAGE_SAS_TOKEN", "AZURE_CLIENT_ID",
            "AZURE_CLIENT_SECRET", "AZURE_TENANT_ID", "AZURE_STORAGE_ENDPOINT"),
@@ -62,12 +63,28 @@ class Location(NamedTuple):
         return Location(parts.scheme, parts.netloc, prefix)
 
     def options(self, environment: Mapping[str, str]) -> dict[str, str]:
-        """The options of the store that the environment sets, by their names there in lower case."""
+        """The options of the store that the environment sets, by their names there in lower case.
+
+        Where TLS, or this machine itself, keeps others from the bytes, the signature of a PUT to S3 leaves out the
+        SHA-256 of its body, which costs more than all else that the client does; AWS_UNSIGNED_PAYLOAD says otherwise.
+        """
         known = VARIABLES[self.scheme]
-        return {name.lower(): environment[name] for name in known if environment.get(name)}
+        found = {name.lower(): environment[name] for name in known if environment.get(name)}
+        if self.scheme == "s3" and (not self.is_plain(environment) or _is_here(environment["AWS_ENDPOINT_URL"])):
+            found.setdefault("aws_unsigned_payload", "true")
+        return found
 
     def is_plain(self, environment: Mapping[str, str]) -> bool:
         """Whether the environment sets an endpoint without TLS."""
         return any(
             environment.get(name, "").startswith("http://") for name in _ENDPOINTS if name in VARIABLES[self.scheme]
         )
+
+
+def _is_here(endpoint: str) -> bool:
+    """Whether an endpoint is an address of this machine's loopback."""
+    try:
+        host = urlsplit(endpoint).hostname or ""
+        return host == "localhost" or ip_address(host).is_loopback
+    except ValueError:
+        return False

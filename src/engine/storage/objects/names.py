@@ -2,6 +2,7 @@
 
 log/{cluster}/{segment}/{first:020d}-{term}-{session}-{try}.log      R13: no name is uploaded twice
 log/{cluster}/{segment}/{first:020d}-{term}-{session}-{try}.index
+log/{cluster}/shared/{number:012d}-{session}.logs                    R18: files of several segments, numbered by session
 
 A session counts its tries over all segments; so a name is never drawn twice, even where two segments share a folder,
 as those with very long names may. Which object a segment's record names is all that counts.
@@ -11,6 +12,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import msgspec
 
@@ -22,6 +24,7 @@ PART_SIZE_MAX = 160  # characters of one component of a segment's path
 FILE, INDEX = "log", "index"
 
 _OTHER = re.compile(r"[^A-Za-z0-9_.-]")
+_SHARED = re.compile(r"log/[^/]+/shared/(\d{12})-([a-z0-9-]+)\.logs")
 _NAME = re.compile(rf"\d{{20}}-\d+-([a-z0-9-]+)-\d+\.(?:{FILE}|{INDEX})")
 
 
@@ -32,8 +35,24 @@ def folder(cluster: str) -> str:
 
 def session_of(name: str) -> str | None:
     """The session that uploaded an object; None: it is no name of this module."""
+    shared = shared_of(name)
+    if shared is not None:
+        return shared.session
     found = _NAME.fullmatch(name.rpartition("/")[2])
     return None if found is None else found[1]
+
+
+class Shared(NamedTuple):
+    """Which object that segments share: `number` of a session."""
+
+    session: str
+    number: int
+
+
+def shared_of(name: str) -> Shared | None:
+    """None: it is not the name of an object that segments share."""
+    found = _SHARED.fullmatch(name)
+    return None if found is None else Shared(found[2], int(found[1]))
 
 
 class FileNames:
@@ -43,6 +62,25 @@ class FileNames:
         self._cluster = cluster
         self.session = session
         self._tries = 0
+        self._shared = 0
+        self._unsettled: set[int] = set()
+
+    @property
+    def settled(self) -> int:
+        """R18: shared objects of lower numbers are named in no further record."""
+        return min(self._unsettled, default=self._shared)
+
+    def next_shared(self) -> str:
+        """A name for an object of several segments that was never given; unsettled until settle()."""
+        number, self._shared = self._shared, self._shared + 1
+        self._unsettled.add(number)
+        return f"{folder(self._cluster)}/shared/{number:012d}-{self.session}.logs"
+
+    def settle(self, name: str) -> None:
+        """R18: every naming of a shared object has ended, and its outcome is known."""
+        shared = shared_of(name)
+        assert shared is not None
+        self._unsettled.discard(shared.number)
 
     def next(self, segment: str, first: int, term: int, kind: str = FILE) -> str:
         """A name that was never given. `segment`: the path of its record."""

@@ -17,12 +17,16 @@ ATTEMPTS_MAX = 8
 
 
 class WalRecord(msgspec.Struct, frozen=True):
-    """`broker`: the URL of the session's broker. `trimmed`: what is below is not needed. `fenced`: the end."""
+    """`broker`: the URL of the session's broker. `trimmed`: what is below is not needed. `fenced`: the end.
+
+    `settled`: shared objects of lower numbers are named in no further record (R18).
+    """
 
     broker: str
     id: str
     trimmed: int = 0
     fenced: int | None = None
+    settled: int = 0
 
 
 class Versioned(NamedTuple):
@@ -79,13 +83,22 @@ async def replace(metadata: MetadataStore, session: str, seen: Versioned, record
 
 async def set_trimmed(metadata: MetadataStore, session: str, upto: int) -> None:
     """R15: raise `trimmed` while the session is not fenced. Raises FencedError, UnknownOutcomeError."""
+    await _raise(metadata, session, "trimmed", upto)
+
+
+async def set_settled(metadata: MetadataStore, session: str, upto: int) -> None:
+    """R18: raise `settled` while the session is not fenced. Raises FencedError, UnknownOutcomeError."""
+    await _raise(metadata, session, "settled", upto)
+
+
+async def _raise(metadata: MetadataStore, session: str, field: str, upto: int) -> None:
     for _ in range(ATTEMPTS_MAX):
         seen = await read_own(metadata, session)
-        if seen.record.trimmed >= upto:
+        if getattr(seen.record, field) >= upto:
             return
-        if await replace(metadata, session, seen, msgspec.structs.replace(seen.record, trimmed=upto)):
+        if await replace(metadata, session, seen, msgspec.structs.replace(seen.record, **{field: upto})):
             return
-    raise UnknownOutcomeError(f"the metadata store did not confirm that session {session!r} is trimmed to {upto}")
+    raise UnknownOutcomeError(f"the metadata store did not confirm that session {session!r} is {field} to {upto}")
 
 
 async def set_fenced(metadata: MetadataStore, session: str, end: int) -> int:

@@ -28,9 +28,10 @@ class Reference(msgspec.Struct, frozen=True, array_like=True):
 
 
 class RolledFile(msgspec.Struct, frozen=True, array_like=True):
-    """An uploaded log file with the offsets [first, end). `key`: its name in the object store.
+    """An uploaded log file with the offsets [first, end). `key`: the name of its object, where it begins at `at`.
 
-    `size`: bytes. `crc`: CRC32C of all of them. `last_ms`: the publish time of its last entry.
+    `size`: bytes. `crc`: CRC32C of all of them. `last_ms`: the publish time of its last entry. `at` is 0 but in an
+    object that segments share.
     """
 
     first: int
@@ -39,6 +40,7 @@ class RolledFile(msgspec.Struct, frozen=True, array_like=True):
     crc: int
     key: str
     last_ms: int = 0
+    at: int = 0
 
 
 class OlderFiles(msgspec.Struct, frozen=True, array_like=True):

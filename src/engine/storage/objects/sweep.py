@@ -7,10 +7,14 @@
     4  the records of ended sessions without a reference of which step 3 found FENCEs alone: an earlier sweep has
        deleted the rest
 
+Of what segments share (R18), sessions that live are swept as well: step 1 reads which of their objects they will name
+no more, and step 2 whether a record does. Such an object is deleted by the second sweep in a row that finds it so: the
+last record that named it may have given it up just now.
+
 In this order: a file that was named between 2 and 3 would be of a session that was not fenced at 1. A session without a
 record has ended, as it begins with its record: for its files 1 and 2 are done again, behind 3. Late PUTs may bring back
 what was deleted; that is harmless, and the next sweep deletes it, while there is the session's record. Objects younger
-than an hour stay, for readers that have begun. Files of a session that lives are its own matter.
+than an hour stay, for readers that have begun. Other files of a session that lives are its own matter.
 """
 
 from __future__ import annotations
@@ -25,7 +29,7 @@ from engine.errors import CorruptionError
 from engine.metadata import keys, unsure
 from engine.metadata.store import MetadataStore, Record
 from engine.storage.objects.format import FENCE, LogName
-from engine.storage.objects.names import folder, read_index, session_of
+from engine.storage.objects.names import folder, read_index, session_of, shared_of
 from engine.storage.objects.ports import ObjectInfo, ObjectMissingError, ObjectStore
 from engine.storage.objects.records import WalRecord
 from engine.storage.objects.references import SegmentObjects
@@ -52,17 +56,26 @@ class Swept:
 
 
 class Sweep:
-    """Of one cluster. `now_ms`: the time by a clock like the store's."""
+    """Of one cluster. `now_ms`: the time by a clock like the store's. `unshared`: shared objects that no record named
+    when the sweep before this one ended; run() replaces it by what it finds itself.
+    """
 
     def __init__(
-        self, store: ObjectStore, metadata: MetadataStore, cluster: str, now_ms: Callable[[], int], age_s: float = AGE_S
+        self,
+        store: ObjectStore,
+        metadata: MetadataStore,
+        cluster: str,
+        now_ms: Callable[[], int],
+        age_s: float = AGE_S,
+        unshared: frozenset[str] = frozenset(),
     ) -> None:
+        self.unshared = unshared
         self._store = store
         self._metadata = metadata
         self._cluster = cluster
         self._now_ms = now_ms
         self._age_ms = age_s * 1000
-        self._sessions: set[str] = set()  # with a record, as they were read last
+        self._sessions: dict[str, WalRecord] = {}  # their records, as they were read last
 
     async def run(self, *, dry_run: bool = False) -> Swept:
         """One sweep. `dry_run`: nothing is deleted. Raises CorruptionError: a record or an index cannot be read, and
@@ -73,6 +86,7 @@ class Sweep:
         swept = Swept()
         before_ms = self._now_ms() - self._age_ms
         done = []
+        shared: set[str] = set()
         for name in sorted(ended - needed):
             log = self._store.list(LogName(self._cluster, name).folder)
             data = [info async for info in log if info.size != len(FENCE)]
@@ -89,16 +103,30 @@ class Sweep:
                 session = session_in(info.name)
                 if info.modified_ms >= before_ms or info.name in named or session is None:
                     continue
-                if session in ended:
+                if session in ended or self._is_settled(info.name):
                     orphans.append(info)
                 elif session not in self._sessions:
                     unknown.append((info, session))
             orphans += await self._without_record(unknown)
+            orphans = self._given_up(orphans, shared)
             swept.files += len(orphans)
             await self._delete(orphans, swept, dry_run=dry_run)
         for name in [] if dry_run else done:
             await unsure.delete(self._metadata, keys.wal(name))
+        self.unshared = frozenset(shared)
         return swept
+
+    def _is_settled(self, name: str) -> bool:
+        """R18: whether it is a shared object that no further record will name."""
+        shared = shared_of(name)
+        record = None if shared is None else self._sessions.get(shared.session)
+        return shared is not None and record is not None and shared.number < record.settled
+
+    def _given_up(self, orphans: list[ObjectInfo], shared: set[str]) -> list[ObjectInfo]:
+        """What may be deleted of them; the shared ones are added to `shared`."""
+        of_several = {info.name for info in orphans if shared_of(info.name) is not None}
+        shared |= of_several
+        return [info for info in orphans if info.name not in of_several or info.name in self.unshared]
 
     async def _without_record(self, found: list[tuple[ObjectInfo, str]]) -> list[ObjectInfo]:
         """Those of sessions that have ended and have no record any more; by reads that follow the list of names."""
@@ -116,9 +144,8 @@ class Sweep:
             await self._store.delete(names[first : first + DELETED_AT_ONCE])
 
     async def _ended(self) -> set[str]:
-        found = {session: record.fenced is not None for session, record in (await self.sessions()).items()}
-        self._sessions = set(found)
-        return {session for session, ended in found.items() if ended}
+        self._sessions = await self.sessions()
+        return {session for session, record in self._sessions.items() if record.fenced is not None}
 
     async def sessions(self) -> dict[str, WalRecord]:
         """The records of all sessions, as they are in the store. Raises CorruptionError, and what the store raises."""

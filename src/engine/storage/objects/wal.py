@@ -139,6 +139,10 @@ class ObjectWal:
             raise InvalidArgumentError(f"session must be the own one, {self.session!r}, got {session!r}")
         await self._trimmer.trim(upto, self.writer.acknowledged)
 
+    async def settle(self, upto: int) -> None:
+        """R18: shared objects of lower numbers are named in no further record. FencedError, UnknownOutcomeError."""
+        await records.set_settled(self._metadata, self.session, upto)
+
     async def delete_trimmed(self) -> int:
         """Delete what was trimmed a grace ago; how many objects."""
         return await self._trimmer.delete_due()

@@ -1,0 +1,190 @@
+"""Black box: backups of a real server under load, transactions and reshapes, while backups and the server are killed.
+
+A backup that ended is restored, served by a server of its own, read, and judged by the checker with what was promised
+up to the moment that it shows. One that was killed, or whose server was, leaves those before it as they were.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import random
+import sys
+import time
+from datetime import datetime
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+import engine
+from engine.client.client import AsyncClient
+from engine.errors import EngineError, TransactionNotFoundError
+from engine.testing.checker import check, describe
+from engine.testing.history import History
+from engine.testing.transacting import Transactor
+from engine.testing.workload import QueueReader, Reader, Sender, Shaper, StreamReader, read_all
+from tests.chaos.backup_past import past
+from tests.chaos.progress import Progress, acknowledged
+from tests.chaos.server import Server
+
+TOPIC = "orders"
+IDLE_S = 1.0
+BACKUP_S_MAX = 60.0
+ENDING_S_MAX = 120.0
+
+
+class Made(NamedTuple):
+    """A backup that ended: its name, and when it was taken."""
+
+    generation: str
+    taken_ms: int
+
+
+class Scene:
+    """A server under load, and its backups."""
+
+    def __init__(self, root: Path, seed: int) -> None:
+        self.rng = random.Random(seed)
+        self.sent = Progress(acknowledged)
+        self.history = History(time.time, self.sent.heard)
+        self.server = Server(root / "data")
+        self.where = root / "backups"
+        self.made: list[Made] = []
+
+    async def run(self, rounds: int) -> None:
+        """The load, and so many backups, in turns undisturbed, killed, and with their server killed."""
+        await self.server.start()
+        client = AsyncClient(self.server.url)
+        actors = self._actors(client)
+        working = [
+            asyncio.create_task(a.run(100_000) if isinstance(a, Sender | Transactor) else a.run()) for a in actors
+        ]
+        shaper = Shaper(self.history, TOPIC, random.Random(self.rng.random()), segments_max=4)
+        for number in range(rounds):
+            await self.sent.more(self.rng.randint(20, 60))
+            shaping = asyncio.create_task(shaper.change(client.admin))
+            await (self._undisturbed, self._killed, self._server_killed)[number % 3]()
+            await asyncio.wait([shaping])
+            assert shaping.exception() is None or isinstance(shaping.exception(), EngineError)
+        await self._undisturbed()
+        for actor in actors:
+            actor.stop()
+        await asyncio.wait_for(asyncio.gather(*working), ENDING_S_MAX)
+        await client.close()
+        await self.server.close()
+
+    def _actors(self, client: AsyncClient) -> list[Sender | Transactor | Reader]:
+        rng, history = self.rng, self.history
+        senders: list[Sender | Transactor | Reader] = []
+        for i in range(2):
+            sender = Sender(history, client, f"p{i}", TOPIC, random.Random(rng.random()))
+            sender.pause_s_max = 0.05
+            senders.append(sender)
+        writer = Transactor(history, client, "w", (TOPIC,), random.Random(rng.random()))
+        writer.timeouts_s, writer.pause_s_max = (2.0,), 0.05
+        return [*senders, writer, *readers(history, self.server, rng)]
+
+    async def _begin(self) -> asyncio.subprocess.Process:
+        command = (sys.executable, "-m", "engine", "backup", str(self.where), "--url", self.server.url, "--json")
+        pipe = asyncio.subprocess.PIPE
+        return await asyncio.create_subprocess_exec(*command, stdout=pipe, stderr=pipe)
+
+    async def _end(self, process: asyncio.subprocess.Process) -> str:
+        """Note it if it ended; what it said otherwise."""
+        async with asyncio.timeout(BACKUP_S_MAX):
+            out, err = await process.communicate()
+        if process.returncode == 0:
+            done = json.loads(out)["generation"]
+            assert not done["damaged"]
+            taken = datetime.fromisoformat(done["taken"]).timestamp()
+            self.made.append(Made(done["name"], round(taken * 1000)))
+        return err.decode()
+
+    async def _undisturbed(self) -> None:
+        process = await self._begin()
+        said = await self._end(process)
+        assert process.returncode == 0, said
+
+    async def _killed(self) -> None:
+        process = await self._begin()
+        await asyncio.sleep(self.rng.uniform(0.3, 1.5))
+        if process.returncode is None:
+            process.kill()
+        await self._end(process)
+
+    async def _server_killed(self) -> None:
+        process = await self._begin()
+        await asyncio.sleep(self.rng.uniform(0.3, 1.5))
+        self.history.record("nemesis", "fault", text="kill -9")
+        await self.server.kill()
+        await self.server.start()
+        await self._end(process)
+
+
+def readers(history: History, server: Server, rng: random.Random) -> list[Reader]:
+    """One of each kind."""
+    found: list[Reader] = []
+    for kind in (StreamReader, QueueReader):
+        name, own = f"sub-{kind.kind}", random.Random(rng.random())
+        found.append(kind(history, lambda: AsyncClient(server.url), kind.kind, TOPIC, name, own))
+        found[-1].life_s_max, found[-1].idle_s = 2.0, IDLE_S
+    return found
+
+
+async def judge(scene: Scene, made: Made, data: Path, seed: int) -> None:
+    """Restore a backup, serve it, read everything, and fail with the violations."""
+    await asyncio.to_thread(engine.restore, scene.where, data, generation=made.generation)
+    history, server = past(scene.history, made.taken_ms), Server(data)
+    promised = sum(map(acknowledged, history.events))
+    await server.start()
+    client = AsyncClient(server.url)
+    await ended(history, client)
+    await read_all(history, client, TOPIC, 1, IDLE_S)
+    await asyncio.gather(*(reader.drain() for reader in readers(history, server, random.Random(seed))))
+    await read_all(history, client, TOPIC, 2, IDLE_S)
+    async with client.producer(TOPIC) as producer:  # it goes on
+        await producer.send(b"more")
+    await client.close()
+    await server.close()
+    violations = check(history.events)
+    assert not violations, f"seed {seed}, {made} in {data}:\n{describe(violations)}"
+    assert promised > 0
+
+
+async def ended(history: History, client: AsyncClient) -> None:
+    """Wait until every transaction has ended, and write down how; one that the copy never knew had no effect."""
+    for number in dict.fromkeys(event["transaction"] for event in history.events if "transaction" in event):
+        state = "OPEN"
+        while state == "OPEN":
+            try:
+                state = (await client.join_transaction(number)).state
+            except TransactionNotFoundError:
+                state = ""
+        if state:
+            history.record("spy", "txn_state", transaction=number, state=state)
+
+
+async def chaos(root: Path, seed: int, rounds: int, judged: int) -> None:
+    """`judged`: of the backups that ended, the last, and others by lot."""
+    scene = Scene(root, seed)
+    await scene.run(rounds)
+    names = [g.name for g in await asyncio.to_thread(engine.list_backups, scene.where)]
+    assert names == [made.generation for made in scene.made]
+    await asyncio.to_thread(engine.verify_backup, scene.where)
+    chosen = [scene.made[-1], *scene.rng.sample(scene.made[:-1], min(judged - 1, len(scene.made) - 1))]
+    for number, made in enumerate(chosen):
+        (root / str(number)).mkdir()
+        await judge(scene, made, root / str(number) / "restored", seed)
+
+
+@pytest.mark.timeout(600)
+async def test_backups_under_kills(tmp_path: Path) -> None:
+    await chaos(tmp_path, 1, 3, 1)
+
+
+@pytest.mark.fuzz
+@pytest.mark.timeout(0)
+@pytest.mark.parametrize("seed", range(100, 120))
+async def test_fuzz_backups_under_kills(tmp_path: Path, seed: int) -> None:
+    await chaos(tmp_path, seed, 15, 6)
