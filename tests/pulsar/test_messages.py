@@ -30,7 +30,7 @@ def send_all(producer: Any, keys: list[str | None]) -> list[Any]:
         def callback(result: Any, ident: Any) -> None:
             assert result == pulsar.Result.Ok
             ids[index] = ident
-            if None not in ids:
+            if all(one is not None for one in ids):
                 complete.set()
 
         return callback
