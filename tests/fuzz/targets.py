@@ -64,7 +64,7 @@ from engine.storage.file.recovery import recover
 from engine.testing.disk import SimDisk
 from engine.testing.maps import packed
 from engine.wire.commands import Command, ScalableTopicUpdate, decode
-from tests.fuzz import certificate_seeds
+from tests.fuzz import certificate_seeds, pulsar_decoders
 from tests.fuzz.frame_decoders import cut, frame_seeds, frames, greet
 from tests.kit.key_pairs import x25519_pair
 from tests.reference.entry_reference import PlainMessage, Stamp, encode, sealed
@@ -423,6 +423,9 @@ def _targets() -> list[Target]:
         Target("certificate", certificate_seeds.shown, certificate_seeds.seeds, ()),
         Target("authorities", certificate_seeds.authorities, certificate_seeds.pems, (InvalidConfigurationError,)),
         Target("entry-published", published, entry_seeds, (EngineError,), sealed_unstamped),
+        Target("pulsar-batch", pulsar_decoders.batch, pulsar_decoders.batch_seeds),
+        Target("pulsar-payload", pulsar_decoders.payload, pulsar_decoders.payload_seeds, reseal=pulsar_decoders.summed),
+        Target("pulsar-command", pulsar_decoders.commands, pulsar_decoders.command_seeds, (ProtocolError,)),
         Target("log-opening", lambda d: Opening.unpack(d, "x"), lambda: opening, (EngineError,), crc_behind(0)),
         Target("log-closing", lambda d: Closing.unpack(d, SALT), lambda: closing, (), crc_behind(SALT)),
         Target("log-footer", lambda d: Footer.unpack(d, SALT), lambda: footers, (), reseal_footer),

@@ -13,6 +13,7 @@ OWN = {"engine", "cython", "libc", "cpython", "posix"}  # the package itself, an
 # Imported where they are asked for, each with the extra that brings it; pydantic and pytest are the user's own.
 BY_EXTRAS = {
     "pyarrow": "arrow",
+    "cramjam": "pulsar",
     "grpc": "cluster",
     "google": "cluster",
     "obstore": "cluster",

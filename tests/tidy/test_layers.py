@@ -53,11 +53,12 @@ MAY_IMPORT: dict[str, set[str]] = {
     "client": {"storage.reads", "_native", "model", "wire", "aio", *LEAVES},
     "broker": BELOW_BROKER,
     "proxy": BELOW_BROKER | {"broker"},
-    "processes": BELOW_BROKER | {"broker", "proxy"},
+    "pulsar": {"_native", "broker", "model", "wire", "aio", "errors", "limits", "clock"},
+    "processes": BELOW_BROKER | {"broker", "proxy", "pulsar"},
     "tracing": {"lazy"},
     "prometheus": {"sync", "errors"},
     "sync": {"client", "aio", "errors", "lazy"},
-    "embedded": BELOW_BROKER | {"broker", "client", "sync"},
+    "embedded": BELOW_BROKER | {"broker", "pulsar", "client", "sync"},
     "backups": {"storage", "storage.reads", "metadata", "_native", "client", "sync", "model", "aio", *LEAVES},
     "migration": {"_native", "client", "sync", "model", "wire", "aio", *LEAVES},
     "testing": BELOW_BROKER | {"broker", "proxy", "client", "sync", "embedded"},
@@ -76,7 +77,7 @@ MAY_IMPORT: dict[str, set[str]] = {
         "model",
         "errors",
     }
-    | {"console"},
+    | {"console", "pulsar"},
     "__init__": BELOW_BROKER | {"broker", "client", "sync", "embedded", "migration", "backups"},
     "__main__": {"cli"},
 }
@@ -87,7 +88,7 @@ FLOORS: dict[str, list[str]] = {
     "storage": ["disk", "objects", "dedup", "file", "commit", "cursor"],
     "control": ["policy", "base", "transactions", "shape", "subscription", "topic"],
     "client": ["base", "net", "topic", "transact", "produce", "files", "consume", "many", "ranges", "views", "admin"],
-    "_native": ["format", "wire", "produce", "consume", "serve", "jobs", "calls"],
+    "_native": ["format", "wire", "produce", "consume", "serve", "pulsar", "jobs", "calls"],
     "broker": [
         "settings", "rights", "limits", "pools", "transactions", "segment", "delivery", "hosting", "cluster", "upkeep",
         "session", "metrics", "admin",

@@ -44,12 +44,7 @@ from engine.broker.upkeep.transaction_sweep import TransactionSweep
 from engine.broker.upkeep.unexplained import check_explained
 from engine.clock import Clock, SystemClock
 from engine.control.service import ScalableTopicService
-from engine.errors import (
-    AlreadyClosedError,
-    ConnectError,
-    EngineError,
-    InvalidConfigurationError,
-)
+from engine.errors import AlreadyClosedError, ConnectError, EngineError, InvalidConfigurationError
 from engine.metadata.identity import raise_generation
 from engine.metadata.memory import MemoryMetadataStore
 from engine.metadata.sqlite import MetadataStatistics, SqliteMetadataStore
@@ -62,7 +57,7 @@ from engine.storage.store import SegmentStore
 from engine.wire import unix
 from engine.wire.chunks import ChunkPool
 from engine.wire.connector import SocketConnector
-from engine.wire.stream import Connector, FrameStream
+from engine.wire.stream import Connector, FrameStream, Recognise
 from engine.wire.tcp import listen
 from engine.wire.url import format_url
 
@@ -106,14 +101,16 @@ class Broker:
         joinable: Joinable | None = None,
         processes: ProcessSet | None = None,
         objects: ObjectStore | None = None,
+        recognise: Recognise | None = None,
     ) -> None:
         """`metadata`: may be shared, with the data directory; then every broker's config names its service_url.
 
         `connector`: opens connections to the other brokers; default: TCP. `joinable`: other processes may
         join the data directory, whose metadata store is its own. `processes`: it is one of several processes of a
         server, which share `metadata` and the data directory. `objects`: the store that its configuration names, open.
+        `recognise`: other protocols that it serves over TCP.
         """
-        self.processes = processes
+        self.processes, self._recognise = processes, recognise
         self.families_elsewhere: Elsewhere | None = None
         self.current = CurrentConfig(config or BrokerConfig(), 1 if processes is None else processes.count)
         self.current.follow(self._configured)
@@ -186,12 +183,10 @@ class Broker:
 
     @property
     def subscriptions(self) -> OpenSubscriptions:
-        """The subscriptions of its open segments."""
         return self.parts.subscriptions
 
     @property
     def stocktaking(self) -> Stocktaking:
-        """What keeps the inventory of its segments."""
         return self.parts.stocktaking
 
     @property
@@ -205,7 +200,6 @@ class Broker:
 
     @property
     def calls(self) -> BrokerCalls:
-        """Calls to and from other brokers."""
         return self.parts.calls
 
     @property
@@ -220,12 +214,10 @@ class Broker:
 
     @property
     def dynamic(self) -> DynamicConfig:
-        """Settings that change at run time."""
         return self.parts.dynamic
 
     @property
     def cluster(self) -> ClusterParts:
-        """Handovers, draining, balance."""
         return self.parts.cluster
 
     @property
@@ -518,6 +510,7 @@ class Broker:
             handshake_timeout=self.config.handshake_timeout,
             frame_size_max=self.config.frame_size_max,
             sock=sock,
+            recognise=self._recognise,
         )
         self._servers.append(server)
         address = server.sockets[0].getsockname()[:2]

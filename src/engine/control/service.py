@@ -56,6 +56,16 @@ if TYPE_CHECKING:
 _CREATE_ATTEMPTS_MAX = 5
 
 
+def _classic(
+    name: TopicName, segments: int | None, key_hash: str | None, entry_buckets: int | None
+) -> tuple[int, str, int, dict[str, Any]]:
+    """The facts of a classic topic, whose messages have one order. Raises InvalidArgumentError for others."""
+    for what, given, right in (("segments", segments, 1), ("entry_buckets", entry_buckets, 1)):
+        if given not in (None, right):
+            raise InvalidArgumentError(f"{what} of {name} must be {right}, as of any persistent:// topic, got {given}")
+    return 1, key_hash or "murmur3", 1, {"enabled": False}
+
+
 class ScalableTopicService:
     """Loop thread only. Topics are given as text or TopicName; every method may raise InvalidArgumentError.
 
@@ -195,6 +205,8 @@ class ScalableTopicService:
         policies = await self.get_namespace_policies(f"{name.tenant}/{name.namespace}")
         config = self.config
         config.check_durability(chosen := durability or policies.durability or config.durability)
+        if name.classic:
+            segments, key_hash, entry_buckets, auto_scale = _classic(name, segments, key_hash, entry_buckets)
         layout = SegmentLayout.create(
             config.segments if segments is None else segments,
             now_ms=self._clock.time_ms(),
@@ -352,6 +364,8 @@ class ScalableTopicService:
 
     async def _reshape(self, topic: str | TopicName, plan: Plan) -> TopicView:
         name = TopicName.parse(topic)
+        if name.classic:
+            raise InvalidArgumentError(f"{name} has one segment with one bucket for ever: it cannot be reshaped")
         controller = await self._controllers.lead(name)
         return TopicView(name, await controller.reshape(plan), self._broker_url)
 

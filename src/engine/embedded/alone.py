@@ -12,6 +12,7 @@ from engine.embedded.doors import Doors, GivenAddress
 from engine.embedded.engine import AsyncEngine
 from engine.embedded.terms import Config, Terms
 from engine.errors import InvalidArgumentError
+from engine.pulsar.door import Door
 from engine.storage.disk.memory import MemoryDisk
 from engine.wire.memory import MemoryConnector
 
@@ -68,7 +69,9 @@ async def open_engine(
     doors, loaded = Doors.of(listen, admin), Terms.of(config).config()
     await doors.check(loaded)
     disk = MemoryDisk() if path == MEMORY else None
-    broker = Broker(pathlib.Path(path), config=loaded, disk=disk, clock=clock, executor=executor)
+    broker = Broker(
+        pathlib.Path(path), config=loaded, disk=disk, clock=clock, executor=executor, recognise=Door().recognise
+    )
     try:
         await broker.start()
         if doors.admin is not None:

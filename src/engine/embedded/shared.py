@@ -49,6 +49,7 @@ from engine.errors import (
 from engine.limits import OPERATION_TIMEOUT_S
 from engine.metadata.lockfile import LockFile, holder_of, lock_file_of
 from engine.metadata.store import OutcomeUnknownError
+from engine.pulsar.door import Door
 from engine.wire.connector import SocketConnector
 from engine.wire.memory import CLIENT, MemoryStream, connect_pair, offer_pair
 from engine.wire.sockets import Accept
@@ -320,7 +321,8 @@ class SharedEngine:
         try:
             config = self._terms.config()
             joinable = Joinable(lock, self._answer, self._succeeds or lock.left_behind)
-            serving = _Serving(Broker(self.path, config=config, joinable=joinable), config)
+            broker = Broker(self.path, config=config, joinable=joinable, recognise=Door().recognise)
+            serving = _Serving(broker, config)
         except BaseException:
             lock.release()
             raise

@@ -18,11 +18,13 @@ from engine.model.hashrange import HashRange
 from engine.model.text import HIDDEN
 
 TOPIC_SCHEME = "topic://"
+CLASSIC_SCHEME = "persistent://"
 SEGMENT_SCHEME = "segment://"
 DEFAULT_TENANT = "public"
 DEFAULT_NAMESPACE = "default"
 
 _DESCRIPTOR = re.compile(r"([0-9a-f]{4})-([0-9a-f]{4})-(0|[1-9][0-9]{0,18})")
+_CLASSIC = "persistent:"  # begins the local name of a classic topic; in metadata and paths: do not change
 _FORMS = "write 'name', 'tenant/namespace/name' or 'topic://tenant/namespace/name'"
 _FORBIDDEN = re.compile(r"[/\x00-\x1f\x7f]")
 _PATTERN_CHARACTERS = "*>^$"  # in no new name, so that a pattern is never taken for a name
@@ -97,7 +99,10 @@ def check_property_names(properties: Mapping[str, str], what: str) -> None:
 
 @dataclass(frozen=True, slots=True, order=True)
 class TopicName:
-    """`topic://tenant/namespace/local`."""
+    """`topic://tenant/namespace/local`.
+
+    `persistent://tenant/namespace/name` is another topic, a classic one, whose `local` is "persistent:name".
+    """
 
     tenant: str
     namespace: str
@@ -105,15 +110,18 @@ class TopicName:
 
     @classmethod
     def parse(cls, text: str | TopicName) -> TopicName:
-        """Parse any of the three written forms. Raises InvalidArgumentError."""
+        """Parse any of the written forms. Raises InvalidArgumentError."""
         if isinstance(text, TopicName):
             return text
         if not isinstance(text, str):
             raise InvalidArgumentError(f"topic name must be text, got {type(text).__name__}: {_FORMS}")
-        rest = text.removeprefix(TOPIC_SCHEME)
+        classic = text.startswith(CLASSIC_SCHEME)
+        rest = text.removeprefix(CLASSIC_SCHEME if classic else TOPIC_SCHEME)
         if "://" in rest:
             scheme = rest.split("://")[0]
-            raise InvalidArgumentError(f"topic name {text!r}: scheme {scheme!r} is unknown, only topic:// is; {_FORMS}")
+            raise InvalidArgumentError(
+                f"topic name {text!r}: scheme {scheme!r} is unknown, only topic:// and {CLASSIC_SCHEME} are; {_FORMS}"
+            )
         parts = rest.split("/")
         if len(parts) == 1 and rest == text:
             parts = [DEFAULT_TENANT, DEFAULT_NAMESPACE, *parts]
@@ -122,9 +130,18 @@ class TopicName:
             raise InvalidArgumentError(f"topic name {text!r} has {count}, not 3 or a name alone: {_FORMS}")
         for part, what in zip(parts, ("tenant", "namespace", "topic name"), strict=True):
             check_name(part, what if what == "topic name" else f"{what} of {text!r}")
+        if classic:
+            parts[2] = check_name(_CLASSIC + parts[2], "topic name")
         return cls(*parts)
 
+    @property
+    def classic(self) -> bool:
+        """Whether it is a `persistent://` topic: one segment for ever, so that all its messages have one order."""
+        return self.local.startswith(_CLASSIC) and self.local != _CLASSIC
+
     def __str__(self) -> str:
+        if self.classic:
+            return f"{CLASSIC_SCHEME}{self.tenant}/{self.namespace}/{self.local.removeprefix(_CLASSIC)}"
         return f"{TOPIC_SCHEME}{self.tenant}/{self.namespace}/{self.local}"
 
     def check(self) -> None:

@@ -26,6 +26,7 @@ class SchemaType(enum.StrEnum):
     JSON = "json"
     MSGPACK = "msgpack"
     AVRO = "avro"  # each value in Avro's single-object encoding
+    PLAIN_AVRO = "plain-avro"  # each value in Avro's binary encoding alone, as clients of Apache Pulsar write it
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +53,7 @@ class TopicSchema:
             raise _too_large(f"{size} bytes")
         if self.type is SchemaType.STRING and self.definition:
             raise InvalidArgumentError("a string schema must have no definition")
-        if self.type is SchemaType.AVRO and not self.definition:
+        if self.type in (SchemaType.AVRO, SchemaType.PLAIN_AVRO) and not self.definition:
             raise InvalidArgumentError("an Avro schema must have a definition")
         if self.definition and checked:
             self.check()
@@ -60,7 +61,7 @@ class TopicSchema:
     def check(self) -> None:
         """Raise InvalidArgumentError for a definition that is no Avro schema or beyond a limit."""
         form = parse_definition(self.definition)
-        if self.type is SchemaType.AVRO:
+        if self.type in (SchemaType.AVRO, SchemaType.PLAIN_AVRO):
             check_values(form)
 
     def why_unreadable(self, writer: TopicSchema) -> str | None:

@@ -22,6 +22,7 @@ from engine.metadata.remote import RemoteMetadataStore
 from engine.processes.channel import Answers, Channel
 from engine.processes.life import end_orphaned
 from engine.processes.sockets import Address, bind_reserved
+from engine.pulsar.door import Door
 from engine.wire.connector import SocketConnector
 
 if TYPE_CHECKING:
@@ -100,7 +101,12 @@ class Child:
             SocketConnector(), given.metadata, clock=clock, rng=self._rng
         )
         broker = self._broker = Broker(
-            given.data, config=config, metadata=self._metadata, clock=clock, processes=processes
+            given.data,
+            config=config,
+            metadata=self._metadata,
+            clock=clock,
+            processes=processes,
+            recognise=Door().recognise,
         )
         broker.families_elsewhere = self._families_elsewhere
         await broker.start()

@@ -73,6 +73,7 @@ def _refuse(kind: int | None, said: Any) -> None:
 class FrameReader(frames.FrameReader):
     """Cuts received bytes into frames: get_buffer() says where to receive to, received() delivers what is whole.
 
+    `recognise` is asked with the first bytes whether they are of another protocol, whose frames a Speaker then gets.
     Owns a chunk of the pool only while it holds bytes that were not delivered yet. Loop thread only.
     """
 

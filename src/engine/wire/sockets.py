@@ -15,7 +15,7 @@ from engine.limits import CONNECTION_WRITE_HIGH, CONNECTION_WRITE_LOW, FRAME_SIZ
 from engine.wire.chunks import ChunkPool
 from engine.wire.commands import Header
 from engine.wire.framing import FrameReader, encode
-from engine.wire.stream import Buffer, FrameHandler, FrameStream, Payload, Sent
+from engine.wire.stream import Buffer, FrameHandler, FrameStream, Payload, Recognise, Sent, Speaker
 from engine.wire.taken import Taken
 from engine.wire.url import format_url
 
@@ -43,6 +43,7 @@ class SocketStream(asyncio.BufferedProtocol):
     __slots__ = (
         "__weakref__",
         "_closing",
+        "_encode",
         "_error",
         "_gathered",
         "_gathered_bytes",
@@ -51,6 +52,7 @@ class SocketStream(asyncio.BufferedProtocol):
         "_lost",
         "_make_handler",
         "_reader",
+        "_speaker",
         "_taken",
         "_transport",
         "_uncork_due",
@@ -60,15 +62,24 @@ class SocketStream(asyncio.BufferedProtocol):
     )  # fmt: skip
 
     def __init__(
-        self, make_handler: Accept, pool: ChunkPool, frame_size_max: int = FRAME_SIZE_MAX, url: str | None = None
+        self,
+        make_handler: Accept,
+        pool: ChunkPool,
+        frame_size_max: int = FRAME_SIZE_MAX,
+        url: str | None = None,
+        recognise: Recognise | None = None,
     ) -> None:
-        """`url`: that of a Unix socket; a TCP socket knows its own."""
+        """`url`: that of a Unix socket; a TCP socket knows its own. `recognise`: other protocols that are served."""
         self.peer = "not connected"
         self._url = url
         self.bytes_sent = 0
         self._make_handler: Accept | None = make_handler
         self._handler: FrameHandler | None = None
         self._reader = FrameReader(pool, _unconnected, frame_size_max)
+        self._encode: Callable[[Sent, Payload], tuple[list[Buffer], int]] = encode
+        self._speaker: Speaker | None = None  # of another protocol
+        if recognise is not None:
+            self._reader.recognise = lambda first: self._look(recognise, first)
         self._transport: asyncio.Transport | None = None
         self._loop = asyncio.get_running_loop()
         self._error: Exception | None = None
@@ -141,6 +152,8 @@ class SocketStream(asyncio.BufferedProtocol):
         handler, self._handler = self._handler, None
         if handler is not None:
             handler.connection_lost(error)
+        if self._speaker is not None:
+            self._speaker.connection_lost()
 
     # -- FrameStream -----------------------------------------------------------------------------------------------
 
@@ -148,7 +161,9 @@ class SocketStream(asyncio.BufferedProtocol):
         """Queue one frame."""
         if self._closing:
             return
-        buffers, size = encode(header, payload)
+        buffers, size = self._encode(header, payload)
+        if not size:
+            return
         self.bytes_sent += size
         if size > _SMALL:
             self._gathered.extend(buffers)
@@ -294,6 +309,14 @@ class SocketStream(asyncio.BufferedProtocol):
                 sock.shutdown(socket.SHUT_RDWR)
 
     # -- inside ----------------------------------------------------------------------------------------------------
+
+    def _look(self, recognise: Recognise, first: bytes) -> Speaker | None:
+        """Whose protocol the first bytes are of; None: they are ours."""
+        assert self._handler is not None
+        self._speaker = recognise(first, self, self._handler)
+        if self._speaker is not None:
+            self._encode = self._speaker.encode
+        return self._speaker
 
     def _fail(self, error: ProtocolError) -> None:
         self._error = self._error or error

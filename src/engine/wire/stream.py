@@ -107,6 +107,26 @@ class FrameStream(Protocol):
         """Close at once, dropping what is queued; connection_lost follows."""
 
 
+class Speaker(Protocol):
+    """Another protocol on one connection: what it cuts from the bytes received, and how it encodes what is sent."""
+
+    def frame_size(self, head: memoryview) -> int:
+        """Bytes of the frame that begins with `head`, at least FRAME_PREFIX_SIZE bytes. Raises ProtocolError."""
+
+    def frame_received(self, frame: memoryview) -> None:
+        """One whole frame. Its memory is never overwritten."""
+
+    def encode(self, header: Sent, payload: Payload) -> tuple[list[Buffer], int]:
+        """What to write for a frame of ours, perhaps nothing, and its size."""
+
+    def connection_lost(self) -> None:
+        """The connection has ended; its handler knows."""
+
+
+# Asked once, with the first FRAME_PREFIX_SIZE bytes of a connection. None: they are ours.
+Recognise = Callable[[bytes, FrameStream, FrameHandler], Speaker | None]
+
+
 class Connector(Protocol):
     """Opens connections for a client: over TCP, in memory, or in a simulation."""
 

@@ -12,7 +12,7 @@ from engine.errors import ConnectError
 from engine.limits import FRAME_SIZE_MAX, HANDSHAKE_S_MAX
 from engine.wire.chunks import ChunkPool
 from engine.wire.sockets import Accept, SocketStream
-from engine.wire.stream import FrameStream
+from engine.wire.stream import FrameStream, Recognise
 from engine.wire.url import format_url, parse_url
 
 
@@ -45,12 +45,18 @@ async def listen(
     handshake_timeout: float = HANDSHAKE_S_MAX,
     frame_size_max: int = FRAME_SIZE_MAX,
     sock: socket.socket | None = None,
+    recognise: Recognise | None = None,
 ) -> asyncio.Server:
     """Serve connections; `accept` is called with each. Port 0 takes a free one.
 
     `handshake_timeout`: seconds that a peer has for the handshake of TLS, before which `accept` does not see it.
-    `sock`: bound to the address already. Raises ConnectError when the address cannot be had.
+    `sock`: bound to the address already. `recognise`: other protocols that are served at the same address. Raises
+    ConnectError when the address cannot be had.
     """
+
+    def stream() -> SocketStream:
+        return SocketStream(accept, pool, frame_size_max, recognise=recognise)
+
     loop = asyncio.get_running_loop()
     options: dict[str, Any] = {
         "ssl": tls,
@@ -60,10 +66,8 @@ async def listen(
     sock = sock or bind(host, port)
     try:
         if sock is not None:
-            return await loop.create_server(lambda: SocketStream(accept, pool, frame_size_max), sock=sock, **options)
-        return await loop.create_server(
-            lambda: SocketStream(accept, pool, frame_size_max), host, port, reuse_address=True, **options
-        )
+            return await loop.create_server(stream, sock=sock, **options)
+        return await loop.create_server(stream, host, port, reuse_address=True, **options)
     except OSError as e:
         if sock is not None:
             sock.close()

@@ -14,5 +14,7 @@ cdef bint read_text(Cursor* at, const uint8_t** start, uint32_t* size) noexcept 
 # Check that `size` bytes are one map of UTF-8 text, and add up its pairs, key bytes and value bytes. False: they are
 # not. Nothing (size 0) is an empty map.
 cdef bint measure(const uint8_t* p, size_t size, uint32_t* pairs, size_t* key_bytes, size_t* value_bytes) noexcept nogil
+# Whether bytes are UTF-8.
+cdef bint is_utf8(const uint8_t* p, size_t size) noexcept nogil
 # The map as a dict; None when it is not a map of text to text, or the text is not UTF-8.
 cdef dict unpack(const uint8_t* p, size_t size)

@@ -76,10 +76,10 @@ cdef bint measure(
     if count < 0:
         return False
     for i in range(count):
-        if not read_text(&at, &text, &text_size) or not _is_utf8(text, text_size):
+        if not read_text(&at, &text, &text_size) or not is_utf8(text, text_size):
             return False
         key_bytes[0] += text_size
-        if not read_text(&at, &text, &text_size) or not _is_utf8(text, text_size):
+        if not read_text(&at, &text, &text_size) or not is_utf8(text, text_size):
             return False
         value_bytes[0] += text_size
     pairs[0] += count
@@ -87,7 +87,7 @@ cdef bint measure(
 
 
 # As the Unicode standard has it: no code point in more bytes than it needs, no surrogates, none above U+10FFFF.
-cdef bint _is_utf8(const uint8_t* p, size_t size) noexcept nogil:
+cdef bint is_utf8(const uint8_t* p, size_t size) noexcept nogil:
     cdef const uint8_t* end = p + size
     cdef uint64_t eight
     cdef uint32_t code

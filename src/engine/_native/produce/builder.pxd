@@ -93,6 +93,8 @@ cdef inline bint builder_fits(const Builder* b, const Message* m, size_t bytes_m
         and m.sequence - b.first_sequence <= <uint64_t> 0xFFFFFFFF
     )
 
+# At least `need` bytes at *memory, of which there are *room, by doubling; -1: no memory, nothing changed.
+cdef int reserve(void** memory, size_t* room, size_t need) noexcept nogil
 # Make room for a message; -1: no memory, nothing changed.
 cdef int builder_grow(Builder* b, const Message* m) noexcept nogil
 # Add the extras of a message whose record was just written; room was made before.

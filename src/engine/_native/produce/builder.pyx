@@ -22,7 +22,6 @@ cdef enum:
     SEALED_WITHOUT_GIL = 262144   # bytes; an entry at least so large is written with the GIL released
 
 
-# At least `need` bytes at *memory, by doubling; -1: no memory, nothing changed.
 cdef int reserve(void** memory, size_t* room, size_t need) noexcept nogil:
     cdef size_t size = max(room[0], <size_t> ROOM_MIN)
     cdef void* moved

@@ -32,6 +32,8 @@ cdef class FrameReader:
     cdef readonly Py_ssize_t header_size  # of the frame that is, or was last, delivered
     cdef Chunks pool
     cdef public object deliver_to     # called with the header and the payload of each frame
+    cdef public object recognise      # called with the first bytes: a speaker of another protocol, or None; once
+    cdef object speaker               # cuts and gets the frames of another protocol: frame_size(), frame_received()
     cdef tuple decoders               # by command: what decodes its header; None: no such command
     cdef bytes checked                # by command, see __init__()
     cdef object refuse                # see __init__()
@@ -45,4 +47,5 @@ cdef class FrameReader:
     cpdef release(self)
     cdef Chunk move_to(self, Chunk target)
     cdef int deliver_one(self) except -1
+    cdef int deliver_foreign(self, Chunk chunk) except -1
     cdef int check_prefix(self, uint64_t total, uint8_t kind, uint32_t header_size) except -1

@@ -34,6 +34,7 @@ class FrameReader:
     bytes_received: int
     header_size: int
     deliver_to: Callable[[Any, memoryview], object]
+    recognise: Callable[[bytes], Any] | None
     def __init__(
         self,
         pool: Chunks,

@@ -256,6 +256,11 @@ cdef class FrameReader:
             self.needed = PREFIX
             return 0
         p = <const uint8_t*>PyByteArray_AS_STRING(chunk.memory) + start
+        if self.recognise is not None:
+            recognise, self.recognise = self.recognise, None
+            self.speaker = recognise(PyBytes_FromStringAndSize(<const char*>p, PREFIX))
+        if self.speaker is not None:
+            return self.deliver_foreign(chunk)
         total = <uint64_t>load32(p) + LENGTH_SIZE
         kind = p[LENGTH_SIZE]
         header_size = load32(p + LENGTH_SIZE + 1)
@@ -283,6 +288,17 @@ cdef class FrameReader:
         if <uint64_t>payload_at < total:
             payload = chunk.view[start + payload_at:start + <Py_ssize_t>total]
         self.deliver_to(header, payload)
+        return 1
+
+    # Likewise, of a frame that the speaker of another protocol measures.
+    cdef int deliver_foreign(self, Chunk chunk) except -1:
+        cdef Py_ssize_t start = self.start, size = self.speaker.frame_size(chunk.view[start:self.end])
+        if self.end - start < size:
+            self.needed = size
+            return 0
+        self.start = start + size
+        self.header_size = size
+        self.speaker.frame_received(chunk.view[start:start + size])
         return 1
 
     cdef int check_prefix(self, uint64_t total, uint8_t kind, uint32_t header_size) except -1:

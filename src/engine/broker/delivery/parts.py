@@ -89,12 +89,17 @@ class _Pieces:
         return self._pieces[0] if len(self._pieces) == 1 else self._pieces
 
 
-def payload_of(opened: OpenEntries, block: Block, taken: Taken) -> tuple[Payload, list[list[int]]]:
-    """The bytes to send, and the inclusive ranges of the offsets in and between them that are not to be delivered."""
+def payload_of(
+    opened: OpenEntries, block: Block, taken: Taken, *, whole: bool = False
+) -> tuple[Payload, list[list[int]]]:
+    """The bytes to send, and the inclusive ranges of the offsets in and between them that are not to be delivered.
+
+    `whole`: without parts of entries.
+    """
     pieces, due_all, sent = _Pieces(block), BitMap64(), BitMap64()
     for entry, due in taken:
         due_all |= due
-        if (parts := _parts_of(opened, block, entry, due)) is None:
+        if whole or (parts := _parts_of(opened, block, entry, due)) is None:
             sent.add_range(entry.first, entry.last + 1)
             pieces.add_whole(entry)
             continue

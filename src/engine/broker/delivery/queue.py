@@ -391,6 +391,6 @@ class QueueDispatcher:
         due = BitMap64().union(*(due for _, due in taken))
         self._replay -= due
         consumer.unacknowledged |= due
-        payload, skip = payload_of(self._opened, block, taken)
+        payload, skip = payload_of(self._opened, block, taken, whole=consumer.connection.whole_entries)
         counts = self._counts.ranges(due.min(), due.max())
         consumer.send_block(payload, block.salt, len(due), skip, counts)

@@ -184,6 +184,18 @@ class HostedSubscription:
         self._dispatcher.attach(consumer)
         return consumer
 
+    def deal_with(self, make: Callable[[HostedSubscription], QueueDispatcher]) -> QueueDispatcher:
+        """The dispatcher of its queue consumers; where there are none, one that `make` makes. Raises as attach_queue().
+
+        Another protocol may deal in another way.
+        """
+        self._check_open()
+        if self._dispatcher is None and (attached := self.consumers):
+            raise SubscriptionKindError(f"{self} is read by the stream consumer {attached[0].name!r}")
+        if self._dispatcher is None:
+            self._dispatcher = make(self)
+        return self._dispatcher
+
     def rivals(self, name: str, mode: DeliveryMode) -> list[Peer]:
         """The connections of consumers that keep one of that name from attaching in that mode."""
         if mode is not DeliveryMode.EXCLUSIVE and self.mode is mode:

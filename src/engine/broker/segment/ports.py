@@ -28,6 +28,7 @@ class Peer(Protocol):
     """The connection of a producer or a consumer."""
 
     closed: bool
+    whole_entries: bool  # its client reads no parts of entries
 
     @property
     def pressure(self) -> Held:

@@ -54,7 +54,7 @@ class Connection:
     __slots__ = ("_guarded", "_handlers", "_list_turn", "_lists", "_sends", "answers", "broker", "caller", "closed",
                  "consumers", "counted", "features", "host", "needs", "openings", "origin", "pressure", "principal",
                  "producers", "pulse", "ready", "receipts", "registrations", "stream", "topic_lists", "trusted",
-                 "watches")  # fmt: skip
+                 "watches", "whole_entries")  # fmt: skip
 
     def __init__(
         self, host: Host, stream: FrameStream, handlers: Handlers, guarded: Callable[[], Handlers], *, trusted: bool
@@ -72,6 +72,7 @@ class Connection:
         self.broker: str | None = None  # the URL of the broker that the peer has proved to be, see identity.py
         self.features: frozenset[str] = frozenset()  # of both ends
         self.closed = False
+        self.whole_entries = False  # set where another protocol is spoken
         self.counted = False  # among the connections of its role
         self.pressure = Backpressure(stream, host.memory.outbound, self._resumed)
         self.pulse = Pulse()

@@ -1,0 +1,1 @@
+"""Messages of Apache Pulsar's protocol, to entries and back."""

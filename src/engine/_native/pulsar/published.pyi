@@ -1,0 +1,12 @@
+from typing_extensions import Buffer
+
+def entries_of(
+    batch: Buffer,
+    count: int,
+    name: bytes,
+    *,
+    sequence: int = 0,
+    deliver_at: int | None = None,
+    stored: int = -1,
+    entry_size_max: int = ...,
+) -> list[bytes]: ...

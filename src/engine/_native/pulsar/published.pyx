@@ -1,0 +1,410 @@
+# cython: language_level=3, auto_pickle=False
+"""What a producer of Apache Pulsar has published: a batch of its messages, to entries.
+
+A batch is a row of messages, each of them
+
+    size u32, big-endian | SingleMessageMetadata (size bytes) | payload (payload_size of the metadata)
+
+and an entry is columnar, so every message is copied once into a builder, as those of our own producers are. All of them
+stay in order. A new entry begins where the messages cannot share one: where keyed ones follow keyless ones or the other
+way round, where a sequence id falls, where the entry would be too large, and, of messages that may be stored already,
+at each one, so that none of these entries is stored in part.
+
+What an entry has no column for becomes a property of the message, of a name that begins with "pulsar.": see
+delivered.pyx, which makes it what it was.
+
+Nothing in a batch is trusted. A message that is no message is a CorruptionError for the whole batch, one beyond a limit
+a MessageTooLargeError; both name its index.
+"""
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
+from libc.stdint cimport INT64_MIN, int64_t, uint8_t, uint16_t, uint32_t, uint64_t
+from libc.stdlib cimport free
+from libc.string cimport memcpy, memset
+
+from engine._native.format.body cimport Lease, hold
+from engine._native.format.layout cimport KEYED
+from engine._native.produce.builder cimport (
+    Builder, Message, builder_add, builder_fits, builder_free, builder_image_size, builder_reset, builder_write,
+    reserve,
+)
+from engine._native.produce.hashing cimport KEY_MURMUR3, key32_of
+from engine._native.pulsar.fields cimport Field, Reading, load32_big, next_field
+
+from engine._native.produce.hashing import xxh64
+from engine.errors import CorruptionError, InvalidArgumentError, MessageTooLargeError
+from engine.limits import (
+    ENTRY_MESSAGES_MAX, ENTRY_SIZE_MAX, KEY_SIZE_MAX, MESSAGE_SIZE_MAX, PRODUCER_NAME_SIZE_MAX, PROPERTIES_SIZE_MAX,
+)
+
+# Fields of SingleMessageMetadata, and of KeyValue.
+cdef enum:
+    PROPERTIES_FIELD = 1
+    KEY_FIELD = 2
+    PAYLOAD_SIZE_FIELD = 3
+    EVENT_TIME_FIELD = 5
+    BASE64_FIELD = 6
+    ORDERING_FIELD = 7
+    SEQUENCE_FIELD = 8
+    NULL_VALUE_FIELD = 9
+    NULL_KEY_FIELD = 10
+
+cdef enum Refusal:
+    TAKEN = 0
+    NO_MESSAGE = 1
+    NO_BASE64 = 2
+    NO_SEQUENCE = 3
+    VALUE_TOO_LARGE = 4
+    KEY_TOO_LARGE = 5
+    PROPERTIES_TOO_LARGE = 6
+    NO_MEMORY = 7
+
+cdef size_t VALUE_MAX = MESSAGE_SIZE_MAX
+cdef size_t KEY_MAX = KEY_SIZE_MAX
+cdef size_t PROPERTIES_MAX = PROPERTIES_SIZE_MAX
+cdef uint32_t COUNT_MAX = ENTRY_MESSAGES_MAX
+cdef size_t SIZE_MAX = ENTRY_SIZE_MAX
+
+_REFUSALS = {
+    NO_MESSAGE: "it must be a size, a SingleMessageMetadata and a payload within the batch; it is not",
+    NO_BASE64: "its key must be base64, as its metadata say; it is not",
+    NO_SEQUENCE: "its sequence id must be below 2^63; it is not",
+    VALUE_TOO_LARGE: f"a value must have at most {MESSAGE_SIZE_MAX:,} bytes",
+    KEY_TOO_LARGE: f"a key must have at most {KEY_SIZE_MAX:,} bytes",
+    PROPERTIES_TOO_LARGE: f"properties must have at most {PROPERTIES_SIZE_MAX:,} bytes",
+}
+
+
+# Memory for what one message needs besides the batch.
+cdef struct Scratch:
+    uint8_t* map
+    size_t map_room
+    uint8_t* key
+    size_t key_room
+
+
+cdef bint _read_pair(const Field* pair, Field* name, Field* value) noexcept nogil:
+    cdef Reading at
+    cdef Field field
+    cdef int found
+    at.p, at.end = pair.data, pair.data + pair.size
+    memset(name, 0, sizeof(Field))
+    memset(value, 0, sizeof(Field))
+    while True:
+        found = next_field(&at, &field)
+        if found <= 0:
+            return found == 0
+        if field.kind == 2 and field.tag == 1:
+            name[0] = field
+        elif field.kind == 2 and field.tag == 2:
+            value[0] = field
+
+
+# Read the message at `at`, and move behind it.
+cdef bint _read_single(Reading* at, Single* one) noexcept nogil:
+    cdef Reading meta
+    cdef Field field, name, value
+    cdef uint64_t payload = 0
+    cdef bint sized = False, null_key = False
+    cdef int found
+    memset(one, 0, sizeof(Single))
+    one.event_time = INT64_MIN
+    if at.end - at.p < 4 or load32_big(at.p) > <size_t> (at.end - at.p - 4):
+        return False
+    one.meta, one.meta_size = at.p + 4, load32_big(at.p)
+    meta.p, meta.end = one.meta, one.meta + one.meta_size
+    while True:
+        found = next_field(&meta, &field)
+        if found < 0:
+            return False
+        if found == 0:
+            break
+        if field.tag == PROPERTIES_FIELD and field.kind == 2:
+            if not _read_pair(&field, &name, &value):
+                return False
+            one.pairs += 1
+            one.pairs_bytes += name.size + value.size
+        elif field.tag == KEY_FIELD and field.kind == 2:
+            one.key, one.key_size, one.has_key = field.data, field.size, True
+        elif field.tag == PAYLOAD_SIZE_FIELD and field.kind == 0:
+            payload, sized = field.number, True
+        elif field.tag == EVENT_TIME_FIELD and field.kind == 0:
+            one.event_time = <int64_t> field.number if field.number else INT64_MIN
+        elif field.tag == BASE64_FIELD and field.kind == 0:
+            one.base64 = field.number != 0
+        elif field.tag == ORDERING_FIELD and field.kind == 2:
+            one.ordering, one.ordering_size, one.has_ordering = field.data, field.size, True
+        elif field.tag == SEQUENCE_FIELD and field.kind == 0:
+            one.sequence, one.has_sequence = field.number, True
+        elif field.tag == NULL_VALUE_FIELD and field.kind == 0:
+            one.null_value = field.number != 0
+        elif field.tag == NULL_KEY_FIELD and field.kind == 0:
+            null_key = field.number != 0
+    if not sized or payload > <uint64_t> (at.end - meta.end):
+        return False
+    if null_key:
+        one.has_key = False
+    one.value, one.value_size = meta.end, <size_t> payload
+    at.p = meta.end + payload
+    return True
+
+
+cdef int _sextet(uint8_t c) noexcept nogil:
+    if 65 <= c <= 90:
+        return c - 65
+    if 97 <= c <= 122:
+        return c - 71
+    if 48 <= c <= 57:
+        return c + 4
+    if c == 43:
+        return 62
+    return 63 if c == 47 else -1
+
+
+# Decode standard base64 with padding; bytes written to `out`, which has room for 3 of each 4, or -1.
+cdef Py_ssize_t _from_base64(const uint8_t* p, size_t size, uint8_t* out) noexcept nogil:
+    cdef size_t i, kept, written = 0
+    cdef int a, b, c, d
+    if size % 4:
+        return -1
+    for i in range(0, size, 4):
+        kept = 3
+        if i + 4 == size and p[i + 3] == 61:
+            kept = 1 if p[i + 2] == 61 else 2
+        a, b = _sextet(p[i]), _sextet(p[i + 1])
+        c = _sextet(p[i + 2]) if kept > 1 else 0
+        d = _sextet(p[i + 3]) if kept > 2 else 0
+        if a < 0 or b < 0 or c < 0 or d < 0:
+            return -1
+        out[written] = <uint8_t> (a << 2 | b >> 4)
+        if kept > 1:
+            out[written + 1] = <uint8_t> (b << 4 | c >> 2)
+        if kept > 2:
+            out[written + 2] = <uint8_t> (c << 6 | d)
+        written += kept
+    return <Py_ssize_t> written
+
+
+cdef uint8_t* _put_text(uint8_t* at, const void* text, size_t size) noexcept nogil:
+    at[0] = 0xDB  # str 32
+    at[1], at[2] = <uint8_t> (size >> 24), <uint8_t> (size >> 16)
+    at[3], at[4] = <uint8_t> (size >> 8), <uint8_t> size
+    if size < 32:
+        at[0] = <uint8_t> (0xA0 | size)
+        at -= 4
+    elif size < 256:
+        at[0], at[1] = 0xD9, <uint8_t> size
+        at -= 3
+    elif size < 65536:
+        at[0], at[1], at[2] = 0xDA, <uint8_t> (size >> 8), <uint8_t> size
+        at -= 2
+    if size:
+        memcpy(at + 5, text, size)
+    return at + 5 + size
+
+
+# The properties as a msgpack map of text to text, in `scratch`; its size, 0 for none, -1 without memory.
+cdef Py_ssize_t _pack_properties(const Single* one, Scratch* scratch) noexcept nogil:
+    cdef uint32_t pairs = one.pairs + one.has_ordering + one.null_value + one.base64
+    cdef size_t room = 5 + 10 * <size_t> pairs + one.pairs_bytes + 2 * one.ordering_size + 64
+    cdef Reading meta
+    cdef Field field, name, value
+    cdef uint8_t* at
+    if not pairs:
+        return 0
+    if reserve(<void**> &scratch.map, &scratch.map_room, room) < 0:
+        return -1
+    at = scratch.map
+    if pairs < 16:
+        at[0] = <uint8_t> (0x80 | pairs)
+        at += 1
+    else:
+        at[0], at[1], at[2] = 0xDF, <uint8_t> (pairs >> 24), <uint8_t> (pairs >> 16)
+        at[3], at[4] = <uint8_t> (pairs >> 8), <uint8_t> pairs
+        at += 5
+    meta.p, meta.end = one.meta, one.meta + one.meta_size
+    while next_field(&meta, &field) > 0:
+        if field.tag == PROPERTIES_FIELD and field.kind == 2 and _read_pair(&field, &name, &value):
+            at = _put_text(at, name.data, name.size)
+            at = _put_text(at, value.data, value.size)
+    if one.has_ordering:
+        at = _put_text(at, b"pulsar.ordering-key", 19)
+        at = _put_hex(at, one.ordering, one.ordering_size)
+    if one.null_value:
+        at = _put_text(_put_text(at, b"pulsar.null-value", 17), b"", 0)
+    if one.base64:
+        at = _put_text(_put_text(at, b"pulsar.key-bytes", 16), b"", 0)
+    return at - scratch.map
+
+
+# A text of two hexadecimal digits for each byte.
+cdef uint8_t* _put_hex(uint8_t* at, const uint8_t* data, size_t size) noexcept nogil:
+    cdef const char* digits = b"0123456789abcdef"
+    cdef size_t i
+    cdef uint8_t* text
+    if 2 * size < 32:
+        at[0] = <uint8_t> (0xA0 | 2 * size)
+        text = at + 1
+    elif 2 * size < 65536:
+        at[0], at[1], at[2] = 0xDA, <uint8_t> (2 * size >> 8), <uint8_t> (2 * size)
+        text = at + 3
+    else:
+        at[0], at[1], at[2] = 0xDB, <uint8_t> (2 * size >> 24), <uint8_t> (2 * size >> 16)
+        at[3], at[4] = <uint8_t> (2 * size >> 8), <uint8_t> (2 * size)
+        text = at + 5
+    for i in range(size):
+        text[2 * i], text[2 * i + 1] = digits[data[i] >> 4], digits[data[i] & 15]
+    return text + 2 * size
+
+
+# The message for a builder.
+cdef Refusal _convert(const Single* one, Scratch* scratch, int64_t deliver_at, Message* m) noexcept nogil:
+    cdef Py_ssize_t size
+    memset(m, 0, sizeof(Message))
+    if one.value_size > VALUE_MAX:
+        return VALUE_TOO_LARGE
+    if one.key_size > 2 * KEY_MAX or one.ordering_size > KEY_MAX:
+        return KEY_TOO_LARGE
+    if one.pairs_bytes > PROPERTIES_MAX or one.pairs > PROPERTIES_MAX // 2:
+        return PROPERTIES_TOO_LARGE
+    m.value, m.value_size = one.value, one.value_size
+    m.event_time, m.deliver_at = one.event_time, deliver_at
+    if one.has_key:
+        m.key, m.key_size = one.key, one.key_size
+        if one.base64:
+            if reserve(<void**> &scratch.key, &scratch.key_room, one.key_size + 4) < 0:
+                return NO_MEMORY
+            size = _from_base64(one.key, one.key_size, scratch.key)
+            if size < 0:
+                return NO_BASE64
+            m.key, m.key_size = scratch.key, <size_t> size
+        if m.key_size > KEY_MAX:
+            return KEY_TOO_LARGE
+        m.hash = key32_of(m.key, m.key_size, KEY_MURMUR3)
+    size = _pack_properties(one, scratch)
+    if size < 0:
+        return NO_MEMORY
+    if <size_t> size > PROPERTIES_MAX:
+        return PROPERTIES_TOO_LARGE
+    m.properties, m.properties_size = scratch.map, <size_t> size
+    return TAKEN
+
+
+cdef bytes _sealed(Builder* b, bytes name, uint64_t producer_id):
+    cdef size_t size = builder_image_size(b, len(name))
+    cdef bytes entry
+    if size > SIZE_MAX:
+        raise MessageTooLargeError(f"an entry must have at most {SIZE_MAX:,} bytes, got {size:,}")
+    entry = PyBytes_FromStringAndSize(NULL, size)
+    builder_write(b, <uint8_t*> PyBytes_AS_STRING(entry), name, producer_id)
+    builder_reset(b)
+    return entry
+
+
+# What _fill() is at.
+cdef struct Filling:
+    Reading at
+    uint32_t left                 # messages that were not read
+    uint32_t index                # of the message that is read next
+    uint64_t sequence             # of the first message, where it says none itself
+    uint64_t alone_upto           # messages with sequences below it are entries of their own
+    int64_t deliver_at
+    size_t entry_max
+    bint pending                  # `message` was read, and is in no builder yet
+    bint keyed
+    Message message
+
+
+# The hash of a keyless entry: spread over the ring, as of those of our own producers.
+cdef inline uint32_t _spread(uint64_t sequence) noexcept nogil:
+    return <uint32_t> sequence * <uint32_t> 2654435761
+
+
+# Add messages until the entry is complete, or the batch is.
+cdef Refusal _fill(Filling* f, Builder* b, Scratch* scratch) noexcept nogil:
+    cdef Single one
+    cdef Refusal refusal
+    cdef bint alone
+    while f.pending or f.left:
+        if not f.pending:
+            if not _read_single(&f.at, &one):
+                return NO_MESSAGE
+            refusal = _convert(&one, scratch, f.deliver_at, &f.message)
+            if refusal != TAKEN:
+                return refusal
+            f.message.sequence = one.sequence if one.has_sequence else f.sequence + f.index
+            if f.message.sequence >> 63:
+                return NO_SEQUENCE
+            f.keyed, f.pending = one.has_key, True
+            f.left -= 1
+            f.index += 1
+            if not f.keyed:
+                f.message.hash = _spread(f.message.sequence)
+        alone = f.message.sequence < f.alone_upto
+        if b.count and (
+            alone or (b.flags & KEYED != 0) != f.keyed or f.message.sequence < b.last_sequence
+            or not builder_fits(b, &f.message, f.entry_max, COUNT_MAX, f.entry_max)
+        ):
+            return TAKEN
+        if builder_add(b, &f.message) < 0:
+            return NO_MEMORY
+        f.pending = False
+        if f.keyed:
+            b.flags |= KEYED
+        else:
+            b.bucket_min = b.bucket_max = <uint16_t> _spread(b.first_sequence)
+            b.segment_min = b.segment_max = <uint16_t> (_spread(b.first_sequence) >> 16)
+        if alone:
+            return TAKEN
+    return TAKEN
+
+
+def entries_of(batch, uint32_t count, bytes name not None, *, uint64_t sequence=0, deliver_at=None, stored=-1,
+               size_t entry_size_max=ENTRY_SIZE_MAX):
+    """The entries of a batch of `count` messages, in order; of a topic whose key hash is murmur3.
+
+    `sequence`: of the first message, where a message does not say its own. `deliver_at`: of all messages, milliseconds
+    since 1970. `stored`: the producer's messages up to this sequence may be stored already. Raises CorruptionError,
+    MessageTooLargeError, InvalidArgumentError.
+    """
+    cdef Lease lease = hold(batch)
+    cdef Builder builder
+    cdef Scratch scratch
+    cdef Filling filling
+    cdef Refusal refusal
+    cdef uint64_t producer_id
+    cdef list entries = []
+    if not 1 <= count <= COUNT_MAX:
+        raise InvalidArgumentError(f"a batch must have 1 to {COUNT_MAX:,} messages, got {count:,}")
+    if len(name) > PRODUCER_NAME_SIZE_MAX:
+        raise InvalidArgumentError(
+            f"a producer's name must have at most {PRODUCER_NAME_SIZE_MAX} bytes, got {len(name)}")
+    memset(&builder, 0, sizeof(Builder))
+    memset(&scratch, 0, sizeof(Scratch))
+    memset(&filling, 0, sizeof(Filling))
+    producer_id = xxh64(name, 42)
+    filling.at.p, filling.at.end = lease.start, lease.start + lease.size
+    filling.left, filling.sequence = count, sequence
+    filling.alone_upto = <uint64_t> (stored + 1)
+    filling.deliver_at = INT64_MIN if deliver_at is None else deliver_at
+    filling.entry_max = entry_size_max
+    try:
+        while filling.left or filling.pending:
+            with nogil:
+                refusal = _fill(&filling, &builder, &scratch)
+            if refusal != TAKEN:
+                raise_refusal(refusal, filling.index)
+            entries.append(_sealed(&builder, name, producer_id))
+        if filling.at.p != filling.at.end:
+            raise CorruptionError(f"a batch must end behind its {count:,} messages; there are more bytes in it")
+        return entries
+    finally:
+        builder_free(&builder)
+        free(scratch.map)
+        free(scratch.key)
+
+
+cdef int raise_refusal(Refusal refusal, uint32_t index) except -1:
+    if refusal == NO_MEMORY:
+        raise MemoryError()
+    text = f"message {index} of the batch: {_REFUSALS[refusal]}"
+    raise CorruptionError(text) if refusal <= NO_SEQUENCE else MessageTooLargeError(text)

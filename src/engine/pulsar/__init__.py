@@ -1,0 +1,1 @@
+"""Apache Pulsar's protocol on the broker's port."""

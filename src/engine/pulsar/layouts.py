@@ -1,0 +1,53 @@
+"""Where a topic is: its one segment, and the broker that has it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+from engine.errors import NotFoundError, UnsupportedError
+from engine.model.hashrange import HashRange
+from engine.model.names import SegmentName, TopicName
+from engine.pulsar.names import PARTITIONS
+from engine.wire import commands
+
+if TYPE_CHECKING:
+    from engine.pulsar.session import Session
+
+PARTITIONS_MAX = 10_000
+
+
+class Place(NamedTuple):
+    """A topic's segment, and the address of its broker for this client."""
+
+    name: SegmentName
+    url: str
+
+
+async def segment_of(session: Session, topic: TopicName, *, create: bool) -> Place:
+    """The topic's segment; the topic is created where it is missing and `create` is set, as the broker's rules allow.
+
+    Raises NotFoundError, AuthorizationError, UnsupportedError: the topic stands for partitions.
+    """
+    ident = session.lookup_number()
+    update = await session.ask(
+        lambda number: commands.ScalableTopicLookup(
+            request_id=number, session_id=ident, topic=str(topic), create=create
+        )
+    )
+    session.native(commands.ScalableTopicClose(session_id=ident))
+    found = next(segment for segment in update.dag.segments if segment.state == "ACTIVE")
+    name = SegmentName(topic, HashRange(found.hashRange.start, found.hashRange.end), found.segmentId)
+    return Place(name, (update.dag.segmentBrokers or {}).get(str(found.segmentId), ""))
+
+
+async def partitions_of(session: Session, topic: TopicName) -> int:
+    """How many partitions a topic has, 0: it is a topic itself, or there is none. Raises UnsupportedError."""
+    try:
+        await segment_of(session, topic, create=False)  # which checks that the client may look it up
+        record = await session.host.service.get_metadata(topic)
+    except NotFoundError:
+        return 0
+    text = (record.get("properties") or {}).get(PARTITIONS, "0")
+    if not text.isdecimal() or not 0 <= int(text) <= PARTITIONS_MAX:
+        raise UnsupportedError(f"the property {PARTITIONS} of {topic} must be 0 to {PARTITIONS_MAX}, got {text!r:.50}")
+    return int(text)

@@ -1,0 +1,35 @@
+"""Names of topics as Apache Pulsar's clients write them."""
+
+from __future__ import annotations
+
+import re
+
+from engine.errors import InvalidArgumentError, UnsupportedError
+from engine.model.names import CLASSIC_SCHEME, DEFAULT_NAMESPACE, DEFAULT_TENANT, TopicName
+
+PARTITIONS = "pulsar.partitions"  # a property of a topic that stands for so many partitions, and has no messages
+_PARTITION = re.compile(r"-partition-(0|[1-9][0-9]{0,8})$")
+
+
+def topic_of(text: str) -> TopicName:
+    """The topic of a name. Raises UnsupportedError for a kind that is not served, InvalidArgumentError."""
+    scheme, mark, rest = text.partition("://")
+    if not mark:
+        rest = text if "/" in text else f"{DEFAULT_TENANT}/{DEFAULT_NAMESPACE}/{text}"
+        return TopicName.parse(CLASSIC_SCHEME + rest)
+    if scheme == "non-persistent":
+        raise UnsupportedError(f"non-persistent topics are not served, got {text!r:.300}: use persistent://")
+    if f"{scheme}://" != CLASSIC_SCHEME:
+        raise InvalidArgumentError(f"a topic's name must begin with {CLASSIC_SCHEME}, got {text!r:.300}")
+    return TopicName.parse(text)
+
+
+def partition_of(topic: TopicName) -> int:
+    """The index of a partition in its topic; -1 where it is none."""
+    found = _PARTITION.search(topic.local)
+    return int(found[1]) if found else -1
+
+
+def service_url(url: str, *, tls: bool = False) -> str:
+    """A broker's address, as a service URL of Apache Pulsar's clients."""
+    return f"{'pulsar+ssl' if tls else 'pulsar'}://{url.partition('://')[2]}"

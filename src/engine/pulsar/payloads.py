@@ -1,0 +1,153 @@
+"""The payload of a SEND: checked, decompressed, and made entries of ours.
+
+    0x0e01, the magic | CRC32C u32 of all behind it | size of the metadata u32 | MessageMetadata | messages, compressed
+
+Without the magic there is no checksum: clients of before Apache Pulsar 1.15 sent none.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from cramjam import snappy
+from google.protobuf.message import DecodeError
+
+from engine._native.format.crc32c import crc32c
+from engine._native.format.entry import compress
+from engine._native.pulsar.published import entries_of
+from engine.errors import CorruptionError, MessageTooLargeError, UnsupportedError
+from engine.limits import ENTRY_MESSAGES_MAX, ENTRY_SIZE_MAX
+from engine.model.compression import LZ4, ZSTD, compressor, decompressor
+from engine.pulsar.messages import MessageMetadata, SingleMessageMetadata
+
+_MAGIC = b"\x0e\x01"
+_PLAIN, _LZ4, _ZLIB, _ZSTD, _SNAPPY = range(5)
+# A codec of theirs -> ours, which an entry of such messages is stored with.
+_STORED = {_LZ4: "lz4", _ZLIB: "zstd", _ZSTD: "zstd", _SNAPPY: "lz4"}
+_WORTH = 512  # bytes of an entry below which compressing it saves little
+
+
+class Published(NamedTuple):
+    """`entries`: whole entries back to back, `number` of them. `sequence`: of the first message."""
+
+    entries: bytes
+    number: int
+    sequence: int
+
+
+def metadata_of(payload: memoryview) -> tuple[Any, memoryview]:
+    """The MessageMetadata of a payload, and what is behind it. Raises CorruptionError."""
+    if payload[:2] == _MAGIC:
+        payload = payload[2:]
+        if len(payload) < 4 or crc32c(payload[4:]) != int.from_bytes(payload[:4], "big"):
+            raise CorruptionError("the message's checksum must be that of its bytes; it is not")
+        payload = payload[4:]
+    size = int.from_bytes(payload[:4], "big")
+    if len(payload) < 4 or size > len(payload) - 4:
+        raise CorruptionError(f"the metadata of a message must lie within its {len(payload)} bytes, got {size}")
+    try:
+        return MessageMetadata.FromString(bytes(payload[4 : 4 + size])), payload[4 + size :]
+    except DecodeError as e:
+        raise CorruptionError(f"the metadata of a message cannot be read: {e}") from e
+
+
+def published(payload: memoryview, name: bytes, stored: int) -> Published:
+    """The entries of a payload. `name`: the producer's. `stored`: its last sequence id that may be stored already.
+
+    Raises CorruptionError, MessageTooLargeError; UnsupportedError for encrypted and chunked messages.
+    """
+    metadata, packed = metadata_of(payload)
+    if metadata.encryption_keys:
+        raise UnsupportedError("messages that are encrypted end to end by Apache Pulsar's clients are not served")
+    if metadata.chunks > 1:
+        raise UnsupportedError(f"a message must come in one piece, got one of {metadata.chunks} chunks")
+    if metadata.marker:
+        raise UnsupportedError("markers, which brokers write, are not taken from a client")
+    batch = _decompressed(metadata.compression, packed, metadata.uncompressed_size)
+    count = 1
+    if metadata.HasField("count"):
+        count = metadata.count
+        if not 1 <= count <= ENTRY_MESSAGES_MAX:
+            raise CorruptionError(f"a batch must have 1 to {ENTRY_MESSAGES_MAX:,} messages, got {count:,}")
+    else:
+        batch = _batch_of_one(metadata, batch)
+    entries = entries_of(
+        batch,
+        count,
+        name,
+        sequence=metadata.sequence,
+        deliver_at=metadata.deliver_at if metadata.HasField("deliver_at") else None,
+        stored=stored,
+    )
+    if (codec := _STORED.get(metadata.compression)) is not None:
+        entries = [_compressed(entry, codec) for entry in entries]
+    return Published(entries[0] if len(entries) == 1 else b"".join(entries), len(entries), metadata.sequence)
+
+
+def _batch_of_one(metadata: Any, value: bytes | memoryview) -> bytes:
+    """A message alone, in the form of a batch."""
+    single = SingleMessageMetadata(payload_size=len(value), sequence=metadata.sequence)
+    single.properties.extend(metadata.properties)
+    for field in ("key", "event_time", "key_base64", "ordering_key", "null_value", "null_key"):
+        if metadata.HasField(field):
+            setattr(single, field, getattr(metadata, field))
+    head = single.SerializeToString()
+    return b"".join((len(head).to_bytes(4, "big"), head, value))
+
+
+def _compressed(entry: bytes, codec: str) -> bytes:
+    if len(entry) < _WORTH:
+        return entry
+    number, pack = compressor(codec)
+    assert pack is not None
+    return bytes(compress(entry, number, pack))
+
+
+def _decompressed(codec: int, packed: memoryview, size: int) -> bytes | memoryview:
+    """Raises CorruptionError, MessageTooLargeError."""
+    if codec == _PLAIN:
+        return packed
+    if size > ENTRY_SIZE_MAX:
+        raise MessageTooLargeError(f"a batch must have at most {ENTRY_SIZE_MAX:,} bytes decompressed, got {size:,}")
+    if codec not in _DECOMPRESS:
+        raise CorruptionError(f"compression must be 0 to 4, got {codec}")
+    raw = _DECOMPRESS[codec](packed, size)
+    if len(raw) != size:
+        raise CorruptionError(f"a batch must have {size:,} bytes decompressed, as its metadata say, got {len(raw):,}")
+    return raw
+
+
+def _inflated(packed: memoryview, size: int) -> bytes:
+    try:
+        inflate = zlib.decompressobj()
+        raw = inflate.decompress(packed, size + 1)
+    except zlib.error as e:
+        raise CorruptionError(f"a batch does not decompress: {e}") from e
+    return raw
+
+
+def _unsnapped(packed: memoryview, size: int) -> bytes:
+    """The package makes as many bytes as the block says at its head, so that is compared before."""
+    stated = shift = 0
+    for byte in packed[:5]:
+        stated |= (byte & 0x7F) << shift
+        shift += 7
+        if byte < 0x80:
+            break
+    if stated != size:
+        raise CorruptionError(f"a batch must have {size:,} bytes decompressed, as its metadata say, got {stated:,}")
+    try:
+        return bytes(snappy.decompress_raw(packed))
+    except Exception as e:  # the package has an error of its own, which is no class that can be named
+        raise CorruptionError(f"a batch does not decompress: {e}") from e
+
+
+_ours = decompressor()
+_DECOMPRESS: dict[int, Callable[[memoryview, int], bytes]] = {
+    _LZ4: lambda packed, size: _ours(LZ4, packed, size),
+    _ZLIB: _inflated,
+    _ZSTD: lambda packed, size: _ours(ZSTD, packed, size),
+    _SNAPPY: _unsnapped,
+}

@@ -1,0 +1,227 @@
+"""Producers of one connection: what they send becomes entries, and the receipts of these become theirs.
+
+A SEND becomes one entry or several, which are appended together; it is answered with one receipt, once all of them are
+durable. Entries are answered in the order in which they were sent, so `sent` is a queue:
+
+    SEND ──> entries ──> Connection          head of `sent`: waits for `left` more entries
+         └──> cannot be read: `refusal`      answered when it is at the head
+
+An error that is not about one entry closes the producer: the client opens it again, and sends again what has no
+receipt, as ours do.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from engine._native.produce.hashing import xxh64
+from engine.broker.segment.producer import ENTRY_ERRORS
+from engine.errors import EngineError, UnsupportedError
+from engine.pulsar.layouts import segment_of
+from engine.pulsar.messages import MessageIdData
+from engine.pulsar.names import partition_of, topic_of
+from engine.pulsar.payloads import published
+from engine.pulsar.schemas import declare
+from engine.pulsar.server_errors import CHECKSUM, NOT_ALLOWED, number_of
+from engine.wire import commands
+
+if TYPE_CHECKING:
+    from engine.pulsar.session import Session
+    from engine.wire.stream import Payload
+
+log = logging.getLogger(__name__)
+
+_MODES = ("shared", "exclusive", "wait_for_exclusive", "exclusive_with_fencing")
+_WAIT_S = 0.2  # after so long without access, the client is told that it waits
+_NOWHERE = 2**64 - 1  # the place of a message that is not known
+
+
+class _Sent:
+    """One SEND. `left`: entries that are not answered."""
+
+    __slots__ = ("highest", "left", "offset", "refusal", "sequence")
+
+    def __init__(self, sequence: int, highest: int, left: int, refusal: EngineError | None = None) -> None:
+        self.sequence = sequence
+        self.highest = highest
+        self.left = left
+        self.offset: int | None = None  # of the first message
+        self.refusal = refusal
+
+
+class _Producer:
+    """One producer. `number`: its id as the client says it. `stored`: its last sequence id when it was opened."""
+
+    __slots__ = ("name", "number", "partition", "segment", "sent", "stored")
+
+    def __init__(self, number: int, name: str, segment: int, partition: int, stored: int) -> None:
+        self.number = number
+        self.name = name.encode()
+        self.segment = segment
+        self.partition = partition
+        self.stored = stored
+        self.sent: deque[_Sent] = deque()
+
+
+class Producers:
+    """Loop thread only."""
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+        self._producers: dict[int, _Producer] = {}  # by their id at the Connection
+        self._named = 0
+
+    def handlers(self) -> dict[str, Callable[[Any, memoryview], None]]:
+        """The commands that are about producers."""
+        return {"producer": self._open, "send": self._send, "close_producer": self._close}
+
+    # -- opening ---------------------------------------------------------------------------------------------------
+
+    def _open(self, header: Any, payload: memoryview) -> None:
+        self._session.start(header.request, self._opened(header), None)
+
+    async def _opened(self, header: Any) -> None:
+        from engine.pulsar.session import producer_ident
+
+        session, ident = self._session, producer_ident(header.producer)
+        if header.encrypted:
+            raise UnsupportedError("messages that are encrypted end to end by Apache Pulsar's clients are not served")
+        if header.transactional:
+            raise UnsupportedError("transactions of Apache Pulsar's clients are not served yet")
+        if not 0 <= header.access_mode < len(_MODES):
+            raise UnsupportedError(f"producer_access_mode must be 0 to {len(_MODES) - 1}, got {header.access_mode}")
+        topic = topic_of(header.topic)
+        place = await segment_of(session, topic, create=True)
+        version = await declare(session, topic, header, producer=True)
+        name = header.name or self._new_name()
+        opening = asyncio.ensure_future(
+            session.ask(
+                lambda number: commands.Producer(
+                    request_id=number,
+                    producer_id=ident,
+                    topic=str(place.name),
+                    producer_name=name,
+                    access_mode=_MODES[header.access_mode],
+                    properties={pair.key: pair.value for pair in header.metadata} or None,
+                    renewal=True if header.HasField("topic_epoch") else None,
+                    claim=_claim(header.topic_epoch, place.name.segment_id) if header.HasField("topic_epoch") else None,
+                )
+            )
+        )
+        if _MODES[header.access_mode] == "wait_for_exclusive":
+            await asyncio.wait([opening], timeout=_WAIT_S)
+            if not opening.done():
+                session.say("producer_success", request=header.request, name=name, ready=False)
+        answer = await opening
+        self._producers[ident] = _Producer(
+            header.producer, name, place.name.segment_id, partition_of(topic), answer.last_sequence
+        )
+        success = {"request": header.request, "name": name, "last_sequence": answer.last_sequence, "ready": True}
+        if answer.claim is not None:
+            success["topic_epoch"] = answer.claim[1] << 32 | answer.claim[2]
+        if version:
+            success["schema_version"] = version
+        session.say("producer_success", **success)
+
+    def _new_name(self) -> str:
+        """A name that no other producer has, on whatever broker."""
+        self._named += 1
+        host, stream = self._session.host, self._session.stream
+        origin = xxh64(f"{host.addresses.url_for(stream)} {stream.peer} {host.clock.time_ms()}".encode())
+        return f"pulsar-{origin:016x}-{self._named}"
+
+    # -- sending ---------------------------------------------------------------------------------------------------
+
+    def _send(self, header: Any, payload: memoryview) -> None:
+        from engine.pulsar.session import producer_ident
+
+        ident = producer_ident(header.producer)
+        producer = self._producers.get(ident)
+        if producer is None:
+            return  # closed from here; the client sends it again, once the producer is open again
+        highest = max(header.highest_sequence, header.sequence)
+        try:
+            if header.txn_high or header.txn_low:
+                raise UnsupportedError("transactions of Apache Pulsar's clients are not served yet")
+            made = published(payload, producer.name, producer.stored)
+        except EngineError as e:
+            producer.sent.append(_Sent(header.sequence, highest, 0, e))
+            self._answer(producer)
+            return
+        producer.sent.append(_Sent(header.sequence, highest, made.number))
+        self._session.native(commands.Send(producer_id=ident, entries=made.number), memoryview(made.entries))
+
+    def _close(self, header: Any, payload: memoryview) -> None:
+        self._session.start(header.request, self._closing(header), None)
+
+    async def _closing(self, header: Any) -> None:
+        from engine.pulsar.session import producer_ident
+
+        ident = producer_ident(header.producer)
+        await self._session.ask(lambda number: commands.CloseProducer(request_id=number, producer_id=ident))
+        self._producers.pop(ident, None)
+        self._session.say("success", request=header.request)
+
+    # -- answers of the Connection ---------------------------------------------------------------------------------
+
+    def receipt(self, header: commands.SendReceipt, payload: Payload) -> bytes:
+        """Entries are durable."""
+        producer = self._producers.get(header.producer_id)
+        for offset in () if producer is None else header.offsets:
+            assert producer is not None
+            if producer.sent:
+                head = producer.sent[0]
+                head.left -= 1
+                if head.offset is None:
+                    head.offset = offset
+                self._answer(producer)
+        return b""
+
+    def refused(self, header: commands.SendError, payload: Payload) -> bytes:
+        """An entry is refused. Where the error is not about that one alone, the producer is closed behind it."""
+        producer, error = self._producers.get(header.producer_id), EngineError.from_code(header.code, header.message)
+        if producer is not None and producer.sent and isinstance(error, ENTRY_ERRORS):
+            head = producer.sent[0]
+            head.left -= 1
+            head.refusal = error
+            self._answer(producer)
+        return b""
+
+    def closed(self, header: commands.CloseProducer, payload: Payload) -> bytes:
+        """The broker has closed it: the client opens it again."""
+        from engine.pulsar.session import framed
+
+        producer = self._producers.pop(header.producer_id, None)
+        if producer is None:
+            return b""
+        log.info("a producer of %s is closed: %s", self._session.stream.peer, header.message)
+        return framed("close_producer", producer=producer.number, request=_NOWHERE)
+
+    def _answer(self, producer: _Producer) -> None:
+        """Answer what is complete at the head."""
+        while producer.sent and producer.sent[0].left <= 0:
+            done = producer.sent.popleft()
+            facts: dict[str, Any] = {"producer": producer.number, "sequence": done.sequence}
+            if done.refusal is not None:
+                # The C++ client, and those made of it, gives one message up for this error alone.
+                cpp = "CPP" in self._session.client
+                number = CHECKSUM if cpp else number_of(done.refusal) or NOT_ALLOWED
+                self._session.say("send_error", **facts, error=number, message=str(done.refusal))
+                log.warning("a message of %s is refused: %s", self._session.stream.peer, done.refusal)
+                continue
+            known = done.offset is not None and done.offset >= 0
+            place = MessageIdData(
+                ledger=producer.segment if known else _NOWHERE, entry=done.offset if known else _NOWHERE
+            )
+            if producer.partition >= 0:
+                place.partition = producer.partition
+            self._session.say("send_receipt", **facts, message_id=place, highest_sequence=done.highest)
+
+
+def _claim(epoch: int, segment: int) -> list[int]:
+    """The claim to the topic that was given as an epoch."""
+    return [segment, epoch >> 32, epoch & 0xFFFFFFFF]

@@ -1,0 +1,74 @@
+"""Schemas of topics, as Apache Pulsar's clients declare them and ask for them.
+
+Theirs are recorded with ours, so that one history is checked for both. A version is its place in the history, as eight
+bytes. Values are what the client has written: those of an Avro schema are plain Avro, without the eight bytes by which
+a value of ours names its schema, so they have a type of their own there.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from engine.errors import NotFoundError, UnsupportedError
+from engine.model.names import TopicName
+from engine.model.schema import SchemaType
+from engine.wire import commands
+
+if TYPE_CHECKING:
+    from engine.pulsar.session import Session
+
+_NONE, _STRING, _JSON, _AVRO = 0, 1, 2, 4
+_TYPES = {_STRING: SchemaType.STRING, _JSON: SchemaType.JSON, _AVRO: SchemaType.PLAIN_AVRO}
+_THEIRS = {ours: theirs for theirs, ours in _TYPES.items()}
+
+
+def _named(number: int) -> bytes:
+    return number.to_bytes(8, "big")
+
+
+async def declare(session: Session, topic: TopicName, header: Any, *, producer: bool) -> bytes:
+    """Declare the schema of a header, and return its version; b"" for none. Raises SchemaError, UnsupportedError."""
+    if not header.HasField("schema") or header.schema.type <= _NONE:
+        return b""
+    return await _declare(session, topic, header.schema, producer=producer)
+
+
+async def _declare(session: Session, topic: TopicName, schema: Any, *, producer: bool) -> bytes:
+    kind = _TYPES.get(schema.type)
+    if kind is None:
+        raise UnsupportedError(f"a schema must be of type bytes, string, JSON or Avro, got the type {schema.type}")
+    definition = "" if kind is SchemaType.STRING else schema.data.decode("utf-8", "replace")
+    said = {"type": str(kind), "definition": definition}
+    answer = await session.ask(
+        lambda number: commands.TopicSchema(request_id=number, topic=str(topic), schema=said, producer=producer)
+    )
+    versions = [(one["type"], one.get("definition", "")) for one in _versions(answer)]
+    same = [number for number, one in enumerate(versions) if one == (str(kind), definition)]
+    return _named(same[-1] if same else max(len(versions) - 1, 0))
+
+
+def _versions(answer: Any) -> list[Any]:
+    result = answer.result
+    found = result["versions"] if isinstance(result, dict) else result.versions
+    return [one if isinstance(one, dict) else {"type": one.type, "definition": one.definition} for one in found]
+
+
+async def schema_of(session: Session, topic: TopicName, version: bytes) -> tuple[dict[str, Any], bytes]:
+    """The fields of a Schema, and its version; without a version, the newest. Raises NotFoundError."""
+    answer = await session.ask(lambda number: commands.TopicSchema(request_id=number, topic=str(topic), producer=False))
+    versions = _versions(answer)
+    number = int.from_bytes(version, "big") if version else len(versions) - 1
+    if not 0 <= number < len(versions) or versions[number]["type"] not in _THEIRS:
+        raise NotFoundError(f"{topic} has no version {number} of its schema for a client of Apache Pulsar")
+    found = versions[number]
+    fields = {
+        "name": topic.local.partition(":")[2],
+        "data": found["definition"].encode(),
+        "type": _THEIRS[SchemaType(found["type"])],
+    }
+    return fields, _named(number)
+
+
+async def create_schema(session: Session, topic: TopicName, schema: Any) -> bytes:
+    """The version of a schema, which becomes one of the topic's if it is none. Raises SchemaError, UnsupportedError."""
+    return await _declare(session, topic, schema, producer=True)

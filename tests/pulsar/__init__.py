@@ -1,0 +1,1 @@
+"""Apache Pulsar's own client, unmodified, against a broker."""
