@@ -36,6 +36,11 @@ REFERENCE = {
     "messages": ("Messages and schemas", "Message MessageBatch MessageId Schema"),
     "transactions": ("Transactions", "Transaction AsyncTransaction"),
     "administration": ("Administration", "Admin AsyncAdmin TopicMetadata Segment Migrated migrate migrate_async"),
+    "backups": (
+        "Backups",
+        """backup backup_async list_backups verify_backup prune_backups restore BackedUp BackupGeneration VerifiedBackup
+        Restored""",
+    ),
     "ranges": (
         "Tables and ranges",
         "TopicReader AsyncTopicReader TableView AsyncTableView RangeReader AsyncRangeReader TopicSegments",

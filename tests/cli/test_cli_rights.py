@@ -167,7 +167,7 @@ async def test_a_verb_asks_for_what_the_table_says(
     recorded = Recorded(broker, monkeypatch)
     for verb, arguments in EXAMPLES.items():
         recorded.asked.clear()
-        places = {"FILE": __file__, "TOKEN": str(tmp_path / "token"), "URL": url}
+        places = {"FILE": __file__, "TOKEN": str(tmp_path / "token"), "URL": url, "BACKUPS": str(tmp_path / "backups")}
         places |= {"OUT": str(tmp_path / "out.csv"), "IN": str(tmp_path / "in.csv")}
         words = [*verb.split(), *(places.get(word, word) for word in arguments.split())]
         words += [] if url in words else ["--url", url]

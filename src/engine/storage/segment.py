@@ -557,8 +557,7 @@ class Segment:
     # What group commit needs (commit.ports.SegmentLog)
 
     def plan_file(self, first_offset: int) -> LogFile:
-        snapshot = self._dedup.snapshot(first_offset)
-        terms = self._terms.plan(first_offset)
+        snapshot, terms = self._dedup.snapshot(first_offset), self._terms.plan(first_offset)
         end, restart = self._continuation
         before = end if first_offset == restart else first_offset
         facts = file_facts(self._context, self.name, self.durability)
@@ -582,9 +581,9 @@ class Segment:
 
     def group_durable(self, group: Group) -> None:
         """Keep its bytes for tailing readers, and wake waiting ones."""
-        cache, tail = self._context.cache, self._reader.tail
         for chunk in group.chunks:
-            cache.push(tail, Piece(group.file, chunk.first_offset, chunk.next_offset, chunk.data))
+            piece = Piece(group.file, chunk.first_offset, chunk.next_offset, chunk.data)
+            self._context.cache.push(self._reader.tail, piece)
         self._wake(group.next_offset)
 
     def rolled_back(self, offset: int) -> None:

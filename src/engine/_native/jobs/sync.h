@@ -1,7 +1,7 @@
 /* The sync of a file's data, and of its size: fdatasync() on Linux.
  *
- * On macOS fsync() returns when the drive has the data in its cache. F_FULLFSYNC waits for the medium; file systems that
- * do not know it, such as those of other machines, have their fsync().
+ * On macOS fsync() returns when the drive has the data in its cache. F_FULLFSYNC waits for the medium; file systems
+ * that do not know it, such as those of other machines, have their fsync().
  */
 #ifndef ENGINE_SYNC_H
 #define ENGINE_SYNC_H

@@ -56,7 +56,8 @@ class HistogramFamily:
         for own, found in self.samples:
             labels = {**common, **own}
             for bound, count in zip(found.bounds, found.counts, strict=True):
-                yield f"{self.name}_bucket", {**labels, "le": floatToGoString(bound)}, count  # type: ignore[no-untyped-call]
+                upper: str = floatToGoString(bound)  # type: ignore[no-untyped-call]
+                yield f"{self.name}_bucket", {**labels, "le": upper}, count
             yield f"{self.name}_bucket", {**labels, "le": "+Inf"}, found.count
             yield f"{self.name}_sum", labels, found.total
             yield f"{self.name}_count", labels, found.count
