@@ -241,6 +241,22 @@ async def test_the_size_of_a_message_is_that_of_its_properties_as_well(start_bro
         await producer.send(b"x", properties={"one": "y" * 1_400, "two": "z" * 1_400})
 
 
+async def test_one_large_message_among_many_small_ones_is_found_in_an_entry_of_any_size(start_broker: Any) -> None:
+    async with start_broker() as broker, engine.AsyncClient(await listening(broker)) as client:
+        await limited(broker, "public", message_bytes_max=100_000)
+        batching = engine.Batching(max_bytes=8_000_000, max_messages=1_000, max_delay=60.0)
+        producer = await client.producer("orders", compression="none", batching=batching)
+        for largest, kept in ((100_000, True), (100_001, False)):
+            sent = [later_sent(producer, value) for value in [b"x" * 20_000] * 99 + [b"y" * largest]]
+            await producer.flush()
+            for one in sent:
+                if kept:
+                    await one
+                else:
+                    with pytest.raises(MessageTooLargeError, match="at most 100000, got 100001 bytes"):
+                        await one
+
+
 async def test_nothing_behind_a_refused_part_of_a_frame_is_stored(
     start_broker: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import zlib
 
+import msgpack
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -51,6 +52,15 @@ def test_compressed_messages_come_back_as_they_were(sent: list[PlainMessage], re
     entry = Entry(packed)
     assert [plain(m) for m in entry.messages(inflate)] == decode(data)
     assert entry.raw_size == len(data) - 128
+
+
+@given(messages(), st.booleans())
+def test_the_largest_message_is_found(sent: list[PlainMessage], packed: bool):
+    data = encode(sent)
+    entry = Entry(compress(data, 1, lambda body: zlib.compress(body)) if packed else data)
+    kept = [msgpack.packb(one.properties) if one.properties else b"" for one in sent]
+    sizes = [len(m.value) + len(m.key or b"") + len(own) for m, own in zip(sent, kept, strict=True)]
+    assert entry.largest_message(inflate) == max(sizes)
 
 
 def test_header_fields_are_shown():

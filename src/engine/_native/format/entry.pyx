@@ -332,6 +332,24 @@ cdef class Entry:
             return PyMemoryView_FromMemory(<char*> self.p, self.size, 0x100)
         return self.compressed_body()
 
+    def largest_message(self, decompress=None):
+        """Bytes of the key, the value and the packed properties of the message that has most of them.
+
+        `decompress` and errors as of messages(). Values are not looked at, only where they begin and end.
+        """
+        cdef int32_t largest = 0, size
+        cdef uint32_t i
+        self.open_body(decompress)
+        with nogil:
+            for i in range(self.count):
+                size = self.columns.value_offsets[i + 1] - self.columns.value_offsets[i]
+                if self.columns.key_offsets is not NULL:
+                    size += self.columns.key_offsets[i + 1] - self.columns.key_offsets[i]
+                if self.columns.property_offsets is not NULL:
+                    size += self.columns.property_offsets[i + 1] - self.columns.property_offsets[i]
+                largest = max(largest, size)
+        return largest
+
     def messages(self, decompress=None):
         """Every message as an EntryMessage, one by one: for inspection and repair. Raises CorruptionError.
 

@@ -23,7 +23,6 @@ from engine.model.limits import Limit
 from engine.wire import commands
 
 if TYPE_CHECKING:
-    from engine._native.format.entry import EntryMessage
     from engine.broker.limits.attendance import Attendance
     from engine.broker.limits.limits import BrokerLimits
     from engine.broker.segment.producer import Producer
@@ -35,7 +34,6 @@ _AHEAD_MESSAGES = 16 * ENTRY_MESSAGES_MAX
 _OVERHEAD = ENTRY_HEADER_SIZE + 2048
 _OVERHEAD_EACH = 64
 _U64_MAX = 2**64 - 1
-_PROPERTY_OVERHEAD = 10  # of one property: the sizes of its name and its value
 
 
 class _Advance:
@@ -122,8 +120,9 @@ class LimitedProducer:
     def _look_at(self, payload: memoryview) -> tuple[int, list[Part] | None]:
         """How many messages there are, and the parts of the frame where a message is too large.
 
-        An entry that has more bytes than so many messages of the largest size is refused unopened. One with fewer,
-        but more than a single message may have, is opened, unless it is encrypted or very large.
+        An entry that has more bytes than so many messages of the largest size is refused unopened. In one with fewer,
+        but more than a single message may have, the sizes of its messages are looked at, unless it is encrypted, or
+        compressed and very large.
         """
         messages, parts, at = 0, list[Part](), 0
         for head in apparent_heads(payload):
@@ -185,17 +184,9 @@ def _size_beyond(data: memoryview, count: int, most: int) -> int | None:
             return None
         if size > count * (most + _OVERHEAD_EACH) + _OVERHEAD:
             return -(-size // count)
-        if entry.encrypted or size > DECOMPRESSED_MAX:
+        if entry.encrypted or (entry.compression and size > DECOMPRESSED_MAX):
             return None
-        largest = max(_size_of(message) for message in entry.messages(decompressor()))
+        largest = entry.largest_message(decompressor())
     except EngineError:
         return None  # storage refuses it, and says why
     return largest if largest > most else None
-
-
-def _size_of(message: EntryMessage) -> int:
-    """Of its value, its key and its properties; at least what it adds to its entry, without _OVERHEAD_EACH."""
-    size = len(message.value) + len(message.key or b"")
-    for name, value in message.properties.items():
-        size += len(name.encode()) + len(value.encode()) + _PROPERTY_OVERHEAD
-    return size
