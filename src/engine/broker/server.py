@@ -37,7 +37,6 @@ from engine.broker.settings.config import BrokerConfig
 from engine.broker.settings.current import CurrentConfig
 from engine.broker.settings.doors import Doors, check_cluster, check_exposed
 from engine.broker.settings.shares import ProcessSet
-from engine.broker.upkeep.backups import Backups
 from engine.broker.upkeep.cluster_parts import ClusterParts
 from engine.broker.upkeep.stocktaking import Stocktaking
 from engine.broker.upkeep.transaction_sweep import TransactionSweep
@@ -214,11 +213,6 @@ class Broker:
         return self.parts.transactions
 
     @property
-    def backups(self) -> Backups:
-        """What it keeps of its data directory for backups."""
-        return self.parts.backups
-
-    @property
     def dynamic(self) -> DynamicConfig:
         """Settings that change at run time."""
         return self.parts.dynamic
@@ -301,7 +295,6 @@ class Broker:
             objects=self._object_logs(metadata),
             store=store,
             metadata=metadata,
-            disk=self._disk,
             shared=self.shared,
             current=self.current,
             addresses=self.addresses,
