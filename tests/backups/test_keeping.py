@@ -34,52 +34,52 @@ async def broker(tmp_path: Path) -> AsyncIterator[Broker]:
 
 
 async def test_what_nobody_renews_ends(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
-    begun = await broker.backups.begin()
+    begun = await broker.parts.backups.begin()
     ident, directory = begun["backup"], Path(begun["directory"])
-    assert broker.backups.statistics().under_way == 1
-    await broker.backups.expire()
-    await broker.backups.renew(ident)
+    assert broker.parts.backups.statistics().under_way == 1
+    await broker.parts.backups.expire()
+    await broker.parts.backups.renew(ident)
     assert (directory / "plan.json").exists()
     monkeypatch.setattr(backups, "LEASE_S", -1.0)
-    await broker.backups.expire()
+    await broker.parts.backups.expire()
     assert not os.path.exists(directory)  # noqa: ASYNC240 - of a test
-    for ask in (broker.backups.renew(ident), broker.backups.read(ident, "plan.json", 0, 10)):
+    for ask in (broker.parts.backups.renew(ident), broker.parts.backups.read(ident, "plan.json", 0, 10)):
         with pytest.raises(engine.NotFoundError, match="begin again"):
             await ask
-    await broker.backups.end(ident, done=True)  # idempotent
-    assert broker.backups.statistics() == backups.BackupStatistics(0, 0, 0)
+    await broker.parts.backups.end(ident, done=True)  # idempotent
+    assert broker.parts.backups.statistics() == backups.BackupStatistics(0, 0, 0)
 
 
 async def test_a_backup_that_is_complete_is_counted(broker: Broker) -> None:
-    begun = await broker.backups.begin()
-    await broker.backups.end(begun["backup"], done=True)
-    found = broker.backups.statistics()
+    begun = await broker.parts.backups.begin()
+    await broker.parts.backups.end(begun["backup"], done=True)
+    found = broker.parts.backups.statistics()
     assert (found.under_way, found.finished, found.last_ms > 0) == (0, 1, True)
     page = await broker.admin.get_metrics()
     assert "engine_backups_finished_total 1" in page
 
 
 async def test_some_at_once_and_no_more(broker: Broker) -> None:
-    begun = [await broker.backups.begin() for _ in range(4)]
+    begun = [await broker.parts.backups.begin() for _ in range(4)]
     with pytest.raises(engine.LimitExceededError, match="at most 4 backups"):
-        await broker.backups.begin()
-    await broker.backups.end(begun[0]["backup"], done=False)
-    await broker.backups.begin()
+        await broker.parts.backups.begin()
+    await broker.parts.backups.end(begun[0]["backup"], done=False)
+    await broker.parts.backups.begin()
 
 
 async def test_only_kept_files_are_read(broker: Broker) -> None:
     await broker.store.create(SegmentName.parse("segment://public/default/orders/0000-ffff-0"))
-    ident = (await broker.backups.begin())["backup"]
-    plan = json.loads(base64.b64decode(await broker.backups.read(ident, "plan.json", 0, 1 << 20)))
+    ident = (await broker.parts.backups.begin())["backup"]
+    plan = json.loads(base64.b64decode(await broker.parts.backups.read(ident, "plan.json", 0, 1 << 20)))
     (segment,) = plan["segments"]
     assert segment["topic"] == "topic://public/default/orders"
     (name, link) = segment["logs"][0]
-    head = base64.b64decode(await broker.backups.read(ident, link, 0, 4))
+    head = base64.b64decode(await broker.parts.backups.read(ident, link, 0, 4))
     assert (name, head) == ("0.log", b"ENLG")
-    assert await broker.backups.read(ident, link, 1 << 40, 10) == ""
+    assert await broker.parts.backups.read(ident, link, 1 << 40, 10) == ""
     for file in ("../plan.json", "/etc/passwd", "99", "metadata.mark", ""):
         with pytest.raises(engine.InvalidArgumentError, match="one that the plan names"):
-            await broker.backups.read(ident, file, 0, 10)
+            await broker.parts.backups.read(ident, file, 0, 10)
 
 
 async def test_brokers_that_share_metadata_refuse(tmp_path: Path) -> None:
@@ -87,7 +87,7 @@ async def test_brokers_that_share_metadata_refuse(tmp_path: Path) -> None:
     broker = Broker(tmp_path, metadata=metadata, config=BrokerConfig(service_url="engine://127.0.0.1:1", insecure=True))
     await broker.start()
     with pytest.raises(engine.UnsupportedError, match="several brokers"):
-        await broker.backups.begin()
+        await broker.parts.backups.begin()
     await broker.close()
     await metadata.close()
 

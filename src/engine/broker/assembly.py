@@ -36,7 +36,6 @@ from engine.control.base.config import ControlConfig
 from engine.control.service import ScalableTopicService
 from engine.metadata.store import Historied, MetadataStore
 from engine.storage.disk.config import StorageConfig
-from engine.storage.disk.disk import Disk
 from engine.storage.store import SegmentStore
 from engine.wire.stream import Connector
 
@@ -55,7 +54,6 @@ class Foundation:
 
     store: SegmentStore
     metadata: MetadataStore
-    disk: Disk
     shared: bool
     current: CurrentConfig
     addresses: Addresses
@@ -109,7 +107,7 @@ def build(base: Foundation, observed: Observed) -> Parts:
     cluster = _cluster(base, members, service, loads)
     operations = ClusterAdmin(cluster)
     dynamic = DynamicConfig(base.current, base.metadata)
-    backups = Backups(base.store, base.metadata, base.disk, base.clock, shared=base.shared)
+    backups = Backups(base.store, base.metadata, base.clock, shared=base.shared)
     admin = Administration(
         lambda: _admin(base, observed, service, calls, dynamic, transactions, segments, operations, backups)
     )

@@ -37,7 +37,6 @@ from engine.broker.settings.config import BrokerConfig
 from engine.broker.settings.current import CurrentConfig
 from engine.broker.settings.doors import Doors, check_cluster, check_exposed
 from engine.broker.settings.shares import ProcessSet
-from engine.broker.upkeep.backups import Backups
 from engine.broker.upkeep.cluster_parts import ClusterParts
 from engine.broker.upkeep.stocktaking import Stocktaking
 from engine.broker.upkeep.transaction_sweep import TransactionSweep
@@ -208,11 +207,6 @@ class Broker:
         return self.parts.transactions
 
     @property
-    def backups(self) -> Backups:
-        """What it keeps of its data directory for backups."""
-        return self.parts.backups
-
-    @property
     def dynamic(self) -> DynamicConfig:
         return self.parts.dynamic
 
@@ -293,7 +287,6 @@ class Broker:
             objects=self._object_logs(metadata),
             store=store,
             metadata=metadata,
-            disk=self._disk,
             shared=self.shared,
             current=self.current,
             addresses=self.addresses,

@@ -15,9 +15,10 @@ from __future__ import annotations
 import asyncio
 import errno
 import itertools
+import posixpath
 from collections.abc import Mapping, Sequence
 from functools import partial
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 from engine.aio.workers import Workers, run
 from engine.errors import CorruptionError, UnsupportedError
@@ -27,7 +28,7 @@ from engine.model.names import SegmentName
 from engine.storage.disk.config import storage_error
 from engine.storage.disk.disk import Disk
 from engine.storage.file.extent import read_extent
-from engine.storage.file.logfile import parse_file_name
+from engine.storage.file.logfile import LogFile, parse_file_name
 from engine.storage.file.producer_snapshot import is_producer_snapshot
 from engine.storage.file.removal import remaining
 
@@ -42,6 +43,27 @@ class Held(NamedTuple):
     logs: Sequence[str]
     end: int | None
     sealed: bool
+
+
+class Open(Protocol):
+    """What is asked of an open segment."""
+
+    @property
+    def files(self) -> Sequence[LogFile]:
+        """Its log files, the oldest first."""
+
+    @property
+    def durable_offset(self) -> int:
+        """Its durable end."""
+
+    sealed: bool
+
+
+def hold(segment: Open) -> Held:
+    """What of an open segment a backup has that is taken now."""
+    end = segment.durable_offset
+    logs = [posixpath.basename(file.path) for file in segment.files if file.first_offset <= end]
+    return Held(logs, end, segment.sealed)
 
 
 class Frozen:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import posixpath
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -42,7 +41,6 @@ from engine.storage.file.producer_snapshot import save_producer_snapshot
 from engine.storage.file.recovery import Recovered, file_facts
 from engine.storage.file.retention import OLDEST, Limits, Span, ages_of, delete_files, ends, files_to_delete, unlink
 from engine.storage.file.tail import Piece
-from engine.storage.frozen import Held
 from engine.storage.reader import Reader, Stretch
 from engine.storage.waiting import Waiters
 
@@ -482,8 +480,7 @@ class Segment:
             await self._turns.take(lambda: self._end_file(last, closes=last not in goes))
             spans = await self._spans()
         doomed = files_to_delete(spans, min_offset=min_offset, ages_s=ages_s, limits=limits)
-        if doomed:
-            await self._context.will_change(self.name)
+        await self._context.will_change(self.name)
         try:
             if self.consolidation is None:
                 await delete_files(self._context, files, [f for f in files if f in doomed], self.lease)
@@ -527,12 +524,6 @@ class Segment:
     def _is_named(self, file: LogFile) -> bool:
         named = self._reader.named
         return named is not None and file.end_offset <= named.end_offset and file is not self._files[-1]
-
-    def hold(self) -> Held:
-        """What of it a backup that is taken now has."""
-        end = self.durable_offset
-        logs = [posixpath.basename(f.path) for f in self._files if f.first_offset <= end]
-        return Held(logs, end, self.sealed)
 
     @property
     def files(self) -> Sequence[LogFile]:

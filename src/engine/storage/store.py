@@ -43,7 +43,7 @@ from engine.storage.file.owners import Lease
 from engine.storage.file.removal import finish_removal, remaining, remove, term_of
 from engine.storage.file.stored import Stored, stored
 from engine.storage.file.tail import TailCache
-from engine.storage.frozen import Frozen, Held
+from engine.storage.frozen import Frozen, Held, hold
 
 if TYPE_CHECKING:
     from engine.storage.commit.ports import Backing
@@ -98,7 +98,7 @@ class SegmentStore:
         self.data = root
         self._root = f"{root}/{SEGMENTS}"
         self._cache_root = f"{root}/{OBJECTS}"
-        self._disk = disk
+        self._disk = self.disk = disk
         self._context = Context(
             disk,
             as_workers(executor),
@@ -156,7 +156,7 @@ class SegmentStore:
 
         Until its end(), what changes a segment keeps it first.
         """
-        held = {name: segment.hold() for name, segment in self._segments.items()}
+        held = {name: hold(segment) for name, segment in self._segments.items()}
         return Freeze(self, self._context, into, held)
 
     def identify(self, store: int, generation: int) -> None:

@@ -32,6 +32,14 @@ if TYPE_CHECKING:
 Elsewhere = Callable[[], "Awaitable[Sequence[Sequence[FlatFamily]]]"]
 
 
+class Keeping(Protocol):
+    """What metrics read of a broker's parts."""
+
+    @property
+    def backups(self) -> Backups:
+        """What it keeps of its data directory for backups."""
+
+
 class Vital(Protocol):
     """What health checks read of a broker. The parts exist once it has `started`."""
 
@@ -112,8 +120,8 @@ class Observed(Vital, Protocol):
         """Its control plane."""
 
     @property
-    def backups(self) -> Backups:
-        """What it keeps for backups."""
+    def parts(self) -> Keeping:
+        """What it is assembled of."""
 
     @property
     def transactions(self) -> TransactionSweep:

@@ -25,7 +25,7 @@ def whole_families(broker: Observed) -> Iterator[AnyFamily]:
     yield gauge("broker_ready", "1: /ready answers 200", not unready(broker))
     yield from _connected(broker)
     yield from _times(broker)
-    yield from _backup_families(broker.backups.statistics())
+    yield from _backup_families(broker.parts.backups.statistics())
     yield from metadata_families(broker.metadata_statistics())
     yield from _etcd_families(broker.etcd_statistics())
     yield from _object_families(broker.object_statistics())

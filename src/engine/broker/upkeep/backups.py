@@ -76,11 +76,11 @@ class BackupStatistics:
 class Backups:
     """Of one broker. Loop thread only."""
 
-    def __init__(self, store: SegmentStore, metadata: MetadataStore, disk: Disk, clock: Clock, *, shared: bool) -> None:
+    def __init__(self, store: SegmentStore, metadata: MetadataStore, clock: Clock, *, shared: bool) -> None:
         """`shared`: other brokers may use the metadata store."""
         self._store = store
         self._metadata = metadata
-        self._disk = disk
+        self._disk = store.disk
         self._clock = clock
         self._shared = shared
         self._root = Path(store.data) / DIRECTORY
