@@ -38,6 +38,8 @@ LIKELY: dict[str, list[Any]] = {
     "consumer_name": ["c"],
     "producer_name": ["p"],
     "access_mode": ["shared"],
+    "claim": [[0, 1, 1], [0, 1, 1, 2**55, 7], [1], [0, 1, 1, -1, 2**63 - 1], ["a", 1, 1]],
+    "name_proof": [b"x" * 16, b"", b"y" * 1000],
     "at": ["latest", 0],
     "when": ["earliest", "latest", 0, -1, 2**62],
     "bucketBoundaries": [BUCKETS],

@@ -51,6 +51,19 @@ FRAMES: dict[str, tuple[Command, dict[str, Any], bytes]] = {
         b"",
     ),
     "v1-publish-credit": (Command.PUBLISH_CREDIT, {"producer_id": 4, "messages": 100, "bytes": 65_536}, b""),
+    "v1-producer-sealed": (
+        Command.PRODUCER,
+        {
+            "request_id": 9,
+            "producer_id": 4,
+            "topic": "segment://public/default/t/8000-ffff-2",
+            "producer_name": "producer-0123456789abcdef0123456789abcdef",
+            "access_mode": "exclusive",
+            "claim": [1, 7, 3, -(1 << 63), (1 << 63) - 1],
+            "name_proof": bytes(range(16)),
+        },
+        b"",
+    ),
     "v1-txn-state": (Command.TXN_STATE, {"request_id": 3, "id": ID}, b""),
     "v1-send-in-txn": (
         Command.SEND,
