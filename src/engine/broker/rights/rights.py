@@ -45,7 +45,7 @@ class Rights:
         return self.audit.denials
 
     def use(self, grants: Grants, rng: random.Random) -> None:
-        """The grants, once they are read; nothing is granted before. `rng`: of keys, which nobody can guess."""
+        """The grants, once they are read; nothing is granted before. `rng`: of keys, not to be guessed."""
         from engine.broker.rights.claims import Claims
 
         self._grants, self._claims = grants, Claims(rng)
