@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from engine.errors import CorruptionError, LimitExceededError, NotFoundError, StorageError, UnsupportedError
+from engine.errors import LimitExceededError, NotFoundError, StorageError, UnsupportedError
 from engine.model import admin_answers as answers
 from engine.model.admin_parameters import Flag, Kind, Parameter, Where, Whole
 from engine.model.admin_requests import Operation, Result
@@ -25,7 +25,7 @@ BEGIN_BACKUP = Operation(
     for 5 minutes; what is deleted meanwhile takes its space until then. Raises UnsupportedError (several brokers serve
     the directory, or there is none), LimitExceededError, CorruptionError, StorageError.
     """,
-    errors=(UnsupportedError, LimitExceededError, CorruptionError, StorageError),
+    errors=(UnsupportedError, LimitExceededError, StorageError),  # and damage, which is 500 everywhere
     method=False,
 )
 
