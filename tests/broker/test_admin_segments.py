@@ -145,15 +145,16 @@ async def test_metrics_tell_the_shape_and_count_the_changes(http):
     await call(http, "POST", f"{BASE}/orders/split/0", 200)
     await call(http, "POST", f"{BASE}/orders/merge/1/2", 200)
     metrics = await call(http, "GET", "/metrics", 200)
-    labels = 'namespace="public/default",topic="topic://public/default/orders"'
+    namespace, topic = 'namespace="public/default"', 'topic="topic://public/default/orders"'
+    labels = f"{namespace},{topic}"
     for line in (
-        f"engine_scalable_topic_active_segments{{{labels}}} 1",
-        f"engine_scalable_topic_sealed_segments{{{labels}}} 3",
-        f"engine_scalable_topic_change_pending{{{labels}}} 0",
-        f"engine_scalable_topic_splits_total{{{labels}}} 1",
-        f"engine_scalable_topic_merges_total{{{labels}}} 1",
-        f'engine_segment_buckets{{{labels},segment="3"}} 4',
-        f'engine_segment_sealed{{{labels},segment="1"}} 1',
+        f"engine_scalable_topic_active_segments{{{labels}}} 1.0",
+        f"engine_scalable_topic_sealed_segments{{{labels}}} 3.0",
+        f"engine_scalable_topic_change_pending{{{labels}}} 0.0",
+        f"engine_scalable_topic_splits_total{{{labels}}} 1.0",
+        f"engine_scalable_topic_merges_total{{{labels}}} 1.0",
+        f'engine_segment_buckets{{{namespace},segment="3",{topic}}} 4.0',
+        f'engine_segment_sealed{{{namespace},segment="1",{topic}}} 1.0',
     ):
         assert line in metrics.splitlines()
 

@@ -98,12 +98,12 @@ async def test_what_is_counted(broker, http):
         await peer.ask(Command.END_TXN, id=ident, action="abort", accepted=None)
     text = await call(http, "GET", "/metrics", 200)
     for line in (
-        "engine_txn_metadata_store_op_writes_total 2",
-        'engine_txn_metadata_store_header_cas_total{result="ok"} 1',
-        'engine_txn_metadata_store_header_cas_total{result="conflict"} 0',
-        'engine_txn_metadata_store_header_cas_total{result="reject"} 1',
-        'engine_txn_ended_total{outcome="committed"} 1',
-        "engine_txn_created_total 1",
+        "engine_txn_metadata_store_op_writes_total 2.0",
+        'engine_txn_metadata_store_header_cas_total{result="ok"} 1.0',
+        'engine_txn_metadata_store_header_cas_total{result="conflict"} 0.0',
+        'engine_txn_metadata_store_header_cas_total{result="reject"} 1.0',
+        'engine_txn_ended_total{outcome="committed"} 1.0',
+        "engine_txn_created_total 1.0",
     ):
         assert line in text.splitlines(), line
     assert "engine_txn_metadata_store_index_query_seconds_count" in text

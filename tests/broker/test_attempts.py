@@ -257,6 +257,6 @@ async def test_handshakes_of_tls_that_fail_are_counted_at_every_port(start_broke
         writer.close()
         assert broker.doors.attempts.handshakes == 4
         assert broker.doors.attempts.failures == 0
-        assert "engine_tls_handshake_failures_total 4\n" in metrics_text(broker)
+        assert "engine_tls_handshake_failures_total 4.0\n" in metrics_text(broker)
     said = [record.getMessage() for record in caplog.records if "TLS handshake" in record.getMessage()]
     assert [line.partition(":")[0] for line in said] == [f"a TLS handshake failed, {n} so far" for n in (1, 2, 4)]

@@ -108,7 +108,7 @@ async def test_a_failure_is_counted_slowed_and_logged(
                 await WAYS[way](front)
             assert found.failures == count
         assert delays == [0.001, 0.002]  # the second answer waits twice as long
-        assert "engine_authentication_failures_total 2" in metrics_text(front.broker)
+        assert "engine_authentication_failures_total 2.0\n" in metrics_text(front.broker)
     said = [record.getMessage() for record in caplog.records]
     for count in (1, 2):
         line = f"authentication from 127.0.0.1 failed, {count} in a row: "
