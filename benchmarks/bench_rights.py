@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import os
+import random
 import statistics
 import tempfile
 import time
@@ -56,7 +57,7 @@ class Check:
     def setup(self, outcome: str) -> None:
         config = BrokerConfig(roles_file="roles")
         self.rights = Rights(lambda: config, Audit(None, clock.SystemClock()))
-        self.rights.use(made())
+        self.rights.use(made(), random.Random(7))
         self.need = Need(Right.PRODUCE, topic(7 if outcome == "allowed" else 8))
         self.principal = Principal(Kind.ROLE, Proof.JWT, "role-7")
 

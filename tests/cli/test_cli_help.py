@@ -75,7 +75,8 @@ def engine_lines(example: str) -> Iterator[list[str]]:
 @pytest.mark.parametrize("name", COMMANDS)
 def test_every_command_has_examples_that_parse(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.chdir(tmp_path)
-    (tmp_path / "orders.tsv").touch()
+    for file in ("orders.tsv", "orders.parquet", "customers.csv.gz", "orders.csv", "orders.jsonl", "events.jsonl"):
+        (tmp_path / file).touch()
     found = examples_of(COMMANDS[name])
     assert found, f"{name} has no example: give its decorator epilog=examples(…)"
     assert [name in map(parse, engine_lines(example)) for example in found] == [True] * len(found)

@@ -21,7 +21,7 @@ ARGUMENTS: dict[str, Any] = {
     "segment_id": 0, "other_id": 1, "buckets": 8, "first": 0, "last": 2, "when": "latest", "tenant": "theirs",
     "resource": THEIRS, "role": "eve", "rights": ["admin"], "name": "lookups_max", "value": "1000",
     "broker": "engine://127.0.0.1:1", "policies": {"retention_time_s": 1}, "policy": {"max_segments": 1},
-    "properties": {"a": "b"}, "dry_run": True, "limits": {},
+    "properties": {"a": "b"}, "dry_run": True, "limits": {}, "file": "plan.json", "position": 0, "size": 100,
 }  # fmt: skip
 WITHOUT_NEED = {row.name for row in ROWS if row.without_token} | {
     name for name in ("list_namespaces", "list_tenants", "get_description", "get_permissions") if name in RULES

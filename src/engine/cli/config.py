@@ -21,10 +21,10 @@ def command() -> None:
 @command.command(epilog=examples("engine config check /etc/engine/engine.toml"))
 @click.argument("file", type=click.Path(dir_okay=False))
 def check(file: str) -> None:
-    """Check FILE as `engine serve --config` reads it, without starting anything.
+    """Check FILE as `engine serve --config` reads it.
 
-    Files of secrets that it names are read; the environment is not. What would be unwise in production, `engine doctor
-    --config` says.
+    Nothing is started. Files of secrets that it names are read; the environment is not. What would be unwise in
+    production, `engine doctor --config` says.
     """
     from engine.broker.settings.config import BrokerConfig
     from engine.cli.serve import command as serve
@@ -41,4 +41,4 @@ def schema() -> None:
     Editors that know it complete the keys and mark what is wrong, with a first line of the file such as
     #:schema ./engine.schema.json (Taplo, Even Better TOML).
     """
-    click.echo(SCHEMA.read_text(), nl=False)
+    lines.line(SCHEMA.read_text().removesuffix("\n"))

@@ -104,9 +104,9 @@ def command(
     as_json: bool,
     **options: Any,
 ) -> None:
-    """Write what a topic holds now into FILE, `-` for the standard output.
+    """Write what a topic holds now into a file.
 
-    Messages of one key are in order. When an export was interrupted, the same command goes on where it stopped.
+    FILE may be `-`, the standard output. Messages of one key are in order. When an export was interrupted, the same command goes on where it stopped.
     """
     found = form_of(file, form)
     check_arrow("export")

@@ -80,10 +80,11 @@ def command(
     as_json: bool,
     **options: Any,
 ) -> None:
-    """Send each row of FILE, `-` for the standard input, as a message.
+    """Send each row of a file as a message.
 
-    Returns when all are durable. An import that was interrupted goes on where it stopped, when it is repeated, and a
-    complete one adds nothing: the rows of a file are stored once. Another --name stores them once more.
+    FILE may be `-`, the standard input. Returns when all are durable. An import that was interrupted goes on where it
+    stopped, when it is repeated, and a complete one adds nothing: the rows of a file are stored once. Another --name
+    stores them once more.
     """
     found = form_of(file, form)
     check_arrow("import")

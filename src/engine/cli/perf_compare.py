@@ -58,10 +58,11 @@ class Measured(NamedTuple):
 def command(
     urls: tuple[str, ...], messages: int, size: int, turns: int, url: str, data: str | None, as_json: bool
 ) -> None:
-    """Measure other brokers on the same work: kafka://HOST:PORT, redis://, nats://, or another engine://.
+    """Measure other brokers on the same work.
 
-    Each makes a topic of its own, which is deleted in the end, and is used by its own client (confluent-kafka, redis,
-    nats-py), which must be installed. What an acknowledgement is worth is each broker's: here it is on disk.
+    A URL is kafka://HOST:PORT, redis://…, nats://… or that of another Engine. Each makes a topic of its own, which is
+    deleted in the end, and is used by its own client (confluent-kafka, redis, nats-py), which must be installed. What
+    an acknowledgement is worth is each broker's: here it is on disk.
     """
     for one in urls:
         scheme_of(one)

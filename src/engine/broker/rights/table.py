@@ -333,5 +333,5 @@ VERBS: dict[str, tuple[Asked, ...]] = {
 LOCAL_VERBS = (
     *("serve", "proxy", "console", "tokens create", "tokens list", "tokens revoke", "inspect", "demo"),
     *("cluster check", "cluster init", "cluster status"),
-    *("backup list", "backup prune", "backup verify", "restore"),
+    *("backup list", "backup prune", "backup verify", "restore", "config check", "config schema"),
 )
