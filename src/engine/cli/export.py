@@ -106,7 +106,8 @@ def command(
 ) -> None:
     """Write what a topic holds now into a file.
 
-    FILE may be `-`, the standard output. Messages of one key are in order. When an export was interrupted, the same command goes on where it stopped.
+    FILE may be `-`, the standard output. Messages of one key are in order. When an export was interrupted, the same
+    command goes on where it stopped.
     """
     found = form_of(file, form)
     check_arrow("export")
