@@ -154,6 +154,7 @@ class Owner(Flying):
     def __init__(self, pool: Any, access_mode: str = "shared") -> None:
         super().__init__()
         self.name = "p"
+        self.name_proof: bytes | None = None
         self.access_mode = access_mode
         self.properties: dict[str, str] = {}
         self.pool = pool

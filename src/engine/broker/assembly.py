@@ -18,7 +18,6 @@ from engine.broker.cluster.participants import Participants
 from engine.broker.hosting.open_segments import OpenSegments
 from engine.broker.hosting.open_subscriptions import OpenSubscriptions
 from engine.broker.hosting.segment_host import SegmentHosting
-from engine.broker.metrics.ports import Observed
 from engine.broker.pools.pools import BrokerMemory
 from engine.broker.segment.environment import Environment
 from engine.broker.settings.config import BrokerConfig
@@ -42,6 +41,7 @@ from engine.wire.stream import Connector
 if TYPE_CHECKING:
     from engine.broker.admin.service import AdminService
     from engine.broker.hosting.object_logs import ObjectLogs
+    from engine.broker.metrics.ports import Observed
     from engine.broker.upkeep.objects import ObjectUpkeep
     from engine.control.transactions.coordinator import TransactionCoordinator
 

@@ -22,7 +22,6 @@ from engine.broker.cluster.membership import Membership
 from engine.broker.hosting.open_segments import OpenSegments
 from engine.broker.hosting.open_subscriptions import OpenSubscriptions
 from engine.broker.hosting.segment_host import SegmentHosting
-from engine.broker.metrics.ports import Elsewhere
 from engine.broker.opening import open_metadata
 from engine.broker.pools.latency import BrokerMetrics
 from engine.broker.pools.partial_frames import HalfFrames
@@ -68,6 +67,7 @@ if TYPE_CHECKING:
     from engine.broker.hosting.object_logs import ObjectLogs
     from engine.broker.limiting import Limiting
     from engine.broker.limits.limits import BrokerLimits
+    from engine.broker.metrics.ports import Elsewhere
     from engine.broker.revocation import Revocation
     from engine.broker.rights.rights import Rights
     from engine.metadata.etcd.statistics import EtcdStatistics

@@ -8,11 +8,10 @@ from os import PathLike
 from engine.aio.workers import Submits
 from engine.broker.server import Broker
 from engine.clock import Clock
-from engine.embedded.doors import Doors, GivenAddress
+from engine.embedded.doors import Doors, GivenAddress, recogniser
 from engine.embedded.engine import AsyncEngine
 from engine.embedded.terms import Config, Terms
 from engine.errors import InvalidArgumentError
-from engine.pulsar.door import Door
 from engine.storage.disk.memory import MemoryDisk
 from engine.wire.memory import MemoryConnector
 
@@ -70,7 +69,7 @@ async def open_engine(
     await doors.check(loaded)
     disk = MemoryDisk() if path == MEMORY else None
     broker = Broker(
-        pathlib.Path(path), config=loaded, disk=disk, clock=clock, executor=executor, recognise=Door().recognise
+        pathlib.Path(path), config=loaded, disk=disk, clock=clock, executor=executor, recognise=recogniser()
     )
     try:
         await broker.start()

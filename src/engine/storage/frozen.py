@@ -20,6 +20,7 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import NamedTuple, Protocol
 
+from engine.aio.shielded import shielded
 from engine.aio.workers import Workers, run
 from engine.errors import CorruptionError, UnsupportedError
 from engine.limits import HASH_RING_SIZE
@@ -82,7 +83,7 @@ class Frozen:
 
         Raises UnsupportedError (the file system has no hard links), StorageError, CorruptionError.
         """
-        return await asyncio.shield(self._task(name, directory, below))
+        return await shielded(self._task(name, directory, below))
 
     async def keep_before_change(self, name: SegmentName, directory: str, below: str) -> None:
         """The same, for what is about to change the segment. A failure is that of the backup, and raised by keep()."""

@@ -15,6 +15,7 @@ from itertools import islice
 from typing import TYPE_CHECKING, TypeVar
 from urllib.parse import quote, unquote
 
+from engine.aio.shielded import shielded
 from engine.aio.workers import Submits, Workers, as_workers, run
 from engine.clock import Clock
 from engine.errors import (
@@ -26,7 +27,6 @@ from engine.errors import (
 )
 from engine.limits import BUCKETS_PER_SEGMENT_MAX, HASH_RING_SIZE
 from engine.metadata.store import MetadataStore
-from engine.model.backups import KeptSegment
 from engine.model.identity import Identity
 from engine.model.names import SegmentName, TopicName
 from engine.storage.cursor.record import SavePace
@@ -43,11 +43,12 @@ from engine.storage.file.owners import Lease
 from engine.storage.file.removal import finish_removal, remaining, remove, term_of
 from engine.storage.file.stored import Stored, stored
 from engine.storage.file.tail import TailCache
-from engine.storage.frozen import Frozen, Held, hold
 
 if TYPE_CHECKING:
+    from engine.model.backups import KeptSegment
     from engine.storage.commit.ports import Backing
     from engine.storage.file.recovery import Recovered
+    from engine.storage.frozen import Held
     from engine.storage.objects.cache import ObjectCache
     from engine.storage.objects.ports import ObjectStore
     from engine.storage.segment import Segment
@@ -123,7 +124,7 @@ class SegmentStore:
     async def _alone(self, name: SegmentName) -> AsyncIterator[None]:
         """Hold the segment's lock: opening, closing and deleting it exclude each other."""
         while self._settling is not None:
-            await asyncio.shield(self._settling)
+            await shielded(self._settling)
         alone = self._busy.setdefault(name, _Alone())
         alone.users += 1
         try:
@@ -140,7 +141,7 @@ class SegmentStore:
     async def settled(self) -> AsyncIterator[None]:
         """Inside, no segment is being opened, closed or deleted. What is under way is waited for; the rest waits."""
         while self._settling is not None:
-            await asyncio.shield(self._settling)
+            await shielded(self._settling)
         self._settling = asyncio.get_running_loop().create_future()
         try:
             while self._busy:
@@ -156,6 +157,8 @@ class SegmentStore:
 
         Until its end(), what changes a segment keeps it first.
         """
+        from engine.storage.frozen import hold  # loaded with the first backup
+
         held = {name: hold(segment) for name, segment in self._segments.items()}
         return Freeze(self, self._context, into, held)
 
@@ -498,6 +501,8 @@ class Freeze:
     def __init__(self, store: SegmentStore, context: Context, into: str, held: Mapping[SegmentName, Held]) -> None:
         self._store = store
         self._hooks = context.before_change
+        from engine.storage.frozen import Frozen
+
         self._frozen = Frozen(context.disk, context.workers, into, held)
         self._hooks.append(self._before_change)
 

@@ -9,10 +9,9 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from engine.broker.cluster.membership import Membership
-from engine.broker.cluster.ports import ClusterCalls, LeaderCalls
 from engine.broker.cluster.segment_calls import CALL_S_MAX
 from engine.control.base.topic_records import ScalableTopicResources
 from engine.control.service import ScalableTopicService
@@ -20,6 +19,9 @@ from engine.errors import InvalidArgumentError, NotOwnerError, UnsupportedError
 from engine.metadata.store import MetadataStore
 from engine.model.names import TopicName
 from engine.model.subscriptions import InitialPosition, SubscriptionKind, SubscriptionMetadata
+
+if TYPE_CHECKING:
+    from engine.broker.cluster.ports import ClusterCalls, LeaderCalls
 
 _FORWARDS_MAX = 5
 _FORWARD_AGAIN_S = 0.1

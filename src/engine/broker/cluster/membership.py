@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING
 
 from engine.aio.semaphore import AsyncSemaphore
 from engine.broker.cluster.peers import Peers
-from engine.broker.cluster.ports import Participant
 from engine.broker.hosting.open_segments import OpenSegments
 from engine.broker.hosting.open_subscriptions import OpenSubscriptions
 from engine.broker.hosting.ownership import Ownership
@@ -21,6 +20,7 @@ from engine.wire.connector import SocketConnector
 from engine.wire.stream import Connector
 
 if TYPE_CHECKING:
+    from engine.broker.cluster.ports import Participant
     from engine.broker.cluster.routed_host import RoutedSegmentHost
     from engine.broker.hosting.object_logs import ObjectLogs
     from engine.control.base.levels import Levels

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
-from engine.broker.cluster.ports import Participant
+from typing import TYPE_CHECKING
+
 from engine.control.service import ScalableTopicService
 from engine.errors import NotFoundError
 from engine.model.transactions import TransactionOperation
+
+if TYPE_CHECKING:
+    from engine.broker.cluster.ports import Participant
 
 
 class Participants:

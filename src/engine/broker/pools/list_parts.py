@@ -8,11 +8,14 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections import OrderedDict
+from typing import TYPE_CHECKING
 
 from engine.aio.semaphore import PoolStatistics
-from engine.control.topic.topic_lists import TopicList
 from engine.limits import TOPIC_LIST_INITIAL_SIZE, TOPIC_LIST_PARTS_MAX
 from engine.wire.packing import Packed, pack
+
+if TYPE_CHECKING:
+    from engine.control.topic.topic_lists import TopicList
 
 HEADER_OVERHEAD = 256  # of a frame, beside its names
 _NAME_OVERHEAD = 16  # of a name and its creation time, packed

@@ -25,6 +25,7 @@ from typing import Any
 
 import msgspec
 
+from engine.aio.shielded import shielded
 from engine.aio.workers import ThreadWorkers, run
 from engine.clock import Clock
 from engine.control.base.topic_records import INDEX_TOPICS, topic_of_key
@@ -144,7 +145,7 @@ class Backups:
             try:
                 plan = await self._keep(kept.path)
             except BaseException:
-                await asyncio.shield(run(self._workers, partial(_remove, self._disk, str(kept.path))))
+                await shielded(run(self._workers, partial(_remove, self._disk, str(kept.path))))
                 raise
             kept.renewed = self._clock.monotonic()
             self._kept[ident] = kept

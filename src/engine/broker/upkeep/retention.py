@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 from engine.broker.hosting.open_segments import OpenSegments
@@ -13,7 +14,6 @@ from engine.broker.settings.config import BrokerConfig
 from engine.broker.upkeep.closed_segments import ClosedSegments
 from engine.broker.upkeep.expiry import Expiry
 from engine.broker.upkeep.orphans import Orphans
-from engine.broker.upkeep.reply_topics import Delete, ReplyTopics
 from engine.broker.upkeep.sealed_segments import Prune, Rule, SealedSegments
 from engine.clock import Ages, Clock, ForwardSteps
 from engine.control.service import ScalableTopicService
@@ -21,11 +21,11 @@ from engine.errors import AlreadyClosedError, EngineError, NotFoundError, NotOwn
 from engine.limits import REPLY_BYTES_MAX, REPLY_RETENTION_S
 from engine.model.names import SegmentName, TopicName
 from engine.model.policies import NamespacePolicies, resolved
-from engine.model.reply_topics import is_reply_topic
 from engine.storage.file.retention import Limits
 
 if TYPE_CHECKING:
     from engine.broker.segment.hosted import HostedSegment
+    from engine.broker.upkeep.reply_topics import Delete, ReplyTopics
 
 log = logging.getLogger(__name__)
 
@@ -56,17 +56,23 @@ class RetentionLoop:
         self._subscriptions = subscriptions
         self._config = config
         self._clock = clock
+        self._delete = delete
         self._steps = ForwardSteps(clock)
         self._expiry = Expiry(subscriptions, self._steps)
         self._sealed = SealedSegments(service, segments, subscriptions, clock, self._steps, self._expiry, prune)
         self._orphans = Orphans(service, segments)
-        self._replies = ReplyTopics(service, segments, clock, delete)
         self._ages: dict[SegmentName, Ages[int]] = {}  # of the files of each checked segment ...
         self._swept: set[SegmentName] = set()  # ... since the last round over closed ones
         self._sweeps = 0
         self._rules: dict[TopicName, Rule] = {}  # during one round; a large topic's layout is costly to read
         self._namespaces: dict[str, NamespacePolicies] = {}  # likewise
         self._closed = ClosedSegments(segments, clock, self._steps, self._find_limits)
+
+    @cached_property
+    def _replies(self) -> ReplyTopics:
+        from engine.broker.upkeep.reply_topics import ReplyTopics  # with the first round
+
+        return ReplyTopics(self._service, self._segments, self._clock, self._delete)
 
     async def run(self) -> None:
         """Runs until cancelled. A failed round is logged and the next one runs."""
@@ -190,6 +196,8 @@ class RetentionLoop:
 
     async def _limits(self, topic: TopicName) -> Limits:
         """Field by field: the topic's, else the namespace's, else the broker's. Raises NotFoundError."""
+        from engine.model.reply_topics import is_reply_topic
+
         if is_reply_topic(topic):
             round_s = self._config.retention_interval
             return Limits(int(REPLY_RETENTION_S * 1000), REPLY_BYTES_MAX, round_s, None)

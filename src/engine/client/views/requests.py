@@ -19,6 +19,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from engine._native.consume.message import Message
+from engine.aio.shielded import shielded
 from engine.client.base.options import ConsumerOptions, ProducerOptions, check_timeout
 from engine.client.consume.checkpoint_consumer import AsyncCheckpointConsumer
 from engine.client.produce.producer import AsyncProducer
@@ -184,7 +185,7 @@ class Requests:
             opening = self._open(reply_topic(topic, self._token(128)))
             task = self._inboxes[namespace] = asyncio.get_running_loop().create_task(opening)
             task.add_done_callback(lambda done: done.cancelled() or done.exception())
-        return await asyncio.shield(task)
+        return await shielded(task)
 
     async def _open(self, topic: TopicName) -> _Inbox:
         inbox = _Inbox(self._pool, topic, self._options())
@@ -247,7 +248,7 @@ class Responses:
             raise InvalidArgumentError(f"replies go to topics of replies alone, and {target:.100} is none")
         task = self._producer(str(name))
         try:
-            producer = await asyncio.shield(task)
+            producer = await shielded(task)
             return await producer.send(value, properties={**(properties or {}), CORRELATION_ID: correlation_id})
         except NotFoundError as e:
             self._drop(str(name), task)
