@@ -14,7 +14,7 @@ from engine._native.produce.batcher import Batcher
 from engine.broker.limits.bucket import BURST_S, PORTION_S, Bucket
 from engine.broker.limits.limits import BrokerLimits
 from engine.broker.limits.throttle import Throttle
-from engine.broker.segment.limited import _OVERHEAD, _OVERHEAD_EACH, LimitedProducer, _size_beyond, _size_of
+from engine.broker.segment.limited import _OVERHEAD, _OVERHEAD_EACH, LimitedProducer, _size_beyond
 from engine.broker.session.backpressure import Backpressure
 from engine.errors import LimitExceededError
 from engine.limits import ENTRY_SIZE_MAX
@@ -283,7 +283,7 @@ def test_a_message_of_the_largest_size_is_not_refused_unopened(properties: dict[
     batcher.seal_all()
     for sealed in batcher.take():
         entry = Entry(bytes(sealed.data))
-        largest = max(_size_of(message) for message in entry.messages(decompressor()))
+        largest = entry.largest_message(decompressor())
         assert largest >= 1_060
         assert entry.raw_size <= entry.count * (largest + _OVERHEAD_EACH) + _OVERHEAD
         assert _size_beyond(memoryview(entry.data()), entry.count, largest) is None
