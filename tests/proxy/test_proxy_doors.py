@@ -262,7 +262,7 @@ async def test_metrics_have_every_name_of_the_specification(front: Served) -> No
     await hello(front)
     async with aiohttp.ClientSession() as session, session.get(front.admin_url + "/metrics") as answer:
         text = await answer.text()
-    assert "engine_proxy_connections 1\n" in text
+    assert "engine_proxy_connections 1.0\n" in text
     names = "memory_used_bytes memory_limit_bytes queue_size queue_max_size wait_time_ms_count timeout_total"
     for pool in ("heap", "direct"):
         for name in names.split():
