@@ -137,7 +137,8 @@ async def test_semantics_5_bad_input_is_refused_and_nothing_is_touched(
         (service.rebucket_segment("orders", 1, text), "integer"),
         (service.rebucket_segment("orders", 0, 4), "sealed"),
         (service.prune_segment("orders", 1), "active"),
-        (service.split_segment("persistent://public/default/orders", 1), "topic://"),
+        (service.split_segment("persistent://public/default/orders", 1), "cannot be reshaped"),
+        (service.split_segment("queue://public/default/orders", 1), "topic://"),
     ]
     for call, why in refused:
         with pytest.raises(InvalidArgumentError, match=why):
