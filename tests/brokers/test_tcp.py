@@ -14,7 +14,6 @@ import pytest
 import engine.broker.cluster.peers
 from engine.broker.cluster.peers import Peer, Peers
 from engine.broker.server import Broker
-from engine.broker.session.connection import Connection
 from engine.broker.settings.config import BrokerConfig
 from engine.client.client import AsyncClient
 from engine.clock import SystemClock
@@ -136,7 +135,8 @@ async def test_a_slow_call_is_its_own_matter_and_only_silence_ends_the_connectio
             await other
         silent.clear()
         with monkeypatch.context() as patch:
-            patch.setattr(Connection, "frame_received", lambda *_: None)
+            (connection,) = broker.connections
+            patch.setattr(connection.stream._reader, "deliver_to", lambda *_: None)
             patch.setattr(engine.broker.cluster.peers, "PONG_S_MAX", 0.1)
             other = asyncio.create_task(peers.call(broker.service_url, "slow", "other", {}, 10))
             with pytest.raises(TimeoutError):
