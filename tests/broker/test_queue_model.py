@@ -99,6 +99,7 @@ class Member:
         self.world, self.ident, self.priority = world, ident, priority
         self.writable = True
         self.block_size = READ_BLOCK_SIZE
+        self.whole_entries = False
         self.consumer: QueueConsumer
 
     def forget(self, attachment: Any) -> None:
