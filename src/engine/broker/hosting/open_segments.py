@@ -416,6 +416,10 @@ class OpenSegments:
             found += [Stored(record.name, 0, None) for record in elsewhere if record.name not in here]
         return [one for one in found if one.name not in self._hosted and await self.may_own(one.name)]
 
+    def answers_for(self, topic: TopicName) -> bool:
+        """Whether segments of it are this broker's, open or not; of several brokers: as far as they are measured."""
+        return self._ownership.alone or bool(self.inventory.of(topic))
+
     # -- deleting --------------------------------------------------------------------------------------------------
 
     async def delete(self, name: SegmentName, confirm: Callable[[], Coroutine[Any, Any, None]]) -> None:
