@@ -113,11 +113,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def show_misuse(error: click.ClickException) -> int:
     """Say what was wrong, and how the command is used; the exit code. Values that are quoted begin no lines."""
-    if not isinstance(error, click.MissingParameter):
-        error.message = plain(error.message)
     shown = io.StringIO()
     error.show(shown)
-    click.echo(clipped(masked(plain(shown.getvalue(), keep="\n"))), err=True, nl=False)
+    text = shown.getvalue()
+    if not isinstance(error, click.MissingParameter):  # which lists choices in lines
+        message = click.unstyle(error.format_message())
+        text = text.replace(message, plain(message))
+    click.echo(clipped(masked(plain(text, keep="\n"))), err=True, nl=False)
     return error.exit_code
 
 
