@@ -9,6 +9,7 @@ import pytest
 from engine.broker.admin.http_checks import hosts_of
 from engine.broker.settings.config import BrokerConfig
 from engine.errors import InvalidConfigurationError
+from engine.limits import BODY_SIZE_MAX
 from tests.kit.raw_http import Raw, asked
 
 BASE = "/admin/v2/scalable/public/default"
@@ -112,6 +113,30 @@ async def test_requests_of_a_page_of_its_own_are_answered(broker, address: Addre
     host = f"{address[0]}:{address[1]}"
     said = {"Host": host, "Origin": f"http://{host}", "Sec-Fetch-Site": site, **JSON}
     assert await asked(address, "PUT", f"{BASE}/new", said, b"{}") == 204
+
+
+async def test_no_page_of_another_site_reads_an_answer_and_no_cookie_is_set(address: Address) -> None:
+    """No CORS, also not to what asks in advance; and nothing that a browser would send by itself later."""
+    host = f"{address[0]}:{address[1]}"
+    mine = {"Host": host, "Origin": f"http://{host}", "Connection": "close"}
+    advance = {**mine, "Access-Control-Request-Method": "DELETE", "Access-Control-Request-Headers": "authorization"}
+    others = {**mine, "Origin": "http://evil.example"}
+    for method, target, said in (
+        ("GET", BASE, mine), ("GET", "/health", mine), ("GET", "/", mine), ("GET", "/metrics", mine),
+        ("OPTIONS", BASE, advance), ("GET", BASE, others), ("GET", "/missing", mine),
+    ):  # fmt: skip
+        async with Raw.connected(address) as raw:
+            raw.say(method, target, said)
+            head = (await raw.rest()).partition(b"\r\n\r\n")[0].lower()
+        assert head.startswith(b"http/1.1 "), (method, target)
+        assert b"access-control" not in head, (method, target)
+        assert b"set-cookie" not in head, (method, target)
+
+
+async def test_a_body_that_is_too_large_is_refused(broker, address: Address) -> None:
+    body = b"{" + b" " * BODY_SIZE_MAX + b"}"
+    assert await asked(address, "PUT", f"{BASE}/new", {"Host": "localhost", **JSON}, body) == 413
+    assert await topics(broker) == ["topic://public/default/orders"]
 
 
 @pytest.mark.parametrize(
