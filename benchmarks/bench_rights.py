@@ -12,6 +12,7 @@ import time
 import tracemalloc
 from pathlib import Path
 from typing import Any, ClassVar
+from weakref import WeakKeyDictionary
 
 import engine
 from engine import clock
@@ -90,7 +91,7 @@ class Memory:
 class WithRights:
     """Processor time of messages over TCP with roles, in that without: medians of turns, one after the other."""
 
-    params: ClassVar = ["produce", "stream", "queue", "transactions", "one_by_one", "publishers"]
+    params: ClassVar = ["produce", "attached", "stream", "queue", "transactions", "one_by_one", "publishers"]
     param_names = ("work",)
     unit = "ratio"
     timeout = 600
@@ -132,6 +133,21 @@ async def _produce(client: engine.AsyncClient, name: str) -> None:
             if not number % 256:
                 await producer.writable()
         await producer.flush()
+
+
+async def _attached(client: engine.AsyncClient, name: str) -> None:
+    """By a producer that stays: messages alone, and nothing of what an attachment costs."""
+    producer = _STAYING.get(client)
+    if producer is None:
+        producer = _STAYING[client] = await client.producer("orders", name=name)
+    for number in range(SIZES["messages"]):
+        producer.send_nowait(VALUE, key=f"key-{number % 1000}")
+        if not number % 256:
+            await producer.writable()
+    await producer.flush()
+
+
+_STAYING: WeakKeyDictionary[engine.AsyncClient, engine.AsyncProducer] = WeakKeyDictionary()
 
 
 async def _stream(client: engine.AsyncClient, name: str) -> None:
@@ -186,6 +202,7 @@ async def _publishers(client: engine.AsyncClient, name: str) -> None:
 
 _WORK = {"one_by_one": _one_by_one, "publishers": _publishers} | {
     "produce": _produce,
+    "attached": _attached,
     "stream": _stream,
     "queue": _queue,
     "transactions": _transactions,
