@@ -3,7 +3,8 @@
     python benchmarks/bars.py [--reps 5] [--json FILE] [--peers results.json] [--only serve,embedded] [--unpinned]
 
 Every repetition runs every group of measures once, ceilings in turn with ours, each group in a process of its own. A
-ratio is taken inside a repetition; the table shows the median and, in brackets, the least and the greatest.
+ratio is taken inside a repetition; the table shows the median and, in brackets, the least and the greatest. Free memory
+is touched first.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).parent))
 
 from demands import BARS, Bar, Peers
-from support import directory
+from support import directory, touch_free_memory
 
 GROUP_S_MAX = 600 + 300 * int(os.environ.get("ENGINE_BENCH_OPEN_GIB", "0"))
 HEAD = ["bar", "what", "ours", "reference", "ratio", "asked for", ""]
@@ -159,6 +160,7 @@ def main() -> None:
         return
     before = machine()
     peers = Peers.load(chosen.peers, pinned=not chosen.unpinned) if chosen.peers else None
+    touch_free_memory()
     values, failures = measure(chosen.only.split(","), chosen.reps, not chosen.unpinned)
     found = [judged(bar, values, peers) for bar in BARS if bar.ours in values]
     print(table(found))

@@ -1,4 +1,7 @@
-"""P14: a split under full load, on a real server. Asked for: a pause below 50 ms, and the rate back within a second."""
+"""P14: a split under full load, on a real server.
+
+Asked for: it adds less than 20 ms to the p99 from sending to the acknowledgement, and the rate is back within a second.
+"""
 
 from __future__ import annotations
 
@@ -24,6 +27,14 @@ def splits_of(url: str, count: int = SPLITS) -> list[Split]:
     return found
 
 
+def _waits(split: Split) -> list[float]:
+    return split.waits
+
+
+def _usual_waits(split: Split) -> list[float]:
+    return split.usual_waits
+
+
 class SplitUnderLoad:
     """P14: one producer at full speed into one segment, which is split."""
 
@@ -37,9 +48,14 @@ class SplitUnderLoad:
         """The longest time without an acknowledgement, of the worst splits."""
         return percentile([split.pause for split in self.splits], 0.99) * 1e3
 
+    def track_added_p99_ms(self) -> float:
+        """What a split adds to the p99 from sending to the acknowledgement; P14 asks for 20 at most."""
+        waits, usual = ([wait for s in self.splits for wait in of(s)] for of in (_waits, _usual_waits))
+        return (percentile(waits, 0.99) - percentile(usual, 0.99)) * 1e3
+
     def track_rate_after_ratio(self) -> float:
         """The rate from one second after the split on, over the one before it."""
         return statistics.median(split.rate_after / max(split.rate_before, 1.0) for split in self.splits)
 
-    track_pause_p99_ms.unit = "ms"  # type: ignore[attr-defined]
+    track_pause_p99_ms.unit = track_added_p99_ms.unit = "ms"  # type: ignore[attr-defined]
     track_rate_after_ratio.unit = "ratio"  # type: ignore[attr-defined]

@@ -69,7 +69,7 @@ class Publish(_Served):
         return median(lambda: self.rate(way))
 
     def track_writev_ratio(self, way: str, size: int) -> float:
-        """Over writev + fdatasync of the same bytes; P4 asks for 0.5."""
+        """Over writev + fdatasync of the same bytes; P4 asks for 0.6."""
         total = byte_count(len(self.sample), size)
         return median_ratio(lambda: self.rate(way), lambda: len(self.sample) / writev_seconds(total))
 

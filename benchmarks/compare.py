@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import mmap
 import os
 import statistics
 import subprocess
@@ -24,10 +23,9 @@ from typing import NamedTuple
 sys.path.insert(0, str(Path(__file__).parent))
 
 from bars import GROUP_S_MAX, number
-from support import directory
+from support import directory, touch_free_memory
 
 ROOT = Path(__file__).parent.parent
-TOUCHED_SHARE = 0.8  # of the memory that is free
 CLEAR = 0.03  # a row is marked when every turn is so far on one side
 
 Figures = dict[str, float]
@@ -123,15 +121,6 @@ def table(rows: Iterable[Row]) -> str:
         ratio = f"{statistics.median(row.ratios):.2f} ({min(row.ratios):.2f}–{max(row.ratios):.2f})"
         lines.append(f"| {row.name} | {number(row.base)} | {number(row.here)} | {ratio} | {row.mark} |")
     return "\n".join(lines)
-
-
-def touch_free_memory() -> None:
-    """Use most of the free memory once, and give it back."""
-    free = next(int(line.split()[1]) for line in Path("/proc/meminfo").read_text().splitlines() if "MemFree" in line)
-    size = int(free * 1024 * TOUCHED_SHARE)
-    with mmap.mmap(-1, size) as memory:
-        for at in range(0, size, mmap.PAGESIZE):
-            memory[at] = 1
 
 
 def main() -> None:

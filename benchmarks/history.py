@@ -28,7 +28,7 @@ from typing import Any, NamedTuple
 sys.path.insert(0, str(Path(__file__).parent))
 
 from bars import number
-from compare import CLEAR, ROOT, built, touch_free_memory
+from compare import CLEAR, ROOT, built
 
 HERE = ROOT / ".asv" / "history"
 CHOSEN = "."  # all of its folder

@@ -15,6 +15,7 @@ import bench_batcher
 import bench_dispatch
 import bench_log
 import bench_metadata
+import bench_pulsar
 import bench_reshape
 import ceilings
 import crowds
@@ -36,6 +37,7 @@ COUNT = {SMALL: sized(500_000, 300), LARGE: sized(250_000, 200)}
 SPREAD = sized(1_000_000, 300)  # messages over many segments
 RATE, DELAYS = 2000, sized(4000, 40)
 PUBLISH_S = 0.05 if TINY else 1.0
+SUSTAINED_GB = sized(int(os.environ.get("ENGINE_BENCH_SUSTAINED_GB", "20")), 1)
 SEGMENTS, CONNECTIONS, TOPICS = sized(64, 4), sized(1000, 5), sized(10_000, 8)
 
 
@@ -49,7 +51,7 @@ def native(pinned: bool) -> Figures:
     ]
     ours, loop = (statistics.median(side) for side in zip(*pairs, strict=True))
     figures = {"batcher send_nowait": ours, "file loop": loop}
-    for kind in ("arrow", "numpy"):
+    for kind in ("arrow", "numpy", "list"):
         columns = batcher.AddColumns()
         columns.setup(kind, SMALL)
         figures[f"batcher {kind}"] = columns.track_rate() * 1e6
@@ -78,6 +80,7 @@ def serve(pinned: bool) -> Figures:
         for size in (SMALL, LARGE):
             figures |= run(_published_and_consumed(broker.url, size)) | _sized_ceilings(far.port, size)
         figures |= _quantiles("delay", run(_over(broker.url, _delays)))
+        figures |= _quantiles("delay os", run(_over(broker.url, _unsynced_delays)))
         figures |= _quantiles("echo", run(loopback.echo_latencies(far.port, RATE, DELAYS, SMALL)))
         figures["publishers"] = run(_over(broker.url, _publishers))
     figures["publishers file"] = ceilings.synced_groups_rate(rows(1000, SMALL), PUBLISH_S)
@@ -127,12 +130,26 @@ async def _delays(client: Any) -> list[float]:
     return await workloads.warmed_delays(client, RATE, DELAYS, SMALL)
 
 
+async def _unsynced_delays(client: Any) -> list[float]:
+    return await workloads.warmed_delays(client, RATE, DELAYS, SMALL, durability="os")
+
+
 async def _publishers(client: Any) -> float:
     return await workloads.publishers_rate(client, rows(10_000, SMALL), PUBLISH_S)
 
 
 def _quantiles(name: str, waits: list[float]) -> Figures:
     return {f"{name} p50": percentile(waits, 0.5) * 1e3, f"{name} p99": percentile(waits, 0.99) * 1e3}
+
+
+def sustained(pinned: bool) -> Figures:
+    """P4 for so long that no page cache holds it: messages per second of all, and of the first GB."""
+    sample = rows(COUNT[LARGE], LARGE)
+    each = byte_count(1, LARGE)
+    first, total = (sized(int(gb * 1e9 / each), 2000) for gb in (1, SUSTAINED_GB))
+    with server(cpu=_pin(pinned)) as broker:
+        seconds = run(_over(broker.url, lambda client: workloads.publish_long(client, sample, (first, total))))
+    return {"sustained first": first / seconds[0], "sustained": total / seconds[1]}
 
 
 def embedded(pinned: bool) -> Figures:
@@ -204,12 +221,15 @@ def metadata(pinned: bool) -> Figures:
 
 
 def reshape(pinned: bool) -> Figures:
-    """P14: milliseconds without an acknowledgement, and rates."""
+    """P14: milliseconds from sending to the acknowledgement, and without any; rates."""
     with server(cpu=_pin(pinned)) as broker:
         splits = bench_reshape.splits_of(broker.url)
     return {
         "split pause p99": percentile([s.pause for s in splits], 0.99) * 1e3,
         "split usual pause p99": percentile([s.usual_pause for s in splits], 0.99) * 1e3,
+        "split p99": (p99 := percentile([wait for s in splits for wait in s.waits], 0.99) * 1e3),
+        "usual p99": (usual := percentile([wait for s in splits for wait in s.usual_waits], 0.99) * 1e3),
+        "split added p99": p99 - usual,
         "split rate before": statistics.median(s.rate_before for s in splits),
         "split rate after": statistics.median(s.rate_after for s in splits),
     }
@@ -243,14 +263,22 @@ async def _groups(client: Any, sample: Rows, few: Rows) -> Figures:
     return figures
 
 
+def pulsar_clients(pinned: bool) -> Figures:
+    """P21: Apache Pulsar's own client on our port; messages per second, and the server's microseconds a message."""
+    with server(cpu=_pin(pinned)) as broker:
+        return bench_pulsar.published_and_consumed(broker, rows(sized(200_000, 300), SMALL))
+
+
 GROUPS: dict[str, Callable[[bool], Figures]] = {
     "native": native,
     "log": log,
     "serve": serve,
+    "sustained": sustained,
     "embedded": embedded,
     "size": size,
     "open": opening,
     "metadata": metadata,
     "reshape": reshape,
     "transactions": transactions,
+    "pulsar": pulsar_clients,
 }

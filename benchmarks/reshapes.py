@@ -17,7 +17,11 @@ from workloads import ROOM_EVERY, new_topic
 SAMPLES = 1000  # a second, at how much is acknowledged
 BEFORE_S, AFTER_S = (0.25, 0.5) if TINY else (1.0, 2.0)  # in the second half of the latter the rate should be back
 
+WAITS_S, WAITED_S = AFTER_S / 2, BEFORE_S / 10  # what is sent just before the split may still wait when it begins
+PROBE_EVERY = 10  # looks at the room there is, to a message whose acknowledgement is timed
+
 Progress = list[tuple[float, int]]  # when; how many messages were acknowledged by then
+Probes = list[tuple[float, float]]  # when a message was sent; how long its acknowledgement took
 
 
 @dataclass(frozen=True)
@@ -26,6 +30,8 @@ class Split:
 
     pause: float  # the longest time without any acknowledgement
     usual_pause: float  # the same before the split
+    waits: list[float]  # from sending to the acknowledgement, of messages sent within WAITS_S from when it began
+    usual_waits: list[float]  # the same, of those sent before
     rate_before: float
     rate_after: float
     seconds: float  # until the split was confirmed
@@ -35,7 +41,8 @@ async def split_under_load(client: Any, sample: Rows) -> Split:
     """Split the only segment of a new topic while one producer sends all it can; raises what a send raises."""
     async with new_topic(client) as topic, await client.producer(topic) as producer:
         progress: Progress = []
-        async with _background(_publish(producer, sample)), _background(_sample(producer, progress)):
+        probes: Probes = []
+        async with _background(_publish(producer, sample, probes)), _background(_sample(producer, progress)):
             await asyncio.sleep(2 * BEFORE_S)
             began = time.monotonic()
             await client.admin.split_segment(topic, 0)
@@ -45,7 +52,9 @@ async def split_under_load(client: Any, sample: Rows) -> Split:
     before = [look for look in progress if began - BEFORE_S <= look[0] <= began]
     after = [look for look in progress if began <= look[0] <= began + AFTER_S]
     late = [look for look in after if look[0] >= began + AFTER_S / 2]
-    return Split(longest_pause(after), longest_pause(before), rate(before), rate(late), took)
+    waits = [wait for sent, wait in probes if began <= sent <= began + WAITS_S]
+    usual_waits = [wait for sent, wait in probes if began - BEFORE_S <= sent < began - WAITED_S]
+    return Split(longest_pause(after), longest_pause(before), waits, usual_waits, rate(before), rate(late), took)
 
 
 @contextlib.asynccontextmanager
@@ -62,14 +71,23 @@ async def _background(work: Any) -> AsyncIterator[None]:
             await task
 
 
-async def _publish(producer: Any, sample: Rows) -> None:
-    """All it can, until cancelled."""
+async def _publish(producer: Any, sample: Rows, probes: Probes) -> None:
+    """All it can, until cancelled; some of it is timed."""
     send = producer.send_nowait
-    for i, (key, value) in enumerate(cycle(sample)):
-        send(value, key=key)
-        if not i % ROOM_EVERY:
-            await producer.writable()
-            await asyncio.sleep(0)
+    async with asyncio.TaskGroup() as tasks:
+        for i, (key, value) in enumerate(cycle(sample)):
+            send(value, key=key)
+            if not i % ROOM_EVERY:
+                await producer.writable()
+                await asyncio.sleep(0)
+            if not i % (ROOM_EVERY * PROBE_EVERY):
+                tasks.create_task(_probe(producer, key, value, probes))
+
+
+async def _probe(producer: Any, key: bytes, value: bytes, probes: Probes) -> None:
+    sent = time.monotonic()
+    await producer.send(value, key=key)
+    probes.append((sent, time.monotonic() - sent))
 
 
 async def _sample(producer: Any, progress: Progress) -> None:

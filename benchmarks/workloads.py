@@ -69,6 +69,22 @@ async def publish_rate(client: Any, way: str, sample: Rows, **options: Any) -> f
         return len(sample) / await PUBLISH[way](client, topic, sample)
 
 
+async def publish_long(client: Any, sample: Rows, counts: tuple[int, ...]) -> list[float]:
+    """Seconds until so many messages in a row, the sample over and over, were acknowledged; counts rise."""
+    seconds, endless = [], itertools.cycle(sample)
+    async with new_topic(client) as topic, await client.producer(topic) as producer:
+        started, send, sent = time.perf_counter(), producer.send_nowait, 0
+        for count in counts:
+            while sent < count:
+                for key, value in itertools.islice(endless, min(ROOM_EVERY, count - sent)):
+                    send(value, key=key)
+                sent = min(sent + ROOM_EVERY, count)
+                await producer.writable()
+            await producer.flush()
+            seconds.append(time.perf_counter() - started)
+    return seconds
+
+
 # -- consuming: P5, P6, P9 ----------------------------------------------------------------------------------------
 
 
@@ -147,12 +163,15 @@ class Delays:
             batch = await consumer.receive_batch(max_messages=500, timeout=RECEIVE_S_MAX)
             now = time.monotonic_ns()
             self.waits += [(now - unstamped(message.value)[0]) / 1e9 for message in batch]
-            await consumer.acknowledge_cumulative(batch)
+            consumer.acknowledge_cumulative_nowait(batch)
 
 
-async def delays(client: Any, rate: int, count: int, size: int) -> list[float]:
-    """Seconds from due to received of `count` messages published at `rate` a second: a stall of the producer counts."""
-    async with new_topic(client) as topic:
+async def delays(client: Any, rate: int, count: int, size: int, **options: Any) -> list[float]:
+    """Seconds from due to received of `count` messages published at `rate` a second: a stall of the producer counts.
+
+    Into a new topic of these options.
+    """
+    async with new_topic(client, **options) as topic:
         consumer = await client.stream_consumer(topic, "delays", initial_position="earliest")
         async with await client.producer(topic) as producer, asyncio.TaskGroup() as tasks:
             seen = Delays(count)
@@ -168,10 +187,10 @@ async def delays(client: Any, rate: int, count: int, size: int) -> list[float]:
         return seen.waits
 
 
-async def warmed_delays(client: Any, rate: int, count: int, size: int) -> list[float]:
+async def warmed_delays(client: Any, rate: int, count: int, size: int, **options: Any) -> list[float]:
     """The same, after a quarter of it that does not count."""
-    await delays(client, rate, count // 4, size)
-    return await delays(client, rate, count, size)
+    await delays(client, rate, count // 4, size, **options)
+    return await delays(client, rate, count, size, **options)
 
 
 async def publishers_rate(client: Any, sample: Rows, seconds: float) -> float:

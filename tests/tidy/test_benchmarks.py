@@ -9,6 +9,7 @@ from __future__ import annotations
 import importlib
 import inspect
 import itertools
+import json
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -135,6 +136,46 @@ def test_the_bars_are_measured(monkeypatch: pytest.MonkeyPatch, tmp_path_factory
     }
     rows = [bars.judged(bar, values, None) for bar in bars.BARS if bar.id not in ("P12", "P13")]
     assert not [row["what"] for row in rows if not row["ours"]]
-    optional = ("best peer", "LMDB")
+    optional = ("best peer", "best synced peer", "best unsynced peer", "pulsar", "LMDB")
     assert not [row["what"] for row in rows if not row["reference"] and row["reference name"] not in optional]
     assert "| P10 |" in bars.table(rows)
+
+
+def peers_file(path: Path) -> Path:
+    """Results of the comparison with other brokers: three servers, one of which syncs first."""
+    rows = {
+        "pulsar": [("W1", {"rate": 40e3, "n": 100, "cpu_server": 0.002}), ("W5", {"rate": 12e3, "fsync": True})],
+        "redis": [("W1", {"rate": 79e3, "n": 100, "cpu_server": 0.001}), ("W5", {"rate": 26e3, "fsync": False})],
+        "kafka": [("W1", {"rate": 429e3, "n": 100, "cpu_server": 0.001}), ("W5", {"rate": 77e3, "fsync": False})],
+        "engine-os": [("W1", {"rate": 1e9, "n": 100, "cpu_server": 0})],
+    }
+    runs = [
+        {"name": name, "pin": True, "rows": [{"workload": work, **fields} for work, fields in found]}
+        for name, found in rows.items()
+    ]
+    path.write_text(json.dumps({"runs": runs}))
+    return path
+
+
+@pytest.mark.parametrize(("workload", "options", "best"), [
+    ("W1", {}, (429e3, "kafka")),
+    ("W5", {"synced": True}, (12e3, "pulsar")),
+    ("W5", {"synced": False}, (77e3, "kafka")),
+    ("W1", {"synced": True}, (40e3, "pulsar")),
+    ("W1", {"only": "pulsar"}, (40e3, "pulsar")),
+    ("W1", {"only": "pulsar", "field": "server_us"}, (20.0, "pulsar")),
+    ("W1", {"field": "server_us"}, (10.0, "kafka")),
+    ("W1", {"only": "nats"}, None),
+])  # fmt: skip
+def test_the_best_peer_is_found_by_its_durability(
+    workload: str,
+    options: dict[str, Any],
+    best: tuple[float, str] | None,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+):
+    monkeypatch.syspath_prepend(str(BENCHMARKS))
+    demands = importlib.import_module("demands")
+    peers = demands.Peers.load(str(peers_file(tmp_path / "results.json")), pinned=True)
+    found = peers.best(demands.Peer(workload, **options))
+    assert found == best if best is None else found == (pytest.approx(best[0]), best[1])

@@ -143,6 +143,7 @@ class OpenSegments:
             except NotFoundError:
                 if mine or not create:
                     raise  # otherwise the failed attempt did not create: try again, creating
+                await asyncio.sleep(0)  # it may have ended a moment ago: `_opened` is called, and forgets it
         return hosted
 
     async def open_existing(self, spec: SegmentSpec) -> HostedSegment | None:
