@@ -282,6 +282,7 @@ def storage_config(config: BrokerConfig, *, shared: bool = False) -> StorageConf
         interval_ms=config.sync_interval_ms,
         cursor_save_ms=config.cursor_save_interval_ms if shared else 0,
         cache_bytes=config.read_cache_max,
+        log_cache_bytes=config.log_cache_size,
         retention_ms=None if config.retention_time is None else int(config.retention_time * 1000),
         retention_bytes=config.retention_size,
     )
