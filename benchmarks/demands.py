@@ -60,9 +60,7 @@ class Peers:
         found = [
             (statistics.median(map(peer.figure, rows)), name)
             for (workload, name), rows in self.rows.items()
-            if workload == peer.workload
-            and peer.synced in (None, name in self.synced)
-            and peer.only in ("", name)
+            if workload == peer.workload and peer.synced in (None, name in self.synced) and peer.only in ("", name)
         ]
         if not found:
             return None

@@ -29,6 +29,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 from bars import number
 from compare import CLEAR, ROOT, built
+from support import touch_free_memory
 
 HERE = ROOT / ".asv" / "history"
 CHOSEN = "."  # all of its folder

@@ -81,6 +81,7 @@ CONNECTION_WRITE_HIGH = 4 * MIB
 CONNECTION_WRITE_LOW = 1 * MIB
 PUBLISH_BYTES_IN_FLIGHT_MAX = 256 * MIB
 READ_CACHE_MAX = 64 * MIB
+LOG_CACHE_MIN = 64 * MIB  # of log files in the page cache, by default
 READS_IN_FLIGHT_MAX = 256 * MIB
 RECEIVE_BUFFERS_MAX = 256 * MIB
 SCARCE_BLOCK_SIZE = 64 * KIB  # sent to one consumer at a time while the broker's buffers are full

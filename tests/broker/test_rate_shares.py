@@ -3,10 +3,18 @@
 from __future__ import annotations
 
 import random
+from typing import Any, cast
 
 import pytest
 
 from engine.broker.limits.elsewhere import PARTS, Elsewhere, Scope, Shown
+from engine.broker.limits.limits import BrokerLimits
+from engine.broker.upkeep.rate_shares import RateShares
+from engine.clock import SystemClock
+from engine.metadata import keys
+from engine.metadata.memory import MemoryMetadataStore
+from engine.metadata.store import Session
+from engine.model.limits import Limit
 
 SCOPE: Scope = ("total acme", "publish")
 
@@ -66,3 +74,46 @@ def test_what_other_brokers_show_is_bounded_by_the_rate() -> None:
     assert Elsewhere([nonsense]).share(SCOPE) == 0.5
     assert Elsewhere([Shown(used={"\n".join(SCOPE): -5}, held=[])]).share(SCOPE) == 1.0
     assert Elsewhere([nonsense]).share(("total else", "publish")) == 1.0
+
+
+class Member:
+    """A broker of two, with one rate that all of its clients wait for."""
+
+    url, alone = "engine://b1:6650", False
+
+    def __init__(self, store: MemoryMetadataStore) -> None:
+        self._store = store
+        self._current: Session | None = None
+
+    async def session(self) -> Session:
+        if self._current is None:
+            self._current = await self._store.session()
+        return self._current
+
+    async def lose(self) -> None:
+        """Its session ends, with all that is said in it, and the next call begins another."""
+        assert self._current is not None
+        await self._current.close()
+        self._current = None
+
+
+async def test_what_a_broker_shows_is_shown_again_when_its_session_was_lost() -> None:
+    clock = SystemClock()
+    store = MemoryMetadataStore(clock)
+    member = Member(store)
+    limits = BrokerLimits(lambda: None)
+    bucket = limits._bucket(SCOPE[0], SCOPE[1], None, Limit(1_000, "public"))
+    rounds = RateShares(store, limits, cast(Any, member), clock)
+
+    async def check() -> bool:
+        bucket.granted_bytes += 10_000  # far more than the rate: it has used all of it
+        await rounds.check()
+        return await store.get(keys.shares(member.url)) is not None
+
+    await rounds.check()
+    assert await check()
+    await member.lose()
+    assert await store.get(keys.shares(member.url)) is None
+    await check()  # sees that it is gone
+    assert await check()
+    await store.close()

@@ -31,8 +31,8 @@ Report = Callable[..., None]
 
 
 def open_store(root: str, workers: Workers, **config: Any) -> SegmentStore:
-    """A store with small files, so that it rolls often."""
-    settings = StorageConfig(**{"file_size_max": 4096, "retention_ms": 0, **config})
+    """A store with small files, so that it rolls often, and drops their pages at once."""
+    settings = StorageConfig(**{"file_size_max": 4096, "retention_ms": 0, "log_cache_bytes": 1, **config})
     clock = SystemClock()
     metadata = MemoryMetadataStore(clock)
     return SegmentStore(OsDisk(), root, clock=clock, metadata=metadata, executor=workers, config=settings)

@@ -13,7 +13,7 @@ from typing import Any
 
 import engine
 
-CONFIG = {"sync_interval_ms": 60_000, "scalable_topic_auto_scale_enabled": False}
+CONFIG = {"sync_interval_ms": 60_000, "scalable_topic_auto_scale_enabled": False, "log_cache_size": 1}
 TOPIC = "relaxed"
 RECEIVE_S_MAX = 60.0  # only a failure waits for so long
 

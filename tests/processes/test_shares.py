@@ -39,7 +39,8 @@ def test_each_limit_of_memory_is_divided(name: str):
 
 def test_a_limit_is_divided_or_is_said_to_hold_for_each_process():
     """A new one is a decision between the two."""
-    limits = {f.name for f in dataclasses.fields(BrokerConfig) if f.name.endswith("_max")} - OF_ONE_THING
+    ends = ("_max", "log_cache_size")
+    limits = {f.name for f in dataclasses.fields(BrokerConfig) if f.name.endswith(ends)} - OF_ONE_THING
     section = OPERATIONS.read_text().partition("## Several processes")[2].partition("\n## ")[0]
     divided, _, each = section.partition("* **Limits** of memory")[2].partition("Limits of numbers")
     assert {name for name in limits if f"`{name}`" in divided} == set(DIVIDED)

@@ -17,6 +17,7 @@ from engine.storage.disk.disk import Disk
 from engine.storage.file.context import Context
 from engine.storage.file.handles import Handles
 from engine.storage.file.logfile import FileFacts, LogFile, new_file
+from engine.storage.file.page_cache import PageCache
 from engine.storage.file.tail import TailCache
 from tests.kit.entry_images import entry
 
@@ -99,7 +100,10 @@ def make_context(disk: Disk, workers: HandWorkers, **config: Any) -> Context:
     """As a store makes it."""
     disk.make_directories(DIRECTORY)
     settings = StorageConfig(**config)
-    return Context(disk, workers, SystemClock(), settings, Handles(disk, 16), TailCache(1 << 20), random.Random(3))
+    pages = PageCache(disk, workers, settings.log_cache_bytes)
+    return Context(
+        disk, workers, SystemClock(), settings, Handles(disk, 16), TailCache(1 << 20), pages, random.Random(3)
+    )
 
 
 def created(disk: Disk, file: LogFile) -> LogFile:

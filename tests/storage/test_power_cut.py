@@ -46,7 +46,9 @@ class World:
             clock=clock,
             metadata=MemoryMetadataStore(clock),
             executor=SimWorkers(self.rng),
-            config=StorageConfig(file_size_max=self.rng.choice([20_000, 60_000, 3_000_000]), cache_bytes=100_000),
+            config=StorageConfig(
+                file_size_max=self.rng.choice([20_000, 60_000, 3_000_000]), cache_bytes=100_000, log_cache_bytes=30_000
+            ),
             rng=self.rng,
         )
 

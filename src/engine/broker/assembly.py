@@ -215,17 +215,20 @@ def _cluster(base: Foundation, members: Membership, service: ScalableTopicServic
         handovers=handovers,
         draining=draining,
         balancer=balancer,
-        objects=None if base.objects is None else _object_upkeep(base, base.objects, members, balancer),
+        objects=None if base.objects is None else _object_upkeep(base, base.objects, members, service, balancer),
     )
 
 
-def _object_upkeep(base: Foundation, logs: ObjectLogs, members: Membership, balancer: Balancer) -> ObjectUpkeep:
+def _object_upkeep(
+    base: Foundation, logs: ObjectLogs, members: Membership, service: ScalableTopicService, balancer: Balancer
+) -> ObjectUpkeep:
     from engine.broker.upkeep.objects import ObjectUpkeep
 
     brokers, age = members.brokers, base.current.value.object_file_age
     return ObjectUpkeep(
-        logs, members.segments, base.metadata, brokers, lambda: brokers.alone or balancer.leading, base.clock, age
-    )
+        logs, members.segments, base.metadata, brokers, lambda: brokers.alone or balancer.leading, base.clock, age,
+        service.segment_spec,
+    )  # fmt: skip
 
 
 def _cluster_loops(base: Foundation, cluster: ClusterParts, loads: LoadReports) -> list[Loop]:
@@ -279,6 +282,7 @@ def storage_config(config: BrokerConfig, *, shared: bool = False) -> StorageConf
         interval_ms=config.sync_interval_ms,
         cursor_save_ms=config.cursor_save_interval_ms if shared else 0,
         cache_bytes=config.read_cache_max,
+        log_cache_bytes=config.log_cache_size,
         retention_ms=None if config.retention_time is None else int(config.retention_time * 1000),
         retention_bytes=config.retention_size,
     )

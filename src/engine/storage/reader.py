@@ -87,9 +87,13 @@ class Reader:
         try:
             handle = context.handles.pin(file)
             try:
-                return self._counted(
-                    await run(context.workers, lambda: file.read(handle, offset, max_bytes, end_offset, end_position))
+                block = await run(
+                    context.workers, lambda: file.read(handle, offset, max_bytes, end_offset, end_position)
                 )
+                if file.index is not None:
+                    position = file.index.position_before(offset, file.opening.data_position)
+                    context.pages.read(file, position, block.size)
+                return self._counted(block)
             finally:
                 context.handles.unpin(file)
         except OSError as e:

@@ -444,6 +444,7 @@ class Segment:
             self._commit.stop()
         for file in self._files:
             self._context.handles.retire(file)
+            self._context.pages.finish(file)
         self._context.cache.clear(self._reader.tail)
         self._wake()
 

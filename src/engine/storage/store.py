@@ -40,6 +40,7 @@ from engine.storage.file.extent import Extent, read_extent
 from engine.storage.file.handles import Handles
 from engine.storage.file.logfile import SyncFailed, holds_messages, new_file, parse_file_name, read_header
 from engine.storage.file.owners import Lease
+from engine.storage.file.page_cache import PageCache
 from engine.storage.file.removal import finish_removal, remaining, remove, term_of
 from engine.storage.file.stored import Stored, stored
 from engine.storage.file.tail import TailCache
@@ -95,18 +96,19 @@ class SegmentStore:
         config: StorageConfig | None = None,
         rng: random.Random | None = None,
     ) -> None:
-        config = config or StorageConfig()
+        config, workers = config or StorageConfig(), as_workers(executor)
         self.data = root
         self._root = f"{root}/{SEGMENTS}"
         self._cache_root = f"{root}/{OBJECTS}"
         self._disk = self.disk = disk
         self._context = Context(
             disk,
-            as_workers(executor),
+            workers,
             clock,
             config,
             Handles(disk, config.open_files_max),
             TailCache(config.cache_bytes),
+            PageCache(disk, workers, config.log_cache_bytes),
             rng or random.SystemRandom(),
         )
         self.cursors = CursorStore(metadata, SavePace(config.cursor_save_ms / 1000))
@@ -189,6 +191,8 @@ class SegmentStore:
             commit_appends=metrics.commit_appends.statistics(),
             cache_bytes=cache.size,
             cache_limit=cache.limit,
+            log_cache_bytes=context.pages.size,
+            log_cache_dropped_bytes=context.pages.dropped_bytes,
             open_files=len(context.handles),
             segments=len(self._segments),
             trouble=metrics.trouble,
@@ -482,6 +486,7 @@ class SegmentStore:
         segments, self._segments = list(self._segments.values()), {}
         for start in range(0, len(segments), CLOSE_AT_ONCE):
             await asyncio.gather(*(s.close() for s in segments[start : start + CLOSE_AT_ONCE]))
+        self._context.pages.close()
 
     def directory(self, name: SegmentName) -> str:
         """The directory of a segment's files."""

@@ -333,8 +333,8 @@ class SimFile:
             raise OSError(fault.error, os.strerror(fault.error), self.path)
         self._inode.sync(self._mount.machine)
 
-    def drop_cache(self) -> None:
-        """Drop clean pages: after a failed sync, reads show the medium."""
+    def drop_cache(self, start: int = 0, end: int = 0, *, writes: bool = False) -> None:
+        """Drop clean pages: after a failed sync, reads show the medium. Without pending writes all are clean."""
         self._fault("drop_cache")
         if not self._inode.pending:
             self._inode.show()

@@ -8,6 +8,8 @@ from engine._native.jobs.jobs import Job
 
 ZEROS_MAX: int
 
+def drop_cached(fd: int, start: int, end: int, writes: bool) -> None: ...
+
 class FileJob(Job):
     @property
     def padded(self) -> bool: ...

@@ -19,6 +19,7 @@ cdef extern from "<sys/uio.h>" nogil:
 
 cdef extern from "sync.h" nogil:
     int engine_fdatasync(int fd)
+    void engine_drop_cached(int fd, off_t start, off_t size, bint writes)
 
 cdef enum:
     PARTS_MAX = 1024                             # IOV_MAX
@@ -27,6 +28,17 @@ cdef enum:
 ZEROS_MAX = ZEROS_SIZE
 
 cdef uint8_t[ZEROS_SIZE] _ZEROS                  # never written
+
+
+def drop_cached(int fd, int64_t start, int64_t end, bint writes):
+    """Drop clean pages from `start` up to `end`, 0: the end of the file, from the system's cache, where it can.
+
+    `writes`: dirty ones are written out first. Waits for that, without the interpreter lock. It is advice: no errors.
+    """
+    if start < 0 or (end and end <= start):
+        raise ValueError(f"end must be 0 or above start, which must not be negative, got {start} and {end}")
+    with nogil:
+        engine_drop_cached(fd, start, end - start if end else 0, writes)
 
 
 cdef int _write_all(FileTask* task) noexcept nogil:

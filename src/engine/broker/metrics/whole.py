@@ -69,6 +69,10 @@ def _times(broker: Observed) -> Iterator[AnyFamily]:
     text = "Times that a log continued above skipped offsets, whose messages may be lost"
     yield counter("storage_gaps_total", text, stored.gaps)
     yield histogram("event_loop_lag_seconds", "How late the event loop calls back", lag)
+    text = "Bytes of log files that are counted as in the system's page cache; 0 without log_cache_size"
+    yield gauge("storage_log_cache_bytes", text, stored.log_cache_bytes)
+    text = "Bytes of log files dropped from the page cache, to keep log_cache_size"
+    yield counter("storage_log_cache_dropped_bytes_total", text, stored.log_cache_dropped_bytes)
     yield gauge("storage_open_files", "Log files that are kept open", stored.open_files)
 
 

@@ -33,6 +33,7 @@ Timeout = Annotated[Seconds, Meta(ge=0.001)]
 Count = Annotated[int, Meta(ge=0, le=10_000_000)]
 Positive = Annotated[int, Meta(ge=1, le=10_000_000)]
 Memory = Annotated[Bytes, Meta(ge=0, le=2**40)]
+CacheSize = Annotated[Bytes, Meta(ge=0, le=2**50)]
 FrameMemory = Annotated[Bytes, Meta(ge=FRAME_SIZE_MAX, le=2**40)]  # room for a frame at least
 ListMemory = Annotated[Bytes, Meta(ge=MIB, le=2**40)]
 

@@ -16,6 +16,7 @@ from msgspec import Meta
 from engine.broker.settings import checks
 from engine.broker.settings.checks import (
     Bytes,
+    CacheSize,
     Count,
     Duration,
     FrameMemory,
@@ -41,6 +42,7 @@ from engine.limits import (
     GIB,
     HANDSHAKE_S_MAX,
     KEEP_ALIVE_S,
+    LOG_CACHE_MIN,
     LOG_FILE_SIZE_MAX,
     LOOKUPS_MAX,
     METRICS_SEGMENTS_MAX,
@@ -216,6 +218,8 @@ class BrokerConfig:
     )
     # The newest entries of all segments.
     read_cache_max: Memory = field(default_factory=partial(share_of_memory, 0.1, READ_CACHE_MAX, 0))
+    # Of log files in the system's page cache; 0: as much as the system likes.
+    log_cache_size: CacheSize = field(default_factory=partial(share_of_memory, 0.1, 2**50, LOG_CACHE_MIN))
     # Sent to consumers and queued in their sockets; 0: no limit.
     reads_in_flight_max: Memory = field(
         default_factory=partial(share_of_memory, 0.25, READS_IN_FLIGHT_MAX, FRAME_SIZE_MAX)

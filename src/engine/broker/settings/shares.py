@@ -13,6 +13,7 @@ from engine.limits import FRAME_SIZE_MAX, MIB
 DIVIDED = {
     "publish_bytes_max": FRAME_SIZE_MAX,
     "read_cache_max": 0,
+    "log_cache_size": MIB,
     "reads_in_flight_max": FRAME_SIZE_MAX,
     "receive_buffers_max": FRAME_SIZE_MAX,
     "topic_list_heap_max": MIB,

@@ -109,13 +109,17 @@ class RateShares:
 
     async def _others(self) -> list[Shown]:
         found: list[Shown] = []
-        own = keys.shares(self._brokers.url)
+        own, mine = keys.shares(self._brokers.url), False
         for record in await self._metadata.mirror.list(keys.SHARES, keys.prefix_end(keys.SHARES)):
-            if record.key != own:
-                try:
-                    found.append(msgspec.json.decode(record.value, type=Shown))
-                except msgspec.MsgspecError as e:
-                    log.warning("the record %s in the metadata store is ignored: %s", record.key, e)
+            if record.key == own:
+                mine = True
+                continue
+            try:
+                found.append(msgspec.json.decode(record.value, type=Shown))
+            except msgspec.MsgspecError as e:
+                log.warning("the record %s in the metadata store is ignored: %s", record.key, e)
+        if not mine:
+            self._shown = Shown()  # it went with a session that was lost: it is said again
         return found
 
 

@@ -264,7 +264,7 @@ class JsonLinesReader(Reader):
         if names is None or len(block) < FAST_BYTES_MIN:
             return None
         maps = [name for name in names if name == "properties"]
-        if maps and (found := block.count(b'"properties"')) and found != block.count(b'"properties":{}'):
+        if maps and (named := block.count(b'"properties"')) and named != block.count(b'"properties":{}'):
             return None
         schema = arrow.schema([(name, arrow.string()) for name in names if name not in maps])
         try:

@@ -30,7 +30,7 @@ from engine._native.serve.groups import Group
 from engine.aio.workers import Work, run
 from engine.storage.commit.failures import job_error
 from engine.storage.commit.ports import Backing, Ended
-from engine.storage.disk.config import storage_error
+from engine.storage.disk.config import FSYNC, storage_error
 from engine.storage.disk.disk import File
 from engine.storage.file.context import Context
 from engine.storage.file.format import Closing, State
@@ -49,8 +49,8 @@ class ActiveFile:
     """The file that is appended to, if there is one, and how far it is known to be on the medium."""
 
     __slots__ = (
-        "_backing", "_generation", "_handles", "_lease", "_spoilt", "_workers", "file", "synced_offset",
-        "synced_position",
+        "_backing", "_generation", "_handles", "_lease", "_spoilt", "_syncs", "_workers", "file", "pages",
+        "synced_offset", "synced_position",
     )  # fmt: skip
 
     def __init__(
@@ -61,6 +61,7 @@ class ActiveFile:
         end: int,
         position: int,
         backing: Backing | None = None,
+        mode: str = FSYNC,
     ) -> None:
         """`file`: None if the first append needs a new file. `end`, `position`: of what recovery found, and synced."""
         self._backing = backing
@@ -68,7 +69,11 @@ class ActiveFile:
         self._workers = context.workers
         self._generation = context.generation
         self._lease = lease
+        self.pages = context.pages
+        self._syncs = mode == FSYNC
         self.file = file
+        if file is not None:
+            self.pages.begin(file, position, writes=not self._syncs)
         self._spoilt: LogFile | None = None  # holds the remains of a failed write behind its end
         self.synced_offset = end
         self.synced_position = position
@@ -203,8 +208,11 @@ class ActiveFile:
 
         def begun(error: BaseException | None) -> None:
             if error is None:
+                if self.file is not None:
+                    self.pages.finish(self.file)
                 self.file = new
                 self.synced_position = new.opening.data_position
+                self.pages.begin(new, 0, writes=not self._syncs)
             done(error)
 
         def ended(handle: File | None, error: BaseException | None) -> None:

@@ -129,7 +129,7 @@ class Committer:
         # groups.next_offset.
         end, target = file.end_offset if restart is None else restart, file if continues else None
         self.groups = Groups(target, end, context.config.file_size_max)
-        self._active = ActiveFile(context, target, lease, end, file.end_position, backing)
+        self._active = ActiveFile(context, target, lease, end, file.end_position, backing, mode)
         self._witness = WitnessWriter(self._active, self, context.generation)
         self.durable_offset = end
         # What runs, and what is wanted.
@@ -301,8 +301,10 @@ class Committer:
             fail_all(groups, self._lapse_error())
             return
         last = groups[-1]
-        last.file.end_offset, last.file.end_position = last.next_offset, last.end_position
-        self.durable_offset = last.next_offset
+        file, self.durable_offset = last.file, last.next_offset
+        file.end_offset, file.end_position = last.next_offset, last.end_position
+        if file.end_position >= file.count_at:
+            self._active.pages.written(file)
         self._count(groups)
         for group in groups:
             self._segment.group_durable(group)

@@ -26,6 +26,7 @@ class StorageConfig:
     interval_ms: int = 100  # durability "interval": a sync this long after the first unsynced append
     cursor_save_ms: int = 0  # acknowledgements that nothing waits for are saved this long after the first of them
     cache_bytes: int = 64 * MIB  # the newest blocks of all segments together, kept in memory for tailing readers
+    log_cache_bytes: int = 0  # of log files in the system's page cache, all segments together; 0: as the system likes
     open_files_max: int = 256  # descriptors kept open while unused
     retention_ms: int | None = 7 * DAY_MS  # None: unlimited
     retention_bytes: int | None = None  # of one segment. None: unlimited
@@ -40,7 +41,7 @@ class StorageConfig:
         for key in ("interval_ms", "open_files_max"):
             if getattr(self, key) < 1:
                 raise InvalidConfigurationError(f"{key} must be at least 1, got {getattr(self, key)}")
-        for key in ("cursor_save_ms", "cache_bytes", "retention_ms", "retention_bytes"):
+        for key in ("cursor_save_ms", "cache_bytes", "log_cache_bytes", "retention_ms", "retention_bytes"):
             if (getattr(self, key) or 0) < 0:
                 raise InvalidConfigurationError(f"{key} must not be negative, got {getattr(self, key)}")
 

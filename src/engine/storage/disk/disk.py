@@ -10,10 +10,10 @@ import contextlib
 import errno
 import fcntl
 import os
-import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Protocol
 
+from engine._native.jobs.filejob import drop_cached
 from engine.aio.files import read_cached, sync_data
 from engine.errors import DataDirectoryBusyError, InvalidArgumentError
 from engine.storage.disk.config import storage_error
@@ -47,8 +47,11 @@ class File(Protocol):
     def sync(self) -> None:
         """Return once everything written before is on the medium. After an error its state is unknown: never retry."""
 
-    def drop_cache(self) -> None:
-        """Drop clean cached pages where the system can, so that the next read comes from the medium."""
+    def drop_cache(self, start: int = 0, end: int = 0, *, writes: bool = False) -> None:
+        """Drop clean cached pages where the system can, so that the next read comes from the medium.
+
+        `end`: 0 for the end of the file. `writes`: write what is not clean out first, and wait for that.
+        """
 
     def fileno(self) -> int:
         """A descriptor that native code may use."""
@@ -155,9 +158,8 @@ class OsFile:
     def sync(self) -> None:
         sync_data(self._fd)
 
-    def drop_cache(self) -> None:
-        if sys.platform != "darwin":  # which has no such call
-            os.posix_fadvise(self._fd, 0, 0, os.POSIX_FADV_DONTNEED)
+    def drop_cache(self, start: int = 0, end: int = 0, *, writes: bool = False) -> None:
+        drop_cached(self._fd, start, end, writes)
 
     def fileno(self) -> int:
         return self._fd

@@ -70,7 +70,7 @@ class MemoryFile:
     def sync(self) -> None:
         """Nothing: what is written is as durable as it becomes."""
 
-    def drop_cache(self) -> None:
+    def drop_cache(self, start: int = 0, end: int = 0, *, writes: bool = False) -> None:
         """Nothing: memory is the medium."""
 
     def fileno(self) -> int:

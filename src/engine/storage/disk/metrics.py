@@ -19,6 +19,8 @@ class StorageStatistics:
     commit_appends: HistogramStatistics  # appends that became durable together
     cache_bytes: int  # now
     cache_limit: int  # now
+    log_cache_bytes: int  # of log files that are counted as in the system's page cache, now; 0 without a bound
+    log_cache_dropped_bytes: int
     open_files: int  # now
     segments: int  # open now
     trouble: tuple[float, str] | None  # the last failure of the disk: monotonic time, text; None: it has worked since

@@ -14,6 +14,7 @@ from engine.storage.disk.config import StorageConfig
 from engine.storage.disk.disk import Disk
 from engine.storage.disk.metrics import StorageMetrics
 from engine.storage.file.handles import Handles
+from engine.storage.file.page_cache import PageCache
 from engine.storage.file.tail import TailCache
 
 BeforeChange = Callable[[SegmentName], Awaitable[None]]
@@ -29,6 +30,7 @@ class Context:
     config: StorageConfig
     handles: Handles
     cache: TailCache
+    pages: PageCache
     rng: random.Random
     store: int = 0  # the id of the metadata that know the segments; 0: unknown
     generation: int = 0  # how often these metadata were started; 0: unknown

@@ -27,6 +27,7 @@ from engine.storage.file.format import (
     identity_of,
 )
 from engine.storage.file.index import Index
+from engine.storage.file.page_cache import NEVER, Window
 
 SUFFIX = ".log"
 UNFINISHED = ".new"  # a file before its rename; a crash may leave it, the next open removes it
@@ -79,6 +80,7 @@ class LogFile:
     __slots__ = (
         "allocated",
         "closing",
+        "count_at",
         "created",
         "directory",
         "end_offset",
@@ -91,6 +93,7 @@ class LogFile:
         "path",
         "pins",
         "snapshot",
+        "window",
         "witness",
     )
 
@@ -123,6 +126,9 @@ class LogFile:
         self.pins = 0
         self.created = created
         self.allocated = 0
+        # What of it is in the page cache; see page_cache.py. `count_at`: once it has grown so far, it is counted again.
+        self.window: Window | None = None
+        self.count_at = NEVER
 
     @property
     def salt(self) -> int:

@@ -175,6 +175,7 @@ async def delete_files(
             lease.check()
         files.remove(file)
         context.handles.retire(file)
+        context.pages.forget(file)
         try:
             await run(context.workers, lambda f=file: f.delete(context.disk))  # type: ignore[misc]
         except OSError as e:
@@ -185,6 +186,7 @@ async def delete_files(
 def unlink(context: Context, file: LogFile) -> None:
     """Remove a file that nothing needs any more from the disk, at some time."""
     context.handles.retire(file)
+    context.pages.forget(file)
     context.workers.post(partial(context.handles.disk.unlink, file.path), _unlinked)
 
 
