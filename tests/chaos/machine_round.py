@@ -5,6 +5,7 @@ judged. What is kept of a round is its `Totals`, so that hours of rounds need th
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import random
 from collections import Counter
@@ -15,7 +16,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any, TypeVar
 
-from engine.errors import EngineError, TransactionNotFoundError
+from engine.errors import EngineError, NotFoundError, TransactionNotFoundError
 from engine.testing.checker import check
 from engine.testing.history import Fact, History
 from engine.testing.transacting import Transactor, Transformer
@@ -203,8 +204,12 @@ class Round:
     async def close(self) -> None:
         """Delete the topics."""
         for topic in (self.orders, self.copies):
-            await insist(partial(self._client.admin.delete_topic, topic))
+            await insist(partial(self._delete, topic))
         await self._client.close()
+
+    async def _delete(self, topic: str) -> None:
+        with contextlib.suppress(NotFoundError):  # by a call whose answer was lost
+            await self._client.admin.delete_topic(topic)
 
     async def judge(self) -> list[str]:
         """The violations, as text. On a thread: the lines go on."""

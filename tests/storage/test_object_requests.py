@@ -6,6 +6,7 @@ import asyncio
 import random
 import subprocess
 import sys
+from typing import Any
 
 import pytest
 
@@ -273,3 +274,25 @@ def test_the_library_is_imported_when_a_store_is_opened_and_not_before():
     )
     done = subprocess.run([sys.executable, "-c", code], env=environment(), capture_output=True, text=True, timeout=60)
     assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize("refusals", [1, 3])
+async def test_the_probe_believes_no_refusal_of_what_is_not_there(refusals: int):
+    """R7: a store answers 409 where it stores nothing; that is no reason to refuse the store."""
+
+    class Refusing(FaultyObjectStore):
+        left = refusals
+
+        async def put_if_absent(self, name: str, buffers: Any) -> None:
+            if self.left:
+                self.left -= 1
+                raise ObjectExistsError("409")
+            await super().put_if_absent(name, buffers)
+
+    store = Refusing(random.Random(1))
+    await probe(store, random.Random(2))
+    assert store.left == 0
+    assert store.objects == {}
+    store.accepts_both, store.left = True, refusals
+    with pytest.raises(UnsupportedError, match="accepts two conditional PUTs"):
+        await probe(store, random.Random(3))

@@ -22,7 +22,7 @@ import msgspec
 
 from engine.broker.hosting.object_logs import ObjectLogs
 from engine.broker.hosting.open_segments import OpenSegments
-from engine.broker.hosting.ownership import INDEX_LOGS
+from engine.broker.hosting.ownership import INDEX_LOGS, Owner
 from engine.clock import Clock
 from engine.control.base.brokers import Brokers
 from engine.control.base.ports import SegmentSpec
@@ -61,11 +61,14 @@ CLOSED_BEHIND_MAX = 36_000  # likewise, of one that is closed, until it is opene
 OPENED_AT_ONCE = 8  # in a round
 
 
-def behind(found: IndexedRecords, objects: Sequence[SegmentObjects], session: str, start: int) -> list[str]:
-    """The keys of the records that need objects of the session's log below `start`, the lowest first."""
+def behind(found: IndexedRecords, objects: Sequence[SegmentObjects], session: str, start: int, url: str) -> list[str]:
+    """The keys of the records that need objects of the session's log below `start`, the lowest first, but for segments
+    that other brokers than `url` have, or are to have.
+    """
     starts = [each.starts().get(session, start) for each in objects]
-    lagging = sorted((at, record.key) for at, (_, record) in zip(starts, found, strict=True) if at < start)
-    return [key for _, key in lagging]
+    lagging = sorted((at, record.key, record) for at, (_, record) in zip(starts, found, strict=True) if at < start)
+    owners = [(key, Owner.of(record)) for _, key, record in lagging]
+    return [key for key, owner in owners if {owner.url, owner.heir} <= {None, url}]
 
 
 class ObjectUpkeep:
@@ -190,9 +193,10 @@ class ObjectUpkeep:
         objects = [msgspec.json.decode(record.value, type=SegmentObjects) for _, record in found]
         await wal.trim(wal.session, needed(objects, wal.session, acknowledged))
         await wal.delete_trimmed()
-        here = {keys.segment(hosted.name) for hosted in self._segments}
-        late = behind(found, objects, wal.session, acknowledged - CLOSED_BEHIND_MAX)
-        for key in [key for key in late if key not in here][:OPENED_AT_ONCE]:
+        names = [*(hosted.name for hosted in self._segments), *self._segments.damaged]
+        left_out = set(map(keys.segment, names))
+        late = behind(found, objects, wal.session, acknowledged - CLOSED_BEHIND_MAX, self._brokers.url)
+        for key in [key for key in late if key not in left_out][:OPENED_AT_ONCE]:
             await self._open(key)
 
     async def _open(self, key: str) -> None:

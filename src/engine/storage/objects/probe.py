@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from typing import TYPE_CHECKING
 
 from engine.aio.backoff import RetryDelay
@@ -41,13 +42,16 @@ async def probe(store: ObjectStore, rng: random.Random) -> None:
 
 
 async def _put(store: ObjectStore, name: str, data: bytes, delay: RetryDelay) -> None:
-    """Store it; one's own object of an attempt that was not answered counts."""
+    """Store it; one's own object of an attempt that was not answered counts. A refusal is believed when it is there: a
+    store may answer a PUT with 409 where there is nothing (R7).
+    """
     while True:
         try:
             await store.put_if_absent(name, [data])
-        except ObjectExistsError:
-            return  # the name is drawn: it is the own object
-        except UnknownOutcomeError as e:
+        except (ObjectExistsError, UnknownOutcomeError) as e:
+            with contextlib.suppress(ObjectMissingError):
+                await store.get_range(name, 0, 1)
+                return
             await _pause(e, delay)
             continue
         return
@@ -65,7 +69,7 @@ async def _refused(store: ObjectStore, name: str, data: bytes, delay: RetryDelay
         return False
 
 
-async def _pause(error: UnknownOutcomeError, delay: RetryDelay) -> None:
+async def _pause(error: Exception, delay: RetryDelay) -> None:
     if delay.attempts >= ATTEMPTS_MAX:
         raise StorageError(f"the object store did not answer the probe: {error}") from None
     await asyncio.sleep(delay.next())
