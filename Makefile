@@ -139,9 +139,12 @@ SPARK        := pyspark[connect]>=4.3,<4.4
 SPARK_OLDEST := pyspark==4.0.0
 JAVA         := JAVA_HOME='$(MACHINE_JAVA)' $(PY) bindings/pyspark/tools/java.py $(VENV)/java
 
-# FastStream's broker, with what its tests import.
+# FastStream's broker, with what its tests import, and the official schemas of its documents where the machine has npm.
+ASYNCAPI := @asyncapi/specs@6.11.1
 $(VENV)/.with-faststream: bindings/faststream/pyproject.toml | $(VENV)/.with-test
 	$(PIP) --no-build-isolation -e 'bindings/faststream[test]'
+	@mkdir -p $(VENV)/asyncapi
+	npm pack --silent --pack-destination $(VENV)/asyncapi $(ASYNCAPI) >/dev/null 2>&1 || true
 	@touch $@
 
 $(VENV)/.with-spark: bindings/pyspark/pyproject.toml bindings/pyspark/tools/java.py | $(VENV)/.with-demo

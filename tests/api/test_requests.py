@@ -72,6 +72,18 @@ async def test_the_topic_of_replies_goes_with_its_client(served: engine.AsyncEng
         assert await reply_topics(served) == []
 
 
+async def test_a_request_may_have_an_id_of_its_own(client: engine.AsyncClient):
+    async with responder(client, "t"), client.producer("t") as p:
+        reply = await p.request(b"abc", timeout=WAIT_S, properties={"correlation_id": "mine"})
+        assert (reply.value, reply.properties["correlation_id"]) == (b"cba", "mine")
+    async with client.producer("silent") as p:
+        both = (p.request(b"1", timeout=1.0, properties={"correlation_id": "mine"}) for _ in range(2))
+        first, second = await asyncio.gather(*both, return_exceptions=True)
+    assert isinstance(first, engine.TimeoutError)
+    assert isinstance(second, engine.InvalidArgumentError)
+    assert "correlation_id must differ from those of requests that wait, got mine" in str(second)
+
+
 async def test_no_reply(client: engine.AsyncClient):
     async with client.producer("q") as p:
         await client.exchange.requests._inbox(TopicName.parse("q"))  # the first takes longest
@@ -177,7 +189,8 @@ async def test_the_broker_and_a_responder_are_killed(tmp_path: Path):
                 assert [(await one).value for one in asked] == [b"!" + (b"%d" % n)[::-1] for n in range(50)]
             async with answering.queue_consumer("q", "responders") as dying:
                 waiting = asyncio.ensure_future(p.request(b"ef", timeout=WAIT_S))
-                message = await dying.receive()
+                while (message := await dying.receive()).value != b"ef":  # what was not acknowledged at the kill
+                    await dying.acknowledge(message)
                 await dying.reply(message, b"by the first")  # and it dies before it has acknowledged
             async with responder(answering, "q"):
                 assert (await waiting).value == b"by the first"

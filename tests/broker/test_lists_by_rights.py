@@ -26,7 +26,7 @@ from engine.testing.clock import FakeClock
 from engine.wire.commands import Command
 from tests.kit.peer import Peer, listening, until
 
-ANN = "token-of-ann"
+ANN, ROOT = "token-of-ann", "token-of-root"
 SOME, FULL = ["orders-1", "orders-2", "orders-3"], "topic://public/default/"
 
 
@@ -37,8 +37,8 @@ def full(*names: str) -> list[str]:
 @pytest.fixture
 async def broker(start_broker: Callable[..., Any], tmp_path: Path) -> AsyncIterator[Broker]:
     path = tmp_path / "roles"
-    path.write_text(line_of("ann", ANN) + "\n")
-    async with start_broker(roles_file=str(path)) as started:
+    path.write_text(f"{line_of('ann', ANN)}\n{line_of('root', ROOT)}\n")
+    async with start_broker(roles_file=str(path), superusers=["root"]) as started:
         for name in (*SOME, "topic://public/other/orders-1", "topic://acme/private/orders-1"):
             await started.admin.create_topic(name)
         yield started
@@ -46,8 +46,20 @@ async def broker(start_broker: Callable[..., Any], tmp_path: Path) -> AsyncItera
 
 @pytest.fixture
 async def ann(broker: Broker) -> AsyncIterator[engine.AsyncClient]:
-    async with engine.AsyncClient(await listening(broker), token=ANN) as client:
+    url = await listening(broker)
+    await broker.serve_admin("127.0.0.1", 0)
+    async with engine.AsyncClient(url, token=ANN) as client:
         yield client
+
+
+async def over_rest(broker: Broker) -> Any:
+    """The list of public/default, or the status of its refusal."""
+    headers = {"Authorization": f"Bearer {ANN}"}
+    async with (
+        aiohttp.ClientSession(broker.admin_url, headers=headers) as session,
+        session.get("/admin/v2/scalable/public/default") as answer,
+    ):
+        return await answer.json() if answer.status == 200 else answer.status
 
 
 async def follow(ann: engine.AsyncClient, listed: set[str]) -> None:
@@ -68,7 +80,6 @@ async def test_a_right_on_a_topic_shows_it_in_each_list(broker: Broker, ann: eng
         with pytest.raises(AuthorizationError, match="lookup is needed on"):
             await ann.list_topics(namespace)
     headers = {"Authorization": f"Bearer {ANN}"}
-    await broker.serve_admin("127.0.0.1", 0)
     async with aiohttp.ClientSession(broker.admin_url, headers=headers) as session:
         for path, status, said in (
             ("scalable/public/default", 200, full("orders-2")),
@@ -79,6 +90,55 @@ async def test_a_right_on_a_topic_shows_it_in_each_list(broker: Broker, ann: eng
             async with session.get(f"/admin/v2/{path}") as answer:
                 assert answer.status == status, path
                 assert said is None or await answer.json() == said, path
+
+
+async def test_each_protocol_lists_what_may_be_looked_up_now(broker: Broker, ann: engine.AsyncClient) -> None:
+    admin, root = ann.admin, broker.admin
+
+    async def shows(rest: Any, namespaces: list[str]) -> None:
+        assert await over_rest(broker) == rest
+        assert await admin.list_namespaces() == namespaces
+        if rest == 403:
+            with pytest.raises(AuthorizationError, match="lookup is needed on 'public/default'"):
+                await admin.list_topics("public/default")
+        else:
+            assert await admin.list_topics("public/default") == rest
+
+    await shows(403, [])
+    for name in ("orders-1", "orders-3"):
+        await root.grant(f"public/default/{name}", "ann", ["consume"])
+    await shows(full("orders-1", "orders-3"), ["public/default"])
+    await root.revoke("public/default/orders-1", "ann")
+    await shows(full("orders-3"), ["public/default"])
+    await root.grant("public/default", "ann", ["lookup"])
+    await shows(full(*SOME), ["public/default"])
+    await root.revoke("public/default", "ann")
+    await root.revoke("public/default/orders-3", "ann")
+    await shows(403, [])
+
+
+async def test_the_right_to_operate_lists_namespaces_and_no_topics(broker: Broker, ann: engine.AsyncClient) -> None:
+    """A namespace is not mistaken for one whose name it begins with."""
+    await broker.admin.create_topic("topic://public/default2/x")
+    await broker.admin.grant("public/default2/x", "ann", ["consume"])
+    assert await ann.admin.list_namespaces() == ["public/default2"]
+    await broker.admin.grant("*", "ann", ["operate"])
+    assert await over_rest(broker) == 403
+
+
+async def test_a_namespace_consumer_reads_the_topics_of_the_role(broker: Broker, ann: engine.AsyncClient) -> None:
+    for name in SOME[:2]:
+        await broker.admin.grant(f"public/default/{name}", "ann", ["consume"])
+    consumer = await ann.queue_consumer(None, "s", namespace="public/default", initial_position="earliest")
+    async with engine.AsyncClient(await listening(broker), token=ROOT) as client:
+        for name in reversed(SOME):
+            async with client.producer(name) as producer:
+                await producer.send(name.encode())
+        got = [await consumer.receive(timeout=30) for _ in range(2)]
+        assert sorted(message.value.decode() for message in got) == SOME[:2]
+        await broker.admin.grant(f"public/default/{SOME[2]}", "ann", ["consume"])
+        assert (await consumer.receive(timeout=30)).value.decode() == SOME[2]
+    await consumer.close()
 
 
 async def test_a_list_follows_the_rights(broker: Broker, ann: engine.AsyncClient) -> None:
@@ -158,7 +218,6 @@ async def test_the_command_line_and_the_console_show_them(
     monkeypatch.setenv("ENGINE_TOKEN", ANN)
     assert await asyncio.to_thread(main, ["topics", "list", "--url", url]) == 0
     assert capsys.readouterr().out.split() == full("orders-3")
-    await broker.serve_admin("127.0.0.1", 0)
     async with engine.AsyncClient(url, token=ANN) as client:
         assert await Source(client)._names() == full("orders-3")
 

@@ -59,6 +59,29 @@ async def test_d2_a_child_is_never_made_of_what_an_earlier_topic_left(broker):
     assert not broker.segments.get(specs[0].name).segment.sealed
 
 
+async def test_who_creates_a_segment_in_the_moment_in_which_it_was_not_found_creates_it(broker, monkeypatch):
+    """Retention looks at it without creating it; its attempt has failed, and is not forgotten yet."""
+    specs, _ = await split_by_hand(broker)
+    load, missed = broker.segments._load, asyncio.get_running_loop().create_future()
+
+    async def watched(spec, create):
+        try:
+            return await load(spec, create)
+        except NotFoundError:
+            missed.set_result(None)  # wakes the other before those who hear that this ended
+            raise
+
+    async def create():
+        await missed
+        return await broker.segments.open(specs[0], create=True)
+
+    monkeypatch.setattr(broker.segments, "_load", watched)
+    creating = asyncio.create_task(create())
+    await asyncio.sleep(0)
+    assert await broker.segments.open_existing(specs[0]) is None
+    assert (await creating).segment.next_offset == 0
+
+
 async def test_creating_a_live_segment_once_more_changes_nothing(broker, peer: Peer):
     await published(peer, 3)
     spec, term = await broker.service.segment_spec("orders", 0), await leader_term(broker, "orders")

@@ -241,6 +241,54 @@ async def test_certificates_and_tokens_are_renewed_while_brokers_run(tmp_path: P
         assert second != first
 
 
+async def test_the_authorities_of_brokers_are_read_again_while_they_run(tmp_path: Path) -> None:
+    """At both ends of a call, in the file of the same name: one that comes, and one that goes."""
+    old, new, trusted = Authority(tmp_path, "old"), Authority(tmp_path, "new"), tmp_path / "trusted.pem"
+    trusted.write_text(old.text)
+    mine, theirs = ([str(tmp_path / f"{name}.{kind}") for name in "ab"] for kind in ("cert", "key"))
+
+    def certify(at: int, authority: Authority) -> None:
+        made = authority.certify("127.0.0.1")
+        Path(mine[at]).write_bytes(Path(made.cert).read_bytes())
+        Path(theirs[at]).write_bytes(Path(made.key).read_bytes())
+
+    certify(0, old)
+    certify(1, old)
+    settings = {"tls_cert": mine, "tls_key": theirs, "cluster_tls_ca": str(trusted)}
+    async with brokers(tmp_path, 2, **settings) as found:
+        here, there = found
+
+        async def calls(caller: Broker, other: Broker) -> None:
+            """Over a new connection."""
+            peer = caller.members.peers._peers.get(other.service_url)
+            if peer is not None:
+                peer.stream.abort()
+                while peer.lost is None:  # noqa: ASYNC110
+                    await asyncio.sleep(0.01)
+            with pytest.raises(InvalidArgumentError, match="unknown broker call"):
+                await caller.members.peers.call(other.service_url, "moon", "land", {}, 60)
+
+        def renew(text: str) -> None:
+            trusted.write_text(text)
+            for broker in found:
+                reload_broker(broker, broker.config)
+
+        await calls(here, there)
+        renew(old.text + new.text)
+        certify(1, new)
+        renew(old.text + new.text)
+        await calls(here, there)
+        await calls(there, here)
+        renew(new.text)  # the certificate of `here` is worth nothing any more
+        for caller, other in ((there, here), (here, there)):
+            with pytest.raises((ConnectError, AuthorizationError)):
+                await calls(caller, other)
+        certify(0, new)
+        renew(new.text)
+        await calls(here, there)
+        await calls(there, here)
+
+
 @pytest.mark.parametrize(
     ("host", "names", "named"),
     [
@@ -285,6 +333,6 @@ def test_the_token_comes_from_a_file(tmp_path: Path) -> None:
 async def test_files_that_cannot_be_used_are_named(tmp_path: Path, authority: Authority) -> None:
     (tmp_path / "junk.pem").write_text("junk")
     settings = with_tls(authority) | {"cluster_tls_ca": str(tmp_path / "junk.pem")}
-    with pytest.raises(InvalidConfigurationError, match=r"cluster_tls_ca .*junk\.pem cannot be used"):
+    with pytest.raises(InvalidConfigurationError, match=r"cluster_tls_ca .*junk\.pem must have certificates in PEM"):
         async with brokers(tmp_path / "data", 1, **settings):
             pass

@@ -5,8 +5,9 @@ from __future__ import annotations
 import sys
 
 from engine.cli.main import main
-from tests.kit import object_bugs
+from tests.kit import backup_bugs, object_bugs
 
 if __name__ == "__main__":
-    getattr(object_bugs, sys.argv.pop(1))(setattr)
+    bug = sys.argv.pop(1)
+    getattr(backup_bugs if hasattr(backup_bugs, bug) else object_bugs, bug)(setattr)
     sys.exit(main())

@@ -13,7 +13,7 @@ from typing import ClassVar
 from engine.cli.demo_servers import free_ports
 from tests.kit.children import children_of
 
-START_S_MAX = 30.0
+START_S_MAX = 90.0
 
 
 def free_port() -> int:

@@ -32,11 +32,19 @@ class Result:
 
 
 @pytest.fixture
-def engine(capfd: pytest.CaptureFixture[str]) -> Iterator[Callable[..., Result]]:
-    """Runs one command line in this process. The logging and collection that a command sets up end with the test."""
+def usual() -> Iterator[None]:
+    """The logging and collection that a command sets up in this process end with the test."""
     root = logging.getLogger()
-    usual = gc.get_threshold()
+    threshold = gc.get_threshold()
     handlers, level = root.handlers[:], root.level
+    yield
+    root.handlers[:], root.level = handlers, level
+    gc.set_threshold(*threshold)
+
+
+@pytest.fixture
+def engine(usual: None, capfd: pytest.CaptureFixture[str]) -> Callable[..., Result]:
+    """Runs one command line in this process."""
 
     def run(*arguments: object) -> Result:
         capfd.readouterr()
@@ -44,6 +52,4 @@ def engine(capfd: pytest.CaptureFixture[str]) -> Iterator[Callable[..., Result]]
         out, err = capfd.readouterr()
         return Result(code, out, err)
 
-    yield run
-    root.handlers[:], root.level = handlers, level
-    gc.set_threshold(*usual)
+    return run

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import ctypes
 import datetime
 import hashlib
 import json
 import os
-import resource
 import socket
 import subprocess
 import sys
@@ -26,6 +24,7 @@ from engine.cli.doctor.configuration import configuration
 from engine.cli.doctor.finding import Finding, State, good, run_checks
 from engine.client.admin.exposition import Metrics
 from tests.cli.cli_server import Server
+from tests.kit.programs import prepared
 
 Run = Callable[..., Any]
 Found = dict[str, dict[str, str]]
@@ -53,10 +52,10 @@ def doctor(engine: Run, *arguments: object) -> tuple[int, Found]:
     return result.code, read(result.out)
 
 
-def doctor_process(*arguments: object, prepare: Callable[[], None]) -> tuple[int, Found]:
-    """In a process that `prepare` restricts before it begins."""
-    command = [sys.executable, "-m", "engine", "doctor", "--json", *map(str, arguments)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, preexec_fn=prepare, timeout=WAIT_S)
+def doctor_process(*arguments: object, restrict: str) -> tuple[int, Found]:
+    """In a process that these statements restrict before it begins."""
+    command = prepared(restrict, [sys.executable, "-m", "engine", "doctor", "--json", *map(str, arguments)])
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=WAIT_S)
     assert done.stderr == ""
     return done.returncode, read(done.stdout)
 
@@ -200,12 +199,15 @@ def test_what_metrics_say():
 # -- the machine -------------------------------------------------------------------------------------------------------
 
 
-def test_tiny_limits(tmp_path: Path):
-    def restrict() -> None:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (128, 128))
-        resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 20, 1 << 20))
+TINY = """
+import resource
+resource.setrlimit(resource.RLIMIT_NOFILE, (128, 128))
+resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 20, 1 << 20))
+"""
 
-    code, found = doctor_process("--data", tmp_path, prepare=restrict)
+
+def test_tiny_limits(tmp_path: Path):
+    code, found = doctor_process("--data", tmp_path, restrict=TINY)
     assert code == 2
     assert found["limits.descriptors"]["state"] == "problem"
     assert "LimitNOFILE" in found["limits.descriptors"]["remedy"]
@@ -214,17 +216,19 @@ def test_tiny_limits(tmp_path: Path):
     assert list(tmp_path.iterdir()) == []
 
 
-def obey_modes() -> None:
-    """Root without the capabilities to pass over the modes of files; of other users, nothing."""
-    for capability in (1, 2):  # CAP_DAC_OVERRIDE, CAP_DAC_READ_SEARCH
-        ctypes.CDLL(None).prctl(24, capability, 0, 0, 0)  # PR_CAPBSET_DROP
+# Root without the capabilities to pass over the modes of files; of other users, nothing.
+OBEY_MODES = """
+import ctypes
+for capability in (1, 2):  # CAP_DAC_OVERRIDE, CAP_DAC_READ_SEARCH
+    ctypes.CDLL(None).prctl(24, capability, 0, 0, 0)  # PR_CAPBSET_DROP
+"""
 
 
 def test_a_directory_that_cannot_be_written(tmp_path: Path):
     data = tmp_path / "data"
     data.mkdir()
     data.chmod(0o555)
-    code, found = doctor_process("--data", data, prepare=obey_modes)
+    code, found = doctor_process("--data", data, restrict=OBEY_MODES)
     assert code == 2
     assert found["disk.rights"]["state"] == "problem"
     assert "chown" in found["disk.rights"]["remedy"]

@@ -25,6 +25,7 @@ from engine.client.admin.exposition import Metrics, quantile
 from engine.errors import UnsupportedError
 from engine.sync import Client
 from tests.cli.cli_server import Server, start_server, stop_server
+from tests.kit.programs import prepared
 
 Run = Callable[..., Any]
 PATIENCE_S = 60.0
@@ -218,14 +219,17 @@ class Terminal:
         return self.process.wait(timeout=PATIENCE_S)
 
 
+TAKE_TERMINAL = "import fcntl, termios; fcntl.ioctl(0, termios.TIOCSCTTY, 0)"
+
+
 @contextmanager
 def terminal(*arguments: str, program: tuple[str, ...] = ("-m", "engine")) -> Iterator[Terminal]:
     mine, theirs = pty.openpty()
     environment = {**os.environ, "TERM": "xterm", "COLUMNS": "160", "LINES": "40"}
     command = [sys.executable, *program, "top", "--interval", "0.2", *arguments]
     process = subprocess.Popen(
-        command, stdin=theirs, stdout=theirs, stderr=theirs, env=environment, start_new_session=True,
-        preexec_fn=lambda: _take_terminal(theirs),
+        prepared(TAKE_TERMINAL, command), stdin=theirs, stdout=theirs, stderr=theirs, env=environment,
+        start_new_session=True,
     )  # fmt: skip
     os.close(theirs)
     try:
@@ -235,13 +239,6 @@ def terminal(*arguments: str, program: tuple[str, ...] = ("-m", "engine")) -> It
             process.kill()
             process.wait()
         os.close(mine)
-
-
-def _take_terminal(descriptor: int) -> None:
-    import fcntl
-    import termios
-
-    fcntl.ioctl(descriptor, termios.TIOCSCTTY, 0)
 
 
 def test_live_at_a_terminal_until_q_or_ctrl_c(server: Server):

@@ -472,7 +472,7 @@ def test_another_export_to_the_same_file_is_refused(engine: Any, data: Path, tmp
     ("ending", "lives"),
     [
         (signal.SIGKILL, (3,)),
-        (signal.SIGINT, (2,)),
+        pytest.param(signal.SIGINT, (2,), marks=pytest.mark.fuzz),
         pytest.param(signal.SIGKILL, tuple(range(12)), marks=pytest.mark.fuzz),
     ],
 )

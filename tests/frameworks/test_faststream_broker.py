@@ -238,14 +238,19 @@ async def test_requests_are_answered_and_their_topic_goes(make: Callable[..., En
         return n * n
 
     await broker.start()
-    answers = await asyncio.gather(*(broker.request(n, "square", timeout=LONG_S) for n in range(20)))
+    asked = (broker.request(n, "square", timeout=LONG_S, correlation_id=f"id-{n}") for n in range(20))
+    answers = await asyncio.gather(*asked)
     assert [await answer.decode() for answer in answers] == [n * n for n in range(20)]
+    assert [answer.correlation_id for answer in answers] == [f"id-{n}" for n in range(20)]
     with pytest.raises(TimeoutError):
         await broker.request(1, "nobody-answers", timeout=0.05)
-    client = broker.client
-    assert any("replies-" in topic for topic in await client.admin.list_topics("public/default"))
-    await broker.config.broker_config.disconnect()
-    assert not any("replies-" in topic for topic in await client.admin.list_topics("public/default"))
+    with pytest.raises(engine.InvalidArgumentError, match="a request must have no deliver_after"):
+        await broker.request(EngineResponse(1, deliver_after=1.0), "square", timeout=LONG_S)
+    assert any("replies-" in topic for topic in await broker.client.admin.list_topics("public/default"))
+    if (url := broker._connection_kwargs["open_with"].get("url")) is not None:  # an embedded one ends with it
+        await broker.stop()
+        async with engine.AsyncClient(url) as client:
+            assert not any("replies-" in topic for topic in await client.admin.list_topics("public/default"))
 
 
 async def test_checkpoints_go_on_where_they_were_kept(make: Callable[..., EngineBroker]):

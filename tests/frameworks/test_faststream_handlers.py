@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import json
+import sys
+import tarfile
+from pathlib import Path
 from typing import Annotated, Any
 
+import jsonschema
 import pytest
 from faststream import AckPolicy, BaseMiddleware, Context, Depends, FastStream, TestApp
 from faststream.exceptions import NackMessage, RejectMessage, SetupError
@@ -213,6 +217,23 @@ def test_a_broker_is_either_served_or_embedded():
         EngineBroker("engine://127.0.0.1", listen="127.0.0.1:0")
 
 
+def official_schema(version: str) -> Any:
+    """What AsyncAPI itself says that documents are. `make test` gets it from npm."""
+    archives = sorted(Path(sys.prefix, "asyncapi").glob("asyncapi-specs-*.tgz"))
+    if not archives:
+        pytest.skip("left out for want of the schemas of AsyncAPI, which npm brings")
+    with tarfile.open(archives[-1]) as archive:
+        file = archive.extractfile(f"package/schemas/{version}-without-$id.json")
+        assert file is not None
+        return jsonschema.Draft7Validator(json.load(file))
+
+
+@pytest.mark.parametrize("version", ["2.6.0", "3.0.0"])
+def test_the_official_schema_of_asyncapi_refuses_a_document_that_is_none(version: Any):
+    document = {"asyncapi": version, "info": {"title": "Bar", "version": 1}, "channels": {}}
+    assert ["info", "version"] in [list(e.path) for e in official_schema(version).iter_errors(document)]
+
+
 @pytest.mark.parametrize("version", ["2.6.0", "3.0.0"])
 def test_asyncapi_names_channels_payloads_and_the_server_without_its_token(version: Any):
     broker = EngineBroker("engine://secret-token@broker:6650", description="The bar", tags=[{"name": "bar"}])
@@ -224,6 +245,7 @@ def test_asyncapi_names_channels_payloads_and_the_server_without_its_token(versi
 
     made = AsyncAPI(broker, title="Bar", schema_version=version).to_specification()
     document = json.loads(made.to_json())
+    assert not [f"{list(e.path)}: {e.message}" for e in official_schema(version).iter_errors(document)]
     assert "secret-token" not in made.to_json()
     assert document["asyncapi"] == version
     server = document["servers"]["development"]

@@ -64,7 +64,10 @@ def served() -> Iterator[engine.Engine]:
         yield e
 
 
-@pytest.mark.parametrize("more", [(), ("--workers", "2")], ids=["alone", "two workers"])
+@pytest.mark.parametrize(
+    "more",
+    [pytest.param((), id="alone"), pytest.param(("--workers", "2"), id="two workers", marks=pytest.mark.fuzz)],
+)
 def test_an_application_runs_until_sigterm_and_loses_nothing(served: engine.Engine, tmp_path: Path, more: tuple[str]):
     running = Running(served.service_url, tmp_path / "notes", *more)
     with served.producer("orders") as p:

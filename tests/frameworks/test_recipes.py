@@ -19,6 +19,25 @@ PAGE = ROOT / "docs" / "recipes.md"
 LONG_S = 60.0
 _FILE = re.compile(r"^```py\n# (?P<name>\S+)\n(?P<code>.*?)^```", re.DOTALL | re.MULTILINE)
 
+# What `django-admin startproject shop` and `manage.py startapp bar` run, in one process.
+BEGINNING = """
+import os
+import django
+from django.conf import settings
+from django.core.management import call_command
+settings.configure()
+django.setup()
+call_command("startproject", "shop")
+os.chdir("shop")
+call_command("startapp", "bar")
+"""
+
+MIGRATING = """
+from django.core.management import call_command
+call_command("makemigrations", "bar", verbosity=0)
+call_command("migrate", verbosity=0)
+"""
+
 ORDERING = """
 from bar.messages import client, publish_on_commit
 from bar.models import Order, Outbox
@@ -50,17 +69,15 @@ def run(project: Path, *command: str, text: str | None = None) -> str:
 
 def make_project(folder: Path, url: str) -> Path:
     """A project of Django's own making, with the recipe's files."""
-    run(folder, "-m", "django", "startproject", "shop")
     project = folder / "shop"
-    run(project, "manage.py", "startapp", "bar")
+    run(folder, "-c", BEGINNING)
     for match in _FILE.finditer(PAGE.read_text()):
         path = project / match["name"]
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(match["code"])
     with (project / "shop" / "settings.py").open("a") as settings:
         settings.write(f'\nENGINE_URL = "{url}"\nINSTALLED_APPS.append("bar")\n')
-    run(project, "manage.py", "makemigrations", "-v0", "bar")
-    run(project, "manage.py", "migrate", "-v0")
+    run(project, "manage.py", "shell", "-c", MIGRATING)
     return project
 
 

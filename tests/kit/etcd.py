@@ -6,7 +6,9 @@ import itertools
 import os
 import subprocess
 import threading
+from collections.abc import Iterable
 from pathlib import Path
+from typing import TextIO
 
 from engine.cli.demo_servers import free_ports
 from tests.kit.optional import lacking
@@ -75,12 +77,18 @@ class Member:
 
     def _read(self, process: subprocess.Popen[str]) -> None:
         assert process.stderr is not None
-        for line in process.stderr:
+        with (self._directory / f"{self.name}.log").open("a") as log:  # why a cluster has no leader, it says alone
+            self._read_all(process.stderr, log)
+        self._ready.set()
+
+    def _read_all(self, lines: Iterable[str], log: TextIO) -> None:
+        for line in lines:
+            log.write(line)
+            log.flush()
             self._said = [*self._said[-50:], line]
             if READY in line:
                 self._serves = True
                 self._ready.set()
-        self._ready.set()
 
     def ready(self) -> None:
         """Wait until it serves clients."""

@@ -11,12 +11,15 @@ import aiohttp
 import pytest
 
 import engine
+from engine.broker.server import Broker
+from engine.cli.reloading import reload_broker, reload_proxy
 from engine.errors import AuthenticationError, ConnectError, InvalidConfigurationError, ProtocolError, UnsupportedError
 from engine.proxy.config import ProxyConfig
 from engine.proxy.server import Proxy
 from engine.testing.maps import encode_bytes
 from engine.wire.commands import FEATURES, Command
 from engine.wire.url import parse_url
+from tests.kit.certificates import Authority
 from tests.kit.peer import Peer
 from tests.proxy.proxies import Served, free_url, until
 
@@ -75,6 +78,52 @@ async def test_tls_on_both_sides(serve) -> None:
         with pytest.raises(ConnectError):
             async with engine.AsyncClient(front.url):
                 pass
+
+
+async def test_whom_it_trusts_is_read_again_while_it_runs(serve, tmp_path: Path) -> None:
+    """Over the wire and REST: an authority that comes, and one that goes, in the file of the same name."""
+    old, new, trusted = Authority(tmp_path, "old"), Authority(tmp_path, "new"), tmp_path / "trusted.pem"
+    trusted.write_text(old.text)
+    pair = {name: tmp_path / f"broker.{name}" for name in ("cert", "key")}
+
+    def certify(authority: Authority, broker: Broker | None = None) -> None:
+        made = authority.certify("127.0.0.1")
+        for name, path in pair.items():
+            path.write_bytes(Path(getattr(made, name)).read_bytes())
+        if broker is not None:
+            reload_broker(broker, broker.config)
+
+    certify(old)
+    files = {f"tls_{name}": str(path) for name, path in pair.items()}
+    async with serve(files, broker_tls_ca=str(trusted)) as front:
+
+        async def works() -> None:
+            async with engine.AsyncClient(front.url, operation_timeout=20) as client:
+                async with client.producer("orders") as producer:
+                    await producer.send(b"x")
+                await client.admin.list_topics("public/default")
+
+        async def is_refused() -> None:
+            with pytest.raises(ConnectError, match="certificate"):
+                async with engine.AsyncClient(front.url, operation_timeout=1.0):
+                    pass
+
+        async with engine.AsyncClient(front.url) as there:
+            producer = await there.producer("orders")
+            certify(new, front.broker)
+            await is_refused()
+            trusted.write_text(old.text + new.text)
+            reload_proxy(front.proxy, front.proxy.config)
+            await works()
+            trusted.write_text("nothing")
+            with pytest.raises(InvalidConfigurationError, match="broker_tls_ca"):
+                reload_proxy(front.proxy, front.proxy.config)
+            await works()
+            trusted.write_text(new.text)
+            reload_proxy(front.proxy, front.proxy.config)
+            certify(old, front.broker)  # which is trusted no more
+            await is_refused()
+            await producer.send(b"a connection that is there stays")
 
 
 @pytest.mark.parametrize(

@@ -99,7 +99,7 @@ def test_forget_what_sharers_acknowledged_when_one_reads_alone(monkeypatch: pyte
 
 
 def test_save_nothing_of_what_is_acknowledged_by_bucket(monkeypatch: pytest.MonkeyPatch) -> None:
-    def forget(subscription: HostedSubscription, *said: Any) -> asyncio.Future[None]:
+    def forget(subscription: HostedSubscription, *said: Any, lazy: bool) -> asyncio.Future[None]:
         return subscription._then_check_drained(subscription.cursor.ack_individual(()))
 
     for way in ("ack_runs", "ack_set"):

@@ -18,6 +18,7 @@ from engine.broker.upkeep import objects as upkeep
 from engine.errors import StorageError, UnsupportedError
 from engine.limits import WAL_FENCES
 from engine.metadata import keys
+from engine.metadata.store import OutcomeUnknownError
 from engine.storage.objects.records import WalRecord
 from engine.storage.objects.sweep import Sweep
 from engine.testing.cluster import DEFAULT_CONFIG, SimCluster, simulate
@@ -84,6 +85,48 @@ def test_files_outlive_their_machines_and_old_data_is_read_from_them(log_file_si
         assert await read_all(cluster, MESSAGES, "first") == list(range(MESSAGES))
         await send(cluster, MESSAGES, 10)
         assert await read_all(cluster, MESSAGES + 10, "second") == list(range(MESSAGES + 10))
+
+    run(body)
+
+
+def test_a_file_whose_naming_had_no_outcome_is_not_deleted_by_a_former_owner(log_file_size: Any) -> None:
+    """R14: the answer is lost, another broker takes the segment over meanwhile, and its record names the file."""
+    log_file_size(8192)
+
+    async def body(cluster: SimCluster) -> None:
+        await send(cluster, 0, 5)
+        owner = next(b for b in cluster.brokers.values() if list(b.broker.segments))
+        other = next(b for b in cluster.brokers.values() if b is not owner)
+        (hosted,) = owner.broker.segments
+        owner.broker.parts.members.objects.garbage._grace_s = 20.0
+        key, real, unheard = keys.segment(hosted.name), owner.metadata.put, asyncio.Event()
+
+        async def put(written: str, value: bytes, *arguments: Any, **options: Any) -> Any:
+            stat = await real(written, value, *arguments, **options)
+            if written != key or b'"files"' not in value or unheard.is_set():
+                return stat
+            unheard.set()
+            owner.isolate()
+            raise OutcomeUnknownError("the answer was lost on its way")
+
+        owner.metadata.put = put  # type: ignore[method-assign]
+        await send(cluster, 5, MESSAGES - 5)
+        await unheard.wait()
+        file = named(cluster, "log")[0]
+        await asyncio.sleep(CONFIG.session_timeout + 0.5)
+        taking = await cluster.client("next", other).producer("orders")
+        await taking.send(b"%d" % MESSAGES, key="k")
+        owner.rejoin()  # its read of the record has waited for that
+        await taking.close()
+        await asyncio.sleep(1)
+        assert not list(owner.broker.segments)
+        await asyncio.sleep(20 + 2 * upkeep.UPKEEP_S)
+        assert file.encode() in (await cluster.metadata.get(key)).value
+        assert file in named(cluster, "log"), "what the record names was deleted"
+        for broker in cluster.brokers.values():
+            await broker.lose_machine()
+        await cluster.start("b3")
+        assert await read_all(cluster, MESSAGES + 1, "after") == list(range(MESSAGES + 1))
 
     run(body)
 

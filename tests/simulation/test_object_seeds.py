@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import pytest
 
+from engine.broker.upkeep import objects as upkeep
 from engine.testing.cluster import SimCluster, simulate
 from tests.simulation.broker_faults import OBJECT_FAULTS
 from tests.simulation.broker_scenario import BrokerPlan, BrokerScenario
@@ -16,6 +17,13 @@ SEEDS = range(20_000, 20_006)
 SHORT_SEEDS = range(20_100, 20_124)
 SHORT = BrokerPlan(kinds=OBJECT_FAULTS, messages=40, length_s=10, changes=2, seconds=(0.1, 7.0))
 FUZZ_SEEDS = range(21_000, 24_000)
+
+
+@pytest.fixture(autouse=True)
+def references_move_on_soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    """R19, also in a life of a minute."""
+    monkeypatch.setattr(upkeep, "BEHIND_MAX", 4)
+    monkeypatch.setattr(upkeep, "CLOSED_BEHIND_MAX", 20)
 
 
 def run(seed: int, plan: BrokerPlan | None = None) -> SimCluster:

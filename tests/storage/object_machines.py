@@ -22,6 +22,7 @@ from engine.metadata.store import ABSENT, ConflictError
 from engine.storage.commit.failures import LogEndedError
 from engine.storage.consolidation import Change, Consolidation, ObjectGarbage
 from engine.storage.disk.disk import Disk, OsDisk
+from engine.storage.file.format import FOOTER_MAGIC
 from engine.storage.file.named import NamedFiles
 from engine.storage.file.restore import fetch, restore
 from engine.storage.objects import records
@@ -152,6 +153,7 @@ class Owned:
         self._machines = machine.machines
         self._wal = machine.wal
         self._begun: dict[int, int] = {}
+        self._head: tuple[int, bytes] | None = None
         self.flush_s: float | None = None
         self.path = machine.machines.path
         self.session = machine.wal.session
@@ -178,8 +180,10 @@ class Owned:
             return after
 
     def append(self, first_offset: int, next_offset: int, buffers: Sequence[Any], done: Any) -> None:
-        if first_offset == next_offset:
+        self._head = None
+        if first_offset == next_offset and bytes(buffers[0][:4]) != FOOTER_MAGIC.to_bytes(4, "little"):
             self._begun.setdefault(first_offset, self._wal.next_n)
+            self._head = first_offset, b"".join(map(bytes, buffers))
         group = WalGroup(self.path, self.term, first_offset, next_offset, [bytes(b) for b in buffers])
 
         def ended(task: asyncio.Task[int]) -> None:
@@ -187,6 +191,15 @@ class Owned:
             done(None if error is None else LogEndedError(str(error)))
 
         asyncio.ensure_future(self._wal.append(group)).add_done_callback(ended)
+
+    async def renew(self, first_offset: int) -> int | None:
+        head = self._head
+        if head is None or head[0] != first_offset:
+            return None
+        start, stored = self._wal.next_n, asyncio.Event()
+        self.append(first_offset, first_offset, [head[1]], lambda error: stored.set())
+        await stored.wait()
+        return start
 
     async def restore(self, disk: Disk, workers: Workers, directory: str) -> None:
         self.objects = await close(self._wal, (await self._machines.objects()))

@@ -215,17 +215,20 @@ def _cluster(base: Foundation, members: Membership, service: ScalableTopicServic
         handovers=handovers,
         draining=draining,
         balancer=balancer,
-        objects=None if base.objects is None else _object_upkeep(base, base.objects, members, balancer),
+        objects=None if base.objects is None else _object_upkeep(base, base.objects, members, service, balancer),
     )
 
 
-def _object_upkeep(base: Foundation, logs: ObjectLogs, members: Membership, balancer: Balancer) -> ObjectUpkeep:
+def _object_upkeep(
+    base: Foundation, logs: ObjectLogs, members: Membership, service: ScalableTopicService, balancer: Balancer
+) -> ObjectUpkeep:
     from engine.broker.upkeep.objects import ObjectUpkeep
 
     brokers, age = members.brokers, base.current.value.object_file_age
     return ObjectUpkeep(
-        logs, members.segments, base.metadata, brokers, lambda: brokers.alone or balancer.leading, base.clock, age
-    )
+        logs, members.segments, base.metadata, brokers, lambda: brokers.alone or balancer.leading, base.clock, age,
+        service.segment_spec,
+    )  # fmt: skip
 
 
 def _cluster_loops(base: Foundation, cluster: ClusterParts, loads: LoadReports) -> list[Loop]:

@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING
 
 from engine.broker.limits.limits import BrokerLimits
 from engine.broker.upkeep.quotas import NAMES, QuotaLoop
+from engine.broker.upkeep.rate_shares import RateShares
+from engine.model.limits import RATES
 
 if TYPE_CHECKING:
     from engine.broker.server import Broker
@@ -16,12 +18,13 @@ class Limiting:
 
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
-        self._checking = False
+        self._checking = self._sharing = False
         limits = self.limits = broker.memory.limits = BrokerLimits(self._changed)
         parts = broker.parts
         parts.service.go_by(limits)
         self.quotas = QuotaLoop(parts.service, parts.segments, parts.subscriptions, broker.metadata, limits,
                                 parts.members.brokers, broker.clock)  # fmt: skip
+        self.shares = RateShares(broker.metadata, limits, parts.members.brokers, broker.clock)
         for connection in broker.connections:
             if connection.ready and connection.role and not connection.counted:
                 connection.counted = True
@@ -38,3 +41,7 @@ class Limiting:
             self._checking = True
             self._broker.tasks.spawn(self.quotas.run(), "quotas")
         self.quotas.wake()
+        if not self._sharing and self.limits.says(RATES):
+            self._sharing = True
+            self._broker.tasks.spawn(self.shares.run(), "shares of rates")
+        self.shares.wake()

@@ -54,7 +54,6 @@ from engine.storage.disk.workers import NativeWorkers
 from engine.storage.store import SegmentStore
 from engine.wire import unix
 from engine.wire.chunks import ChunkPool
-from engine.wire.connector import SocketConnector
 from engine.wire.stream import Connector, FrameStream, Recognise
 from engine.wire.tcp import listen
 from engine.wire.url import format_url
@@ -328,7 +327,7 @@ class Broker:
         return None if self._objects is None else self._objects.statistics()
 
     def _connector_to_brokers(self) -> Connector | None:
-        return SocketConnector(tls=self.doors.tls_to_brokers(self.config)) if self.shared else None
+        return self.doors.connector_to_brokers(self.config) if self.shared else None
 
     def _segment_store(self, metadata: MetadataStore, executor: Workers | Submits) -> SegmentStore:
         disk, config = self._disk, storage_config(self.config, shared=self.shared)

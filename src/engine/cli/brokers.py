@@ -12,6 +12,7 @@ from engine.broker.settings.config import setting
 from engine.cli import lines, output
 from engine.cli.connection import connect, connection_options, json_option
 from engine.cli.groups import Group, examples
+from engine.cli.values import broker_url
 from engine.errors import InvalidConfigurationError
 
 _LOOK_S = 0.5  # between two looks at a broker that drains
@@ -53,7 +54,7 @@ def _row(broker: dict[str, Any]) -> tuple[object, ...]:
 
 
 @command.command(epilog=examples("engine brokers drain engine://10.0.0.2:6650"))
-@click.argument("broker")
+@click.argument("broker", type=broker_url)
 @click.option("--no-wait", is_flag=True, help="Return when it has begun.")
 @connection_options
 def drain(broker: str, no_wait: bool, url: str, data: str | None) -> None:
@@ -74,7 +75,7 @@ def drain(broker: str, no_wait: bool, url: str, data: str | None) -> None:
 
 
 @command.command(epilog=examples("engine brokers undrain engine://10.0.0.2:6650"))
-@click.argument("broker")
+@click.argument("broker", type=broker_url)
 @connection_options
 def undrain(broker: str, url: str, data: str | None) -> None:
     """Let a broker take segments again."""
@@ -90,7 +91,7 @@ def undrain(broker: str, url: str, data: str | None) -> None:
     )
 )
 @click.argument("what")
-@click.option("--to", metavar="BROKER", help="The broker that gets it; else one that has little load.")
+@click.option("--to", type=broker_url, metavar="BROKER", help="The broker that gets it; else one that has little load.")
 @connection_options
 def unload(what: str, to: str | None, url: str, data: str | None) -> None:
     """Hand a topic, or one segment, over to another broker.

@@ -17,6 +17,7 @@ import click
 from engine.cli import formats, lines
 from engine.cli.connection import connect, connection_options
 from engine.cli.groups import did_you_mean, examples
+from engine.cli.message_options import decrypt_option
 from engine.cli.template import TOKENS, Template
 from engine.cli.values import key_files, key_values, namespace_name, position, separator, topic_name
 from engine.errors import EngineError, NotFoundError
@@ -84,9 +85,7 @@ TOKENS_HELP = "\n".join(
 @click.option(
     "--key-separator", metavar="TEXT", help=r"With raw: write the key and TEXT before each value; \t is a tab."
 )
-@click.option(
-    "--decrypt-with", multiple=True, metavar="NAME=FILE", help="A private key in PEM of messages that are encrypted."
-)
+@decrypt_option
 @click.option("--json", "as_json", is_flag=True, help="The same as --format json.")
 @connection_options
 def command(

@@ -12,7 +12,8 @@ import click
 from engine.cli import lines, output
 from engine.cli.connection import connect, connection_options, json_option
 from engine.cli.groups import examples
-from engine.cli.transfer.formats import ENCODINGS, FORMATS, PARQUET_CODECS, STANDARD, check_arrow, form_of
+from engine.cli.message_options import decrypt_option, encoding_option, file_format_option
+from engine.cli.transfer.formats import PARQUET_CODECS, STANDARD, check_arrow, form_of
 from engine.cli.values import key_files, position, topic_name
 from engine.model.units import size_text
 
@@ -39,7 +40,7 @@ def _segment(text: str) -> tuple[int, tuple[int, int] | None]:
 )
 @click.argument("topic", type=topic_name)
 @click.argument("file", type=click.Path(dir_okay=False, allow_dash=True))
-@click.option("--format", "form", type=click.Choice(FORMATS), help="What FILE is.  [default: as it is called]")
+@file_format_option
 @click.option("--key", "keys", multiple=True, metavar="KEY", help="Only messages with this key; repeatable.")
 @click.option("--from", "start", default="earliest", type=position, help="earliest, latest or a time of publication.")
 @click.option("--to", "end", default="latest", type=position, help="Likewise; what was published then is not in it.")
@@ -56,13 +57,7 @@ def _segment(text: str) -> tuple[int, tuple[int, int] | None]:
 )
 @click.option("-n", "--limit", type=click.IntRange(0), metavar="N", help="At most so many messages.")
 @click.option("--raw", is_flag=True, help="Values as bytes, also where the topic has a schema.")
-@click.option(
-    "--encoding",
-    type=click.Choice(ENCODINGS),
-    default="utf-8",
-    show_default=True,
-    help="How keys, values and other bytes stand in CSV and JSON lines.",
-)
+@encoding_option("keys, values and other bytes")
 @click.option(
     "--compression", type=click.Choice(PARQUET_CODECS), default="zstd", show_default=True, help="Inside of Parquet."
 )
@@ -77,9 +72,7 @@ def _segment(text: str) -> tuple[int, tuple[int, int] | None]:
 @click.option(
     "--rows-per-file", type=click.IntRange(1), metavar="ROWS", help="Several files: NAME-00000.parquet and so on."
 )
-@click.option(
-    "--decrypt-with", multiple=True, metavar="NAME=FILE", help="A private key in PEM of messages that are encrypted."
-)
+@decrypt_option
 @click.option(
     "--on-corrupt", type=click.Choice(["stop", "skip"]), default="stop", show_default=True, help="At damaged entries."
 )

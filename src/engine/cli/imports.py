@@ -12,7 +12,8 @@ import click
 from engine.cli import lines, output
 from engine.cli.connection import connect, connection_options, json_option
 from engine.cli.groups import examples
-from engine.cli.transfer.formats import ENCODINGS, FORMATS, STANDARD, check_arrow, form_of
+from engine.cli.message_options import compression_option, encoding_option, encrypt_option, file_format_option
+from engine.cli.transfer.formats import STANDARD, check_arrow, form_of
 from engine.cli.values import key_files, topic_name
 from engine.model.names import check_name
 
@@ -27,7 +28,7 @@ from engine.model.names import check_name
 )
 @click.argument("topic", type=topic_name)
 @click.argument("file", type=click.Path(exists=True, dir_okay=False, allow_dash=True))
-@click.option("--format", "form", type=click.Choice(FORMATS), help="What FILE is.  [default: as it is called]")
+@file_format_option
 @click.option(
     "--value",
     type=click.Choice(["column", "json", "schema"]),
@@ -38,13 +39,7 @@ from engine.model.names import check_name
 @click.option("--key-column", "key", metavar="NAME", help="The column of keys, '' for none.  [default: key]")
 @click.option("--event-time-column", "event_time", metavar="NAME", help="Likewise.  [default: event_time]")
 @click.option("--properties-column", "properties", metavar="NAME", help="Likewise.  [default: properties]")
-@click.option(
-    "--encoding",
-    type=click.Choice(ENCODINGS),
-    default="utf-8",
-    show_default=True,
-    help="How keys and values stand in CSV and JSON lines.",
-)
+@encoding_option("keys and values")
 @click.option(
     "--on-error",
     type=click.Choice(["stop", "skip"]),
@@ -56,16 +51,8 @@ from engine.model.names import check_name
 @click.option("--no-create", is_flag=True, help="The topic must exist.")
 @click.option("--transaction", is_flag=True, help="All rows or none, in one transaction.")
 @click.option("--dry-run", is_flag=True, help="Check every row, and send nothing.")
-@click.option(
-    "--compression",
-    type=click.Choice(["none", "lz4", "zstd"]),
-    default="none",
-    show_default=True,
-    help="How batches of messages are compressed.",
-)
-@click.option(
-    "--encrypt-for", multiple=True, metavar="NAME=FILE", help="A public key in PEM that messages are encrypted for."
-)
+@compression_option()
+@encrypt_option()
 @json_option
 @connection_options
 def command(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import io
 import os
+import re
 import sys
 from collections.abc import Sequence
 
@@ -89,21 +90,51 @@ def cli() -> None:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command line and return its exit code: 0 done, 1 failed, 2 misused, 130 interrupted."""
+    words = list(sys.argv[1:] if arguments is None else arguments)
     try:
-        code = cli.main(arguments, prog_name="engine", standalone_mode=False)
+        if any("\0" in word for word in words):
+            raise click.UsageError("an argument must have no NUL character in it")
+        code = cli.main(words, prog_name="engine", standalone_mode=False)
     except click.exceptions.Exit as e:
         return e.exit_code
     except click.ClickException as e:
-        shown = io.StringIO()
-        e.show(shown)
-        click.echo(clipped(plain(shown.getvalue(), keep="\n")), err=True, nl=False)
-        return e.exit_code
+        return show_misuse(e)
+    except UnicodeEncodeError as e:  # names of files may be any bytes, all else is text
+        if (wrong := next((word for word in words if not is_text(word)), None)) is None:
+            raise
+        return show_misuse(click.UsageError(f"an argument must be UTF-8, got {wrong!r} ({e.reason})"))
     except (click.Abort, KeyboardInterrupt):
         return INTERRUPTED
     except (EngineError, OSError) as e:
-        click.echo(clipped(f"engine: {plain(one_line(e))}"), err=True)
+        click.echo(clipped(masked(f"engine: {plain(one_line(e))}")), err=True)
         return 1
     return code if isinstance(code, int) else 0
+
+
+def show_misuse(error: click.ClickException) -> int:
+    """Say what was wrong, and how the command is used; the exit code. Values that are quoted begin no lines."""
+    shown = io.StringIO()
+    error.show(shown)
+    text = shown.getvalue()
+    if not isinstance(error, click.MissingParameter):  # which lists choices in lines
+        message = click.unstyle(error.format_message())
+        text = text.replace(message, plain(message))
+    click.echo(clipped(masked(plain(text, keep="\n"))), err=True, nl=False)
+    return error.exit_code
+
+
+def masked(text: str) -> str:
+    """Without what stands before the host of URLs, wherever they were given: it may be a secret."""
+    return re.sub(r"(://)[^\s/]*@", r"\1…@", text)
+
+
+def is_text(word: str) -> bool:
+    """Whether it can be written in UTF-8: arguments of other bytes arrive as halves of surrogate pairs."""
+    try:
+        word.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def one_line(error: Exception) -> str:

@@ -12,6 +12,7 @@ import click
 from engine.cli import lines, output
 from engine.cli.connection import connect, json_option
 from engine.cli.groups import examples
+from engine.cli.message_options import compression_option, decrypt_option, encrypt_option
 from engine.cli.values import key_files, namespace_name, service_url, topic_name
 from engine.errors import NotFoundError
 from engine.model.names import TopicName
@@ -53,11 +54,9 @@ STEPS = {"copy": "copying", "verify": "comparing"}
 )
 @click.option("--verify", is_flag=True, help="Read both, and compare counts, contents and the order of each key.")
 @click.option("--subscriptions", is_flag=True, help="Subscriptions, too, with what they have acknowledged.")
-@click.option(
-    "--compression", type=click.Choice(["none", "lz4", "zstd"]), default="none", show_default=True, help="Of the copy."
-)
-@click.option("--decrypt-with", multiple=True, metavar="NAME=FILE", help="A private key in PEM of encrypted messages.")
-@click.option("--encrypt-for", multiple=True, metavar="NAME=FILE", help="A public key in PEM: encrypt the copy for it.")
+@compression_option("Of the copy.")
+@decrypt_option
+@encrypt_option("A public key in PEM: encrypt the copy for it.")
 @json_option
 def command(
     topic: str | None,

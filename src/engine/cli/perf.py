@@ -12,6 +12,7 @@ import click
 from engine.cli import lines, output, perf_compare
 from engine.cli.connection import connect, connection_options, json_option
 from engine.cli.groups import Group, examples
+from engine.cli.message_options import compression_option
 from engine.client.base.options import CompressionName
 from engine.errors import AlreadyExistsError, UnsupportedError
 
@@ -67,13 +68,7 @@ command.add_command(perf_compare.command)
     show_default=True,
     help="Of a topic that is created.",
 )
-@click.option(
-    "--compression",
-    type=click.Choice(["none", "lz4", "zstd"]),
-    default="none",
-    show_default=True,
-    help="How batches of messages are compressed.",
-)
+@compression_option()
 @json_option
 @connection_options
 def produce(

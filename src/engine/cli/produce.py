@@ -11,6 +11,7 @@ import click
 from engine.cli import lines, output, records
 from engine.cli.connection import connect, connection_options, json_option
 from engine.cli.groups import examples
+from engine.cli.message_options import compression_option, encrypt_option
 from engine.cli.values import key_files, key_values, separator, topic_name
 from engine.client.base.options import CompressionName
 from engine.errors import EngineError, InvalidArgumentError, MessageTooLargeError
@@ -43,16 +44,8 @@ if TYPE_CHECKING:
     "--key-separator", metavar="TEXT", help=r"Split each line into key and value at the first TEXT; \t is a tab."
 )
 @click.option("--property", "properties", multiple=True, metavar="NAME=VALUE", help="Of every message; repeatable.")
-@click.option(
-    "--compression",
-    type=click.Choice(["none", "lz4", "zstd"]),
-    default="none",
-    show_default=True,
-    help="How batches of messages are compressed.",
-)
-@click.option(
-    "--encrypt-for", multiple=True, metavar="NAME=FILE", help="A public key in PEM that messages are encrypted for."
-)
+@compression_option()
+@encrypt_option()
 @json_option
 @connection_options
 def command(

@@ -44,13 +44,16 @@ def address_or_none(context: click.Context, parameter: click.Parameter, text: st
     return None if text == "none" else address(context, parameter, text)
 
 
+_DIGITS_MAX = 20  # int() refuses thousands of them by an error of its own
+
+
 def process_count(context: click.Context, parameter: click.Parameter, text: str) -> int:
     """A number of processes, or `auto`."""
     if text == "auto":
         from engine.broker.settings.machine import usable_cores
 
         return usable_cores(len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1)
-    if not text.isdecimal() or not 1 <= int(text) <= PROCESSES_MAX:
+    if not text.isdecimal() or len(text) > _DIGITS_MAX or not 1 <= int(text) <= PROCESSES_MAX:
         raise click.BadParameter(f"must be auto or a number from 1 to {PROCESSES_MAX}, got {text!r}")
     return int(text)
 

@@ -55,6 +55,13 @@ def broker_address(text: str) -> str:
     return checked(text, parse_url)
 
 
+def broker_url(text: str) -> str:
+    """The URL of one broker as a list of brokers shows it, which is without a token."""
+    if "@" in text:
+        raise click.BadParameter("the URL of a broker must have no token in it")
+    return text
+
+
 def duration(text: str) -> float:
     """Seconds as typed: 90, 90s, 5m."""
     found = seconds(text)

@@ -17,6 +17,7 @@ GRANTS = "/grants/"
 LIMITS = "/limits/"
 TENANTS = "/tenants/"
 USAGE = "/usage/"  # holds what each broker stores of what has limits, by the broker's URL; ephemeral
+SHARES = "/shares/"  # holds which parts of rates each broker uses, by the broker's URL; ephemeral
 BALANCER = "/balancer"  # holds the URL of the broker that balances the others; ephemeral
 SWEEPER = "/sweeper"  # holds the URL of the broker that sweeps the object store; ephemeral
 STORE = "/store"  # holds the store's Identity: its number, and the generation of the last start
@@ -94,6 +95,11 @@ def limited(key: str) -> str:
 def usage(url: str) -> str:
     """Holds what a broker stores of what has limits; ephemeral."""
     return f"{USAGE}{encode(url)}"
+
+
+def shares(url: str) -> str:
+    """Holds which parts of rates a broker uses; ephemeral."""
+    return f"{SHARES}{encode(url)}"
 
 
 def namespace(tenant: str, name: str) -> str:

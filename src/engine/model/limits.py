@@ -37,6 +37,7 @@ _BOTH = (
 )  # fmt: skip
 TOTALS = (*_BOTH, "total_topics", "total_subscriptions", "total_storage_bytes")
 OF_ROLE = (*_BOTH, "connections_max", "open_transactions_max")
+RATES = (*OF_TOPIC[:4], *_BOTH[:4])
 
 
 @dataclass(frozen=True, slots=True)

@@ -100,13 +100,16 @@ class ProxyHttp:
             return limits or request.path == METRICS
         return limits and request.method != "GET" and not config.authenticates  # else it has shown the proxy's token
 
+    def _trusted(self) -> ssl.SSLContext | bool:
+        """Whose certificates brokers may show; another one after a reload."""
+        trusted = self._proxy.tls_brokers
+        return True if trusted is None else trusted
+
     async def listen(self, host: str, port: int, tls: ssl.SSLContext | None) -> tuple[str, int]:
         """Serve; the address. Raises ConnectError."""
-        trusted = self._proxy.tls_brokers
         self._session = aiohttp.ClientSession(
             auto_decompress=False,
             timeout=aiohttp.ClientTimeout(total=None, sock_connect=5.0, sock_read=_ANSWER_S_MAX),
-            connector=aiohttp.TCPConnector(ssl=True if trusted is None else trusted),
             cookie_jar=aiohttp.DummyCookieJar(),  # the session serves all clients
         )
         return await self._door.listen(host, port, tls)
@@ -191,7 +194,9 @@ class ProxyHttp:
         headers = self._headers(request)
         self._check_secret(base, headers)
         body = _Body(request) if request.body_exists else None
-        call = self._session.request(request.method, url, headers=headers, data=body, allow_redirects=False)
+        call = self._session.request(
+            request.method, url, headers=headers, data=body, allow_redirects=False, ssl=self._trusted()
+        )
         with _blamed(body):
             async with call as answer:
                 if 300 <= answer.status < 400:
@@ -234,7 +239,9 @@ class ProxyHttp:
             self._check_secret(base, headers)
             asked = URL.build(scheme=base.scheme, authority=base.raw_authority, path=_OPERATORS)
             try:
-                async with self._session.get(asked, headers=headers, allow_redirects=False) as answer:
+                async with self._session.get(
+                    asked, headers=headers, allow_redirects=False, ssl=self._trusted()
+                ) as answer:
                     status = answer.status
             except (TimeoutError, aiohttp.ClientError):
                 continue

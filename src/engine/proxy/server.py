@@ -121,10 +121,8 @@ class Proxy:
     def renew(self, config: ProxyConfig) -> None:
         """Read the files of certificates again, for later connections. Raises InvalidConfigurationError."""
         self.doors.renew(config)
-        if self.tls_brokers is not None and _to_brokers(config) is not None:  # raises before half a pair is loaded
-            assert config.broker_tls_ca is not None
-            self.tls_brokers.load_verify_locations(config.broker_tls_ca)
-            _show(self.tls_brokers, config)
+        if self.tls_brokers is not None and (fresh := _to_brokers(config)) is not None:
+            self.tls_brokers = fresh  # a context forgets no authority, so another one takes its place
 
     def _configure(self, config: ProxyConfig) -> None:
         """Apply the limits of this configuration; what was granted under a higher limit stays granted."""

@@ -7,6 +7,8 @@
     hold      the local file stays until the cache needs its room
     share     small files of several segments are one object (sharing.py): each record names its own part (R18)
     fold      when the record grows too large, its older files go to an index object
+    move on   a silent segment, whose files hold all, needs nothing of the log but the header of its last file: that
+              goes there once more, and what lies before is not needed (R19)
 
 What the record names is deleted by retention: the record first, the objects after a grace for readers. Of objects that
 segments share it deletes none: the sweep does, when no record names them.
@@ -66,6 +68,11 @@ class ObjectsRecord(Protocol):
     def begun(self, first_offset: int) -> int | None:
         """The lowest object of the own session that may have the header of the file that begins there; None: it was
         not begun by this owner.
+        """
+
+    async def renew(self, first_offset: int) -> int | None:
+        """R19: append the header of the file that begins there to the log again, if nothing follows it in the log; the
+        lowest object that may have it now. None: something does. Raises NotOwnerError: the log has ended.
         """
 
     async def change(self, change: Change) -> SegmentObjects:
@@ -135,6 +142,20 @@ class Consolidation:
         if all(each.key != name for each in self.named.objects.files):
             self._garbage.add([name])
         self._hold(segment, file, following, rolled)
+
+    def is_behind(self, unneeded: int, objects_max: int) -> bool:
+        """Whether its references keep much of the log, or logs of former owners. `unneeded`: see ObjectWal."""
+        wal, record = self.named.objects.wal, self._record
+        return len(wal) > 1 or any(r.session == record.session and unneeded - r.start >= objects_max for r in wal)
+
+    async def move_on(self) -> bool:
+        """R19, where nothing but the header of the last file is in the log. Raises as run() does."""
+        end, session = self.named.end_offset, self._record.session
+        start = await self._record.renew(end)
+        if start is None:
+            return False
+        await self._change([], lambda objects: objects.moved(end, session, start))
+        return True
 
     def small(self, segment: Segment) -> Rolled | None:
         """The file that is to be named next, when it may share an object with those of other segments."""

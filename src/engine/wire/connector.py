@@ -21,7 +21,7 @@ class SocketConnector:
     ) -> None:
         """`user`: the id of another user that may serve Unix sockets."""
         self._user = user
-        self._tls = tls
+        self.tls = tls  # of later connections
         self._timeout = connect_timeout
         self._pool = ChunkPool()
 
@@ -30,4 +30,4 @@ class SocketConnector:
         path = unix_path(url)
         if path is not None:
             return await unix.dial(path, handler, pool=self._pool, timeout=self._timeout, user=self._user)
-        return await tcp.dial(url, handler, pool=self._pool, tls=self._tls, timeout=self._timeout)
+        return await tcp.dial(url, handler, pool=self._pool, tls=self.tls, timeout=self._timeout)

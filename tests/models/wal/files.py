@@ -1,6 +1,7 @@
 """Consolidation: a session uploads what its log holds of a segment and names the file in the record (R13, R14).
 
-Slow segments share an object: one upload, and each of their records names its own part of it (R18).
+Slow segments share an object: one upload, and each of their records names its own part of it (R18). Where files hold
+all that a segment has in the log, its reference moves on (R19).
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from tests.models.wal.state import (
     Broker,
     File,
     Instance,
+    Move,
     Part,
     Record,
     Reference,
@@ -41,6 +43,7 @@ def consolidation(instance: Instance, state: State, me: int) -> Iterator[Step]:
         for part in upload.parts:
             yield _r14_name(instance, state, me, upload, part)
     yield from _r18_settle(instance, state, me)
+    yield from _r19_move(instance, state, me)
 
 
 def _r13_begin(instance: Instance, state: State, me: int) -> Iterator[Step]:
@@ -143,3 +146,25 @@ def _r18_settle(instance: Instance, state: State, me: int) -> Iterator[Step]:
         upto = upload.number
     if upto > record.settled and record.fenced is None:
         yield f"R18: {SESSIONS[me]} has settled {upto}", with_wal_record(state, me, record._replace(settled=upto))
+
+
+def _r19_move(instance: Instance, state: State, me: int) -> Iterator[Step]:
+    """The header of the segment's last file goes to the log again, and is the first that is needed from then on."""
+    broker, who = state.brokers[me], SESSIONS[me]
+    if broker.move is None:
+        for segment, term in enumerate(broker.terms):
+            behind = len(broker.logs[segment]) > state.records[segment].named_end and instance.keeps(Rule.R19_NAMED)
+            if term and state.left.moves and not broker.over and not behind:
+                begun = Move(segment, term, len(broker.sent))
+                step = f"R19: {who} begins to move its reference of segment {segment} to {begun.upto}"
+                yield step, with_broker(spent(state, "moves"), me, move=begun)
+        return
+    segment, term, upto = broker.move
+    record, done = state.records[segment], with_broker(state, me, move=None)
+    mine = (record.owner, record.term) == (me, term) or not instance.keeps(Rule.R19_OWNER)
+    if not mine or state.wal_records[me].fenced is not None:
+        yield f"R19: {who} does not move its reference of segment {segment}", done
+        return
+    moved = tuple(r._replace(start=max(r.start, upto)) for r in record.references if r.session == me and r.end is None)
+    after = with_record(done, segment, record._replace(references=moved))  # those of earlier terms are covered
+    yield f"R19: {who} moves its reference of segment {segment} to {upto}", after

@@ -45,6 +45,8 @@ FAULTS: dict[Rule, tuple[Instance, str]] = {
     Rule.R18_SETTLED: (Instance(segments=2, writes=(1, 0, 0), shares=True, budget=Budget(uploads=1, sweeps=1)), "LOST"),
     Rule.R18_ORDER: (Instance(segments=2, writes=(1, 0, 0), shares=True, budget=Budget(uploads=1, sweeps=1)), "LOST"),
     Rule.R18_BOUND: (Instance(segments=2, writes=(1, 0, 0), shares=True, budget=Budget(uploads=1, sweeps=1)), "LOST"),
+    Rule.R19_NAMED: (Instance(writes=(1, 0, 0), budget=Budget(moves=1)), "LOST"),
+    Rule.R19_OWNER: (Instance(writes=(1, 0, 0), budget=Budget(handovers=1, moves=1)), "LOST"),
 }
 
 _ALL = Budget(resends=1, losses=1, uploads=1, sweeps=1)
@@ -58,11 +60,23 @@ CLEAN: dict[str, Instance] = {
         writes=(2, 0, 0), window=1, trims=True, rolls=True, budget=Budget(uploads=1)
     ),
     "two segments, a sweep": Instance(segments=2, writes=(1, 0, 0), budget=Budget(uploads=1, sweeps=1)),
+    "a silent segment's reference moves on, the segment is handed over, perhaps back": Instance(
+        writes=(1, 1, 0), trims=True, claimers="AB", budget=Budget(handovers=1, takeovers=1, uploads=1, moves=1)
+    ),
     "two segments share an object, retention, a sweep": Instance(
         segments=2, writes=(1, 0, 0), shares=True, budget=Budget(uploads=1, retentions=2, sweeps=1)
     ),
 }
 LONG: dict[str, Instance] = {
+    "a reference moves on, writes go on, a takeover": Instance(
+        writes=(2, 1, 0), trims=True, budget=Budget(uploads=1, moves=1)
+    ),
+    "references move on, two takeovers, a sweep": Instance(
+        writes=(2, 1, 0), window=1, trims=True, budget=Budget(takeovers=2, uploads=1, moves=2, sweeps=1)
+    ),
+    "two segments, references move on, a handover, a sweep": Instance(
+        segments=2, writes=(1, 1, 0), window=1, trims=True, budget=Budget(handovers=1, uploads=1, moves=2, sweeps=1)
+    ),
     "lost answers, late copies, upload, trim, sweep": Instance(writes=(3, 0, 0), trims=True, budget=_ALL),
     "the same with two successors": Instance(
         writes=(2, 0, 0), trims=True, budget=Budget(losses=1, takeovers=2, uploads=1, sweeps=1)

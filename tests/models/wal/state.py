@@ -46,6 +46,8 @@ class Rule(Enum):
     R18_SETTLED = "the sweep deletes of a session that lives only objects that it will name in no record any more"
     R18_ORDER = "the sweep reads first what a session will name no more, then the records"
     R18_BOUND = "a session says that it will name an object no more when every naming of it has ended"
+    R19_NAMED = "a reference moves on only when files hold all that the segment has in the log so far"
+    R19_OWNER = "a reference is moved only by the owner of the segment, at the term at which it began to"
 
 
 class _Fence:
@@ -154,6 +156,14 @@ class Upload(NamedTuple):
     number: int | None = None  # of a shared object, in its session
 
 
+class Move(NamedTuple):
+    """A session moves its reference of a silent segment on, to the object `upto`."""
+
+    segment: int
+    term: int
+    upto: int
+
+
 class Broker(NamedTuple):
     """One broker session."""
 
@@ -168,6 +178,7 @@ class Broker(NamedTuple):
     takeover: Takeover | None
     upload: Upload | None
     shared: int = 0  # objects that segments share, which it has begun
+    move: Move | None = None
 
 
 class Sweep(NamedTuple):
@@ -192,6 +203,7 @@ class Budget(NamedTuple):
     uploads: int = 0
     sweeps: int = 0
     retentions: int = 0
+    moves: int = 0
 
 
 class State(NamedTuple):

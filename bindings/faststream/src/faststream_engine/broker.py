@@ -6,10 +6,9 @@ import asyncio
 import logging
 import ssl
 from collections.abc import Callable, Iterable, Sequence
-from datetime import datetime
 from os import PathLike
 from types import TracebackType
-from typing import Any
+from typing import Any, Unpack
 
 from fast_depends import Provider, dependency_provider
 from fast_depends.dependencies import Dependant
@@ -32,7 +31,7 @@ from faststream_engine.config import EngineBrokerConfig
 from faststream_engine.logging import make_engine_logger_state
 from faststream_engine.producer import EngineProducer
 from faststream_engine.registrator import EngineRegistrator
-from faststream_engine.response import Due, EnginePublishCommand, Key
+from faststream_engine.response import BatchOptions, EnginePublishCommand, PublishOptions, RequestOptions
 
 EMBEDDED_URL = "engine://embedded"
 
@@ -173,90 +172,39 @@ class EngineBroker(EngineRegistrator, BrokerUsecase[Any, engine.AsyncClient, Eng
     # -- publishing ------------------------------------------------------------------------------------------
 
     async def publish(
-        self,
-        message: Any = None,
-        topic: str = "",
-        *,
-        key: Key = None,
-        headers: dict[str, Any] | None = None,
-        correlation_id: str | None = None,
-        reply_to: str = "",
-        deliver_after: Due = None,
-        deliver_at: datetime | None = None,
-        transaction: engine.AsyncTransaction | None = None,
+        self, message: Any = None, topic: str = "", **options: Unpack[PublishOptions]
     ) -> engine.MessageId | None:
         """Publish a message, and return its id: when it is durable, or in a `transaction`, with whose commit it is.
 
-        `message`: bytes, text, what is JSON, a Pydantic model or a dataclass, or an EngineResponse. `key`: same key,
-        same order. `headers`: properties of the message, as text. `deliver_after` (seconds or a timedelta),
-        `deliver_at`: when queue subscribers get it. `reply_to`: the topic of the answer. Raises EngineError.
+        `message`: bytes, text, what is JSON, a Pydantic model or a dataclass, or an EngineResponse. Raises EngineError.
         """
-        cmd = EnginePublishCommand(
-            message,
-            topic=topic,
-            key=key,
-            headers=headers,
-            correlation_id=correlation_id or self.config.id_generator(),
-            reply_to=reply_to,
-            deliver_after=deliver_after,
-            deliver_at=deliver_at,
-            transaction=transaction,
-            _publish_type=PublishType.PUBLISH,
-        )
+        cmd = self._command(message, topic=topic, _publish_type=PublishType.PUBLISH, **options)
         return await self._basic_publish(cmd, producer=self.config.producer)  # type: ignore[no-any-return]
 
     async def publish_batch(  # type: ignore[override]
-        self,
-        *messages: Any,
-        topic: str = "",
-        key: Key = None,
-        headers: dict[str, Any] | None = None,
-        correlation_id: str | None = None,
-        reply_to: str = "",
-        transaction: engine.AsyncTransaction | None = None,
+        self, *messages: Any, topic: str = "", **options: Unpack[BatchOptions]
     ) -> None:
         """Publish several messages, each as publish() does; durable when this returns.
 
         An EngineResponse among them has a key, headers and a delay of its own. They are no transaction: without one, a
         failure may leave some of them published. Raises EngineError.
         """
-        cmd = EnginePublishCommand(
-            *(messages or (None,)),
-            topic=topic,
-            key=key,
-            headers=headers,
-            correlation_id=correlation_id or self.config.id_generator(),
-            reply_to=reply_to,
-            transaction=transaction,
-            _publish_type=PublishType.PUBLISH,
-        )
+        cmd = self._command(*(messages or (None,)), topic=topic, _publish_type=PublishType.PUBLISH, **options)
         await self._basic_publish_batch(cmd, producer=self.config.producer)
 
     async def request(  # type: ignore[override]
-        self,
-        message: Any = None,
-        topic: str = "",
-        *,
-        key: Key = None,
-        headers: dict[str, Any] | None = None,
-        correlation_id: str | None = None,
-        timeout: float = 30.0,
+        self, message: Any = None, topic: str = "", **options: Unpack[RequestOptions]
     ) -> Any:
         """Publish a message, and return what its handler answers, as an EngineMessage.
 
-        Answers come in a topic of this broker's own, which is made for the first request and deleted when the broker
-        stops. Raises TimeoutError when none came within `timeout` seconds; EngineError.
+        It is a request of `engine`'s own, `producer.request()`. Raises TimeoutError when no answer came within
+        `timeout` seconds; EngineError.
         """
-        cmd = EnginePublishCommand(
-            message,
-            topic=topic,
-            key=key,
-            headers=headers,
-            correlation_id=correlation_id or self.config.id_generator(),
-            timeout=timeout,
-            _publish_type=PublishType.REQUEST,
-        )
+        cmd = self._command(message, topic=topic, _publish_type=PublishType.REQUEST, **options)
         return await self._basic_request(cmd, producer=self.config.producer)
+
+    def _command(self, *messages: Any, correlation_id: str | None = None, **options: Any) -> EnginePublishCommand:
+        return EnginePublishCommand(*messages, correlation_id=correlation_id or self.config.id_generator(), **options)
 
 
 def _check_left_out(options: dict[str, Any], kind: str) -> None:

@@ -1,9 +1,8 @@
-"""What publishes: one producer for each topic, and a topic of its own for the answers to requests."""
+"""What publishes: one producer for each topic."""
 
 from __future__ import annotations
 
 import asyncio
-import uuid
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -39,7 +38,6 @@ class EngineProducer(ProducerProto[EnginePublishCommand]):
         self.serializer: Any = None
         self._client: engine.AsyncClient | None = None
         self._producers: OrderedDict[str, asyncio.Future[engine.AsyncProducer[bytes]]] = OrderedDict()
-        self._replies: Replies | None = None
 
     def connect(self, client: engine.AsyncClient, serializer: Any, codec: CodecProto) -> None:
         """Publish by `client` from now on."""
@@ -50,9 +48,6 @@ class EngineProducer(ProducerProto[EnginePublishCommand]):
     async def disconnect(self) -> None:
         """Close the producers, which waits until what was sent is durable."""
         self._client = None
-        replies, self._replies = self._replies, None
-        if replies is not None:
-            await replies.close()
         producers, self._producers = list(self._producers.values()), OrderedDict()
         for future in producers:
             with suppress(engine.EngineError):  # each send has told its caller
@@ -80,14 +75,7 @@ class EngineProducer(ProducerProto[EnginePublishCommand]):
         """The message of a command whose body may be None, which is an empty one."""
         if cmd.body is not None:
             return (await self.encoded(cmd))[0]
-        one = EngineResponse(
-            None,
-            key=cmd.key,
-            headers=cmd.headers,
-            correlation_id=cmd.correlation_id,
-            deliver_after=cmd.deliver_after,
-            deliver_at=cmd.deliver_at,
-        )
+        one = cmd.made_of(EngineResponse(None))
         value, content_type = await self.codec.encode(None, self.serializer)
         return one, value, properties_of(one, content_type, cmd.reply_to)
 
@@ -140,78 +128,14 @@ class EngineProducer(ProducerProto[EnginePublishCommand]):
             del self._producers[topic]
 
     async def request(self, cmd: EnginePublishCommand) -> Any:
-        """Publish with a topic for the answer, and wait for it. Raises asyncio's TimeoutError."""
-        if self._client is None:
-            raise IncorrectState("the broker is not connected: await broker.connect() or broker.start() first")
-        if self._replies is None:
-            self._replies = Replies(self._client)
-        assert cmd.correlation_id is not None
-        async with asyncio.timeout(REQUEST_TIMEOUT_S if cmd.timeout is None else cmd.timeout):
-            async with self._replies.awaited(cmd.correlation_id) as (topic, answer):
-                cmd.reply_to = topic
-                await self.publish(cmd)
-                return await answer
+        """Publish with a topic for the answer, and wait for it. Raises TimeoutError."""
+        one, value, properties = await self._made_one(cmd)
+        if one.deliver_after is not None or one.deliver_at is not None:
+            raise engine.InvalidArgumentError("a request must have no deliver_after and no deliver_at, got one of them")
+        producer = await self._producer(cmd.destination)
+        timeout = REQUEST_TIMEOUT_S if cmd.timeout is None else cmd.timeout
+        return await producer.request(value, timeout=timeout, key=one.key, properties=properties)
 
 
 async def _opened(client: engine.AsyncClient, topic: str) -> engine.AsyncProducer[bytes]:
     return await client.producer(topic)
-
-
-class Replies:
-    """The topic that answers to this program's requests go to. It is made for the first, and deleted at the end."""
-
-    def __init__(self, client: engine.AsyncClient) -> None:
-        self._client = client
-        self._topic = f"replies-{uuid.uuid4().hex}"
-        self._waiting: dict[str, asyncio.Future[Any]] = {}
-        self._reader: asyncio.Task[None] | None = None
-        self._opening = asyncio.Lock()
-        self._consumer: engine.AsyncCheckpointConsumer[bytes] | None = None
-
-    def awaited(self, correlation_id: str) -> Awaited:
-        """`async with` the topic and the future of the answer with that correlation id."""
-        return Awaited(self, correlation_id)
-
-    async def begin(self, correlation_id: str) -> tuple[str, asyncio.Future[Any]]:
-        """Wait for an answer from now on."""
-        async with self._opening:
-            if self._consumer is None:
-                start = engine.Checkpoint.earliest()
-                self._consumer = await self._client.checkpoint_consumer(self._topic, start=start)
-                self._reader = asyncio.create_task(self._read(self._consumer))
-        answer = self._waiting[correlation_id] = asyncio.get_running_loop().create_future()
-        return self._topic, answer
-
-    def end(self, correlation_id: str) -> None:
-        """No longer wait for it."""
-        self._waiting.pop(correlation_id, None)
-
-    async def _read(self, consumer: engine.AsyncCheckpointConsumer[bytes]) -> None:
-        async for message in consumer:
-            answer = self._waiting.pop(message.properties.get(CORRELATION_ID, ""), None)
-            if answer is not None and not answer.done():
-                answer.set_result(message)
-
-    async def close(self) -> None:
-        """Delete the topic, where this client may."""
-        if self._consumer is None or self._reader is None:
-            return
-        self._reader.cancel()
-        await asyncio.gather(self._reader, return_exceptions=True)
-        await self._consumer.close()
-        with suppress(engine.EngineError):
-            await self._client.admin.delete_topic(self._topic)
-
-
-class Awaited:
-    """An answer that is waited for, and forgotten at the end of the block."""
-
-    def __init__(self, replies: Replies, correlation_id: str) -> None:
-        self._replies = replies
-        self._correlation_id = correlation_id
-
-    async def __aenter__(self) -> tuple[str, asyncio.Future[Any]]:
-        return await self._replies.begin(self._correlation_id)
-
-    async def __aexit__(self, *exc: object) -> None:
-        self._replies.end(self._correlation_id)

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from datetime import datetime
-from typing import Any
+from typing import Any, Unpack
 
 from faststream._internal.endpoint.publisher import PublisherSpecification, PublisherUsecase
 from faststream._internal.endpoint.publisher.fake import FakePublisher
@@ -17,7 +16,8 @@ from faststream.specification.schema import Message, Operation, PublisherSpec
 import engine
 from faststream_engine.config import EngineBrokerConfig, EnginePublisherConfig, EnginePublisherSpecificationConfig
 from faststream_engine.producer import EngineProducer
-from faststream_engine.response import Due, EnginePublishCommand, Key
+from faststream_engine.response import EnginePublishCommand as Command
+from faststream_engine.response import PublishOptions, RequestOptions
 
 
 class EnginePublisherSpecification(PublisherSpecification[EngineBrokerConfig, EnginePublisherSpecificationConfig]):
@@ -61,77 +61,49 @@ class EnginePublisher(PublisherUsecase):
         return f"{self._outer_config.prefix}{self._topic}"
 
     async def publish(
-        self,
-        message: Any = None,
-        topic: str = "",
-        *,
-        key: Key = None,
-        headers: dict[str, Any] | None = None,
-        correlation_id: str | None = None,
-        reply_to: str = "",
-        deliver_after: Due = None,
-        deliver_at: datetime | None = None,
-        transaction: engine.AsyncTransaction | None = None,
+        self, message: Any = None, topic: str = "", **options: Unpack[PublishOptions]
     ) -> engine.MessageId | None:
         """As EngineBroker.publish, by default with this publisher's topic, key, headers, and delay.
 
         With batch=True `message` is a sequence of bodies, published as by publish_batch; returns None.
         """
         bodies = message if self.batch else [message]
-        is_timed = deliver_after is not None or deliver_at is not None
-        cmd = EnginePublishCommand(
-            *(bodies or [None]),
-            topic=topic or self.topic,
-            key=self.key if key is None else key,
-            headers=self.headers | (headers or {}),
-            correlation_id=correlation_id or self._outer_config.id_generator(),
-            reply_to=reply_to or self.reply_to,
-            deliver_after=deliver_after if is_timed else self.deliver_after,
-            deliver_at=deliver_at,
-            transaction=transaction,
-            _publish_type=PublishType.PUBLISH,
+        found: engine.MessageId | None = await self._published(
+            self._command(*(bodies or [None]), topic=topic, _publish_type=PublishType.PUBLISH, **options), ()
         )
-        found: engine.MessageId | None = await self._published(cmd, ())
         return found
+
+    def _command(self, *messages: Any, topic: str, correlation_id: str | None = None, **own: Any) -> Command:
+        """What is published, with what this publisher says where the message has nothing of its own."""
+        known = correlation_id or self._outer_config.id_generator()
+        return self._completed(Command(*messages, topic=topic, correlation_id=known, **own))
+
+    def _completed(self, cmd: Command) -> Command:
+        cmd.destination = cmd.destination or self.topic
+        cmd.add_headers(self.headers, override=False)
+        cmd.key = self.key if cmd.key is None else cmd.key
+        if cmd.publish_type is not PublishType.REQUEST:
+            cmd.reply_to = cmd.reply_to or self.reply_to
+            if cmd.deliver_after is None and cmd.deliver_at is None:
+                cmd.deliver_after = self.deliver_after
+        return cmd
 
     async def _publish(self, cmd: PublishCommand, *, _extra_middlewares: Iterable[PublisherMiddleware]) -> None:
         """What a handler has returned."""
-        made = EnginePublishCommand.from_cmd(cmd, batch=self.batch)
+        made = Command.from_cmd(cmd, batch=self.batch)
         made.destination = self.topic
-        made.add_headers(self.headers, override=False)
-        made.reply_to = made.reply_to or self.reply_to
-        made.key = self.key if made.key is None else made.key
-        if made.deliver_after is None and made.deliver_at is None:
-            made.deliver_after = self.deliver_after
-        await self._published(made, _extra_middlewares)
+        await self._published(self._completed(made), _extra_middlewares)
 
-    async def _published(self, cmd: EnginePublishCommand, extra: Iterable[PublisherMiddleware]) -> Any:
+    async def _published(self, cmd: Command, extra: Iterable[PublisherMiddleware]) -> Any:
         producer = self._outer_config.producer
         if self.batch:
             await self._basic_publish_batch(cmd, producer=producer, _extra_middlewares=extra)
             return None
         return await self._basic_publish(cmd, producer=producer, _extra_middlewares=extra)
 
-    async def request(
-        self,
-        message: Any = None,
-        topic: str = "",
-        *,
-        key: Key = None,
-        headers: dict[str, Any] | None = None,
-        correlation_id: str | None = None,
-        timeout: float = 30.0,
-    ) -> Any:
+    async def request(self, message: Any = None, topic: str = "", **options: Unpack[RequestOptions]) -> Any:
         """As EngineBroker.request, by default with this publisher's topic, key and headers."""
-        cmd = EnginePublishCommand(
-            message,
-            topic=topic or self.topic,
-            key=self.key if key is None else key,
-            headers=self.headers | (headers or {}),
-            correlation_id=correlation_id or self._outer_config.id_generator(),
-            timeout=timeout,
-            _publish_type=PublishType.REQUEST,
-        )
+        cmd = self._command(message, topic=topic, _publish_type=PublishType.REQUEST, **options)
         return await self._basic_request(cmd, producer=self._outer_config.producer)
 
 
@@ -142,8 +114,8 @@ class EngineFakePublisher(FakePublisher):
         super().__init__(producer=producer)
         self._topic = topic
 
-    def patch_command(self, cmd: PublishCommand) -> EnginePublishCommand:
+    def patch_command(self, cmd: PublishCommand) -> Command:
         """The same, to that topic."""
-        made = EnginePublishCommand.from_cmd(super().patch_command(cmd))
+        made = Command.from_cmd(super().patch_command(cmd))
         made.destination = self._topic
         return made

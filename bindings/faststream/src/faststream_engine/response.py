@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import datetime, timedelta
-from typing import Any, Self
+from typing import Any, Self, TypedDict
 
 from faststream.response import PublishCommand, Response
 from faststream.response.publish_type import PublishType
@@ -14,6 +14,38 @@ import engine
 
 Key = bytes | str | None
 Due = float | timedelta | None
+
+
+class RequestOptions(TypedDict, total=False):
+    """What a request says beside its body and its topic. `key`: same key, same order. `headers`: properties of the
+    message, as text. `timeout`: seconds for the answer, 30 by default.
+    """
+
+    key: Key
+    headers: dict[str, Any] | None
+    correlation_id: str | None
+    timeout: float
+
+
+class BatchOptions(TypedDict, total=False):
+    """What a batch says beside its bodies and its topic, for each that has nothing of its own. `reply_to`: the topic of
+    the answer.
+    """
+
+    key: Key
+    headers: dict[str, Any] | None
+    correlation_id: str | None
+    reply_to: str
+    transaction: engine.AsyncTransaction | None
+
+
+class PublishOptions(BatchOptions, total=False):
+    """What a message says beside its body and its topic. `deliver_after` (seconds or a timedelta), `deliver_at`: when
+    queue subscribers get it.
+    """
+
+    deliver_after: Due
+    deliver_at: datetime | None
 
 
 class EngineResponse(Response):
@@ -111,20 +143,19 @@ class EnginePublishCommand(BatchPublishCommand):
 
     def each(self) -> Sequence[EngineResponse]:
         """Its messages, each with what it has of its own, else with what the command says."""
-        found = []
-        for body in self.batch_bodies:
-            own = body if isinstance(body, Response) else EngineResponse(body)
-            is_timed = isinstance(own, EngineResponse) and not (own.deliver_after is None and own.deliver_at is None)
-            timed = own if isinstance(own, EngineResponse) and is_timed else self
-            key = own.get_publish_key()
-            found.append(
-                EngineResponse(
-                    own.body,
-                    key=self.key if key is None else key,
-                    headers=self.headers | own.headers,
-                    correlation_id=own.correlation_id or self.correlation_id,
-                    deliver_after=timed.deliver_after,
-                    deliver_at=timed.deliver_at,
-                )
-            )
-        return found
+        bodies = self.batch_bodies
+        return [self.made_of(body if isinstance(body, Response) else EngineResponse(body)) for body in bodies]
+
+    def made_of(self, own: Response) -> EngineResponse:
+        """A message with what it has of its own, else with what the command says."""
+        is_timed = isinstance(own, EngineResponse) and not (own.deliver_after is None and own.deliver_at is None)
+        timed = own if isinstance(own, EngineResponse) and is_timed else self
+        key = own.get_publish_key()
+        return EngineResponse(
+            own.body,
+            key=self.key if key is None else key,
+            headers=self.headers | own.headers,
+            correlation_id=own.correlation_id or self.correlation_id,
+            deliver_after=timed.deliver_after,
+            deliver_at=timed.deliver_at,
+        )

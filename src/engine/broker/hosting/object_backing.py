@@ -4,6 +4,7 @@ claim (R1)      before; the record then names this broker, and what former owner
 restore()       their sessions are fenced (R3, R10); their files are made again from their logs (R11)
 serve()         one compare-and-set of the record: their ends, and the own log as the last reference (R2)
 append()        groups, as long as the lease and the own session last
+renew()         the header of an empty last file is appended again, so that the log before it is not needed (R19)
 left()          a handover in order: where the segment's groups in the own log end (R9)
 """
 
@@ -12,7 +13,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 
@@ -27,6 +28,7 @@ from engine.model.names import SegmentName
 from engine.storage.commit.failures import LogEndedError
 from engine.storage.commit.ports import Ended
 from engine.storage.disk.disk import Disk
+from engine.storage.file.format import FOOTER_MAGIC
 from engine.storage.file.producer_snapshot import INHERITED, write_producer_snapshot
 from engine.storage.file.restore import fetch, restore
 from engine.storage.objects import records
@@ -43,7 +45,15 @@ if TYPE_CHECKING:
     from typing_extensions import Buffer
 
 _PUTS_MAX = 8
+_FOOTER = FOOTER_MAGIC.to_bytes(4, "little")
 Change = Callable[[SegmentObjects], SegmentObjects]
+
+
+class _Head(NamedTuple):
+    """The header of a file, as it is in the log."""
+
+    first_offset: int
+    data: bytes
 
 
 class ObjectBacking:
@@ -74,6 +84,7 @@ class ObjectBacking:
         self._lease: OwnerLease = owned.lease
         self._appends: set[asyncio.Task[None]] = set()
         self._begun: dict[int, int] = {}  # first offset of a file: the lowest object that may have its header
+        self._head: _Head | None = None  # the header of a file, as long as no group follows it in the log
 
     @property
     def term(self) -> int:
@@ -170,8 +181,10 @@ class ObjectBacking:
 
     def append(self, first_offset: int, next_offset: int, buffers: Sequence[Buffer], done: Ended) -> None:
         """See Backing."""
-        if first_offset == next_offset:
-            self._begun.setdefault(first_offset, self.wal.next_n)  # not that of the footer of an empty file
+        self._head = None
+        if first_offset == next_offset and memoryview(buffers[0])[:4] != _FOOTER:
+            self._begun.setdefault(first_offset, self.wal.next_n)
+            self._head = _Head(first_offset, b"".join(buffers))
         group = WalGroup(self.path, self.term, first_offset, next_offset, buffers)
         task = asyncio.get_running_loop().create_task(self._append(group, done))
         self._appends.add(task)
@@ -191,6 +204,22 @@ class ObjectBacking:
             raise
         else:
             done(None)
+
+    async def renew(self, first_offset: int) -> int | None:
+        """See ObjectsRecord. The bytes are those of the header before, so that entries may follow either."""
+        head = self._head
+        if head is None or head.first_offset != first_offset:
+            return None
+        start, stored = self.wal.next_n, asyncio.get_running_loop().create_future()
+
+        def done(error: BaseException | None) -> None:
+            if not stored.done():
+                stored.set_result(error)
+
+        self.append(first_offset, first_offset, [head.data], done)
+        if (error := await stored) is not None:
+            raise NotOwnerError(f"{self.name}: its log has ended: {error}")
+        return start
 
     async def keep_inherited(self, snapshot: bytes) -> None:
         """See Backing. It is an object of its own, since the log is trimmed."""

@@ -143,6 +143,7 @@ class OpenSegments:
             except NotFoundError:
                 if mine or not create:
                     raise  # otherwise the failed attempt did not create: try again, creating
+                await asyncio.sleep(0)  # it may have ended a moment ago: `_opened` is called, and forgets it
         return hosted
 
     async def open_existing(self, spec: SegmentSpec) -> HostedSegment | None:
@@ -414,6 +415,10 @@ class OpenSegments:
             elsewhere = (record for topic in names for record in self.inventory.of(topic) if record.files)
             found += [Stored(record.name, 0, None) for record in elsewhere if record.name not in here]
         return [one for one in found if one.name not in self._hosted and await self.may_own(one.name)]
+
+    def answers_for(self, topic: TopicName) -> bool:
+        """Whether segments of it are this broker's, open or not; of several brokers: as far as they are measured."""
+        return self._ownership.alone or bool(self.inventory.of(topic))
 
     # -- deleting --------------------------------------------------------------------------------------------------
 

@@ -4,6 +4,8 @@ A bucket is not refilled by a timer. It is the time at which all that was taken 
 algorithm): to take n tokens of a rate moves that time by n / rate, and time itself pays. A bucket that was not used is
 at most BURST_S seconds ahead.
 
+Where other brokers let the same through, a bucket has a share of the rate (elsewhere.py).
+
 Tokens are taken in portions, in the order of asking, while nothing is owed. A portion is PORTION_S seconds of the rate,
 divided by the number of users: so many of them together hold no more in advance than one does alone.
 """
@@ -26,17 +28,21 @@ BYTES_MIN = 512  # of a portion
 class Bucket:
     """One rate of messages, one of bytes, or both. Loop thread only.
 
+    `limit`: messages and bytes per second that all brokers may let through together; None: any number.
+    `messages_per_s`, `bytes_per_s`: what of it is this one's.
     `granted_messages`, `granted_bytes`: tokens that were taken, of either rate.
     """
 
-    __slots__ = ("_bytes_due", "_held_s", "_held_since", "_messages_due", "_time", "_timer", "_waiting", "bytes_per_s",
-                 "granted_bytes", "granted_messages", "messages_per_s", "users")  # fmt: skip
+    __slots__ = ("_bytes_due", "_held_s", "_held_since", "_messages_due", "_share", "_time", "_timer", "_waiting",
+                 "bytes_per_s", "granted_bytes", "granted_messages", "limit", "messages_per_s", "users")  # fmt: skip
 
     def __init__(self, time: Callable[[], float]) -> None:
         """`time`: seconds, monotonic; that of the running loop's timers."""
-        self.messages_per_s: int | None = None
-        self.bytes_per_s: int | None = None
+        self.limit: tuple[int | None, int | None] = (None, None)
+        self.messages_per_s: float | None = None
+        self.bytes_per_s: float | None = None
         self.users = 0
+        self._share = 1.0
         self.granted_messages = self.granted_bytes = 0
         self._held_s = 0.0  # until the queue was empty last
         self._held_since: float | None = None  # when the queue was empty last; None: it is
@@ -46,13 +52,24 @@ class Bucket:
         self._timer: asyncio.TimerHandle | None = None
 
     def configure(self, messages_per_s: int | None, bytes_per_s: int | None) -> None:
-        """Other rates from now on; None: no limit. What is owed stays owed, in tokens."""
-        if (messages_per_s, bytes_per_s) == (self.messages_per_s, self.bytes_per_s):
+        """Other limits from now on; None: no limit. What is owed stays owed, in tokens."""
+        self.limit = messages_per_s, bytes_per_s
+        self._set_rates()
+
+    def share(self, share: float) -> None:
+        """So much of the limits is this bucket's from now on, above 0 and up to 1."""
+        if share != self._share:
+            self._share = share
+            self._set_rates()
+
+    def _set_rates(self) -> None:
+        messages, size = (None if limit is None else limit * self._share for limit in self.limit)
+        if (messages, size) == (self.messages_per_s, self.bytes_per_s):
             return
         now = self._time()
-        self._messages_due = _converted(self._messages_due, now, self.messages_per_s, messages_per_s)
-        self._bytes_due = _converted(self._bytes_due, now, self.bytes_per_s, bytes_per_s)
-        self.messages_per_s, self.bytes_per_s = messages_per_s, bytes_per_s
+        self._messages_due = _converted(self._messages_due, now, self.messages_per_s, messages)
+        self._bytes_due = _converted(self._bytes_due, now, self.bytes_per_s, size)
+        self.messages_per_s, self.bytes_per_s = messages, size
         self._serve()
 
     @property
@@ -123,5 +140,5 @@ class Bucket:
             self._held_s, self._held_since = self.held_s, None
 
 
-def _converted(due: float, now: float, before: int | None, after: int | None) -> float:
+def _converted(due: float, now: float, before: float | None, after: float | None) -> float:
     return now if before is None or after is None or due <= now else now + (due - now) * before / after

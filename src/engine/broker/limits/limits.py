@@ -1,8 +1,8 @@
 """`BrokerLimits`: the limits of all resources and roles, as this broker knows them, and what it counts for them.
 
-It is made when there is the first limit in the cluster: a broker without limits has none of this. Rates and counts of
-producers, consumers, connections and open transactions are those of this broker; the numbers of topics, subscriptions
-and schemas, and what is stored, are those of the cluster.
+It is made when there is the first limit in the cluster: a broker without limits has none of this. Counts of producers,
+consumers, connections and open transactions are those of this broker; rates (elsewhere.py), the numbers of topics,
+subscriptions and schemas, and what is stored, are those of the cluster.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from engine.broker.limits.attendance import Attendance, Crowd
 from engine.broker.limits.bucket import Bucket
+from engine.broker.limits.elsewhere import Elsewhere
 from engine.broker.limits.open_transactions import RoleTransactions
 from engine.errors import EngineError, LimitExceededError
 from engine.metadata import keys
@@ -54,6 +55,7 @@ class BrokerLimits:
         self._topics: dict[TopicName, dict[str, Limit]] = {}
         self._roles: dict[str, dict[str, Limit]] = {}
         self._buckets: dict[tuple[str, str], Bucket] = {}
+        self._elsewhere = Elsewhere()
         self._prune_at = _PRUNED_FIRST
         self._scheduled = False
         self._open_transactions: dict[str, RoleTransactions] = {}  # by role
@@ -147,8 +149,17 @@ class BrokerLimits:
             if len(self._buckets) >= self._prune_at:
                 self._prune()
             bucket = self._buckets[scope, direction] = Bucket(self._time)
+            bucket.share(self._elsewhere.share((scope, direction)))
         bucket.configure(None if messages is None else messages.value, None if size is None else size.value)
         return bucket
+
+    def share(self, elsewhere: Elsewhere) -> None:
+        """Go by what the other brokers use from now on."""
+        before, self._elsewhere = self._elsewhere, elsewhere
+        if not before and not elsewhere:
+            return
+        for scope, bucket in self._buckets.items():
+            bucket.share(elsewhere.share(scope))
 
     def buckets_in_use(self) -> list[tuple[tuple[str, str], Bucket]]:
         """((scope, direction), bucket) of what has a rate now."""

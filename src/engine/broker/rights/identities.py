@@ -50,7 +50,7 @@ class Identities:
         self._tokens: TokenFile | None = None
         self._web_tokens: WebTokens | None = None
         self._clients: Authorities | None = None  # that sign the certificates of clients
-        self._brokers: Authorities | None = None  # of brokers, where there are both
+        self._brokers: Authorities | None = None  # of brokers
         self._users: tuple[tuple[str, ...], dict[int, str]] = (), {}  # of a setting, what it says
 
     def load(self) -> None:
@@ -64,10 +64,11 @@ class Identities:
             from engine.broker.rights.web_tokens import WebTokens
 
             self._web_tokens = WebTokens(config.jwt_keys, config.jwt_audience, config.jwt_role_claim)
-        if config.tls_client_ca is not None:
+        if config.tls_client_ca is not None or config.cluster_tls_ca is not None:
             from engine.broker.rights.authorities import Authorities
 
-            self._clients = Authorities("tls_client_ca", config.tls_client_ca)
+            if config.tls_client_ca is not None:
+                self._clients = Authorities("tls_client_ca", config.tls_client_ca)
             if config.cluster_tls_ca is not None:
                 self._brokers = Authorities("cluster_tls_ca", config.cluster_tls_ca)
         self.roles_of_users()
@@ -82,10 +83,11 @@ class Identities:
         return self._users[1]
 
     def is_of_brokers(self, certificate: Certificate | None) -> bool:
-        """Whether the authority of brokers has signed a certificate that was verified."""
-        if certificate is None:
+        """Whether the authority of brokers, as it is now, has signed a certificate that was verified."""
+        if certificate is None or self._brokers is None:
             return False
-        return self._brokers is None or self._brokers.signer(certificate) is not None
+        self._brokers.refresh()
+        return self._brokers.signer(certificate) is not None
 
     def identify(self, given: Credentials, peer: str | None) -> Principal | Refusal:
         """The principal, or why there is none and when to say so. A failure counts for the address of `peer`."""

@@ -14,13 +14,13 @@ from engine.broker.settings.tls import (
     ask_for_certificate,
     context_to_brokers,
     report_failures,
-    show_certificate,
     tls_context,
     trust_clients,
 )
 from engine.broker.settings.tokens import Guarded
 from engine.clock import Clock
 from engine.errors import InvalidConfigurationError
+from engine.wire.connector import SocketConnector
 from engine.wire.url import is_loopback
 
 if TYPE_CHECKING:
@@ -45,7 +45,8 @@ class Doors:
     def __init__(self, clock: Clock, pending_max: int = PENDING_MAX) -> None:
         self.attempts = Attempts(clock.monotonic, pending_max)
         self._contexts: list[ssl.SSLContext] = []  # of the open listeners
-        self._to_brokers: ssl.SSLContext | None = None
+        self._of_brokers: list[ssl.SSLContext] = []  # of the listeners that other brokers use
+        self._to_brokers: SocketConnector | None = None
 
     def tls(self, config: Certified) -> ssl.SSLContext | None:
         """The TLS context of a new listener; None: plain text. Raises InvalidConfigurationError."""
@@ -60,11 +61,12 @@ class Doors:
         context = self.tls(config)
         if context is not None:
             ask_for_certificate(context, config)
+            self._of_brokers.append(context)
         return context
 
-    def tls_to_brokers(self, config: ClusterCertified) -> ssl.SSLContext | None:
-        """The TLS context of connections to other brokers; None: plain text. Raises InvalidConfigurationError."""
-        self._to_brokers = context_to_brokers(config)
+    def connector_to_brokers(self, config: ClusterCertified) -> SocketConnector:
+        """Dials other brokers, by TLS where this one has it. Raises InvalidConfigurationError."""
+        self._to_brokers = SocketConnector(tls=context_to_brokers(config))
         return self._to_brokers
 
     def renew(self, config: Certified) -> None:
@@ -76,9 +78,15 @@ class Doors:
             trust_clients(context, config)
 
     def renew_to_brokers(self, config: ClusterCertified) -> None:
-        """Reload what this broker shows to others. Raises InvalidConfigurationError."""
-        if self._to_brokers is not None and context_to_brokers(config) is not None:  # likewise
-            show_certificate(self._to_brokers, config)
+        """Reload what this broker shows to others, and which authorities it trusts. Raises InvalidConfigurationError.
+
+        A context forgets no authority: connections to others are made by another one from now on. Peers that come with
+        a certificate of an authority that was taken out are refused behind the handshake (Authorities).
+        """
+        if self._to_brokers is not None and (fresh := context_to_brokers(config)) is not None:
+            self._to_brokers.tls = fresh
+        for context in self._of_brokers:
+            ask_for_certificate(context, config)
 
 
 def check_cluster(config: BrokerConfig) -> None:

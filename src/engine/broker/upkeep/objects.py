@@ -1,7 +1,8 @@
 """`ObjectUpkeep`: rolled files of open segments become objects, and what is not needed of the store is deleted.
 
     every UPKEEP_S     files end by age; rolled ones are uploaded, small ones together, and named (R13, R14, R18);
-                       the own log is trimmed (R15); what was given up is deleted after its grace
+                       what silent segments keep of the log moves on (R19); the own log is trimmed (R15); what was
+                       given up is deleted after its grace
     every SETTLE_S     the session's record says which shared objects are named no more (R18)
     every SWEEP_S      each broker ends sessions that it had before; one, under a lease, those of brokers that are
                        gone, and sweeps what sessions that have ended have left behind (R16)
@@ -13,7 +14,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -24,9 +25,20 @@ from engine.broker.hosting.open_segments import OpenSegments
 from engine.broker.hosting.ownership import INDEX_LOGS
 from engine.clock import Clock
 from engine.control.base.brokers import Brokers
-from engine.errors import AlreadyClosedError, CorruptionError, EngineError, FencedError, NotOwnerError, StorageError
+from engine.control.base.ports import SegmentSpec
+from engine.control.base.topic_records import topic_of_key
+from engine.errors import (
+    AlreadyClosedError,
+    CorruptionError,
+    EngineError,
+    FencedError,
+    NotFoundError,
+    NotOwnerError,
+    StorageError,
+)
 from engine.metadata import keys, unsure
-from engine.metadata.store import ABSENT, ConflictError, MetadataStore, OutcomeUnknownError
+from engine.metadata.store import ABSENT, ConflictError, IndexedRecords, MetadataStore, OutcomeUnknownError
+from engine.model.names import TopicName
 from engine.storage.objects.references import SegmentObjects
 from engine.storage.objects.sweep import Sweep, Swept
 from engine.storage.objects.trim import needed
@@ -38,10 +50,22 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
+SpecOf = Callable[[TopicName, int], Awaitable[SegmentSpec]]
+
 UPKEEP_S = 10.0
 SETTLE_S = 600.0
 SWEEP_S = 3600.0
 UPLOADS_AT_ONCE = 4
+BEHIND_MAX = 6_000  # objects of the own log that a silent segment keeps until it moves on: those of ten busy minutes
+CLOSED_BEHIND_MAX = 36_000  # likewise, of one that is closed, until it is opened for that
+OPENED_AT_ONCE = 8  # in a round
+
+
+def behind(found: IndexedRecords, objects: Sequence[SegmentObjects], session: str, start: int) -> list[str]:
+    """The keys of the records that need objects of the session's log below `start`, the lowest first."""
+    starts = [each.starts().get(session, start) for each in objects]
+    lagging = sorted((at, record.key) for at, (_, record) in zip(starts, found, strict=True) if at < start)
+    return [key for _, key in lagging]
 
 
 class ObjectUpkeep:
@@ -56,8 +80,11 @@ class ObjectUpkeep:
         leads: Callable[[], bool],
         clock: Clock,
         file_age_s: float,
+        spec: SpecOf,
     ) -> None:
-        """`leads`: whether it is this broker that sweeps. `file_age_s`: a file with an older message ends."""
+        """`leads`: whether it is this broker that sweeps. `file_age_s`: a file with an older message ends. `spec`: of
+        a segment, by its topic and id.
+        """
         self.uploaded = 0
         self._logs = logs
         self._segments = segments
@@ -67,6 +94,7 @@ class ObjectUpkeep:
         self._clock = clock
         self._file_age_ms = int(file_age_s * 1000)
         self._interval = min(UPKEEP_S, file_age_s / 4)
+        self._spec = spec
         self._uploads = asyncio.Semaphore(UPLOADS_AT_ONCE)
         self._gone: set[str] = set()  # sessions of brokers that were gone at the last sweep
         self._unshared: frozenset[str] = frozenset()  # shared objects that no record named at the last sweep
@@ -152,6 +180,8 @@ class ObjectUpkeep:
         assert segment.consolidation is not None
         await segment.end_aged(self._file_age_ms)
         self.uploaded += await segment.consolidation.run(segment)
+        if segment.consolidation.is_behind(self._logs.wal.unneeded, BEHIND_MAX):
+            await segment.consolidation.move_on()
 
     async def trim(self, wal: ObjectWal) -> None:
         """R15. The order counts: a reference that the records do not have yet begins at or above what is unneeded."""
@@ -160,6 +190,21 @@ class ObjectUpkeep:
         objects = [msgspec.json.decode(record.value, type=SegmentObjects) for _, record in found]
         await wal.trim(wal.session, needed(objects, wal.session, acknowledged))
         await wal.delete_trimmed()
+        here = {keys.segment(hosted.name) for hosted in self._segments}
+        late = behind(found, objects, wal.session, acknowledged - CLOSED_BEHIND_MAX)
+        for key in [key for key in late if key not in here][:OPENED_AT_ONCE]:
+            await self._open(key)
+
+    async def _open(self, key: str) -> None:
+        """R19: a closed segment keeps much of the log. It is closed again when it is idle, and keeps less then."""
+        topic = topic_of_key(key)
+        try:
+            spec = await self._spec(topic, int(key.rpartition("/")[2]))
+            await self._segments.open(spec, create=False)
+        except (NotFoundError, NotOwnerError):
+            return  # deleted meanwhile; or its owner is another broker, which moves it on
+        except EngineError as e:
+            log.warning("a segment of %s could not be opened, so that its log is kept: %s", topic, e)
 
     # -- the sweep -------------------------------------------------------------------------------------------------
 

@@ -1,8 +1,9 @@
 """`ReplyTopics`: deletes topics of replies whose client is gone.
 
 A client deletes its topics of replies when it closes. One that has died, or may not delete topics, leaves them.
-Retention passes on what it comes by in its rounds: open segments, and the names of closed ones. A topic of replies
-without a consumer for `REPLY_TOPIC_IDLE_S` is deleted by the owner of its segments.
+Retention passes on what it comes by in its rounds: open segments, and the names of closed ones that are this broker's,
+so that what is kept here does not grow with those of other brokers. A topic of replies without a consumer for
+`REPLY_TOPIC_IDLE_S` is deleted by the owner of its segments.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ class ReplyTopics:
         self._unused: dict[TopicName, float] = {}  # since when, by the monotonic clock
 
     def found(self, topics: Iterable[TopicName]) -> None:
-        """There are these topics, of which segments may be closed."""
+        """There are these topics, of which segments are this broker's, and may be closed."""
         now = self._clock.monotonic()
         for topic in topics:
             if is_reply_topic(topic):

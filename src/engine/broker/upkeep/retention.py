@@ -137,7 +137,7 @@ class RetentionLoop:
         self._closed.begin_search(_CLOSED_EVERY * self._config.retention_interval)
         async for topics in self._service.topic_pages():
             await self._closed.search(topics)
-            self._replies.found(topics)
+            self._replies.found(topic for topic in topics if self._segments.answers_for(topic))
 
     async def _sweep_closed(self, name: SegmentName) -> int:
         """Open it, check it, and close it again."""

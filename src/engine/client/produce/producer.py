@@ -151,7 +151,8 @@ class AsyncProducer(Owned, Generic[T_contra]):
         """Send one message, and wait for the first reply to it, which a consumer of the topic sends with `reply()`.
 
         `timeout`: seconds for all of it. The other arguments are those of send(); the properties `reply_to` and
-        `correlation_id` are set here. The first request of a client into a namespace creates a topic of replies there.
+        `correlation_id` are set here, but for a `correlation_id` among `properties`, which has to differ from those of
+        requests that wait. The first request of a client into a namespace creates a topic of replies there.
         A request is sent once; it may be handled twice, as any message, and the first reply counts.
 
         Raises TimeoutError when no reply came in time (NoResponderError: nor has a subscription a consumer; it is asked

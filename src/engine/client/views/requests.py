@@ -87,7 +87,11 @@ class _Inbox:
             self.fail(e)
 
     def expect(self, correlation_id: str) -> asyncio.Future[Message[bytes]]:
-        """The reply to come."""
+        """The reply to come. InvalidArgumentError: another request waits under this id."""
+        if correlation_id in self._waiting:
+            raise InvalidArgumentError(
+                f"the property {CORRELATION_ID} must differ from those of requests that wait, got {correlation_id:.100}"
+            )
         future: asyncio.Future[Message[bytes]] = asyncio.get_running_loop().create_future()
         self._waiting[correlation_id] = future
         return future
@@ -155,7 +159,7 @@ class Requests:
         self, producer: AsyncProducer[Any], value: Any, properties: Mapping[str, str], options: dict[str, Any]
     ) -> Message[bytes]:
         inbox = await self._inbox(TopicName.parse(producer.topic))
-        correlation_id = f"{self._token(128):032x}"
+        correlation_id = properties.get(CORRELATION_ID) or f"{self._token(128):032x}"
         future = inbox.expect(correlation_id)
         try:
             named = {**properties, REPLY_TO: str(inbox.topic), CORRELATION_ID: correlation_id}

@@ -60,6 +60,8 @@ _HELD = 253  # as a kind, in a child's snapshot only: the producer had exclusive
 _FLOOR = 254  # as a kind, with the whole ring: everything below the `last` sequence is stored in some segment
 _BOUNDARY = 255  # as a kind, with the producer id 0: only a rectangle along which the ring was divided
 
+_SEQUENCE_MAX = 2**63 - 1  # as producers may number; the lanes keep signed numbers
+
 Key = tuple[int, int, int]  # producer id, kind, bucket
 
 
@@ -309,5 +311,7 @@ def _pack(producer_id: int, known: Known, own: int) -> bytes:
 
 def _unpack(fields: tuple[int, ...]) -> tuple[int, Known, int]:
     producer_id, last, first, offset, start, end, low, high, kind, own, count = fields
+    if max(first, last) > _SEQUENCE_MAX:
+        raise InvalidArgumentError(f"a sequence must be at most {_SEQUENCE_MAX}, got {max(first, last)}")
     where = Rectangle(HashRange(start, end), HashRange(low, high))
     return producer_id, Known(kind, where, (first, last, offset, count)), own

@@ -5,6 +5,7 @@ A range is *open* while its session may append to it. Claims never change this p
     served()        the end of a takeover: all ranges are closed, and the new owner's is added (R2)
     handed_over()   the owner's own range is closed (R9)
     named()         a file takes the place of the ranges that it covers, and of the beginning of the own one (R14)
+    moved()         of a silent segment, whose files hold all: the own range begins later, and the others go (R19)
     kept()          retention has deleted what lies below an offset
     folded()        the older files go to an index object, so that the record stays small
 """
@@ -157,6 +158,19 @@ class SegmentObjects(msgspec.Struct, frozen=True, omit_defaults=True):
             wal = [each for each in self.wal if each.end is not None and each.term >= follows]
             wal.append(msgspec.structs.replace(own[0], start=start))
         return msgspec.structs.replace(self, wal=tuple(wal), files=(*self.files, file))
+
+    def moved(self, end: int, session: str, start: int) -> SegmentObjects:
+        """R19: the header of the last file, which begins at offset `end`, is in the own session's log once more, from
+        object `start` on; files hold all before. Nothing changes where the segment has no log any more.
+        """
+        if self.named_end < end:
+            raise InvalidArgumentError(f"files must hold all below offset {end}, got {self.named_end}")
+        own = [each for each in self.wal if each.end is None]
+        if not own:
+            return self
+        if [each.session for each in own] != [session]:
+            raise InvalidArgumentError(f"the open reference must be that of {session!r}, got {self.wal!r}")
+        return self._replaced([msgspec.structs.replace(own[0], start=max(own[0].start, start))])
 
     def kept(self, floor: int, listed: Iterable[RolledFile]) -> SegmentObjects:
         """Without the files that end at or below an offset. The empty end of a sealed segment stays.

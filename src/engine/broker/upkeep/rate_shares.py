@@ -1,0 +1,136 @@
+"""`RateShares`: rates hold for all brokers together: each shows the others what it uses, and takes its share.
+
+Once in ROUND_S a broker shows in a record of its own which part of each rate it has used, where it has used any; so
+brokers that let nothing through write nothing. What follows from the records of all is in limits/elsewhere.py.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from heapq import nlargest
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from engine.broker.limits.elsewhere import PARTS, Elsewhere, Scope, Shown
+from engine.errors import AlreadyClosedError, EngineError
+from engine.metadata import keys
+from engine.metadata.store import OutcomeUnknownError
+from engine.model.limits import RATES
+
+if TYPE_CHECKING:
+    from engine.broker.limits.bucket import Bucket
+    from engine.broker.limits.limits import BrokerLimits
+    from engine.clock import Clock
+    from engine.control.base.brokers import Brokers
+    from engine.metadata.store import MetadataStore
+
+log = logging.getLogger(__name__)
+
+ROUND_S = 0.5
+SHOWN_MAX = 500  # rates, those of which most is used: a record of about 32 KiB
+_HELD = 0.25  # of a round
+_NOISE = PARTS // 32
+_NEW = 0, 0, 0.0
+
+
+class RateShares:
+    """One per broker, once there is a rate. Loop thread only."""
+
+    def __init__(self, metadata: MetadataStore, limits: BrokerLimits, brokers: Brokers, clock: Clock) -> None:
+        self._metadata = metadata
+        self._limits = limits
+        self._brokers = brokers
+        self._clock = clock
+        self._shown = Shown()
+        self._measured_at = clock.monotonic()
+        # Messages, bytes and seconds held back, a round ago. None: that is not known.
+        self._counts: dict[Scope, tuple[int, int, float]] | None = None
+        self._changed = asyncio.Event()
+
+    def wake(self) -> None:
+        """The limits have changed: begin a round."""
+        self._changed.set()
+
+    async def run(self) -> None:
+        """Runs until cancelled. A failed round is logged, and the next one runs."""
+        while True:
+            self._changed.clear()
+            try:
+                await self.check()
+            except AlreadyClosedError:
+                return
+            except Exception:
+                log.exception("a round over the rates of all brokers has failed")
+            try:
+                async with asyncio.timeout(ROUND_S if self._limits.says(RATES) else None):
+                    await self._changed.wait()
+            except TimeoutError:
+                pass
+
+    async def check(self) -> None:
+        """Measure, tell the others, and take this broker's shares."""
+        if self._brokers.alone:
+            self._counts = None
+            self._limits.share(Elsewhere())
+            return
+        await self._show(self._measure())
+        self._limits.share(Elsewhere(await self._others()))
+
+    def _measure(self) -> Shown:
+        """What was used since the last round."""
+        now = self._clock.monotonic()
+        elapsed, self._measured_at = max(now - self._measured_at, ROUND_S / 10), now
+        before, counted = self._counts, dict[Scope, tuple[int, int, float]]()
+        found: list[tuple[float, bool, Scope]] = []
+        for scope, bucket in self._limits.buckets_in_use():
+            counted[scope] = counts = bucket.granted_messages, bucket.granted_bytes, bucket.held_s
+            last = counts if before is None else before.get(scope, _NEW)
+            if counts != last:
+                held = counts[2] - last[2] >= _HELD * elapsed
+                found.append((_used(bucket, counts, last, elapsed), held, scope))
+        self._counts = counted
+        mine = Shown()
+        for used, held, scope in nlargest(SHOWN_MAX, found):
+            mine.note(scope, used, held=held)
+        return mine
+
+    async def _show(self, mine: Shown) -> None:
+        if not _differs(mine, self._shown):
+            return
+        try:
+            session = await self._brokers.session()
+            key = keys.shares(self._brokers.url)
+            await self._metadata.put(key, msgspec.json.encode(mine), session=session)
+            self._shown = mine
+        except (EngineError, OutcomeUnknownError) as e:
+            log.warning("the other brokers do not know what is used here of rates: %s", e)
+
+    async def _others(self) -> list[Shown]:
+        found: list[Shown] = []
+        own, mine = keys.shares(self._brokers.url), False
+        for record in await self._metadata.mirror.list(keys.SHARES, keys.prefix_end(keys.SHARES)):
+            if record.key == own:
+                mine = True
+                continue
+            try:
+                found.append(msgspec.json.decode(record.value, type=Shown))
+            except msgspec.MsgspecError as e:
+                log.warning("the record %s in the metadata store is ignored: %s", record.key, e)
+        if not mine:
+            self._shown = Shown()  # it went with a session that was lost: it is said again
+        return found
+
+
+def _used(bucket: Bucket, now: tuple[int, int, float], before: tuple[int, int, float], elapsed: float) -> float:
+    """The part of the limit that was used: of messages or of bytes, whichever is more."""
+    pairs = zip(bucket.limit, now[:2], before[:2], strict=True)
+    return max((count - last) / (limit * elapsed) for limit, count, last in pairs if limit is not None)
+
+
+def _differs(mine: Shown, shown: Shown) -> bool:
+    """Whether it has to be said again."""
+    if mine.held != shown.held or mine.used.keys() != shown.used.keys():
+        return True
+    return any(abs(parts - shown.used[name]) > _NOISE for name, parts in mine.used.items())
