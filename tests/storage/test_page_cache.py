@@ -64,10 +64,10 @@ async def filled(root: Path, durability: str = "fsync", limit: int = LIMIT) -> t
     return store, segment
 
 
-async def read_through(segment: Segment, start: int, stop: int) -> None:
-    """Read from the medium what is not in memory, and look at it."""
+async def read_through(segment: Segment, start: int, stop: int, at_once: bool = False) -> None:
+    """Read from the medium what is not in memory, and look at it. `at_once`: what the system has is read on the loop."""
     while start < stop:
-        block = segment.read(start, MIB)
+        block = segment.read(start, MIB, at_once=at_once)
         assert block is not None
         if not isinstance(block, Block):
             block = await block
@@ -92,12 +92,13 @@ async def test_without_a_bound_all_stays_there(root: Path):
     await store.close()
 
 
-async def test_a_reader_that_is_behind_does_not_evict_the_tail(root: Path):
+@pytest.mark.parametrize("at_once", [False, True])
+async def test_a_reader_that_is_behind_does_not_evict_the_tail(root: Path, at_once: bool):
     store, segment = await filled(root)
     tail = LIMIT // 2 // mmap.PAGESIZE  # of the three quarters that are for it, what is there in any case
     newest = log_files(store, name())[-1]
     before = sum(resident_pages(newest)[-tail:])
-    await read_through(segment, 0, COUNT - LIMIT // ENTRY)
+    await read_through(segment, 0, COUNT - LIMIT // ENTRY, at_once)
     assert sum(resident_pages(newest)[-tail:]) >= before > tail // 2
     assert resident_bytes(store) <= LIMIT + OVERLAP  # and what the system has read ahead
     await store.close()

@@ -72,9 +72,17 @@ class Reader:
             return None  # opening it may take longer
         handle = handles.pin(file)
         try:
-            return file.read_cached(handle, offset, max_bytes, self._context.buffers)
+            block = file.read_cached(handle, offset, max_bytes, self._context.buffers)
         finally:
             handles.unpin(file)
+        if block is not None:
+            self._note_pages(file, offset, block)  # such a read has the system read ahead
+        return block
+
+    def _note_pages(self, file: LogFile, offset: int, block: Block) -> None:
+        if file.index is not None:
+            position = file.index.position_before(offset, file.opening.data_position)
+            self._context.pages.read(file, position, block.size)
 
     async def _read_named(self, named: NamedFiles, offset: int, max_bytes: int) -> Block:
         return self._counted(await named.read(offset, max_bytes))
@@ -90,9 +98,7 @@ class Reader:
                 block = await run(
                     context.workers, lambda: file.read(handle, offset, max_bytes, end_offset, end_position)
                 )
-                if file.index is not None:
-                    position = file.index.position_before(offset, file.opening.data_position)
-                    context.pages.read(file, position, block.size)
+                self._note_pages(file, offset, block)
                 return self._counted(block)
             finally:
                 context.handles.unpin(file)
