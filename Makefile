@@ -8,6 +8,7 @@
 #   make debug   the native modules once more, with checks and sanitizers, and the same suite with all invariants checked
 #   make tidy    layers, lengths, stubs, types, lint, documented names, benchmarks once tiny
 #   make fuzz    the long forms of the random tests, and coverage-guided fuzzers (ENGINE_FUZZ_S seconds each)
+#   make interop Apache Pulsar's Java clients against a broker (needs a JDK and Maven)
 #   make bench   the benchmarks, published as HTML in .asv/html
 #   make bench-compare BASE=v0.1.0  this tree beside another revision, in turns: ratios with their spread (ONLY=serve)
 #   make bench-history  what users notice, over the last LAST=5 tags and this tree, in .asv/history/index.html
@@ -43,7 +44,7 @@ MACHINE_JAVA     := $(JAVA_HOME)
 export JAVA_HOME := $(abspath $(VENV))/java
 
 .DEFAULT_GOAL := help
-.PHONY: help demo cluster-demo test build debug tidy fuzz bench bench-compare bench-history tags docs wheels pictures clean
+.PHONY: help demo cluster-demo test build debug tidy fuzz interop bench bench-compare bench-history tags docs wheels pictures clean
 .DELETE_ON_ERROR:
 
 help:
@@ -68,6 +69,9 @@ export SEED    ?=
 
 fuzz: build $(VENV)/.with-fuzz $(VENV)/.with-faststream $(VENV)/.with-chromium
 	$(PY) -m pytest -q -m fuzz --timeout=3600 $(TESTS) $(PYTEST)
+
+interop: build $(VENV)/.with-test $(VENV)/pulsar/java
+	$(PY) -m pytest -q -m interop tests/interop $(PYTEST)
 
 docs: build $(VENV)/.with-test $(VENV)/.with-faststream $(VENV)/.with-spark
 	NO_MKDOCS_2_WARNING=1 $(PY) -m mkdocs build -q
@@ -164,6 +168,10 @@ $(VENV)/.with-oldest-spark: | $(VENV)/.with-spark
 $(VENV)/.with-chromium: tools/chromium.py | $(VENV)/.with-test
 	$(PY) $< $(VENV)/chromium || $(PY) -m playwright install chromium >/dev/null 2>&1 || true
 	@touch $@
+
+# Apache Pulsar's Java clients, and the agent that tests speak to.
+$(VENV)/pulsar/java: tools/pulsar_java.py $(wildcard tests/interop/java/*) | $(VENV)/.with-test
+	JAVA_HOME='$(MACHINE_JAVA)' $(PY) $< $(VENV)/pulsar
 
 # The newest Python that is supported, if the machine has none and Maven does.
 $(NEWEST): tools/newest_python.py | $(VENV)/.tools

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from engine._native.format.entry import Entry, verify
-from engine._native.produce.hashing import murmur3_32
+from engine._native.produce.hashing import MURMUR3_LOW, murmur3_32
 from engine._native.pulsar.delivered import frame_of, key_hashes
 from engine._native.pulsar.published import entries_of
 from engine.errors import CorruptionError, EngineError, InvalidArgumentError, MessageTooLargeError
@@ -101,6 +101,38 @@ def test_the_hash_of_a_key_is_murmur3():
     entry = Entry(entries_of(batch_of([PulsarMessage(b"v", b"order-42")]), 1, b"p")[0])
     assert murmur3_32(b"order-42") == 0x4B11A18E
     assert (entry.segment_hash_min, entry.bucket_min) == (0x4B11, 0xA18E)
+
+
+def test_a_batch_of_several_buckets_becomes_an_entry_for_each_in_its_order():
+    ends, keys = (0x3FFF, 0x7FFF, 0xBFFF, 0xFFFF), [b"key-%d" % (n % 31) if n % 4 else None for n in range(60)]
+    sent = [PulsarMessage(b"%d" % n, key) for n, key in enumerate(keys)]
+    entries = [Entry(one) for one in entries_of(batch_of(sent), 60, b"p", buckets=ends, hashes=(0x4000, 0x7FFF))]
+    found: dict[int, list[int]] = {}
+    for entry in entries:
+        (message, *_) = rows = plain([entry.data()])
+        if message.key is None:
+            bucket = 4
+            assert 0x4000 <= entry.segment_hash_min == entry.segment_hash_max <= 0x7FFF
+        else:
+            (bucket,) = {next(i for i, end in enumerate(ends) if murmur3_32(m.key) & 0xFFFF <= end) for m in rows}
+            assert entry.bucket_max <= ends[bucket]
+        found.setdefault(bucket, []).extend(int(m.value) for m in rows)
+    assert all(numbers == sorted(numbers) for numbers in found.values())
+    assert sorted(n for numbers in found.values() for n in numbers) == list(range(60))
+    assert len(entries) == len(found) == 5
+
+
+def test_the_lower_half_of_the_hash_may_choose_the_segment():
+    sent = batch_of([PulsarMessage(b"v", b"order-42")])
+    entry = Entry(entries_of(sent, 1, b"p", key_hash=MURMUR3_LOW)[0])
+    assert (entry.segment_hash_min, entry.bucket_min) == (0xA18E, 0x4B11)
+
+
+def test_damage_of_a_batch_that_is_sorted_is_found():
+    whole = batch_of([PulsarMessage(b"v%d" % n, b"k%d" % n) for n in range(5)])
+    for bad in (whole[:-1], whole[:7], whole + b"x", b""):
+        with pytest.raises(CorruptionError):
+            entries_of(bad, 5, b"p", buckets=(0x7FFF, 0xFFFF))
 
 
 def test_hashes_by_which_a_subscription_is_shared():

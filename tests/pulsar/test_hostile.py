@@ -2,64 +2,16 @@
 
 from __future__ import annotations
 
-import asyncio
 import random
 import struct
 
 import pytest
 
-from engine.pulsar.messages import FIELDS, Command, command
+from engine.pulsar.messages import FIELDS, command
 from engine.pulsar.session import framed
 from tests.pulsar.conftest import EARLIEST, WAIT_MS
+from tests.pulsar.raw import CONNECT, Raw, greeted
 from tests.reference.pulsar_reference import PulsarMessage, payload_of
-
-CONNECT = framed("connect", client_version="test", protocol=19)
-
-
-class Raw:
-    """A socket that speaks the protocol by hand."""
-
-    def __init__(self, served) -> None:
-        self._port = int(served.service_url.rpartition(":")[2])
-
-    async def __aenter__(self) -> Raw:
-        self.reader, self.writer = await asyncio.open_connection("127.0.0.1", self._port)
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        self.writer.close()
-
-    async def say(self, *frames: bytes) -> None:
-        self.writer.writelines(frames)
-        await self.writer.drain()
-
-    async def hear(self) -> tuple[str, object] | None:
-        """The next command; None: the connection has ended."""
-        async with asyncio.timeout(20):
-            try:
-                size = int.from_bytes(await self.reader.readexactly(4), "big")
-                frame = await self.reader.readexactly(size)
-            except (asyncio.IncompleteReadError, ConnectionError):
-                return None
-        found = Command.FromString(frame[4 : 4 + int.from_bytes(frame[:4], "big")])
-        name = FIELDS[found.type]
-        return name, getattr(found, name)
-
-    async def ends(self) -> list[str]:
-        """The errors that come before the end of the connection."""
-        errors = []
-        while (heard := await self.hear()) is not None:
-            if heard[0] == "error":
-                errors.append(heard[1].message)
-        return errors
-
-
-async def greeted(raw: Raw) -> None:
-    await raw.say(CONNECT)
-    heard = await raw.hear()
-    assert heard is not None
-    assert heard[0] == "connected"
-    assert heard[1].max_message_size == 5 << 20
 
 
 @pytest.mark.parametrize(

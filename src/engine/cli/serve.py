@@ -247,12 +247,12 @@ async def serve(
     from engine.broker.settings.doors import check_exposed
     from engine.cli.process import collect_rarely, keep_loaded
     from engine.cli.reloading import reload_broker
-    from engine.pulsar.door import Door
+    from engine.pulsar.recognising import recogniser
 
     stopped = stop_signal()
     store = None if metadata is None else await open_shared_metadata(metadata, config, random.Random())
     objects = open_objects(config, os.environ, random.SystemRandom())
-    broker = Broker(data, config=config, metadata=store, objects=objects, recognise=Door().recognise)
+    broker = Broker(data, config=config, metadata=store, objects=objects, recognise=recogniser())
     on_hangup(lambda: reload_broker(broker, load()))
     for where in (listen, admin):
         if where is not None:

@@ -100,7 +100,7 @@ def watch_topics(
 @click.option("--segments", type=click.IntRange(1), metavar="N", help=f"Segments at the start. {THE_BROKERS}")
 @click.option(
     "--key-hash",
-    type=click.Choice(["xxh64", "murmur3"]),
+    type=click.Choice(["xxh64", "murmur3", "murmur3-low"]),
     help=f"How keys are hashed; cannot be changed later. {THE_BROKERS}",
 )
 @click.option("--durability", type=click.Choice(["fsync", "interval", "os", "object"]), help=THE_NAMESPACES)

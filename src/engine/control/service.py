@@ -227,8 +227,11 @@ class ScalableTopicService:
                 await self._controllers.finish_change(name)
         raise AlreadyExistsError(f"{name} is being deleted; try again")
 
-    async def ensure_topic(self, topic: str | TopicName, *, create: bool = True) -> TopicView:
-        """The topic's view. A missing topic is created with the defaults if `create` is true and the broker allows it.
+    async def ensure_topic(
+        self, topic: str | TopicName, *, create: bool = True, key_hash: str | None = None
+    ) -> TopicView:
+        """The topic's view. A missing topic is created with the defaults if `create` is true and the broker allows it;
+        with that `key_hash`, if one is given.
 
         Raises NotFoundError, and what create_topic() raises.
         """
@@ -238,7 +241,7 @@ class ScalableTopicService:
             if not (create and await self._auto_creates(name)):
                 raise NotFoundError(f"{name} does not exist")
             try:
-                return await self.create_topic(name)
+                return await self.create_topic(name, key_hash=key_hash)
             except AlreadyExistsError:
                 record = await self._load(name)
         leader = await self._resources.load_leader(name)
@@ -408,7 +411,13 @@ class ScalableTopicService:
 
         name = TopicName.parse(topic)
         found = await find_subscription(self._resources, name, check_name(subscription, "subscription"), created_ms)
-        return found or await self._create_subscription(name, subscription, initial_position, kind, exist_ok=True)
+        if found is None:
+            return await self._create_subscription(name, subscription, initial_position, kind, exist_ok=True)
+        undecided, position = InitialPosition.UNDECIDED, InitialPosition.parse(initial_position)
+        if found.initial_position is undecided and position is not undecided:
+            controller = await self._controllers.lead(name)
+            return await controller.decide_position(subscription, position)
+        return found
 
     async def _create_subscription(
         self,
@@ -445,6 +454,8 @@ class ScalableTopicService:
     ) -> None:
         """Move all cursors to "earliest", "latest" or a wall-clock time in ms (semantics 38). Raises NotFoundError."""
         position = when if type(when) is int else InitialPosition.parse(str(when))
+        if position is InitialPosition.UNDECIDED:
+            raise InvalidArgumentError("when must be earliest, latest or milliseconds, got 'undecided'")
         controller = await self._controllers.lead(TopicName.parse(topic))
         await controller.seek_subscription(check_name(subscription, "subscription"), position)
 
@@ -496,6 +507,11 @@ class ScalableTopicService:
         """Leave, durably; False when another instance has the name, or none (semantics 13)."""
         controller = await self._controllers.lead(TopicName.parse(topic))
         return await controller.unregister_consumer(subscription, consumer_name, instance)
+
+    async def assigned_segments(self, topic: TopicName, subscription: str, consumer_name: str) -> frozenset[int]:
+        """The segments of a consumer's share as it was last recorded; none for one that is not registered."""
+        found = await self._resources.load_consumer(topic, subscription, consumer_name)
+        return frozenset(() if found is None else found.segment_ids)
 
     def disconnect_consumer(
         self, topic: str | TopicName, subscription: str, consumer_name: str, *, channel: ConsumerChannel

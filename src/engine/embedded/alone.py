@@ -8,10 +8,11 @@ from os import PathLike
 from engine.aio.workers import Submits
 from engine.broker.server import Broker
 from engine.clock import Clock
-from engine.embedded.doors import Doors, GivenAddress, recogniser
+from engine.embedded.doors import Doors, GivenAddress
 from engine.embedded.engine import AsyncEngine
 from engine.embedded.terms import Config, Terms
 from engine.errors import InvalidArgumentError
+from engine.pulsar.recognising import recogniser
 from engine.storage.disk.memory import MemoryDisk
 from engine.wire.memory import MemoryConnector
 

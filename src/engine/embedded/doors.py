@@ -4,17 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from engine.broker.server import Broker
 from engine.broker.settings.config import BrokerConfig
 from engine.broker.settings.doors import check_exposed
 from engine.client.local import address
 from engine.errors import InvalidArgumentError
-
-if TYPE_CHECKING:
-    from engine.pulsar.door import Door
-    from engine.wire.stream import FrameHandler, FrameStream, Recognise, Speaker
 
 PORT = 6650
 ADMIN_PORT = 8080
@@ -97,18 +93,3 @@ class OpenDoors:
         """Of clients that are no processes of this machine, and of the REST API; None: it is not served for them."""
         addresses = self._broker.addresses
         return (addresses.service_url if addresses.reachable else None), addresses.admin_url
-
-
-def recogniser() -> Recognise:
-    """Recognises Apache Pulsar's clients for one broker; what does it is loaded with the first TCP connection."""
-    door: Door | None = None
-
-    def recognise(first: bytes, stream: FrameStream, handler: FrameHandler) -> Speaker | None:
-        nonlocal door
-        if door is None:
-            from engine.pulsar.door import Door
-
-            door = Door()
-        return door.recognise(first, stream, handler)
-
-    return recognise

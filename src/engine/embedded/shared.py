@@ -33,7 +33,7 @@ from engine.broker.cluster.peers import Peer, dial
 from engine.broker.opening import METADATA_FILE
 from engine.broker.server import Broker
 from engine.broker.settings.config import BrokerConfig
-from engine.embedded.doors import Doors, OpenDoors, recogniser
+from engine.embedded.doors import Doors, OpenDoors
 from engine.embedded.late import LateDoors
 from engine.embedded.terms import Terms
 from engine.errors import (
@@ -49,6 +49,7 @@ from engine.errors import (
 from engine.limits import OPERATION_TIMEOUT_S
 from engine.metadata.lockfile import LockFile, holder_of, lock_file_of
 from engine.metadata.store import OutcomeUnknownError
+from engine.pulsar.recognising import recogniser
 from engine.wire.connector import SocketConnector
 from engine.wire.memory import CLIENT, MemoryStream, connect_pair, offer_pair
 from engine.wire.sockets import Accept

@@ -36,18 +36,18 @@ class AdminMethods(ABC):
         *,
         segments: int | None = None,
         properties: Mapping[str, str] | None = None,
-        key_hash: Literal["xxh64", "murmur3"] | None = None,
+        key_hash: Literal["xxh64", "murmur3", "murmur3-low"] | None = None,
         durability: Literal["fsync", "interval", "os", "object"] | None = None,
         entry_buckets: int | None = None,
         auto_scale: Mapping[str, Any] | None = None,
     ) -> None:
         """Create a topic of `segments` equal hash ranges.
 
-        `properties`: text to text. `key_hash`: "xxh64" or "murmur3", which cannot be changed later. `durability`: what
-        an acknowledgement means: "fsync", "interval" or "os". `entry_buckets`: over the whole topic. Defaults are those
-        of the namespace's policies, then of the broker's configuration: out of the box 1 segment, "xxh64", "fsync" and
-        4 entry buckets. `auto_scale`: as of `set_auto_scale_policy`. Raises AlreadyExistsError, InvalidArgumentError,
-        UnsupportedError.
+        `properties`: text to text. `key_hash`: "xxh64", "murmur3" or "murmur3-low", which cannot be changed later.
+        `durability`: what an acknowledgement means: "fsync", "interval" or "os". `entry_buckets`: over the whole topic.
+        Defaults are those of the namespace's policies, then of the broker's configuration: out of the box 1 segment,
+        "xxh64", "fsync" and 4 entry buckets. `auto_scale`: as of `set_auto_scale_policy`. Raises AlreadyExistsError,
+        InvalidArgumentError, UnsupportedError.
         """
         await self._ask(
             operations.CREATE_TOPIC, topic, segments, properties, key_hash, durability, entry_buckets, auto_scale

@@ -115,11 +115,11 @@ CREATE_TOPIC = Operation(
     result=_NOTHING,
     summary="Create a topic of `segments` equal hash ranges.",
     details="""
-    `properties`: text to text. `key_hash`: "xxh64" or "murmur3", which cannot be changed later. `durability`: what an
-    acknowledgement means: "fsync", "interval" or "os". `entry_buckets`: over the whole topic. Defaults are those of
-    the namespace's policies, then of the broker's configuration: out of the box 1 segment, "xxh64", "fsync" and 4
-    entry buckets. `auto_scale`: as of `set_auto_scale_policy`. Raises AlreadyExistsError, InvalidArgumentError,
-    UnsupportedError.
+    `properties`: text to text. `key_hash`: "xxh64", "murmur3" or "murmur3-low", which cannot be changed later.
+    `durability`: what an acknowledgement means: "fsync", "interval" or "os". `entry_buckets`: over the whole topic.
+    Defaults are those of the namespace's policies, then of the broker's configuration: out of the box 1 segment,
+    "xxh64", "fsync" and 4 entry buckets. `auto_scale`: as of `set_auto_scale_policy`. Raises AlreadyExistsError,
+    InvalidArgumentError, UnsupportedError.
     """,
     errors=(AlreadyExistsError, InvalidArgumentError, UnsupportedError),
 )

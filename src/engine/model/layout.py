@@ -24,7 +24,7 @@ from engine.model.hashrange import HashRange
 from engine.model.policies import DURABILITIES, NOTHING_SAID, TOPIC_FIELD, TopicPolicies, read_topic_policies
 from engine.model.segment import SegmentInfo, bucket_ends
 
-KeyHash = Literal["xxh64", "murmur3"]
+KeyHash = Literal["xxh64", "murmur3", "murmur3-low"]
 KEY_HASHES: tuple[KeyHash, ...] = get_args(KeyHash)
 
 DELETION = "delete"  # the kind of PendingChange that ends a topic; under all others it keeps serving

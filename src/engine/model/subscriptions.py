@@ -39,6 +39,8 @@ class InitialPosition(enum.StrEnum):
 
     EARLIEST = "earliest"
     LATEST = "latest"
+    # As from the earliest, until the first consumer that attaches to a segment says which of the two it is.
+    UNDECIDED = "undecided"
 
     @classmethod
     def parse(cls, text: str) -> InitialPosition:

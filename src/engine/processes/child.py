@@ -22,7 +22,7 @@ from engine.metadata.remote import RemoteMetadataStore
 from engine.processes.channel import Answers, Channel
 from engine.processes.life import end_orphaned
 from engine.processes.sockets import Address, bind_reserved
-from engine.pulsar.door import Door
+from engine.pulsar.recognising import recogniser
 from engine.wire.connector import SocketConnector
 
 if TYPE_CHECKING:
@@ -106,7 +106,7 @@ class Child:
             metadata=self._metadata,
             clock=clock,
             processes=processes,
-            recognise=Door().recognise,
+            recognise=recogniser(),
         )
         broker.families_elsewhere = self._families_elsewhere
         await broker.start()

@@ -32,6 +32,7 @@ from engine.wire import commands
 if TYPE_CHECKING:
     from engine.broker.delivery.consumer import Consumer
     from engine.broker.segment.hosted import HostedSegment
+    from engine.model.names import SegmentName
     from engine.pulsar.session import Session
 
 _BYTES_GRANTED = 2**40  # a client of theirs counts messages only
@@ -57,6 +58,7 @@ class PulsarConsumer:
         self.partition = -1
         self.key: Key | None = None
         self.group: Group | None = None
+        self.stream: SegmentName | None = None  # what it reads for a stream consumer
         self.schema_version = b""
         self.opened = False
         # Permits.
@@ -186,6 +188,11 @@ class PulsarConsumer:
         for first, last in ranges:
             if self.sizes.get(first) == last + 1 - first:
                 del self.sizes[first]
+
+    def forget_below(self, position: int) -> None:
+        """The same, of all that lie before a position."""
+        for first in [first for first, size in self.sizes.items() if first + size <= position]:
+            del self.sizes[first]
 
     def redeliver_all(self) -> None:
         """All that it holds is due again."""

@@ -21,18 +21,21 @@ from engine.errors import (
     UnsupportedError,
 )
 from engine.model.rights import Right
-from engine.model.subscriptions import InitialPosition, SubscriptionKind
+from engine.model.subscriptions import DeliveryMode, InitialPosition, SubscriptionKind
 from engine.pulsar.consumer import PulsarConsumer, head_at
-from engine.pulsar.groups import FAILOVER, KEY_SHARED, TYPES, Group, Groups
+from engine.pulsar.groups import EXCLUSIVE, FAILOVER, KEY_SHARED, TYPES, Group, Groups
 from engine.pulsar.key_shared import KeyDispatcher
-from engine.pulsar.layouts import Place, segment_of
+from engine.pulsar.layouts import Place, place_of
 from engine.pulsar.messages import MessageIdData
-from engine.pulsar.names import partition_of, topic_of
+from engine.pulsar.names import partition_of
+from engine.pulsar.scalable import segment_consumer
 from engine.pulsar.schemas import declare
 from engine.pulsar.server_errors import number_of
+from engine.pulsar.transactions import transaction_of
 from engine.wire import commands
 
 if TYPE_CHECKING:
+    from engine.model.names import SegmentName
     from engine.pulsar.session import Session
     from engine.wire.stream import Payload
 
@@ -91,15 +94,17 @@ class Consumers:
         session = self._session
         consumer = PulsarConsumer(session, consumer_ident(header.consumer), header)
         _check(header)
-        topic = topic_of(header.topic)
         create = header.create if header.HasField("create") else True
-        place = await segment_of(session, topic, create=create)
+        place = await place_of(session, header.topic, create=create)
+        topic = place.name.topic
         await declare(session, topic, header, producer=False)
         consumer.schema_version = await self._newest_schema(topic)
         consumer.partition = partition_of(topic)
         self._consumers[consumer.ident] = consumer
         try:
-            if consumer.durable:
+            if not topic.classic and consumer.durable and _is_stream(header):
+                await self._attach_stream(consumer, place, header)
+            elif consumer.durable:
                 await self._attach(consumer, place, header)
             else:
                 await self._attach_reader(consumer, place, header)
@@ -146,6 +151,41 @@ class Consumers:
         finally:
             if dispatcher is not None:
                 dispatcher.settle(self._session.connection, consumer.ident)
+
+    async def _attach_stream(self, consumer: PulsarConsumer, place: Place, header: Any) -> None:
+        """A segment of a stream consumer, that shares the segment's buckets with whatever consumers are assigned it.
+
+        One that is not, as far as the controller has recorded, reads alone: others keep it from attaching.
+        """
+        session, name = self._session, place.name
+        hosted = await open_segment(session.connection, str(name))
+        subscription = await session.host.subscriptions.find(hosted, consumer.subscription)
+        others = [] if subscription is None else [c for c in subscription.consumers if c.name != consumer.name]
+        if others and not await self._is_assigned(consumer, name):
+            for other in others:
+                if await other.connection.prove_alive() and not other.closed:
+                    raise ConsumerBusyError(f"{subscription} is read by the consumer {other.name!r}")
+        first = header.initial_position == _EARLIEST_FIRST
+        await session.ask(
+            lambda number: commands.Subscribe(
+                request_id=number,
+                consumer_id=consumer.ident,
+                topic=str(name),
+                subscription=consumer.subscription,
+                consumer_name=consumer.name,
+                mode=str(DeliveryMode.SHARED),
+                bucketBoundaries=list(hosted.spec.bucket_ends),
+                initial_position=str(InitialPosition.EARLIEST if first else InitialPosition.LATEST),
+            )
+        )
+        consumer.stream = name
+        session.scalable.attached(name, consumer.subscription, consumer.name)
+
+    async def _is_assigned(self, consumer: PulsarConsumer, name: SegmentName) -> bool:
+        """Whether the controller has assigned it the segment."""
+        of_topic = consumer.name.removesuffix(segment_consumer("", name.segment_id))
+        service = self._session.host.service
+        return name.segment_id in await service.assigned_segments(name.topic, consumer.subscription, of_topic)
 
     async def _deal_by_key(self, consumer: PulsarConsumer, place: Place, header: Any) -> KeyDispatcher:
         """Have the subscription deal by key, before the consumer attaches."""
@@ -222,6 +262,8 @@ class Consumers:
     async def _closing(self, header: Any) -> None:
         consumer = self._of(header)
         await self._detach(consumer)
+        if consumer.stream is not None:
+            await self._session.scalable.detached(consumer.stream, consumer.subscription, consumer.name)
         self._session.say("success", request=header.request)
 
     async def _detach(self, consumer: PulsarConsumer) -> None:
@@ -281,10 +323,18 @@ class Consumers:
 
         consumer = self._consumers.get(header.consumer_id)
         if consumer is None:
+            self._session.scalable.registration_ended(header.consumer_id, header.message)
             return b""
         self._leave(consumer)
         log.info("a consumer of %s is closed: %s", self._session.stream.peer, header.message)
         return framed("close_consumer", consumer=consumer.number, request=_NOWHERE)
+
+    def ended(self, header: commands.ReachedEnd, payload: Payload) -> bytes:
+        """Its segment is sealed, and read: acknowledged too, but for readers."""
+        from engine.pulsar.session import framed
+
+        consumer = self._consumers.get(header.consumer_id)
+        return b"" if consumer is None else framed("reached_end", consumer=consumer.number)
 
     # -- from the client -------------------------------------------------------------------------------------------
 
@@ -302,15 +352,14 @@ class Consumers:
         if consumer is None or not consumer.opened:
             self._answer_ack(header, NotOwnerError("the consumer is not attached; attach again"))
             return
-        if header.txn_high or header.txn_low:
-            refusal = UnsupportedError("transactions of Apache Pulsar's clients are not served yet")
-            self._answer_ack(header, refusal)
-            return
         if not consumer.durable:
             self._answer_ack(header, None)  # a reader has no cursor here
             return
+        if consumer.stream is not None and header.type == _INDIVIDUAL:
+            self._answer_ack(header, InvalidArgumentError("a stream consumer acknowledges cumulatively"))
+            return
         ranges = consumer.known_ranges(header.ids) if header.type == _INDIVIDUAL else None
-        if ranges is not None and not header.HasField("request"):
+        if ranges is not None and not header.HasField("request") and not header.txn_low:
             self._acknowledge(consumer, ranges)
             return
 
@@ -320,19 +369,42 @@ class Consumers:
         self._session.start(header.request, self._acked(consumer, header, ranges), failed)
 
     async def _acked(self, consumer: PulsarConsumer, header: Any, ranges: list[Any] | None) -> None:
+        transaction = transaction_of(header)
         if ranges is None and header.type == _INDIVIDUAL:
             ranges = await consumer.ranges_of(header.ids)
         elif ranges is None:
             position = max([await consumer.position_of(one) for one in header.ids], default=0)
+            if consumer.stream is not None:
+                await self._acknowledge_stream(consumer, position, transaction)
+                self._answer_ack(header, None)
+                return
             ranges = [(0, position - 1)] if position else []
         if ranges:
             consumer.forget(ranges)
             await self._session.ask(
                 lambda number: commands.Ack(
-                    request_id=number, consumer_id=consumer.ident, ack_type="individual", ranges=ranges
+                    request_id=number,
+                    consumer_id=consumer.ident,
+                    ack_type="individual",
+                    ranges=ranges,
+                    transaction=transaction,
                 )
             )
         self._answer_ack(header, None)
+
+    async def _acknowledge_stream(self, consumer: PulsarConsumer, position: int, transaction: str | None) -> None:
+        """All that it was sent before a position; other consumers may hold more of what is before it."""
+        if position:
+            consumer.forget_below(position)
+            await self._session.ask(
+                lambda number: commands.Ack(
+                    request_id=number,
+                    consumer_id=consumer.ident,
+                    ack_type="cumulative",
+                    position=position,
+                    transaction=transaction,
+                )
+            )
 
     def _acknowledge(self, consumer: PulsarConsumer, ranges: list[Any]) -> None:
         """Without an answer, so that it may be saved with others."""
@@ -348,9 +420,9 @@ class Consumers:
         )
 
     def _answer_ack(self, header: Any, error: EngineError | None) -> None:
+        if error is not None:
+            log.info("an acknowledgement of %s is refused: %s", self._session.stream.peer, error)
         if not header.HasField("request"):
-            if error is not None:
-                log.info("an acknowledgement of %s is refused: %s", self._session.stream.peer, error)
             return
         said = {} if error is None else {"error": number_of(error), "message": str(error)}
         self._session.say("ack_response", consumer=header.consumer, request=header.request, **said)
@@ -360,6 +432,9 @@ class Consumers:
 
         consumer = self._consumers.get(consumer_ident(header.consumer))
         if consumer is None or not consumer.durable or not consumer.opened:
+            return
+        if consumer.stream is not None:
+            self._break(consumer, NotOwnerError("messages are due again; attach again"))
             return
         if not header.ids:
             consumer.redeliver_all()
@@ -441,6 +516,12 @@ class Consumers:
             backlog=0 if subscription is None else subscription.backlog,
             blocked=False,
         )
+
+
+def _is_stream(header: Any) -> bool:
+    """Whether a segment's consumer is one of a stream: alone, or with the buckets that it was assigned."""
+    sticky = header.type == KEY_SHARED and header.key_shared.mode == _STICKY
+    return bool(header.type == EXCLUSIVE or sticky)
 
 
 class _Time(int):

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from engine.errors import NotFoundError, UnsupportedError
 from engine.model.hashrange import HashRange
 from engine.model.names import SegmentName, TopicName
-from engine.pulsar.names import PARTITIONS
+from engine.pulsar.names import PARTITIONS, segment_in, topic_of
 from engine.wire import commands
 
 if TYPE_CHECKING:
@@ -38,6 +38,26 @@ async def segment_of(session: Session, topic: TopicName, *, create: bool) -> Pla
     found = next(segment for segment in update.dag.segments if segment.state == "ACTIVE")
     name = SegmentName(topic, HashRange(found.hashRange.start, found.hashRange.end), found.segmentId)
     return Place(name, (update.dag.segmentBrokers or {}).get(str(found.segmentId), ""))
+
+
+async def place_of(session: Session, text: str, *, create: bool) -> Place:
+    """The segment that producers and consumers of a name attach to: of a classic topic, or the one that it names."""
+    name = segment_in(text)
+    return await segment_of(session, topic_of(text), create=create) if name is None else Place(name, "")
+
+
+async def owner_of(session: Session, name: SegmentName) -> str:
+    """The address of a segment's broker for this client. Raises NotFoundError."""
+    ident = session.lookup_number()
+    update = await session.ask(
+        lambda number: commands.ScalableTopicLookup(
+            request_id=number, session_id=ident, topic=str(name.topic), create=False
+        )
+    )
+    session.native(commands.ScalableTopicClose(session_id=ident))
+    if all(segment.segmentId != name.segment_id for segment in update.dag.segments):
+        raise NotFoundError(f"{name} is not in the layout of its topic")
+    return str((update.dag.segmentBrokers or {}).get(str(name.segment_id), ""))
 
 
 async def partitions_of(session: Session, topic: TopicName) -> int:

@@ -1,20 +1,16 @@
 """The messages of Apache Pulsar's protocol, by the numbers of their fields, made when this module is imported.
 
-They are defined at run time, in a descriptor pool of this module, as those of etcd are (metadata/etcd/messages.py):
-Apache Pulsar's own client in the same process has the same messages in the default pool.
-
-Only what is used is named; other fields are kept by the library, unread. Enumerations are plain integers.
+They are in a pool of their own (wire/protobuf.py): Apache Pulsar's own client in the same process has the same messages
+in the default pool.
 """
 
 from __future__ import annotations
 
 from typing import Any
 
-from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
+from engine.wire.protobuf import messages
 
-_PACKAGE = "engine.pulsar"
-
-# Message -> fields: name, number, type; "[]" behind a type: repeated. Another message's name is a type, too.
+# Message -> its fields.
 _TABLE = {
     "KeyValue": "key 1 string, value 2 string",
     "MessageIdData": "ledger 1 uint64, entry 2 uint64, partition 3 int32, batch_index 4 int32, ack_set 5 int64[], "
@@ -28,7 +24,8 @@ _TABLE = {
     "Pair": "key 1 bytes, value 2 bytes",  # a KeyValue whose text is not looked at
     "SingleMessageMetadata": "properties 1 Pair[], key 2 bytes, payload_size 3 int32, event_time 5 uint64, "
     "key_base64 6 bool, ordering_key 7 bytes, sequence 8 uint64, null_value 9 bool, null_key 10 bool",
-    "FeatureFlags": "auth_refresh 1 bool, broker_entry_metadata 2 bool, partial_producer 3 bool, topic_watchers 4 bool",
+    "FeatureFlags": "auth_refresh 1 bool, broker_entry_metadata 2 bool, partial_producer 3 bool, "
+    "topic_watchers 4 bool, scalable_topics 8 bool, tc_discovery 9 bool",
     "Connect": "client_version 1 string, auth_data 3 bytes, protocol 4 int32, auth_method 5 string, proxy_to 6 string, "
     "original_principal 7 string, original_auth_data 8 string, original_auth_method 9 string, "
     "features 10 FeatureFlags",
@@ -71,6 +68,42 @@ _TABLE = {
     "topic_epoch 5 uint64, ready 6 bool",
     "Error": "request 1 uint64, error 2 int32, message 3 string",
     "Empty": "",
+    "ReachedEnd": "consumer 1 uint64",
+    "ScalableLookup": "session 1 uint64, topic 2 string",
+    "ScalableUpdate": "session 1 uint64, dag 2 Dag, error 3 int32, message 4 string, resolved 5 string",
+    "ScalableClose": "session 1 uint64",
+    "Dag": "epoch 1 uint64, segments 2 DagSegment[], brokers 3 SegmentBroker[], controller 4 string, "
+    "controller_tls 5 string",
+    "DagSegment": "id 1 uint64, start 2 uint32, end 3 uint32, state 4 int32, parents 5 uint64[], children 6 uint64[], "
+    "created_epoch 7 uint64, sealed_epoch 8 uint64, created_ms 9 uint64, sealed_ms 10 uint64",
+    "SegmentBroker": "id 1 uint64, url 2 string, url_tls 3 string",
+    "ScalableSubscribe": "request 1 uint64, topic 2 string, subscription 3 string, name 4 string, consumer 5 uint64, "
+    "type 6 int32",
+    "ScalableSubscribeResponse": "request 1 uint64, error 2 int32, message 3 string, assignment 4 Assignment",
+    "AssignmentUpdate": "consumer 1 uint64, assignment 2 Assignment",
+    "Assignment": "epoch 1 uint64, segments 2 AssignedSegment[]",
+    "AssignedSegment": "id 1 uint64, start 2 uint32, end 3 uint32, topic 4 string",
+    "WatchTopics": "watch 1 uint64, namespace 2 string, filters 3 KeyValue[], hash 4 string",
+    "WatchTopicsUpdate": "watch 1 uint64, snapshot 2 Topics, diff 3 TopicsDiff, error 4 int32, message 5 string",
+    "WatchTopicsClose": "watch 1 uint64",
+    "Topics": "topics 1 string[]",
+    "TopicsDiff": "added 1 string[], removed 2 string[]",
+    "WatchTopicList": "request 1 uint64, watcher 2 uint64, namespace 3 string, pattern 4 string, hash 5 string",
+    "WatchTopicListSuccess": "request 1 uint64, watcher 2 uint64, topics 3 string[], hash 4 string",
+    "WatchTopicUpdate": "watcher 1 uint64, added 2 string[], removed 3 string[], hash 4 string",
+    "WatchTopicListClose": "request 1 uint64, watcher 2 uint64",
+    "TcConnect": "request 1 uint64, tc 2 uint64, scalable 3 bool",
+    "TcConnectResponse": "request 1 uint64, error 2 int32, message 3 string",
+    "NewTxn": "request 1 uint64, ttl_ms 2 uint64, tc 3 uint64",
+    "TxnResponse": "request 1 uint64, txn_low 2 uint64, txn_high 3 uint64, error 4 int32, message 5 string",
+    "AddPartition": "request 1 uint64, txn_low 2 uint64, txn_high 3 uint64, partitions 4 string[]",
+    "AddSubscription": "request 1 uint64, txn_low 2 uint64, txn_high 3 uint64, subscriptions 4 TxnSubscription[]",
+    "TxnSubscription": "topic 1 string, subscription 2 string",
+    "EndTxn": "request 1 uint64, txn_low 2 uint64, txn_high 3 uint64, action 4 int32",
+    "WatchTcs": "watch 1 uint64",
+    "WatchTcsUpdate": "watch 1 uint64, snapshot 2 Tcs, error 3 int32, message 4 string",
+    "Tcs": "parallelism 1 uint32, assignments 2 Tc[]",
+    "Tc": "tc 1 uint64, url 2 string, url_tls 3 string",
     "ConsumerStats": "request 1 uint64, consumer 4 uint64",
     "ConsumerStatsResponse": "request 1 uint64, error 2 int32, message 3 string, rate_out 4 double, "
     "throughput_out 5 double, rate_redelivered 6 double, name 7 string, permits 8 uint64, unacked 9 uint64, "
@@ -95,35 +128,21 @@ _TABLE = {
     "active_consumer_change 31 ActiveConsumerChange, get_topics 32 GetTopics, "
     "get_topics_response 33 GetTopicsResponse, get_schema 34 GetSchema, get_schema_response 35 GetSchemaResponse, "
     "auth_response 37 AuthResponse, ack_response 38 AckResponse, get_or_create_schema 39 GetOrCreateSchema, "
-    "get_or_create_schema_response 40 GetOrCreateSchemaResponse",
+    "get_or_create_schema_response 40 GetOrCreateSchemaResponse, reached_end 27 ReachedEnd, "
+    "new_txn 50 NewTxn, new_txn_response 51 TxnResponse, add_partition 52 AddPartition, "
+    "add_partition_response 53 TxnResponse, add_subscription 54 AddSubscription, "
+    "add_subscription_response 55 TxnResponse, end_txn 56 EndTxn, end_txn_response 57 TxnResponse, "
+    "tc_connect 62 TcConnect, tc_connect_response 63 TcConnectResponse, "
+    "watch_topic_list 64 WatchTopicList, watch_topic_list_success 65 WatchTopicListSuccess, "
+    "watch_topic_update 66 WatchTopicUpdate, watch_topic_list_close 67 WatchTopicListClose, "
+    "scalable_lookup 70 ScalableLookup, scalable_update 71 ScalableUpdate, scalable_close 72 ScalableClose, "
+    "scalable_subscribe 73 ScalableSubscribe, scalable_subscribe_response 74 ScalableSubscribeResponse, "
+    "assignment_update 75 AssignmentUpdate, watch_topics 76 WatchTopics, watch_topics_update 77 WatchTopicsUpdate, "
+    "watch_topics_close 78 WatchTopicsClose, watch_tcs 79 WatchTcs, watch_tcs_update 80 WatchTcsUpdate, "
+    "watch_tcs_close 81 WatchTcs",
 }  # fmt: skip
 
-_SCALARS = {"double": 1, "int64": 3, "uint64": 4, "int32": 5, "bool": 8, "string": 9, "bytes": 12, "uint32": 13}
-_MESSAGE, _OPTIONAL, _REPEATED = 11, 1, 3
-
-
-def _field(message: Any, text: str) -> None:
-    name, number, kind = text.split()
-    field = message.field.add(name=name, number=int(number))
-    field.label = _REPEATED if kind.endswith("[]") else _OPTIONAL
-    kind = kind.removesuffix("[]")
-    field.type = _SCALARS.get(kind, _MESSAGE)
-    if field.type == _MESSAGE:
-        field.type_name = f".{_PACKAGE}.{kind}"
-
-
-def _defined() -> dict[str, Any]:
-    file = descriptor_pb2.FileDescriptorProto(name=f"{_PACKAGE}.proto", package=_PACKAGE, syntax="proto2")
-    for name, fields in _TABLE.items():
-        message = file.message_type.add(name=name)
-        for text in filter(None, fields.split(", ")):
-            _field(message, text)
-    pool = descriptor_pool.DescriptorPool()
-    pool.Add(file)
-    return {name: message_factory.GetMessageClass(pool.FindMessageTypeByName(f"{_PACKAGE}.{name}")) for name in _TABLE}
-
-
-_made = _defined()
+_made = messages("engine.pulsar", _TABLE, "proto2")
 Command: Any = _made["Command"]
 MessageIdData: Any = _made["MessageIdData"]
 MessageMetadata: Any = _made["MessageMetadata"]

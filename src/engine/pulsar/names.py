@@ -5,7 +5,15 @@ from __future__ import annotations
 import re
 
 from engine.errors import InvalidArgumentError, UnsupportedError
-from engine.model.names import CLASSIC_SCHEME, DEFAULT_NAMESPACE, DEFAULT_TENANT, TopicName
+from engine.model.names import (
+    CLASSIC_SCHEME,
+    DEFAULT_NAMESPACE,
+    DEFAULT_TENANT,
+    SEGMENT_SCHEME,
+    TOPIC_SCHEME,
+    SegmentName,
+    TopicName,
+)
 
 PARTITIONS = "pulsar.partitions"  # a property of a topic that stands for so many partitions, and has no messages
 _PARTITION = re.compile(r"-partition-(0|[1-9][0-9]{0,8})$")
@@ -22,6 +30,19 @@ def topic_of(text: str) -> TopicName:
     if f"{scheme}://" != CLASSIC_SCHEME:
         raise InvalidArgumentError(f"a topic's name must begin with {CLASSIC_SCHEME}, got {text!r:.300}")
     return TopicName.parse(text)
+
+
+def scalable_of(text: str) -> TopicName:
+    """The scalable topic of a name. Raises InvalidArgumentError for another kind."""
+    scheme, mark, _ = text.partition("://")
+    if mark and f"{scheme}://" != TOPIC_SCHEME:
+        raise InvalidArgumentError(f"a scalable topic's name must begin with {TOPIC_SCHEME}, got {text!r:.300}")
+    return TopicName.parse(text)
+
+
+def segment_in(text: str) -> SegmentName | None:
+    """The segment of a scalable topic that a name is of; None: it is of a topic. Raises InvalidArgumentError."""
+    return SegmentName.parse(text) if text.startswith(SEGMENT_SCHEME) else None
 
 
 def partition_of(topic: TopicName) -> int:

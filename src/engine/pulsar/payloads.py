@@ -16,9 +16,10 @@ from google.protobuf.message import DecodeError
 
 from engine._native.format.crc32c import crc32c
 from engine._native.format.entry import compress
+from engine._native.produce.hashing import MURMUR3
 from engine._native.pulsar.published import entries_of
 from engine.errors import CorruptionError, MessageTooLargeError, UnsupportedError
-from engine.limits import ENTRY_MESSAGES_MAX, ENTRY_SIZE_MAX
+from engine.limits import ENTRY_MESSAGES_MAX, ENTRY_SIZE_MAX, HASH_RING_SIZE
 from engine.model.compression import LZ4, ZSTD, compressor, decompressor
 from engine.pulsar.messages import MessageMetadata, SingleMessageMetadata
 
@@ -53,8 +54,24 @@ def metadata_of(payload: memoryview) -> tuple[Any, memoryview]:
         raise CorruptionError(f"the metadata of a message cannot be read: {e}") from e
 
 
-def published(payload: memoryview, name: bytes, stored: int) -> Published:
+class Routing(NamedTuple):
+    """What entries go by. `hashes`: of the segment, inclusive. `buckets`: the inclusive ends of its buckets.
+    `key_hash`: of the topic, as in hashing.pxd.
+    """
+
+    hashes: tuple[int, int] = (0, HASH_RING_SIZE - 1)
+    buckets: tuple[int, ...] = (HASH_RING_SIZE - 1,)
+    key_hash: int = MURMUR3
+
+
+WHOLE = Routing()
+
+
+def published(
+    payload: memoryview, name: bytes, stored: int, routing: Routing = WHOLE, transaction: int | None = None
+) -> Published:
     """The entries of a payload. `name`: the producer's. `stored`: its last sequence id that may be stored already.
+    `transaction`: the number of the one that it belongs to.
 
     Raises CorruptionError, MessageTooLargeError; UnsupportedError for encrypted and chunked messages.
     """
@@ -80,6 +97,10 @@ def published(payload: memoryview, name: bytes, stored: int) -> Published:
         sequence=metadata.sequence,
         deliver_at=metadata.deliver_at if metadata.HasField("deliver_at") else None,
         stored=stored,
+        hashes=routing.hashes,
+        buckets=routing.buckets,
+        key_hash=routing.key_hash,
+        transaction=transaction,
     )
     if (codec := _STORED.get(metadata.compression)) is not None:
         entries = [_compressed(entry, codec) for entry in entries]

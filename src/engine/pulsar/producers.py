@@ -18,18 +18,22 @@ from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from engine._native.produce.hashing import xxh64
+from engine._native.produce.hashing import KEY_HASHES, xxh64
 from engine.broker.segment.producer import ENTRY_ERRORS
 from engine.errors import EngineError, UnsupportedError
-from engine.pulsar.layouts import segment_of
+from engine.model.transactions import parse_id
+from engine.pulsar.layouts import place_of
 from engine.pulsar.messages import MessageIdData
-from engine.pulsar.names import partition_of, topic_of
-from engine.pulsar.payloads import published
+from engine.pulsar.names import partition_of
+from engine.pulsar.payloads import Routing, published
+from engine.pulsar.scalable import key_hash_of
 from engine.pulsar.schemas import declare
 from engine.pulsar.server_errors import CHECKSUM, NOT_ALLOWED, number_of
+from engine.pulsar.transactions import transaction_of
 from engine.wire import commands
 
 if TYPE_CHECKING:
+    from engine.model.names import SegmentName
     from engine.pulsar.session import Session
     from engine.wire.stream import Payload
 
@@ -56,12 +60,13 @@ class _Sent:
 class _Producer:
     """One producer. `number`: its id as the client says it. `stored`: its last sequence id when it was opened."""
 
-    __slots__ = ("name", "number", "partition", "segment", "sent", "stored")
+    __slots__ = ("name", "number", "partition", "routing", "segment", "sent", "stored")
 
-    def __init__(self, number: int, name: str, segment: int, partition: int, stored: int) -> None:
+    def __init__(self, number: int, name: str, segment: int, routing: Routing, partition: int, stored: int) -> None:
         self.number = number
         self.name = name.encode()
         self.segment = segment
+        self.routing = routing
         self.partition = partition
         self.stored = stored
         self.sent: deque[_Sent] = deque()
@@ -90,12 +95,10 @@ class Producers:
         session, ident = self._session, producer_ident(header.producer)
         if header.encrypted:
             raise UnsupportedError("messages that are encrypted end to end by Apache Pulsar's clients are not served")
-        if header.transactional:
-            raise UnsupportedError("transactions of Apache Pulsar's clients are not served yet")
         if not 0 <= header.access_mode < len(_MODES):
             raise UnsupportedError(f"producer_access_mode must be 0 to {len(_MODES) - 1}, got {header.access_mode}")
-        topic = topic_of(header.topic)
-        place = await segment_of(session, topic, create=True)
+        place = await place_of(session, header.topic, create=True)
+        topic = place.name.topic
         version = await declare(session, topic, header, producer=True)
         name = header.name or self._new_name()
         opening = asyncio.ensure_future(
@@ -117,8 +120,13 @@ class Producers:
             if not opening.done():
                 session.say("producer_success", request=header.request, name=name, ready=False)
         answer = await opening
+        try:
+            routing = await self._routing_of(place.name)
+        except EngineError:
+            session.native(commands.CloseProducer(producer_id=ident))
+            raise
         self._producers[ident] = _Producer(
-            header.producer, name, place.name.segment_id, partition_of(topic), answer.last_sequence
+            header.producer, name, place.name.segment_id, routing, partition_of(topic), answer.last_sequence
         )
         success = {"request": header.request, "name": name, "last_sequence": answer.last_sequence, "ready": True}
         if answer.claim is not None:
@@ -126,6 +134,18 @@ class Producers:
         if version:
             success["schema_version"] = version
         session.say("producer_success", **success)
+
+    async def _routing_of(self, name: SegmentName) -> Routing:
+        """Of a segment. Raises UnsupportedError where the client would use other segments for the same keys."""
+        layout = (await self._session.host.service.ensure_topic(name.topic, create=False)).layout
+        right = "murmur3" if name.topic.classic else key_hash_of(self._session.client)
+        if layout.key_hash != right:
+            raise UnsupportedError(
+                f"the key hash of {name.topic} must be {right} for producers of this client, got {layout.key_hash}: "
+                "it is chosen when a topic is created"
+            )
+        ends, ring = layout.segment(name.segment_id).bucket_ends, name.hash_range
+        return Routing((ring.start, ring.end), ends, KEY_HASHES[right])
 
     def _new_name(self) -> str:
         """A name that no other producer has, on whatever broker."""
@@ -145,15 +165,16 @@ class Producers:
             return  # closed from here; the client sends it again, once the producer is open again
         highest = max(header.highest_sequence, header.sequence)
         try:
-            if header.txn_high or header.txn_low:
-                raise UnsupportedError("transactions of Apache Pulsar's clients are not served yet")
-            made = published(payload, producer.name, producer.stored)
+            transaction = transaction_of(header)
+            number = None if transaction is None else parse_id(transaction)
+            made = published(payload, producer.name, producer.stored, producer.routing, number)
         except EngineError as e:
             producer.sent.append(_Sent(header.sequence, highest, 0, e))
             self._answer(producer)
             return
         producer.sent.append(_Sent(header.sequence, highest, made.number))
-        self._session.native(commands.Send(producer_id=ident, entries=made.number), memoryview(made.entries))
+        sent = commands.Send(producer_id=ident, entries=made.number, transaction=transaction)
+        self._session.native(sent, memoryview(made.entries))
 
     def _close(self, header: Any, payload: memoryview) -> None:
         self._session.start(header.request, self._closing(header), None)

@@ -6,10 +6,12 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from engine.errors import EngineError, NotFoundError
-from engine.pulsar.layouts import partitions_of, segment_of
-from engine.pulsar.names import service_url, topic_of
+from engine.model.names import TOPIC_SCHEME, TopicName
+from engine.pulsar.layouts import owner_of, partitions_of, segment_of
+from engine.pulsar.names import scalable_of, segment_in, service_url, topic_of
 from engine.pulsar.schemas import create_schema, schema_of
 from engine.pulsar.server_errors import number_of
+from engine.pulsar.transactions import COORDINATORS, COORDINATORS_COUNT
 from engine.wire import commands
 
 if TYPE_CHECKING:
@@ -52,12 +54,18 @@ class Requests:
 
     async def _lookup(self, header: Any) -> None:
         """A topic that is not there yet is created by the broker that was asked."""
-        session, topic = self._session, topic_of(header.topic)
-        host = session.host
+        session, name = self._session, segment_in(header.topic)
         try:
-            url = (await segment_of(session, topic, create=False)).url
+            if header.topic.startswith((TOPIC_SCHEME, COORDINATORS)):  # any broker does
+                url = session.host.addresses.url_for(session.stream)
+            elif name is None:
+                url = (await segment_of(session, topic_of(header.topic), create=False)).url
+            else:
+                url = await owner_of(session, name)
         except NotFoundError:
-            url = host.addresses.url_for(session.stream)
+            if name is not None:
+                raise
+            url = session.host.addresses.url_for(session.stream)
         session.say(
             "lookup_response",
             request=header.request,
@@ -68,7 +76,13 @@ class Requests:
         )
 
     async def _partitions(self, header: Any) -> None:
-        count = await partitions_of(self._session, topic_of(header.topic))
+        if header.topic == COORDINATORS:
+            self._session.say(
+                "partitioned_response", request=header.request, response=_SUCCESS, partitions=COORDINATORS_COUNT
+            )
+            return
+        classic = segment_in(header.topic) is None
+        count = await partitions_of(self._session, topic_of(header.topic)) if classic else 0
         self._session.say("partitioned_response", request=header.request, response=_SUCCESS, partitions=count)
 
     async def _topics(self, header: Any) -> None:
@@ -88,14 +102,21 @@ class Requests:
         session.say("get_topics_response", request=header.request, topics=names, filtered=False, changed=True)
 
     async def _schema(self, header: Any) -> None:
-        fields, version = await schema_of(self._session, topic_of(header.topic), header.version)
+        fields, version = await schema_of(self._session, _topic_in(header.topic), header.version)
         self._session.say("get_schema_response", request=header.request, schema=fields, version=version)
 
     async def _create_schema(self, header: Any) -> None:
-        version = await create_schema(self._session, topic_of(header.topic), header.schema)
+        version = await create_schema(self._session, _topic_in(header.topic), header.schema)
         self._session.say("get_or_create_schema_response", request=header.request, version=version)
 
     async def _authenticate(self, header: Any) -> None:
         """A newer token for the connection."""
         token = header.response.auth_data.decode("utf-8", "replace")
         await self._session.ask(lambda number: commands.Authenticate(request_id=number, token=token))
+
+
+def _topic_in(text: str) -> TopicName:
+    """The topic of any name that a client may ask with."""
+    if (name := segment_in(text)) is not None:
+        return name.topic
+    return scalable_of(text) if text.startswith(TOPIC_SCHEME) else topic_of(text)

@@ -14,9 +14,12 @@ from engine.errors import (
     NotFoundError,
     ProducerBusyError,
     SchemaError,
+    SegmentSealedError,
     StorageError,
     SubscriptionNotFoundError,
     TooManyRequestsError,
+    TransactionConflictError,
+    TransactionNotFoundError,
     UnsupportedError,
 )
 
@@ -31,10 +34,14 @@ UNSUPPORTED_VERSION = 10
 TOPIC_NOT_FOUND = 11
 SUBSCRIPTION_NOT_FOUND = 12
 TOO_MANY = 14
+TOPIC_TERMINATED = 15
 PRODUCER_BUSY = 16
 INVALID_TOPIC = 17
 INCOMPATIBLE_SCHEMA = 18
+NO_COORDINATOR = 20
 NOT_ALLOWED = 22
+TRANSACTION_CONFLICT = 23
+TRANSACTION_NOT_FOUND = 24
 PRODUCER_FENCED = 25
 
 # The first that fits.
@@ -44,6 +51,9 @@ _OF: tuple[tuple[type[EngineError], int], ...] = (
     (ConsumerBusyError, CONSUMER_BUSY),
     (ProducerBusyError, PRODUCER_BUSY),
     (FencedError, PRODUCER_FENCED),
+    (SegmentSealedError, TOPIC_TERMINATED),
+    (TransactionConflictError, TRANSACTION_CONFLICT),
+    (TransactionNotFoundError, TRANSACTION_NOT_FOUND),
     (SubscriptionNotFoundError, SUBSCRIPTION_NOT_FOUND),
     (NotFoundError, TOPIC_NOT_FOUND),
     (SchemaError, INCOMPATIBLE_SCHEMA),

@@ -29,7 +29,9 @@ from engine.pulsar.consumers import Consumers
 from engine.pulsar.messages import FIELDS, Command, command
 from engine.pulsar.producers import Producers
 from engine.pulsar.requests import Requests
+from engine.pulsar.scalable import Scalable
 from engine.pulsar.server_errors import number_of
+from engine.pulsar.transactions import Transactions
 from engine.wire import commands
 from engine.wire.commands import MAGIC, PROTOCOL_VERSION, Header, decode
 from engine.wire.packing import PackedHeader
@@ -48,7 +50,7 @@ _METADATA_ROOM = 128 * 1024  # of a frame, beside the largest message
 _FRAME_MAX = MESSAGE_SIZE_MAX + _METADATA_ROOM
 _VERSION_MAX = 19  # of the protocol: nothing of 20, which moves a topic to another cluster, is used
 _IDENT_MAX = 2**60
-_KINDS = 4  # of ids of a connection
+_KINDS = 8  # of ids of a connection
 
 
 class Frame(Header, frozen=True, kw_only=True):
@@ -65,6 +67,11 @@ def producer_ident(number: int) -> int:
 def consumer_ident(number: int) -> int:
     """The id of a consumer at the Connection. Raises InvalidArgumentError."""
     return _ident(number, 1)
+
+
+def watch_ident(number: int) -> int:
+    """The id of a session that follows a layout, at the Connection. Raises InvalidArgumentError."""
+    return _ident(number, 3)
 
 
 def _ident(number: int, kind: int) -> int:
@@ -88,6 +95,7 @@ class Session:
         self._failing: dict[int, Callable[[EngineError], None]] = {}  # requests of the client, by our request id
         self.producers = Producers(self)
         self.consumers = Consumers(self, groups)
+        self.scalable = Scalable(self)
         requests = Requests(self)
         self._handlers: dict[str, Callable[[Any, memoryview], None]] = {
             "connect": self._connect,
@@ -95,6 +103,8 @@ class Session:
             "pong": lambda header, payload: self.native(commands.Pong()),
             **self.producers.handlers(),
             **self.consumers.handlers(),
+            **self.scalable.handlers(),
+            **Transactions(self).handlers(),
             **requests.handlers(),
         }
         self._encoders: dict[type, Callable[[Any, Payload], bytes]] = {
@@ -105,12 +115,14 @@ class Session:
             commands.Success: self._answered,
             commands.ProducerSuccess: self._answered,
             commands.SubscribeSuccess: self._answered,
-            commands.ScalableTopicUpdate: self._answered,
+            commands.ScalableTopicUpdate: self.scalable.updated,
+            commands.ScalableTopicAssignment: self.scalable.assigned,
             commands.SendReceipt: self.producers.receipt,
             commands.SendError: self.producers.refused,
             commands.CloseProducer: self.producers.closed,
             commands.Message: self.consumers.message,
             commands.CloseConsumer: self.consumers.closed,
+            commands.ReachedEnd: self.consumers.ended,
         }
 
     # -- Speaker ---------------------------------------------------------------------------------------------------
@@ -211,15 +223,19 @@ class Session:
     # -- encoders --------------------------------------------------------------------------------------------------
 
     def _answered(self, header: Any, payload: Payload) -> bytes:
-        asked = self._asked.get(header.request_id or 0)
-        if asked is not None and not asked.done():
-            asked.set_result(header)
+        self.resolve(header.request_id, header)
         return b""
+
+    def resolve(self, request_id: int | None, answer: Any) -> None:
+        """A request of ours is answered."""
+        asked = self._asked.get(request_id or 0)
+        if asked is not None and not asked.done():
+            asked.set_result(answer)
 
     def _error(self, header: commands.Error, payload: Payload) -> bytes:
         error = EngineError.from_code(header.code, header.message)
         if header.session_id:
-            return b""  # a lookup has ended, of a topic that is deleted
+            return self.scalable.watch_ended(header.session_id, error)
         if header.request_id == 0:
             return framed("error", request=NO_REQUEST, error=number_of(error), message=header.message)
         asked = self._asked.get(header.request_id)
@@ -262,7 +278,7 @@ class Session:
             server_version="engine",
             protocol=min(self._protocol, _VERSION_MAX),
             max_message_size=MESSAGE_SIZE_MAX,
-            features={},
+            features={"scalable_topics": True, "tc_discovery": True},
         )
 
 

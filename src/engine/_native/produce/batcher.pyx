@@ -44,7 +44,7 @@ from engine._native.produce.builder cimport (
 )
 from engine._native.produce.columns cimport view_get
 from engine._native.produce.sealed cimport STEADY_BITS, SealedEntry, TransactionScope, build, resplit, take_apart
-from engine._native.produce.hashing import MURMUR3, XXH64, xxh64
+from engine._native.produce.hashing import KEY_HASHES, XXH64, xxh64
 
 from engine.errors import InvalidArgumentError, QueueFullError
 from engine.limits import (
@@ -123,8 +123,8 @@ cdef class Batcher:
         if len(producer_name) > PRODUCER_NAME_SIZE_MAX:
             raise InvalidArgumentError(
                 f"a producer's name must have at most {PRODUCER_NAME_SIZE_MAX} bytes, got {len(producer_name)}")
-        if key_hash not in (XXH64, MURMUR3):
-            raise InvalidArgumentError(f"the key hash must be XXH64 ({XXH64}) or MURMUR3 ({MURMUR3}), got {key_hash}")
+        if key_hash not in KEY_HASHES.values():
+            raise InvalidArgumentError(f"the key hash must be one of {KEY_HASHES}, got {key_hash}")
         self.producer_name, self.producer_id = producer_name, xxh64(producer_name, 42)
         self.key_hash, self.steady = key_hash, steady
         self.bytes_max, self.messages_max, self.pending_max = bytes_max, messages_max, pending_bytes_max

@@ -89,7 +89,11 @@ static inline uint32_t murmur3_hash(const uint8_t *p, size_t n, uint32_t seed) {
 
 /* High half: segment hash; low half: bucket hash. `algorithm` is KeyHash of hashing.pxd. */
 static inline uint32_t key32_hash(const uint8_t *p, size_t n, int algorithm) {
-    return algorithm == 0 ? (uint32_t)(xxh64_hash(p, n, KEY_SEED) >> 32) : murmur3_hash(p, n, 0);
+    if (algorithm == 0) {
+        return (uint32_t)(xxh64_hash(p, n, KEY_SEED) >> 32);
+    }
+    uint32_t h = murmur3_hash(p, n, 0);
+    return algorithm == 1 ? h : h << 16 | h >> 16;
 }
 
 #endif

@@ -6,6 +6,8 @@ from typing_extensions import Buffer
 
 XXH64: int
 MURMUR3: int
+MURMUR3_LOW: int
+KEY_HASHES: dict[str, int]
 
 def xxh64(data: Buffer, seed: int = 42) -> int: ...
 def murmur3_32(data: Buffer, seed: int = 0) -> int: ...

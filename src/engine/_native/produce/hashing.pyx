@@ -3,7 +3,7 @@
 
 The upper half of a key's unmasked 32-bit hash is its segment hash, the lower half its bucket hash, so that the keys
 of one segment spread over all of its buckets. XXH64 with seed 42 (upper 32 bits) is the default; Murmur3 x86
-32-bit with seed 0 is what other systems' clients compute.
+32-bit with seed 0 is what other systems' clients compute, some of which take its lower half for the segment.
 """
 from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE
@@ -19,6 +19,8 @@ cdef extern from "hash.h" nogil:
 
 XXH64 = KEY_XXH64
 MURMUR3 = KEY_MURMUR3
+MURMUR3_LOW = KEY_MURMUR3_LOW
+KEY_HASHES = {"xxh64": XXH64, "murmur3": MURMUR3, "murmur3-low": MURMUR3_LOW}  # by name in metadata
 
 
 cdef uint32_t key32_of(const uint8_t* key, size_t size, int algorithm) noexcept nogil:
@@ -50,7 +52,7 @@ def key32(key, int algorithm=KEY_XXH64):
 
     `key` is bytes, any buffer, or str (taken as UTF-8). InvalidArgumentError for anything else.
     """
-    if isinstance(key, bytes) and algorithm in (KEY_XXH64, KEY_MURMUR3):
+    if isinstance(key, bytes) and 0 <= algorithm <= KEY_MURMUR3_LOW:
         return key32_hash(<const uint8_t*> PyBytes_AS_STRING(key), PyBytes_GET_SIZE(key), algorithm)
     return int(hash_keys((key,), algorithm)[0])
 
@@ -63,8 +65,8 @@ def hash_keys(keys, int algorithm=KEY_XXH64):
     """
     import numpy as np  # slow to load, and seldom needed
 
-    if algorithm not in (KEY_XXH64, KEY_MURMUR3):
-        raise InvalidArgumentError(f"the key hash must be XXH64 ({XXH64}) or MURMUR3 ({MURMUR3}), got {algorithm}")
+    if not 0 <= algorithm <= KEY_MURMUR3_LOW:
+        raise InvalidArgumentError(f"the key hash must be one of {KEY_HASHES}, got {algorithm}")
     cdef Column column = keys if isinstance(keys, Column) else Column(keys, name="keys", text=True)
     cdef uint32_t[::1] out = np.empty(max(column.count, 1), dtype=np.uint32)
     cdef Py_ssize_t at = 0, stop, bad

@@ -1,3 +1,5 @@
+from collections.abc import Sequence
+
 from typing_extensions import Buffer
 
 def entries_of(
@@ -9,4 +11,8 @@ def entries_of(
     deliver_at: int | None = None,
     stored: int = -1,
     entry_size_max: int = ...,
+    hashes: tuple[int, int] = ...,
+    buckets: Sequence[int] = ...,
+    key_hash: int = ...,
+    transaction: int | None = None,
 ) -> list[bytes]: ...

@@ -10,25 +10,31 @@ stay in order. A new entry begins where the messages cannot share one: where key
 way round, where a sequence id falls, where the entry would be too large, and, of messages that may be stored already,
 at each one, so that none of these entries is stored in part.
 
+*Several buckets.* An entry has messages of one bucket of its segment, so where there are several, the messages are put
+in order by bucket first, those without a key last (`_sort`). Within a bucket they stay as they were.
+
 What an entry has no column for becomes a property of the message, of a name that begins with "pulsar.": see
 delivered.pyx, which makes it what it was.
 
 Nothing in a batch is trusted. A message that is no message is a CorruptionError for the whole batch, one beyond a limit
 a MessageTooLargeError; both name its index.
 """
+from cpython.array cimport array
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
 from libc.stdint cimport INT64_MIN, int64_t, uint8_t, uint16_t, uint32_t, uint64_t
-from libc.stdlib cimport free
+from libc.stdlib cimport calloc, free, malloc
 from libc.string cimport memcpy, memset
 
 from engine._native.format.body cimport Lease, hold
-from engine._native.format.layout cimport KEYED
+from engine._native.format.layout cimport KEYED, TRANSACTIONAL
 from engine._native.produce.builder cimport (
     Builder, Message, builder_add, builder_fits, builder_free, builder_image_size, builder_reset, builder_write,
     reserve,
 )
 from engine._native.produce.hashing cimport KEY_MURMUR3, key32_of
 from engine._native.pulsar.fields cimport Field, Reading, load32_big, next_field
+
+from itertools import pairwise
 
 from engine._native.produce.hashing import xxh64
 from engine.errors import CorruptionError, InvalidArgumentError, MessageTooLargeError
@@ -57,6 +63,7 @@ cdef enum Refusal:
     KEY_TOO_LARGE = 5
     PROPERTIES_TOO_LARGE = 6
     NO_MEMORY = 7
+    MORE_BYTES = 8
 
 cdef size_t VALUE_MAX = MESSAGE_SIZE_MAX
 cdef size_t KEY_MAX = KEY_SIZE_MAX
@@ -74,12 +81,13 @@ _REFUSALS = {
 }
 
 
-# Memory for what one message needs besides the batch.
+# What is used to convert one message, besides the batch: memory, and the topic's hash of keys.
 cdef struct Scratch:
     uint8_t* map
     size_t map_room
     uint8_t* key
     size_t key_room
+    int key_hash                  # KeyHash of the topic
 
 
 cdef bint _read_pair(const Field* pair, Field* name, Field* value) noexcept nogil:
@@ -279,7 +287,7 @@ cdef Refusal _convert(const Single* one, Scratch* scratch, int64_t deliver_at, M
             m.key, m.key_size = scratch.key, <size_t> size
         if m.key_size > KEY_MAX:
             return KEY_TOO_LARGE
-        m.hash = key32_of(m.key, m.key_size, KEY_MURMUR3)
+        m.hash = key32_of(m.key, m.key_size, scratch.key_hash)
     size = _pack_properties(one, scratch)
     if size < 0:
         return NO_MEMORY
@@ -289,12 +297,15 @@ cdef Refusal _convert(const Single* one, Scratch* scratch, int64_t deliver_at, M
     return TAKEN
 
 
-cdef bytes _sealed(Builder* b, bytes name, uint64_t producer_id):
+cdef bytes _sealed(Builder* b, bytes name, uint64_t producer_id, transaction):
     cdef size_t size = builder_image_size(b, len(name))
     cdef bytes entry
     if size > SIZE_MAX:
         raise MessageTooLargeError(f"an entry must have at most {SIZE_MAX:,} bytes, got {size:,}")
     entry = PyBytes_FromStringAndSize(NULL, size)
+    if transaction is not None:
+        b.flags |= TRANSACTIONAL
+        b.txn_high, b.txn_low = transaction, 0
     builder_write(b, <uint8_t*> PyBytes_AS_STRING(entry), name, producer_id)
     builder_reset(b)
     return entry
@@ -303,6 +314,13 @@ cdef bytes _sealed(Builder* b, bytes name, uint64_t producer_id):
 # What _fill() is at.
 cdef struct Filling:
     Reading at
+    const uint8_t** starts        # of the messages of a batch that is sorted, else NULL: in the order of the batch
+    uint32_t* groups              # their buckets; behind the last one: those without a key
+    uint32_t* order               # indices of messages, by group
+    uint32_t taken                # of `order`
+    uint32_t group                # of the pending message
+    uint32_t segment_start        # hashes of the segment
+    uint32_t segment_size
     uint32_t left                 # messages that were not read
     uint32_t index                # of the message that is read next
     uint64_t sequence             # of the first message, where it says none itself
@@ -314,18 +332,69 @@ cdef struct Filling:
     Message message
 
 
-# The hash of a keyless entry: spread over the ring, as of those of our own producers.
-cdef inline uint32_t _spread(uint64_t sequence) noexcept nogil:
-    return <uint32_t> sequence * <uint32_t> 2654435761
+# The hash of a keyless entry: spread over the segment's hashes and over its buckets, as of those of our own producers.
+cdef inline uint32_t _spread(const Filling* f, uint64_t sequence) noexcept nogil:
+    cdef uint32_t spread = <uint32_t> sequence * <uint32_t> 2654435761
+    return (f.segment_start + ((spread >> 16) * f.segment_size >> 16)) << 16 | (spread & 0xFFFF)
+
+
+# Find where each message of the batch begins, and the order by bucket. `ends`: of the buckets, inclusive.
+cdef Refusal _sort(Filling* f, const uint16_t* ends, uint32_t buckets, Scratch* scratch) noexcept nogil:
+    cdef Single one
+    cdef Refusal refusal
+    cdef Message message
+    cdef uint32_t i, g, at, count = f.left
+    cdef uint32_t* firsts = <uint32_t*> calloc(buckets + 2, sizeof(uint32_t))
+    f.starts = <const uint8_t**> malloc(count * sizeof(uint8_t*))
+    f.groups = <uint32_t*> malloc(count * sizeof(uint32_t))
+    f.order = <uint32_t*> malloc(count * sizeof(uint32_t))
+    if firsts == NULL or f.starts == NULL or f.groups == NULL or f.order == NULL:
+        free(firsts)
+        return NO_MEMORY
+    for i in range(count):
+        f.index = i
+        f.starts[i] = f.at.p
+        if not _read_single(&f.at, &one):
+            free(firsts)
+            return NO_MESSAGE
+        g = buckets
+        if one.has_key:
+            refusal = _convert(&one, scratch, f.deliver_at, &message)
+            if refusal != TAKEN:
+                free(firsts)
+                return refusal
+            g = 0
+            while ends[g] < <uint16_t> message.hash:
+                g += 1
+        f.groups[i] = g
+        firsts[g + 1] += 1
+    if f.at.p != f.at.end:
+        free(firsts)
+        return MORE_BYTES
+    for g in range(buckets + 1):
+        firsts[g + 1] += firsts[g]
+    for i in range(count):
+        at = firsts[f.groups[i]]
+        firsts[f.groups[i]] += 1
+        f.order[at] = i
+    free(firsts)
+    f.index = 0
+    return TAKEN
 
 
 # Add messages until the entry is complete, or the batch is.
 cdef Refusal _fill(Filling* f, Builder* b, Scratch* scratch) noexcept nogil:
     cdef Single one
     cdef Refusal refusal
-    cdef bint alone
+    cdef bint alone, begins = False
     while f.pending or f.left:
         if not f.pending:
+            if f.order != NULL:
+                f.index = f.order[f.taken]
+                f.at.p = f.starts[f.index]
+                f.taken += 1
+                begins = b.count and f.groups[f.index] != f.group
+                f.group = f.groups[f.index]
             if not _read_single(&f.at, &one):
                 return NO_MESSAGE
             refusal = _convert(&one, scratch, f.deliver_at, &f.message)
@@ -338,10 +407,10 @@ cdef Refusal _fill(Filling* f, Builder* b, Scratch* scratch) noexcept nogil:
             f.left -= 1
             f.index += 1
             if not f.keyed:
-                f.message.hash = _spread(f.message.sequence)
+                f.message.hash = _spread(f, f.message.sequence)
         alone = f.message.sequence < f.alone_upto
         if b.count and (
-            alone or (b.flags & KEYED != 0) != f.keyed or f.message.sequence < b.last_sequence
+            alone or begins or (b.flags & KEYED != 0) != f.keyed or f.message.sequence < b.last_sequence
             or not builder_fits(b, &f.message, f.entry_max, COUNT_MAX, f.entry_max)
         ):
             return TAKEN
@@ -351,16 +420,21 @@ cdef Refusal _fill(Filling* f, Builder* b, Scratch* scratch) noexcept nogil:
         if f.keyed:
             b.flags |= KEYED
         else:
-            b.bucket_min = b.bucket_max = <uint16_t> _spread(b.first_sequence)
-            b.segment_min = b.segment_max = <uint16_t> (_spread(b.first_sequence) >> 16)
+            b.bucket_min = b.bucket_max = <uint16_t> _spread(f, b.first_sequence)
+            b.segment_min = b.segment_max = <uint16_t> (_spread(f, b.first_sequence) >> 16)
         if alone:
             return TAKEN
     return TAKEN
 
 
 def entries_of(batch, uint32_t count, bytes name not None, *, uint64_t sequence=0, deliver_at=None, stored=-1,
-               size_t entry_size_max=ENTRY_SIZE_MAX):
-    """The entries of a batch of `count` messages, in order; of a topic whose key hash is murmur3.
+               size_t entry_size_max=ENTRY_SIZE_MAX, hashes=(0, 65535), buckets=(65535,),
+               int key_hash=KEY_MURMUR3, transaction=None):
+    """The entries of a batch of `count` messages, in order. `key_hash`: of the topic, as in hashing.pxd.
+    `transaction`: the number of the one that all of them belong to.
+
+    `hashes`: those of the segment, inclusive. `buckets`: the inclusive ends of its buckets, rising to 65,535; where
+    there are several, the messages are in order within each bucket.
 
     `sequence`: of the first message, where a message does not say its own. `deliver_at`: of all messages, milliseconds
     since 1970. `stored`: the producer's messages up to this sequence may be stored already. Raises CorruptionError,
@@ -373,6 +447,10 @@ def entries_of(batch, uint32_t count, bytes name not None, *, uint64_t sequence=
     cdef Refusal refusal
     cdef uint64_t producer_id
     cdef list entries = []
+    cdef array ends = array("H", buckets)
+    cdef uint32_t buckets_count = <uint32_t> len(ends)
+    if not buckets or list(buckets)[buckets_count - 1] != 65535 or any(a >= b for a, b in pairwise(buckets)):
+        raise InvalidArgumentError(f"buckets must rise to 65535, got {buckets!r:.80}")
     if not 1 <= count <= COUNT_MAX:
         raise InvalidArgumentError(f"a batch must have 1 to {COUNT_MAX:,} messages, got {count:,}")
     if len(name) > PRODUCER_NAME_SIZE_MAX:
@@ -380,6 +458,7 @@ def entries_of(batch, uint32_t count, bytes name not None, *, uint64_t sequence=
             f"a producer's name must have at most {PRODUCER_NAME_SIZE_MAX} bytes, got {len(name)}")
     memset(&builder, 0, sizeof(Builder))
     memset(&scratch, 0, sizeof(Scratch))
+    scratch.key_hash = key_hash
     memset(&filling, 0, sizeof(Filling))
     producer_id = xxh64(name, 42)
     filling.at.p, filling.at.end = lease.start, lease.start + lease.size
@@ -387,24 +466,35 @@ def entries_of(batch, uint32_t count, bytes name not None, *, uint64_t sequence=
     filling.alone_upto = <uint64_t> (stored + 1)
     filling.deliver_at = INT64_MIN if deliver_at is None else deliver_at
     filling.entry_max = entry_size_max
+    filling.segment_start, filling.segment_size = hashes[0], hashes[1] + 1 - hashes[0]
     try:
+        if buckets_count > 1:
+            with nogil:
+                refusal = _sort(&filling, ends.data.as_ushorts, buckets_count, &scratch)
+            if refusal != TAKEN:
+                raise_refusal(refusal, filling.index)
         while filling.left or filling.pending:
             with nogil:
                 refusal = _fill(&filling, &builder, &scratch)
             if refusal != TAKEN:
                 raise_refusal(refusal, filling.index)
-            entries.append(_sealed(&builder, name, producer_id))
-        if filling.at.p != filling.at.end:
-            raise CorruptionError(f"a batch must end behind its {count:,} messages; there are more bytes in it")
+            entries.append(_sealed(&builder, name, producer_id, transaction))
+        if filling.order == NULL and filling.at.p != filling.at.end:
+            raise_refusal(MORE_BYTES, count)
         return entries
     finally:
         builder_free(&builder)
         free(scratch.map)
         free(scratch.key)
+        free(filling.starts)
+        free(filling.groups)
+        free(filling.order)
 
 
 cdef int raise_refusal(Refusal refusal, uint32_t index) except -1:
     if refusal == NO_MEMORY:
         raise MemoryError()
+    if refusal == MORE_BYTES:
+        raise CorruptionError("a batch must end behind its messages; there are more bytes in it")
     text = f"message {index} of the batch: {_REFUSALS[refusal]}"
     raise CorruptionError(text) if refusal <= NO_SEQUENCE else MessageTooLargeError(text)

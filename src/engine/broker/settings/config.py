@@ -159,7 +159,7 @@ class BrokerConfig:
     entry_buckets: Annotated[int, Meta(ge=1, le=BUCKETS_PER_SEGMENT_MAX)] = ENTRY_BUCKETS_DEFAULT
     scalable_topic_sealed_segment_drain_enabled: bool = True  # a sealed backlog is shared by entry bucket
     durability: str = ""  # of new topics; "": "object" with `objects`, else "fsync"
-    key_hash: Literal["xxh64", "murmur3"] = "xxh64"
+    key_hash: Literal["xxh64", "murmur3", "murmur3-low"] = "xxh64"
     # With durability "interval", messages of at most this long may be lost.
     sync_interval_ms: Annotated[int, Meta(ge=1, le=3_600_000)] = 100
     # Between saves of acknowledgements that nothing waits for, in a shared store.

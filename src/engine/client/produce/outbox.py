@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING
 
 from engine._native.format import entry as native_entry
 from engine._native.produce.batcher import Batcher
-from engine._native.produce.hashing import MURMUR3, XXH64
+from engine._native.produce.hashing import KEY_HASHES
 from engine._native.produce.sealed import SealedEntry
 from engine.client.base.options import ProducerOptions
 from engine.client.net.pool import Pool, call_threadsafe, persist
@@ -50,7 +50,6 @@ if TYPE_CHECKING:
 # Flights that are not answered; at this number, batches are left open. With one, a message sent meanwhile would wait
 # for a whole commit before its own begins; with two, the next commit includes it.
 FLIGHTS_MAX = 2
-KEY_HASHES = {"xxh64": XXH64, "murmur3": MURMUR3}
 NEWCOMER_S = 0.2  # the pause that lets a topic's present producer claim the segments of a new layout first
 
 

@@ -16,7 +16,7 @@ from engine._native.consume.batch import MessageBatch
 from engine._native.consume.message import Message
 from engine._native.format.entry import Entry
 from engine._native.format.offsets import overlap
-from engine._native.produce.hashing import MURMUR3, XXH64, key32
+from engine._native.produce.hashing import KEY_HASHES, key32
 from engine.client.base.options import ConsumerOptions, check_count
 from engine.client.consume.attachment import Attachment
 from engine.client.consume.receiver import Receiver
@@ -83,7 +83,7 @@ class AsyncRangeReader(Receiver[Any]):
         try:
             layout = await self._open()
             if self._plan.keys is not None:
-                algorithm = MURMUR3 if layout.key_hash == "murmur3" else XXH64
+                algorithm = KEY_HASHES[layout.key_hash]
                 self._hashes = tuple(key32(key, algorithm) for key in self._plan.keys)
             await asyncio.gather(*map(self._check, self._left))
             self._follow()

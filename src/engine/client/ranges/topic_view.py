@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Self
 
-from engine._native.produce.hashing import MURMUR3, XXH64, key32
+from engine._native.produce.hashing import KEY_HASHES, key32
 from engine.client.base.html import html_table
 from engine.client.base.owned import Owned
 from engine.client.net.pool import Pool
@@ -62,7 +62,7 @@ class TopicSegments:
 
     def holding(self, key: bytes | str) -> list[int]:
         """The segments that may hold messages of a key, in order: parents before children."""
-        high = key32(key, MURMUR3 if self.key_hash == "murmur3" else XXH64) >> 16
+        high = key32(key, KEY_HASHES[self.key_hash]) >> 16
         return [i for i, s in sorted(self.segments.items()) if s.hash_start <= high <= s.hash_end]
 
     @property

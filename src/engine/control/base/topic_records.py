@@ -214,6 +214,11 @@ class ScalableTopicResources:
         key = keys.consumer(topic, subscription, facts.consumer_name)
         return await self._put(key, facts.to_json(), expected)
 
+    async def load_consumer(self, topic: TopicName, subscription: str, name: str) -> ConsumerRegistration | None:
+        """A session's record; None without one."""
+        record = await self.metadata.newest.get(keys.consumer(topic, subscription, name))
+        return None if record is None else ConsumerRegistration.from_json(record.value)
+
     async def consumer_version(self, topic: TopicName, subscription: str, name: str) -> int | None:
         """The version of a session's record; None without a record."""
         record = await self.metadata.newest.get(keys.consumer(topic, subscription, name))

@@ -96,6 +96,17 @@ class TopicSubscriptions:
         await self._resources.save_subscription(self.topic, facts, ABSENT)
         return await self._finish_creation(facts)
 
+    async def decide(self, name: str, position: InitialPosition) -> SubscriptionMetadata:
+        """See the controller. Its cursors were created as from the earliest message, so it may have to skip."""
+        facts = await self._load(name)
+        if facts.initial_position is not InitialPosition.UNDECIDED:
+            return facts
+        if position is InitialPosition.LATEST:
+            await self.seek(name, position)
+        facts = replace(facts, initial_position=position)
+        await self._save(facts)
+        return facts
+
     async def delete(self, name: str) -> None:
         """See the controller. The record, in state DELETING, is the point of no return."""
         facts = replace(await self._load(name), state=SubscriptionState.DELETING)
@@ -152,7 +163,7 @@ class TopicSubscriptions:
         term, position = self._leadership.term, facts.initial_position
         create = self._host.create_subscription
         layout = self._layout()
-        segments = layout.segments.values() if position is InitialPosition.EARLIEST else layout.active
+        segments = layout.active if position is InitialPosition.LATEST else layout.segments.values()
         await self._each(segments, lambda spec: create(spec, facts.name, position, term=term))
         facts = replace(facts, state=SubscriptionState.ACTIVE)
         await self._save(facts)

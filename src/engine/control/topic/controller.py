@@ -300,6 +300,13 @@ class ScalableTopicController:
             await self._shape.settle()
             return await self._subscriptions.create(name, position, kind, exist_ok=exist_ok)
 
+    async def decide_position(self, name: str, position: InitialPosition) -> SubscriptionMetadata:
+        """The first consumer says where a subscription begins. Raises NotFoundError."""
+        async with self.changing():
+            self._check_serving()
+            await self._shape.settle()
+            return await self._subscriptions.decide(name, position)
+
     async def delete_subscription(self, name: str) -> None:
         """Delete its cursors in all segments, sealed ones too; its consumers are told. Raises NotFoundError."""
         async with self.changing():

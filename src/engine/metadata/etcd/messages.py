@@ -1,21 +1,15 @@
 """What is said to etcd: messages by the numbers of their fields, made when this module is imported.
 
-The messages are defined at run time, in a descriptor pool of this module: a table of field numbers is all that etcd's
-interface is. Compiled stubs would be a generated file that runs only with the `protobuf` versions that its compiler
-allows, and would share the default pool with any other etcd client of the process.
-
-Only the fields in use are named; others are kept by the library, unread. Enumerations are plain integers.
+Only the fields in use are named (wire/protobuf.py).
 """
 
 from __future__ import annotations
 
 from typing import Any
 
-from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
+from engine.wire.protobuf import messages
 
-_PACKAGE = "engine.metadata.etcd"
-
-# Message -> fields: name, number, type; "[]" behind a type: repeated. Another message's name is a type, too.
+# Message -> its fields.
 _TABLE = {
     "ResponseHeader": "cluster_id 1 uint64, member_id 2 uint64, revision 3 int64, raft_term 4 uint64",
     "KeyValue": "key 1 bytes, create_revision 2 int64, mod_revision 3 int64, version 4 int64, value 5 bytes, "
@@ -58,36 +52,11 @@ _TABLE = {
     "errors 8 string[], dbSizeInUse 9 int64",
 }  # fmt: skip
 
-_SCALARS = {"int32": 5, "int64": 3, "uint64": 4, "bool": 8, "string": 9, "bytes": 12}
-_MESSAGE, _OPTIONAL, _REPEATED = 11, 1, 3
-
 EQUAL, LESS = 0, 2  # Compare.result
 MOD = 2  # Compare.target
 DELETED = 1  # Event.type
 
-
-def _field(message: Any, text: str) -> None:
-    name, number, kind = text.split()
-    field = message.field.add(name=name, number=int(number))
-    field.label = _REPEATED if kind.endswith("[]") else _OPTIONAL
-    kind = kind.removesuffix("[]")
-    field.type = _SCALARS.get(kind, _MESSAGE)
-    if field.type == _MESSAGE:
-        field.type_name = f".{_PACKAGE}.{kind}"
-
-
-def _defined() -> dict[str, Any]:
-    file = descriptor_pb2.FileDescriptorProto(name=f"{_PACKAGE}.proto", package=_PACKAGE, syntax="proto3")
-    for name, fields in _TABLE.items():
-        message = file.message_type.add(name=name)
-        for text in filter(None, fields.split(", ")):
-            _field(message, text)
-    pool = descriptor_pool.DescriptorPool()
-    pool.Add(file)
-    return {name: message_factory.GetMessageClass(pool.FindMessageTypeByName(f"{_PACKAGE}.{name}")) for name in _TABLE}
-
-
-_made = _defined()
+_made = messages("engine.metadata.etcd", _TABLE, "proto3")
 Compare: Any = _made["Compare"]
 RangeRequest: Any = _made["RangeRequest"]
 RangeResponse: Any = _made["RangeResponse"]

@@ -1,0 +1,1 @@
+"""Apache Pulsar's Java clients against a broker."""

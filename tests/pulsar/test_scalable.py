@@ -1,0 +1,187 @@
+"""Scalable topics, command by command, without a client: what is sent for each, and pushed later.
+
+The same by Apache Pulsar's own client is in tests/interop.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tests.pulsar.raw import Raw, framed_send, greeted
+from tests.reference.pulsar_reference import PulsarMessage
+
+FIRST_CLIENT = "Pulsar-Java-v5.0.0-M1"
+STICKY = {"mode": 1, "ranges": [{"start": 0, "end": 65535}]}
+EXCLUSIVE, KEY_SHARED = 0, 3
+
+
+@pytest.fixture
+def topic(topic: str) -> str:
+    return topic.replace("persistent://", "topic://")
+
+
+async def looked_up(raw: Raw, topic: str, session: int = 1) -> Any:
+    await raw.say_command("scalable_lookup", session=session, topic=topic)
+    return await raw.heard("scalable_update")
+
+
+def names_of(update: Any) -> list[str]:
+    """The segments, as a client names them."""
+    prefix = update.resolved.replace("topic://", "segment://")
+    return [f"{prefix}/{one.start:04x}-{one.end:04x}-{one.id}" for one in update.dag.segments]
+
+
+async def produced(raw: Raw, segment: str, messages: list[PulsarMessage], producer: int = 1) -> None:
+    await raw.say_command("producer", topic=segment, producer=producer, request=50 + producer)
+    await raw.heard("producer_success")
+    await raw.say(framed_send(producer, messages))
+    await raw.heard("send_receipt")
+
+
+async def subscribed(raw: Raw, segment: str, name: str, consumer: int, **more: Any) -> None:
+    said = {"subscription": "s", "name": name, "type": EXCLUSIVE, "initial_position": 1, **more}
+    await raw.say_command("subscribe", topic=segment, consumer=consumer, request=100 + consumer, **said)
+
+
+async def test_a_layout_is_followed_through_a_split(served, topic):
+    served.admin.create_topic(topic, segments=2, key_hash="murmur3", auto_scale={"enabled": False})
+    async with Raw(served) as raw:
+        await greeted(raw)
+        first = await looked_up(raw, topic)
+        assert first.resolved == topic
+        assert [(one.start, one.end, one.state) for one in first.dag.segments] == [(0, 0x7FFF, 0), (0x8000, 0xFFFF, 0)]
+        assert {one.id for one in first.dag.brokers} == {0, 1}
+        assert first.dag.controller.startswith("pulsar://")
+        served.admin.split_segment(topic, 0)
+        while (update := await raw.heard("scalable_update")).dag.epoch == first.dag.epoch:
+            pass  # owners of segments are known one after the other
+        assert update.dag.epoch == first.dag.epoch + 1
+        assert [one.state for one in update.dag.segments] == [1, 0, 0, 0]
+        assert list(update.dag.segments[0].children) == [2, 3]
+        await raw.say_command("scalable_close", session=1)
+        assert (await looked_up(raw, topic)).dag.epoch == update.dag.epoch  # the id is free again
+
+
+@pytest.mark.parametrize(("client", "key_hash"), [(FIRST_CLIENT, "murmur3-low"), ("Pulsar-Java-v5.0.0", "murmur3")])
+async def test_a_lookup_creates_the_topic_with_the_hash_of_its_client(served, topic, client, key_hash):
+    async with Raw(served) as raw:
+        await greeted(raw, client)
+        assert (await looked_up(raw, topic)).dag.epoch == 0
+    assert served.admin.get_metadata(topic)["keyHash"] == key_hash
+
+
+@pytest.mark.parametrize("name", ["persistent://public/default/x", "segment://public/default/x/0000-ffff-0", "a/b"])
+async def test_a_lookup_of_another_kind_is_refused(served, name):
+    async with Raw(served) as raw:
+        await greeted(raw)
+        update = await looked_up(raw, name)
+        assert update.error
+        assert update.message
+        assert not update.HasField("dag")
+
+
+async def test_a_topic_that_is_deleted_ends_what_follows_it(served, topic):
+    served.admin.create_topic(topic, key_hash="murmur3")
+    async with Raw(served) as raw:
+        await greeted(raw)
+        await looked_up(raw, topic)
+        served.admin.delete_topic(topic)
+        while not (update := await raw.heard("scalable_update")).message:
+            pass
+        assert "was deleted" in update.message
+
+
+async def test_a_stream_reads_parents_before_children(served, topic):
+    served.admin.create_topic(topic, key_hash="murmur3", entry_buckets=2, auto_scale={"enabled": False})
+    async with Raw(served) as raw:
+        await greeted(raw)
+        update = await looked_up(raw, topic)
+        await raw.say_command("scalable_close", session=1)
+        (segment,) = names_of(update)
+        await produced(raw, segment, [PulsarMessage(b"%d" % n, b"k%d" % n) for n in range(8)])
+        await raw.say_command(
+            "scalable_subscribe", request=7, topic=topic, subscription="s", name="c", consumer=1, type=0
+        )
+        answer = await raw.heard("scalable_subscribe_response")
+        assert [one.topic for one in answer.assignment.segments] == [segment]
+        await subscribed(raw, segment, "c-seg-0", 2)
+        await raw.heard("success")
+        served.admin.split_segment(topic, 0)
+        await raw.say_command("flow", consumer=2, permits=100)
+        while sum(raw.counts) < 8:
+            last = (await raw.heard("message")).message_id
+        await raw.say_command("ack", consumer=2, type=1, ids=[{"ledger": last.ledger, "entry": last.entry}])
+        # Drained: the segment has ended, and its children are assigned, in whichever order.
+        ended, assigned = False, set[int]()
+        while not ended or len(assigned) < 2:
+            heard = await raw.hear()
+            assert heard is not None
+            ended = ended or heard[0] == "reached_end"
+            if heard[0] == "assignment_update":
+                assigned = {one.id for one in heard[1].assignment.segments}
+        assert assigned == {1, 2}
+
+
+@pytest.mark.parametrize("kind", [EXCLUSIVE, KEY_SHARED])
+async def test_two_of_a_stream_share_a_segment_only_where_both_are_assigned_it(served, topic, kind):
+    served.admin.create_topic(topic, key_hash="murmur3", entry_buckets=4, auto_scale={"enabled": False})
+    more = {"type": kind, "key_shared": STICKY} if kind == KEY_SHARED else {}
+    async with Raw(served) as raw:
+        await greeted(raw)
+        (segment,) = names_of(await looked_up(raw, topic))
+        for number, name in ((1, "a"), (2, "b")):
+            await raw.say_command(
+                "scalable_subscribe", request=number, topic=topic, subscription="s", name=name, consumer=number, type=0
+            )
+            await raw.heard("scalable_subscribe_response")
+        for number, name in ((3, "a"), (4, "b")):
+            await subscribed(raw, segment, f"{name}-seg-0", number, **more)
+            await raw.heard("success")
+            await raw.say_command("flow", consumer=number, permits=1_000)
+        await subscribed(raw, segment, "stranger", 5, **more)
+        assert "is read by the consumer" in (await raw.heard("error")).message
+        await produced(raw, segment, [PulsarMessage(b"%d" % n, b"k%d" % n) for n in range(40)])
+        while sum(raw.counts) < 40:
+            await raw.heard("message")
+        assert set(raw.consumers) == {3, 4}
+
+
+async def test_a_producer_of_another_hash_is_refused(served, topic):
+    served.admin.create_topic(topic, key_hash="xxh64")
+    async with Raw(served) as raw:
+        await greeted(raw)
+        (segment,) = names_of(await looked_up(raw, topic))
+        await raw.say_command("producer", topic=segment, producer=1, request=1)
+        assert "must be murmur3" in (await raw.heard("error")).message
+
+
+async def test_a_sealed_segment_takes_no_producer(served, topic):
+    terminated = 15  # for which a client asks for the layout again
+    served.admin.create_topic(topic, key_hash="murmur3")
+    async with Raw(served) as raw:
+        await greeted(raw)
+        (segment,) = names_of(await looked_up(raw, topic))
+        served.admin.split_segment(topic, 0)
+        await raw.say_command("producer", topic=segment, producer=1, request=1)
+        assert (await raw.heard("error")).error == terminated
+
+
+async def test_transactions_name_one_of_two_coordinators(served):
+    async with Raw(served) as raw:
+        await greeted(raw)
+        await raw.say_command("watch_tcs", watch=1)
+        assert [one.tc for one in (await raw.heard("watch_tcs_update")).snapshot.assignments] == [0, 1]
+        for number in range(6):
+            await raw.say_command("new_txn", request=number, tc=number % 2, ttl_ms=60_000)
+            begun = await raw.heard("new_txn_response")
+            assert (begun.txn_high, begun.txn_low >> 63) == (number % 2, 0)
+            await raw.say_command(
+                "end_txn", request=number, txn_high=begun.txn_high, txn_low=begun.txn_low, action=number % 2
+            )
+            assert not (await raw.heard("end_txn_response")).HasField("error")
+        await raw.say_command("new_txn", request=9, tc=2, ttl_ms=60_000)
+        assert "tc_id must be" in (await raw.heard("new_txn_response")).message
+        await raw.say_command("end_txn", request=9, txn_high=0, txn_low=5, action=0)
+        assert (await raw.heard("end_txn_response")).error == 24  # TransactionNotFound
