@@ -65,7 +65,7 @@ async def filled(root: Path, durability: str = "fsync", limit: int = LIMIT) -> t
 
 
 async def read_through(segment: Segment, start: int, stop: int, at_once: bool = False) -> None:
-    """Read from the medium what is not in memory, and look at it. `at_once`: on the loop where the system has it."""
+    """Read from the medium what is not in memory, and look at it. `at_once`: on the loop, where the system has it."""
     while start < stop:
         block = segment.read(start, MIB, at_once=at_once)
         assert block is not None
