@@ -29,6 +29,7 @@ from engine.control.base.topic_records import (
     ScalableTopicResources,
     TopicRecord,
     check_new_properties,
+    classic_facts,
 )
 from engine.control.topic.registry import Controllers
 from engine.control.topic.watches import TopicWatches
@@ -54,16 +55,6 @@ if TYPE_CHECKING:
     from engine.control.topic.topic_lists import TopicLists
 
 _CREATE_ATTEMPTS_MAX = 5
-
-
-def _classic(
-    name: TopicName, segments: int | None, key_hash: str | None, entry_buckets: int | None
-) -> tuple[int, str, int, dict[str, Any]]:
-    """The facts of a classic topic, whose messages have one order. Raises InvalidArgumentError for others."""
-    for what, given, right in (("segments", segments, 1), ("entry_buckets", entry_buckets, 1)):
-        if given not in (None, right):
-            raise InvalidArgumentError(f"{what} of {name} must be {right}, as of any persistent:// topic, got {given}")
-    return 1, key_hash or "murmur3", 1, {"enabled": False}
 
 
 class ScalableTopicService:
@@ -206,7 +197,7 @@ class ScalableTopicService:
         config = self.config
         config.check_durability(chosen := durability or policies.durability or config.durability)
         if name.classic:
-            segments, key_hash, entry_buckets, auto_scale = _classic(name, segments, key_hash, entry_buckets)
+            segments, key_hash, entry_buckets, auto_scale = classic_facts(name, segments, key_hash, entry_buckets)
         layout = SegmentLayout.create(
             config.segments if segments is None else segments,
             now_ms=self._clock.time_ms(),
@@ -415,8 +406,7 @@ class ScalableTopicService:
             return await self._create_subscription(name, subscription, initial_position, kind, exist_ok=True)
         undecided, position = InitialPosition.UNDECIDED, InitialPosition.parse(initial_position)
         if found.initial_position is undecided and position is not undecided:
-            controller = await self._controllers.lead(name)
-            return await controller.decide_position(subscription, position)
+            return await (await self._controllers.lead(name)).decide_position(subscription, position)
         return found
 
     async def _create_subscription(

@@ -73,6 +73,16 @@ def check_new_properties(properties: Mapping[str, str]) -> None:
         check_property_names(properties, "topic")
 
 
+def classic_facts(
+    name: TopicName, segments: int | None, key_hash: str | None, entry_buckets: int | None
+) -> tuple[int, str, int, dict[str, Any]]:
+    """The facts of a classic topic, whose messages have one order. Raises InvalidArgumentError for others."""
+    for what, given, right in (("segments", segments, 1), ("entry_buckets", entry_buckets, 1)):
+        if given not in (None, right):
+            raise InvalidArgumentError(f"{what} of {name} must be {right}, as of any persistent:// topic, got {given}")
+    return 1, key_hash or "murmur3", 1, {"enabled": False}
+
+
 class ScalableTopicResources:
     """Reads raise CorruptionError; writes ConflictError when the record is not as expected, UnknownOutcomeError."""
 
