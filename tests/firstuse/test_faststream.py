@@ -48,4 +48,4 @@ def test_the_page_runs_in_an_environment_with_nothing_but_the_wheels(installed: 
     clean.run(clean.python, "-m", "pip", "install", "-q", installed.wheel, wheel, at=tmp_path)
     assert clean.run("pip", "check", at=tmp_path).strip() == "No broken requirements found."
     (tmp_path / "bar.py").write_text(next(iter(programs(ROOT / "docs" / "faststream.md"))))
-    assert clean.run("python", "bar.py", at=tmp_path, PYTHONWARNINGS="error").splitlines()[-1] == "tea for 8"
+    assert "tea for 8" in clean.run("python", "bar.py", at=tmp_path, PYTHONWARNINGS="error").splitlines()
