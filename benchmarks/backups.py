@@ -66,8 +66,8 @@ def beside(root: str, turns: int) -> None:
     """In each turn by itself and beside a backup, for as long as that took; then the medians of the ratios."""
     values = [os.urandom(1_000) for _ in range(BATCH)]
     ratios: tuple[list[float], list[float]] = ([], [])
-    ports = {"listen": "127.0.0.1:0", "admin": "127.0.0.1:0"}
-    with engine.open(f"{root}/data", **ports) as opened, opened.producer("t") as producer:
+    any_port = "127.0.0.1:0"
+    with engine.open(f"{root}/data", listen=any_port, admin=any_port) as opened, opened.producer("t") as producer:
         for turn in range(turns):
             where = f"{root}/backup-{turn}"
             command = (sys.executable, "-m", "engine", "backup", "create", where, "--url", opened.service_url)

@@ -35,7 +35,7 @@ def test_its_wheel_has_every_module_and_says_what_it_needs(wheel: Path):
         said = HeaderParser().parsestr(opened.read(about).decode())
     wanted = {path.relative_to(SOURCES).as_posix() for path in SOURCES.glob("faststream_engine/**/*.py")}
     assert {name for name in names if ".dist-info/" not in name} == wanted | {"faststream_engine/py.typed"}
-    needs = [need.partition(";")[0].strip() for need in said.get_all("Requires-Dist") if "extra ==" not in need]
+    needs = [need.partition(";")[0].strip() for need in said.get_all("Requires-Dist", []) if "extra ==" not in need]
     assert [need for need in needs if not need.startswith("faststream")] == ["engine"]
     assert len(needs) == 2
 
