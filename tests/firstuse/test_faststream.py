@@ -35,7 +35,7 @@ def test_its_wheel_has_every_module_and_says_what_it_needs(wheel: Path):
         said = HeaderParser().parsestr(opened.read(about).decode())
     wanted = {path.relative_to(SOURCES).as_posix() for path in SOURCES.glob("faststream_engine/**/*.py")}
     assert {name for name in names if ".dist-info/" not in name} == wanted | {"faststream_engine/py.typed"}
-    needs = [need.partition(";")[0].strip() for need in said.get_all("Requires-Dist") if "extra ==" not in need]
+    needs = [need.partition(";")[0].strip() for need in said.get_all("Requires-Dist", []) if "extra ==" not in need]
     assert [need for need in needs if not need.startswith("faststream")] == ["engine"]
     assert len(needs) == 2
 
@@ -48,4 +48,4 @@ def test_the_page_runs_in_an_environment_with_nothing_but_the_wheels(installed: 
     clean.run(clean.python, "-m", "pip", "install", "-q", installed.wheel, wheel, at=tmp_path)
     assert clean.run("pip", "check", at=tmp_path).strip() == "No broken requirements found."
     (tmp_path / "bar.py").write_text(next(iter(programs(ROOT / "docs" / "faststream.md"))))
-    assert clean.run("python", "bar.py", at=tmp_path, PYTHONWARNINGS="error").splitlines()[-1] == "tea for 8"
+    assert "tea for 8" in clean.run("python", "bar.py", at=tmp_path, PYTHONWARNINGS="error").splitlines()
