@@ -60,4 +60,8 @@ class _Late:
 def named_before_it_is_stored(plant: Plant) -> None:
     """The manifest, which says that a generation is there, is written before its packs."""
     real = making._copy
-    plant(making, "_copy", lambda kept, destination, *more: real(kept, _Late(destination), *more))  # type: ignore[arg-type]
+
+    def late(kept: Any, destination: Any, *more: Any) -> Any:
+        return real(kept, _Late(destination), *more)  # type: ignore[arg-type]
+
+    plant(making, "_copy", late)
