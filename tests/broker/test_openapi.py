@@ -100,7 +100,7 @@ def test_what_a_body_may_say(document):
     schema = topic["content"]["application/json"]["schema"]
     facts = {"segments", "properties", "keyHash", "durability", "entryBuckets"}
     assert set(schema["properties"]) == facts | {"autoScalePolicy"}
-    assert schema["properties"]["keyHash"]["enum"] == ["murmur3", "xxh64"]
+    assert schema["properties"]["keyHash"]["enum"] == ["murmur3", "murmur3-low", "xxh64"]
     skip = document["paths"]["/admin/v2/scalable/{tenant}/{namespace}/{topic}/subscriptions/{subscription}/skip"]
     schema = skip["post"]["requestBody"]["content"]["application/json"]["schema"]
     assert schema["required"] == ["segment", "first", "last"]
