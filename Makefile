@@ -43,6 +43,9 @@ SANITIZE := $(if $(findstring /,$(ASAN)),1)
 MACHINE_JAVA     := $(JAVA_HOME)
 export JAVA_HOME := $(abspath $(VENV))/java
 
+# Tests start hundreds of programs: their modules are compiled once, whatever the shell says.
+export PYTHONDONTWRITEBYTECODE :=
+
 .DEFAULT_GOAL := help
 .PHONY: help demo cluster-demo test build debug tidy fuzz interop bench bench-compare bench-history tags docs wheels pictures clean
 .DELETE_ON_ERROR:

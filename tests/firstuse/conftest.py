@@ -1,9 +1,13 @@
-"""One wheel and one clean environment for each Python of this machine; for this one, an application's packages, too."""
+"""One wheel and one clean environment for each Python of this machine; for this one, an application's packages, too.
+
+Each wheel is a minute or two of a compiler: in the short form this process's Python and the newest, else those between.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -23,7 +27,16 @@ def environment(minor: int) -> Installed:
     return wheels.installed(minor, found, "demo", APPLICATIONS if minor == MAIN else [])
 
 
-@pytest.fixture(scope="session", params=minors(), ids="3.{}".format)
+def in_turn() -> list[Any]:
+    """The versions, as parameters."""
+    found = minors()
+    return [
+        pytest.param(minor, id=f"3.{minor}", marks=() if minor in (MAIN, max(found)) else pytest.mark.fuzz)
+        for minor in found
+    ]
+
+
+@pytest.fixture(scope="session", params=in_turn())
 def everywhere(request: pytest.FixtureRequest) -> Installed:
     """The environment of each Python in turn."""
     return environment(request.param)
