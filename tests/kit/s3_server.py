@@ -132,6 +132,7 @@ class S3Server:
         """SIGSTOP: connections are accepted, and nothing is answered."""
         assert self._process is not None
         self._process.send_signal(signal.SIGSTOP)
+        os.waitid(os.P_PID, self._process.pid, os.WSTOPPED)  # all of its threads
 
     def resume(self) -> None:
         """SIGCONT."""

@@ -210,7 +210,7 @@ def test_counters_per_bucket() -> None:
         {"messages_max": 0},
         {"messages_max": 65_536},
         {"pending_bytes_max": 0},
-        {"key_hash": 2},
+        {"key_hash": 3},
         {"name": bytes(257)},
     ],
 )

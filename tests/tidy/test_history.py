@@ -162,7 +162,7 @@ async def test_the_page_is_drawn_by_a_browser(history: ModuleType, three_rounds:
 def test_two_releases_are_run_and_published(history: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     """asv itself, over this tree under two commits, with one benchmark, tiny."""
     monkeypatch.setenv("ENGINE_BENCH_TINY", "1")
-    commits = history.git("rev-list", "--max-count=2", "HEAD").split()
+    commits = history.git("rev-list", "--first-parent", "--max-count=2", "HEAD").split()
     if len(commits) < 2:
         pytest.fail("this clone has no history: fetch it with git fetch --unshallow")
     found = [history.Release("before", commits[1], ROOT), history.Release("this tree", commits[0], ROOT)]

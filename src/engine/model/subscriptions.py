@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import NamedTuple, TypeVar
 
@@ -13,11 +14,12 @@ from engine.model.names import SegmentName
 S = TypeVar("S", bound=enum.StrEnum)
 
 
-def _parse(kind: type[S], text: str, what: str) -> S:
+def _parse(kind: type[S], text: str, what: str, said: Iterable[S] | None = None) -> S:
+    """`said`: what people and clients say; all, unless given."""
     try:
         return kind(text)
     except ValueError:
-        right = ", ".join(kind)
+        right = ", ".join(kind if said is None else said)
         raise InvalidArgumentError(f"{what} must be one of {right}, got {text!r:.80}") from None
 
 
@@ -45,7 +47,7 @@ class InitialPosition(enum.StrEnum):
     @classmethod
     def parse(cls, text: str) -> InitialPosition:
         """Raises InvalidArgumentError for any other text."""
-        return _parse(cls, text, "initial position")
+        return _parse(cls, text, "initial position", (cls.EARLIEST, cls.LATEST))
 
 
 class SubscriptionState(enum.StrEnum):
