@@ -2,8 +2,9 @@
 
 Both are made once for all tests, processes and runs, below build/firstuse, and again when the sources have changed.
 What is built is a source distribution, unpacked: a file that it lacks is missing here, too. C files are those of the
-usual build where they are current, as Cython writes the same for each Python. They are compiled without optimization,
-and packages are installed without compiled modules but for those that a program imports: nothing is measured here.
+usual build where they are current, as Cython writes the same for each Python, and so are the modules for this one. For
+others they are compiled without optimization, and packages are installed without compiled modules but for those that a
+program imports: nothing is measured here.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ import os
 import shutil
 import subprocess
 import sys
+import sysconfig
 from collections.abc import Iterator
 from dataclasses import dataclass
 from importlib.metadata import version
@@ -131,6 +133,16 @@ def unpack() -> None:
     (TREE / state()).touch()
 
 
+def lay_out_modules() -> None:
+    """Put the modules of the usual build where that of TREE has its own; it makes those again that are out of date."""
+    suffix = sysconfig.get_config_var("EXT_SUFFIX")
+    library = TREE / "build" / f"lib.{sysconfig.get_platform()}-{sys.implementation.cache_tag}"
+    for path in (ROOT / "src").rglob(f"*{suffix}"):
+        to = library / path.relative_to(ROOT / "src")
+        to.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy2(path, to)
+
+
 def builder(minor: int, python: Path) -> Path:
     """A Python with setuptools and the Cython of this process."""
     if minor == MAIN:
@@ -160,6 +172,8 @@ def wheel(minor: int, python: Path) -> Path:
     with_tools = builder(minor, python)
     if minor != MAIN:
         wheel(MAIN, Path(sys.executable))  # which writes the C files
+    else:
+        lay_out_modules()
     options = ("-q", "--no-deps", "--no-build-isolation", "--wheel-dir", making)
     run(with_tools, "-m", "pip", "wheel", *options, TREE, at=BUILD, env=variables(CFLAGS="-O0 -g0"))
     making.rename(folder)

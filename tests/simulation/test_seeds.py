@@ -8,7 +8,7 @@ from engine.broker.settings.config import BrokerConfig
 from engine.testing.cluster import DEFAULT_CONFIG, simulate
 from tests.simulation.scenario import Plan, Scenario
 
-SEEDS = range(40)
+SEEDS = range(24)
 FUZZ_SEEDS = range(1_000, 4_000)
 
 
