@@ -19,7 +19,8 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from engine.errors import AlreadyClosedError, EngineError, LimitExceededError, NotFoundError, NotOwnerError
+from engine.broker.upkeep.rounds import Rounds
+from engine.errors import EngineError, LimitExceededError, NotFoundError, NotOwnerError
 from engine.metadata import keys
 from engine.metadata.store import OutcomeUnknownError
 from engine.model.limits import levels_of
@@ -38,7 +39,6 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-ROUND_S = 0.5
 _SETTLING_ROUNDS = 4
 _STORAGE, _BACKLOG = ("storage_bytes_max", "total_storage_bytes"), ("backlog_bytes_max", "backlog_age_s")
 NAMES = (*_STORAGE, *_BACKLOG)
@@ -64,8 +64,10 @@ class Usage:
         self.old += other.old
 
 
-class QuotaLoop:
+class QuotaLoop(Rounds):
     """One per broker, once there is such a limit. Loop thread only."""
+
+    over, names = "what is stored", NAMES
 
     def __init__(
         self,
@@ -77,38 +79,16 @@ class QuotaLoop:
         brokers: Brokers,
         clock: Clock,
     ) -> None:
+        super().__init__(limits)
         self._service = service
         self._segments = segments
         self._subscriptions = subscriptions
         self._metadata = metadata
-        self._limits = limits
         self._brokers = brokers
         self._clock = clock
         self._shown = Usage()
-        self._changed = asyncio.Event()
         self.rounds = 0
         self._evicted: dict[str, int] = {}  # the last round in which bytes of "topic\nsubscription" were
-
-    def wake(self) -> None:
-        """The limits have changed: begin a round."""
-        self._changed.set()
-
-    async def run(self) -> None:
-        """Runs until cancelled. A failed round is logged, and the next one runs."""
-        while True:
-            self._changed.clear()
-            try:
-                await self.check()
-            except AlreadyClosedError:
-                return
-            except Exception:
-                log.exception("a round over what is stored has failed")
-            pause = ROUND_S if self._limits.says(NAMES) else None
-            try:
-                async with asyncio.timeout(pause):
-                    await self._changed.wait()
-            except TimeoutError:
-                pass
 
     async def check(self) -> None:
         """Measure, tell the others, and close or open topics to producers."""

@@ -6,7 +6,6 @@ brokers that let nothing through write nothing. What follows from the records of
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from heapq import nlargest
 from typing import TYPE_CHECKING
@@ -14,7 +13,8 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from engine.broker.limits.elsewhere import PARTS, Elsewhere, Scope, Shown
-from engine.errors import AlreadyClosedError, EngineError
+from engine.broker.upkeep.rounds import ROUND_S, Rounds
+from engine.errors import EngineError
 from engine.metadata import keys
 from engine.metadata.store import OutcomeUnknownError
 from engine.model.limits import RATES
@@ -28,46 +28,26 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-ROUND_S = 0.5
 SHOWN_MAX = 500  # rates, those of which most is used: a record of about 32 KiB
 _HELD = 0.25  # of a round
 _NOISE = PARTS // 32
 _NEW = 0, 0, 0.0
 
 
-class RateShares:
+class RateShares(Rounds):
     """One per broker, once there is a rate. Loop thread only."""
 
+    over, names = "the rates of all brokers", RATES
+
     def __init__(self, metadata: MetadataStore, limits: BrokerLimits, brokers: Brokers, clock: Clock) -> None:
+        super().__init__(limits)
         self._metadata = metadata
-        self._limits = limits
         self._brokers = brokers
         self._clock = clock
         self._shown = Shown()
         self._measured_at = clock.monotonic()
         # Messages, bytes and seconds held back, a round ago. None: that is not known.
         self._counts: dict[Scope, tuple[int, int, float]] | None = None
-        self._changed = asyncio.Event()
-
-    def wake(self) -> None:
-        """The limits have changed: begin a round."""
-        self._changed.set()
-
-    async def run(self) -> None:
-        """Runs until cancelled. A failed round is logged, and the next one runs."""
-        while True:
-            self._changed.clear()
-            try:
-                await self.check()
-            except AlreadyClosedError:
-                return
-            except Exception:
-                log.exception("a round over the rates of all brokers has failed")
-            try:
-                async with asyncio.timeout(ROUND_S if self._limits.says(RATES) else None):
-                    await self._changed.wait()
-            except TimeoutError:
-                pass
 
     async def check(self) -> None:
         """Measure, tell the others, and take this broker's shares."""
