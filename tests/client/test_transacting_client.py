@@ -11,6 +11,7 @@ from engine.client.consume.stream_consumer import AsyncStreamConsumer
 from engine.client.transact.scope import Scope
 from engine.errors import (
     AlreadyClosedError,
+    FencedError,
     InvalidArgumentError,
     StorageError,
     TransactionConflictError,
@@ -317,6 +318,98 @@ async def test_what_may_have_come_twice_is_not_acknowledged_in_one(broker: FakeB
         async with client.transaction() as transaction:
             await consumer.acknowledge_cumulative(again, transaction=transaction)
         assert broker.cursors[0] == 1
+
+
+async def gone(broker: FakeBroker, consumer: AsyncStreamConsumer[bytes]) -> None:
+    """The segment leaves the consumer's share, and its connection is lost before everything is acknowledged."""
+    broker.assigned = []
+    broker.last.assign()
+    broker.cut()
+    await broker.until(lambda: not consumer.attachments)
+
+
+@pytest.mark.parametrize("tried", ["before", "after"])
+async def test_what_an_abort_gives_back_is_received_again_although_its_segment_was_away(broker: FakeBroker, tried: str):
+    """A consumer whose segment left, and came back, acknowledged in its next transaction what it had from before."""
+    broker.publish(0, [b"a", b"b"])
+    async with broker.client() as client, await consuming(broker, client) as consumer:
+        first = await consumer.receive()
+        assert first is not None
+        transaction = await client.transaction()
+        if tried == "before":
+            await consumer.acknowledge_cumulative(first, transaction=transaction)
+            broker.cursors[0] = 0  # it does not count
+            await gone(broker, consumer)
+        else:
+            await gone(broker, consumer)
+            with pytest.raises(FencedError, match="went to another consumer"):
+                await consumer.acknowledge_cumulative(first, transaction=transaction)
+        await transaction.abort()
+        broker.assigned = [0]
+        broker.last.assign()
+        again = await consumer.receive()
+        assert again is not None
+        assert again.value == b"a"
+        async with client.transaction() as transaction:
+            await consumer.acknowledge_cumulative(again, transaction=transaction)
+        assert broker.cursors[0] == 1
+
+
+@pytest.mark.parametrize("when", ["while it is away", "when it is back"])
+async def test_what_was_received_before_an_abort_is_refused_behind_it_although_its_segment_was_away(
+    broker: FakeBroker, when: str
+):
+    broker.publish(0, [b"a", b"b"])
+    async with broker.client() as client, await consuming(broker, client) as consumer:
+        first = await consumer.receive()
+        assert first is not None
+        transaction = await client.transaction()
+        await consumer.acknowledge_cumulative(first, transaction=transaction)
+        broker.cursors[0] = 0  # it does not count
+        await gone(broker, consumer)
+        if when == "while it is away":
+            await transaction.abort()
+        broker.assigned = [0]
+        broker.last.assign()
+        await broker.until(lambda: bool(consumer.attachments))
+        if when == "when it is back":
+            await transaction.abort()
+        following = await client.transaction()
+        with pytest.raises(TransactionConflictError, match="due again"):
+            await consumer.acknowledge_cumulative(first, transaction=following)
+        await following.abort()
+        again = await consumer.receive()
+        assert again is not None
+        assert again.value == b"a"
+
+
+async def test_later_messages_of_other_segments_do_not_cover_what_an_abort_gave_back():
+    """An id has the position of each segment from which something was received."""
+    broker = FakeBroker(segments=2)
+    broker.publish(0, [b"a"])
+    async with broker.client() as client, await consuming(broker, client) as consumer:
+        first = await consumer.receive()
+        assert first is not None
+        transaction = await client.transaction()
+        await consumer.acknowledge_cumulative(first, transaction=transaction)
+        broker.cursors[0] = 0  # it does not count
+        broker.assigned = [1]
+        broker.last.assign()
+        broker.cut()
+        await broker.until(lambda: list(consumer.attachments) == [1])
+        await transaction.abort()
+        broker.publish(1, [b"other"])
+        other = await consumer.receive()
+        assert other is not None
+        broker.assigned = [0, 1]
+        broker.last.assign()
+        await broker.until(lambda: 0 in consumer.attachments)
+        async with client.transaction() as transaction:
+            await consumer.acknowledge_cumulative(other, transaction=transaction)
+        assert (broker.cursors[0], broker.cursors[1]) == (0, 1)
+        again = await consumer.receive()
+        assert again is not None
+        assert again.value == b"a"
 
 
 async def test_an_acknowledgement_that_is_given_up_is_part_of_it(broker: FakeBroker):

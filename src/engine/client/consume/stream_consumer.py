@@ -57,6 +57,9 @@ class AsyncStreamConsumer(StreamRuns[V], SubscriptionConsumer[V]):
         self._unsettled: dict[Scope, list[tuple[Attachment, Ack]]] = {}
         # The same, failed ones included, with the reading (see progress.py) in which it was tried.
         self._concerned: dict[Scope, dict[Attachment, int]] = {}
+        # Segments that were not assigned to this consumer when an acknowledgement of theirs was tried in a transaction.
+        self._concerned_there: dict[Scope, set[int]] = {}
+        self._due_again: set[int] = set()  # of those, and of ones that were let go meanwhile: it was aborted
         self._unconfirmed = Unconfirmed[Mapping[int, Asked]](
             self._starting, lambda vector, lazy: self._send_acks(vector, None, lazy=lazy), _merged, self._hurry
         )
@@ -103,6 +106,9 @@ class AsyncStreamConsumer(StreamRuns[V], SubscriptionConsumer[V]):
                 attachment = Attachment(
                     self.working, wanted.segment_id, wanted.name, wanted.mode, bucket_ends=wanted.bucket_ends
                 )
+                if wanted.segment_id in self._due_again:
+                    self._due_again.discard(wanted.segment_id)
+                    attachment.progress.moved_back()
                 self.attachments[wanted.segment_id] = attachment
                 attachment.begin()
 
@@ -193,6 +199,7 @@ class AsyncStreamConsumer(StreamRuns[V], SubscriptionConsumer[V]):
         super()._forget_left()
         lost, known = self.session.layout.has_lost, self._confirmed_there
         self._confirmed_there = {place: n for place, n in known.items() if not lost(split_position(place)[0])}
+        self._due_again = {segment_id for segment_id in self._due_again if not lost(segment_id)}
 
     # -- acknowledging ---------------------------------------------------------------------------------------
 
@@ -264,6 +271,7 @@ class AsyncStreamConsumer(StreamRuns[V], SubscriptionConsumer[V]):
         due = [(a, ack) for i, asked in vector.items() if (a := self.attachments.get(i)) for ack in self._due(a, asked)]
         elsewhere = {i: asked for i, asked in vector.items() if i not in self.attachments}
         if scope is not None:
+            self._note_there(scope, elsewhere)
             self._begin_inside(scope, due, bool(vector) and not elsewhere)
         under_way = [
             (a, ack, a.start_ack("cumulative", position=ack.position, buckets=ack.buckets, scope=scope, lazy=lazy))
@@ -343,6 +351,14 @@ class AsyncStreamConsumer(StreamRuns[V], SubscriptionConsumer[V]):
             attachment.progress.check_once(ack.buckets or ())
             self._check_came(attachment, ack)
 
+    def _note_there(self, scope: Scope, elsewhere: Mapping[int, Asked]) -> None:
+        """Likewise, of segments that are not assigned to this consumer: they may be again by then."""
+        lost = self.session.layout.has_lost
+        there = {i for i, asked in elsewhere.items() if not lost(i) and self._unknown_there(i, asked)}
+        if there:
+            self._concerned_there.setdefault(scope, set()).update(there)
+            scope.acknowledged_by(self.working)
+
     def _check_came(self, attachment: Attachment, ack: Ack) -> None:
         """Raise TransactionConflictError where it covers messages not delivered since the cursor was moved back."""
         delivered = self._queue.positions
@@ -381,6 +397,7 @@ class AsyncStreamConsumer(StreamRuns[V], SubscriptionConsumer[V]):
     def transaction_ended(self, scope: Scope, counted: bool) -> None:
         """What it acknowledged is acknowledged now, or is delivered again with everything behind it."""
         acks, concerned = self._unsettled.pop(scope, []), self._concerned.pop(scope, {})
+        there = self._concerned_there.pop(scope, set())
         for attachment in concerned:
             attachment.transactions.discard(scope.id)
         if self._closed:
@@ -391,10 +408,12 @@ class AsyncStreamConsumer(StreamRuns[V], SubscriptionConsumer[V]):
                 self._is_acknowledged(attachment, ack)
             return
         for attachment, reading in concerned.items():
-            if (
-                not attachment.closed and attachment.progress.readings == reading
-            ):  # else the broker has sent it back before this
+            if attachment.closed:
+                there.add(attachment.segment_id)
+            elif attachment.progress.readings == reading:  # else the broker has sent it back before this
                 self._rewind(attachment)
+        for segment_id in there:
+            self._rewind_there(segment_id)
 
     def _rewind(self, attachment: Attachment) -> None:
         """Deliver from the cursor again; position vectors do not cover that any more."""
@@ -402,6 +421,17 @@ class AsyncStreamConsumer(StreamRuns[V], SubscriptionConsumer[V]):
         self._forget_delivered(attachment.segment_id)
         if attachment.draining:
             self._end_drained(attachment)
+
+    def _rewind_there(self, segment_id: int) -> None:
+        """The same of a segment that was let go since, or before. What was delivered of it counts no more, also when it
+        is assigned to this consumer again.
+        """
+        successor = self.attachments.get(segment_id)
+        if successor is not None:
+            self._rewind(successor)
+            return
+        self._forget_delivered(segment_id)
+        self._due_again.add(segment_id)
 
     def _forget_asked(self, segment_id: int, asked: Mapping[int | None, int] | Mapping[int, int]) -> None:
         """Drop buckets in which nothing is to be acknowledged from position vectors, which would only grow."""
