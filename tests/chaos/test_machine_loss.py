@@ -42,7 +42,9 @@ async def play(
         await playing.run(disturb)
         totals.violations += [f"{seed}: {each}" for each in await playing.judge()]
     except (AssertionError, TimeoutError) as e:
-        totals.violations.append(f"{seed}: L2: it did not end: {e!r}")
+        unreadable = machines.s3.unreadable()
+        why = f"; the S3 server cannot read {unreadable} objects that it has stored" if unreadable else ""
+        totals.violations.append(f"{seed}: L2: it did not end: {e!r}{why}")
     finally:
         totals.add(playing.history.events)
         totals.faults += faults.counts

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -21,6 +22,8 @@ SECRET_KEY = "not-a-secret-but-secret-enough"
 STARTED_S_MAX = 60.0
 _PORTS = ("master.port", "master.port.grpc", "volume.port", "volume.port.grpc", "filer.port", "filer.port.grpc",
           "s3.port", "s3.port.grpc")  # fmt: skip
+
+_UNREADABLE = re.compile(r"GetObjectHandler: failed to stream (\S+) .*: 500 ")
 
 
 def binary() -> str:
@@ -119,6 +122,11 @@ class S3Server:
 
     def _last_words(self) -> str:
         return (self._directory / "log").read_text(errors="replace")[-2_000:]
+
+    def unreadable(self) -> int:
+        """How many objects it has answered a GET of with 500, as it says in its log: its own files are damaged."""
+        said = (self._directory / "log").read_text(errors="replace")
+        return len(set(_UNREADABLE.findall(said)))
 
     def kill(self) -> None:
         """SIGKILL, by the id of its process. Idempotent."""
