@@ -225,12 +225,13 @@ def _cluster(base: Foundation, members: Membership, service: ScalableTopicServic
 def _object_upkeep(
     base: Foundation, logs: ObjectLogs, members: Membership, service: ScalableTopicService, balancer: Balancer
 ) -> ObjectUpkeep:
+    from engine.broker.upkeep.left_logs import LeftLogs
     from engine.broker.upkeep.objects import ObjectUpkeep
 
-    brokers, age = members.brokers, base.current.value.object_file_age
+    brokers, age, spec = members.brokers, base.current.value.object_file_age, service.segment_spec
     return ObjectUpkeep(
         logs, members.segments, base.metadata, brokers, lambda: brokers.alone or balancer.leading, base.clock, age,
-        service.segment_spec,
+        spec, LeftLogs(brokers, spec, members.host.statistics),
     )  # fmt: skip
 
 
