@@ -9,6 +9,7 @@ Directories are in memory, where a sync costs nothing, but for tests that are ab
 from __future__ import annotations
 
 import gc
+import inspect
 import os
 import random
 import shutil
@@ -65,6 +66,14 @@ def pytest_configure(config: pytest.Config) -> None:
         os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", str(MEMORY))
     if is_fuzz(config) and config.getoption("--hypothesis-seed") is None:
         config.option.hypothesis_seed = str(random.SystemRandom().randrange(2**32))
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_pycollect_makeitem(collector: pytest.Collector, obj: object) -> list[pytest.Item] | None:
+    """Long forms have tens of thousands of seeds: where they are left out, no worker makes them only to drop them."""
+    if "not fuzz" not in str(collector.config.getoption("markexpr")) or not inspect.isfunction(obj):
+        return None
+    return [] if any(mark.name == "fuzz" for mark in getattr(obj, "pytestmark", ())) else None
 
 
 @pytest.hookimpl(trylast=True)
