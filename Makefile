@@ -27,7 +27,7 @@ TESTS  ?= tests
 PYTEST ?=
 export OPTIONAL ?=
 JOBS   ?= $(shell getconf _NPROCESSORS_ONLN)
-WORKERS ?= $(shell expr $(JOBS) + 1)
+WORKERS ?= $(shell expr $(JOBS) + 2)
 
 PY     := $(VENV)/bin/python
 PIP    := $(PY) -m pip install -q --disable-pip-version-check

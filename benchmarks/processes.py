@@ -72,7 +72,7 @@ class Child:
         ready: re.Pattern[str],
         *,
         cpu: int | None = None,
-        ready_s_max: float = 30.0,
+        ready_s_max: float = 100.0,  # on a loaded machine; one that ends is noticed at once
         yields: bool = False,
     ) -> None:
         self._ended = contextlib.ExitStack()

@@ -6,11 +6,11 @@ Nothing here imports the product, so that the tidy tests also run where nothing 
 from __future__ import annotations
 
 import ast
+import functools
 import os
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import cache
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -41,23 +41,16 @@ class Import:
 
 def files(*suffixes: str, under: Path = ROOT) -> list[Path]:
     """The files below `under` that end in one of the suffixes, without what tools leave behind, in order."""
-    return [
-        p
-        for p in _tree()
-        if p.suffix in suffixes
-        and p.is_relative_to(under)
-        and not (p.suffix == ".c" and p.with_suffix(".pyx").exists())
-    ]
-
-
-@cache
-def _tree() -> list[Path]:
-    """All files of the tree in order, but for the folders of tools, which are not entered: they have many."""
     found = []
-    for folder, inner, names in os.walk(ROOT):
-        inner[:] = [n for n in inner if n not in SKIPPED and not n.startswith(".venv-") and not n.endswith(".egg-info")]
-        found += [Path(folder, name) for name in names]
-    return sorted(found)
+    for folder, folders, names in os.walk(under):  # which does not go into an environment with its thousands of files
+        folders[:] = [name for name in folders if not _is_skipped(name)]
+        found += [Path(folder, name) for name in names if name.endswith(suffixes)]
+    return sorted(p for p in found if not (p.suffix == ".c" and p.with_suffix(".pyx").exists()))
+
+
+def _is_skipped(folder: str) -> bool:
+    """Whether tools have left it behind."""
+    return folder in SKIPPED or folder.startswith(".venv-") or folder.endswith(".egg-info")
 
 
 def relative(path: Path) -> str:
@@ -79,8 +72,13 @@ def exists(module: str) -> bool:
 
 def imports(path: Path) -> list[Import]:
     """Every import and cimport of a file, wherever it stands."""
-    found = _python_imports(path) if path.suffix in (".py", ".pyi") else _cython_imports(path)
-    return sorted(set(found), key=lambda i: (i.line, i.module))
+    return list(_imports(path, path.read_text()))
+
+
+@functools.cache  # several tests ask for those of every file
+def _imports(path: Path, text: str) -> tuple[Import, ...]:
+    found = _python_imports(path, text) if path.suffix in (".py", ".pyi") else _cython_imports(path, text)
+    return tuple(sorted(set(found), key=lambda i: (i.line, i.module)))
 
 
 def used_for_hints_alone(path: Path, name: str) -> bool:
@@ -110,7 +108,7 @@ def _targets(path: Path, module: str, names: list[str], level: int) -> Iterator[
         yield f"{module}.{name}" if module.split(".")[0] == "engine" and exists(f"{module}.{name}") else module
 
 
-def _python_imports(path: Path) -> Iterator[Import]:
+def _python_imports(path: Path, text: str) -> Iterator[Import]:
     def visit(node: ast.AST, lazy: bool, typing_only: bool) -> Iterator[Import]:
         if isinstance(node, ast.Import):
             yield from (Import(a.name, node.lineno, lazy, typing_only) for a in node.names)
@@ -125,11 +123,11 @@ def _python_imports(path: Path) -> Iterator[Import]:
             checking = typing_only or (guarded and child in node.body)  # type: ignore[attr-defined]
             yield from visit(child, inside, checking)
 
-    yield from visit(ast.parse(path.read_text(), filename=str(path)), False, path.suffix == ".pyi")
+    yield from visit(ast.parse(text, filename=str(path)), False, path.suffix == ".pyi")
 
 
-def _cython_imports(path: Path) -> Iterator[Import]:
-    for line, text in logical_lines(path.read_text()):
+def _cython_imports(path: Path, source: str) -> Iterator[Import]:
+    for line, text in logical_lines(source):
         lazy = text[:1].isspace()
         if match := _FROM.match(text):
             module = match["module"]

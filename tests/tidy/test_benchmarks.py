@@ -6,10 +6,12 @@ with time_, track_, peakmem_, mem_ or timeraw_. One that cannot run here (an opt
 
 from __future__ import annotations
 
+import functools
 import importlib
 import inspect
 import itertools
 import json
+import pickle
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -78,13 +80,19 @@ MODULES = tiny_modules()
 CASES = cases()
 
 
+@functools.cache
+def found_once(owner: type) -> bytes:
+    """What its setup_cache returns: asv calls that once for all measures of a class, and hands each a copy."""
+    return pickle.dumps(owner().setup_cache())
+
+
 def run_once(name: str, owner: type | None, function: Callable[..., Any], arguments: tuple[Any, ...]) -> Any:
     """setup, the measure, teardown, as asv does it. Skips with the reason where setup raises NotImplementedError."""
     if owner is None:
         return function(*arguments)
     subject = owner()
     try:
-        extra = (subject.setup_cache(),) if hasattr(subject, "setup_cache") else ()
+        extra = (pickle.loads(found_once(owner)),) if hasattr(subject, "setup_cache") else ()
         getattr(subject, "setup", lambda *_: None)(*extra, *arguments)
     except NotImplementedError as e:  # asv's word for what makes no sense here
         pytest.skip(f"{name}: {e}")
