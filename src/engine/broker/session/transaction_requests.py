@@ -94,8 +94,9 @@ def end(connection: Connection, header: commands.EndTxn, payload: memoryview) ->
 async def _end(connection: Connection, number: int, header: commands.EndTxn, held: Held | None) -> commands.Ended:
     state, accepted = _wanted(header)
     coordinator = connection.host.transactions.coordinator
-    if connection.needs is not None:
-        _check_owner(connection, await coordinator.get(number))
+    if connection.needs is not None:  # an owner never changes, so that the header that is followed here says it
+        known = connection.host.segments.transactions.headers.known(number)
+        _check_owner(connection, await coordinator.get(number) if known is None else known)
     try:
         if (sent := header.sent) is None:
             view: TransactionView | None = await coordinator.end(number, state, accepted)
