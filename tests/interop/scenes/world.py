@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import inspect
+import json
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
@@ -60,7 +61,7 @@ class World:
         self.trace: Trace = []
 
     def note(self, what: str, fact: Any) -> None:
-        self.trace.append([what, fact])
+        self.trace.append(json.loads(json.dumps([what, fact])))
 
     def producer(self, topic: str = "", *, batched: bool = False, **more: Any) -> Any:
         """Batches are as long as it is not flushed."""
