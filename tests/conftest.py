@@ -67,6 +67,14 @@ def pytest_configure(config: pytest.Config) -> None:
         config.option.hypothesis_seed = str(random.SystemRandom().randrange(2**32))
 
 
+@pytest.hookimpl(tryfirst=True)
+def pytest_pycollect_makeitem(collector: pytest.Collector, obj: object) -> list[pytest.Item] | None:
+    """The long forms, which have tens of thousands of parameters, are not made where they would be deselected."""
+    marks = getattr(obj, "pytestmark", ())
+    unwanted = "not fuzz" in str(collector.config.getoption("markexpr"))
+    return [] if unwanted and isinstance(marks, list) and any(mark.name == "fuzz" for mark in marks) else None
+
+
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """What takes long is begun first, so that no worker is alone at the end."""

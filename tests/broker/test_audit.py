@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
+import engine
 from engine.broker.rights import audit
 from engine.broker.rights.audit import FILES_KEPT, STDOUT, Audit
 from engine.broker.rights.principal import Kind, Principal, Proof
-from engine.errors import InvalidConfigurationError
+from engine.errors import InvalidConfigurationError, NotFoundError
 from engine.testing.clock import FakeClock
 
 ANN = Principal(Kind.ROLE, Proof.TOKEN_FILE, "ann", secret=b"digest-of-a-token")
@@ -71,3 +75,77 @@ def test_without_a_target_denials_are_counted_all_the_same() -> None:
 def test_a_file_that_cannot_be_written_is_named(tmp_path: Path) -> None:
     with pytest.raises(InvalidConfigurationError, match=r"audit_log .*missing/audit cannot be written: No such file"):
         Audit(str(tmp_path / "missing" / "audit"), FakeClock())
+
+
+WRITER = """
+import sys
+from engine.broker.rights import audit
+from engine.broker.rights.principal import Kind, Principal, Proof
+from engine.testing.clock import FakeClock
+audit.FILE_SIZE_MAX, audit.FILES_KEPT = 20_000, 1_000
+log = audit.Audit(sys.argv[1], FakeClock())
+print("ready", flush=True)
+sys.stdin.readline()
+for number in range(500):
+    note = f"{sys.argv[2]} {number}"
+    log.note(Principal(Kind.ROLE, Proof.JWT, "ann"), None, note, "produce", "x" * (number % 97), allowed=False)
+"""
+
+
+def test_several_processes_write_to_one_file_and_rotate_it(tmp_path: Path) -> None:
+    """No line is torn, or lost, and those of each process are in their order from the oldest file to the newest."""
+    command = [sys.executable, "-c", WRITER, str(tmp_path / "audit")]
+    writers = [
+        subprocess.Popen([*command, str(n)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) for n in range(3)
+    ]
+    with contextlib.ExitStack() as stack:
+        for writer in writers:
+            stack.enter_context(writer)
+            stack.callback(writer.kill)
+        for writer in writers:
+            assert writer.stdout is not None
+            assert writer.stdout.readline() == "ready\n"
+        for writer in writers:
+            writer.communicate("go\n", timeout=120)
+            assert writer.returncode == 0
+    age = {path: int(path.suffix[1:] or 0) for path in tmp_path.iterdir()}
+    assert len(age) > 5
+    assert all(path.stat().st_size <= 20_000 for path in age)
+    lines = [line for path in sorted(age, key=lambda p: -age[p]) for line in path.read_text().splitlines()]
+    found: dict[str, list[int]] = {"0": [], "1": [], "2": []}
+    for line in lines:
+        writer_of, number = json.loads(line)["request"].split()
+        found[writer_of].append(int(number))
+    assert found == {name: list(range(500)) for name in found}
+
+
+def test_a_file_that_was_moved_away_is_made_anew(tmp_path: Path) -> None:
+    log = Audit(str(tmp_path / "audit"), FakeClock())
+    note(log, 1)
+    (tmp_path / "audit").rename(tmp_path / "kept")  # as logrotate does
+    note(log, 2)
+    (tmp_path / "audit").unlink()
+    note(log, 3)
+    log.close()
+    assert "request 1" in (tmp_path / "kept").read_text()
+    (line,) = (tmp_path / "audit").read_text().splitlines()
+    assert json.loads(line)["request"] == "request 3"
+
+
+async def test_what_the_program_itself_changes_is_a_line(tmp_path: Path) -> None:
+    """By an engine that it has opened, and by a second one that joins it; what is only read is none."""
+    config = {"audit_log": str(tmp_path / "audit")}
+    async with engine.open_async(tmp_path / "data", config=config) as one:
+        await one.admin.create_topic("orders")
+        await one.admin.get_stats("orders")
+        async with engine.open_async(tmp_path / "data", config=config) as other:
+            await other.admin.split_segment("orders", 0)
+        with pytest.raises(NotFoundError):
+            await one.admin.delete_topic("nothing")
+        await one.admin.delete_topic("orders")
+    facts = [json.loads(line) for line in (tmp_path / "audit").read_text().splitlines()]
+    said = [(f["request"], f["right"], f["resource"], f["role"], f["proof"], f["peer"], f["allowed"]) for f in facts]
+    assert said == [
+        (request, "admin", "public/default/orders", "owner", "local", None, True)
+        for request in ("create_topic", "split_segment", "delete_topic")
+    ]

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import contextlib
+from itertools import product
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 import engine
 from engine.broker.rights.grants import Grants
 from engine.errors import AlreadyExistsError, InvalidArgumentError, NotFoundError
 from engine.metadata import keys
 from engine.metadata.memory import MemoryMetadataStore
-from engine.model.rights import CLUSTER, Grant, Right
+from engine.model.rights import CLUSTER, Grant, Right, parents
 from engine.testing.clock import FakeClock
 from tests.kit.peer import listening
 
@@ -112,3 +115,50 @@ async def test_tenants_and_namespaces_are_made_and_deleted(broker):
         await admin.delete_tenant("a")
         with pytest.raises(NotFoundError):
             await admin.get_tenant("a")
+
+
+RESOURCES = ("a/b/c", "a/b/d", "a/b", "a", CLUSTER)
+CHANGES = st.lists(
+    st.tuples(
+        st.sampled_from(RESOURCES),
+        st.sampled_from(("ann", "bob")),
+        st.sampled_from(((), ("produce",), ("consume",), ("admin",), ("lookup",))),
+        st.sampled_from((None, "x-")),
+    ),
+    max_size=12,
+)
+
+
+@given(CHANGES)
+def test_what_holds_is_what_the_records_say_after_any_changes(changes):
+    """All questions are asked after each change, so that answers that are remembered must be forgotten in time."""
+    grants, records = Grants(MemoryMetadataStore(FakeClock()), lambda role: None), {}
+    for resource, role, rights, prefix in changes:
+        prefix = prefix if "consume" in rights else None
+        grant = Grant(resource, role, rights, prefix) if rights else None
+        records[resource, role] = grant
+        grants.note(keys.grant(resource, role), None if grant is None else grant.to_json())
+        questions = product(("ann", "bob"), (Right.PRODUCE, Right.CONSUME, Right.LOOKUP), RESOURCES, (None, "x-1", "y"))
+        for who, right, asked, subscription in questions:
+            above = [found for one in parents(asked) if (found := records.get((one, who)))]
+            expected = any(
+                found.mask & right
+                and not (
+                    right is Right.CONSUME
+                    and subscription is not None
+                    and found.subscription_prefix is not None
+                    and not subscription.startswith(found.subscription_prefix)
+                )
+                for found in above
+            )
+            assert grants.holds(who, right, asked, subscription) == expected, (who, right, asked, subscription)
+            assert grants.holds(who, right, asked, subscription) == expected  # as remembered
+
+
+async def test_what_is_remembered_of_questions_is_bounded(monkeypatch):
+    monkeypatch.setattr("engine.broker.rights.grants._ANSWERS", 50)
+    async with following(Grant("a/b/c", "ann", ("produce",))) as grants:
+        for number in range(1000):
+            assert not grants.holds("ann", Right.PRODUCE, f"a/b/{number}")
+            assert grants.holds("ann", Right.PRODUCE, "a/b/c")
+            assert len(grants._answers) <= 50

@@ -26,9 +26,10 @@ from engine.errors import (
     TransactionNotFoundError,
     UnsupportedError,
 )
-from engine.metadata.keys import LAST
+from engine.metadata.keys import CLAIMS, LAST
 from engine.proxy.config import ProxyConfig
 from engine.proxy.server import Proxy
+from engine.pulsar.recognising import recogniser
 from engine.wire.commands import Command
 from engine.wire.url import format_url
 from tests.kit.peer import Frame, Peer, make_entries
@@ -132,11 +133,13 @@ class Stage:
     victim: Victim
 
     async def records(self) -> dict[str, bytes]:
-        """All that is recorded, but for what eve may cause: records of its namespace, its role, its transactions."""
+        """All that is recorded, but for what eve may cause: records of its namespace, its role, its transactions, and
+        the key of claims, which is made with the first exclusive access of anybody.
+        """
         found = {}
         for record in await self.broker.metadata.newest.list("", LAST):
             found[record.key] = record.value
-        return {k: v for k, v in found.items() if not _of_eve(k, v) and not k.endswith("/load")}
+        return {k: v for k, v in found.items() if not _of_eve(k, v) and not k.endswith(("/load", CLAIMS))}
 
 
 def _of_eve(key: str, value: bytes) -> bool:
@@ -158,7 +161,7 @@ async def staged(folder: Path, rights: tuple[str, ...] = WEAKEST, **settings: An
         **settings,
     )
     async with contextlib.AsyncExitStack() as stack:
-        broker = Broker(folder / "data", config=config)
+        broker = Broker(folder / "data", config=config, recognise=recogniser())
         await broker.start()
         stack.push_async_callback(broker.close)
         stack.push_async_callback(Peer.end_all)

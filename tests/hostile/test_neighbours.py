@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import random
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
+from unittest.mock import MagicMock
 
 import aiohttp
 import pytest
@@ -19,9 +21,12 @@ import engine
 from engine.broker.rights.table import COMMANDS as RULES
 from engine.errors import AuthorizationError, EngineError
 from engine.model.admin_operations import OPERATIONS as ROWS
+from engine.pulsar.messages import FIELDS
+from engine.pulsar.session import Session
 from engine.testing.maps import encode_bytes
 from engine.wire.commands import FEATURES, MAGIC, PROTOCOL_VERSION, Command
 from tests.hostile.frames import Frames
+from tests.hostile.pulsar_frames import ASKING, CLASSIC, COMMANDS, OWN_CLASSIC, QUIET, SECRET_CLASSIC, PulsarFrames
 from tests.hostile.requests import ARGUMENTS, WITHOUT_NEED, Requests
 from tests.hostile.stage import (
     EVE,
@@ -54,6 +59,43 @@ async def attack_requests(stage: Stage, seed: int, rounds: int) -> None:
             await requests.at_random(f"{seed} {door}", rounds)
 
 
+async def attack_pulsar_frames(stage: Stage, seed: int, rounds: int) -> None:
+    """At the broker alone: a proxy does not speak this protocol."""
+    frames = PulsarFrames(stage, seed)
+    await frames.attack(rounds)
+    assert frames.refused > rounds // 20
+
+
+@contextlib.asynccontextmanager
+async def with_classic_topics(folder: Path, rights: tuple[str, ...]) -> AsyncIterator[Stage]:
+    """The stage, and topics of Apache Pulsar's classic clients, of the neighbour and of eve."""
+    async with staged(folder, rights) as stage:
+        for topic in (CLASSIC, SECRET_CLASSIC, OWN_CLASSIC):
+            await stage.broker.admin.create_topic(topic)
+        async with nothing_changes(stage):
+            yield stage
+
+
+@pytest.mark.parametrize("rights", [WEAKEST, ("admin",)], ids=" ".join)
+async def test_frames_of_apache_pulsar_do_nothing_to_a_neighbour(tmp_path, rights):
+    async with with_classic_topics(tmp_path, rights) as stage:
+        await attack_pulsar_frames(stage, 1, 1_000)
+
+
+async def test_a_hole_is_found_by_frames_of_apache_pulsar(tmp_path):
+    async with staged(tmp_path) as stage:
+        _Open(stage)
+        with pytest.raises(AssertionError):
+            await attack_pulsar_frames(stage, 1, 500)
+
+
+def test_every_command_of_apache_pulsar_is_among_the_frames():
+    """But for those of the handshake, of keep-alive and of a newer token, a wrong one of which slows eve down."""
+    assert set(FIELDS.values()) == {*COMMANDS, *QUIET}
+    handled = Session(*(MagicMock() for _ in range(3)))._handlers
+    assert set(handled) - set(QUIET) <= set(ASKING)
+
+
 @pytest.mark.parametrize("rights", [WEAKEST, ("admin",)], ids=" ".join)
 async def test_frames_do_nothing_to_a_neighbour(tmp_path, rights):
     async with staged(tmp_path, rights) as stage, nothing_changes(stage):
@@ -75,6 +117,7 @@ async def test_a_neighbour_for_long(tmp_path, rights):
     print(f"seed {seed}")
     async with staged(tmp_path, rights) as stage, nothing_changes(stage):
         await attack_frames(stage, seed, 30_000)
+        await attack_pulsar_frames(stage, seed, 50_000)
         await attack_requests(stage, seed, 5_000)
 
 

@@ -8,10 +8,10 @@ from dataclasses import replace
 
 import pytest
 
-from tests.models.explorer import explore
+from tests.models.explorer import ViolationError, explore
 from tests.models.wal.instances import CLEAN, FAULTS, LONG
 from tests.models.wal.model import WalModel, rounds_lost
-from tests.models.wal.state import Instance, Rule
+from tests.models.wal.state import Budget, Instance, Rule, State
 
 
 @pytest.mark.parametrize("rule", Rule, ids=lambda rule: rule.name)
@@ -37,6 +37,34 @@ def test_with_all_rules_nothing_is_at_fault_in_larger_instances(name: str):
 @pytest.mark.parametrize("rule", Rule, ids=lambda rule: rule.name)
 def test_with_the_rule_the_same_instance_is_clean(rule: Rule):
     assert_clean(FAULTS[rule][0])
+
+
+class Gone(WalModel):
+    """Finds a way to a state in which nothing is left of the first session, which had written and ended."""
+
+    def check(self, state: State) -> None:
+        super().check(state)
+        if state.wal_records[0].gone:
+            raise ViolationError("GONE")
+
+
+@pytest.mark.parametrize(
+    ("budget", "goes"),
+    [
+        (Budget(handovers=1, takeovers=0, sweeps=1), False),
+        (Budget(handovers=1, takeovers=0, uploads=1, moves=1, sweeps=1), False),
+        (Budget(handovers=1, takeovers=1, sweeps=1), False),
+        (Budget(handovers=1, takeovers=1, uploads=1, sweeps=1), True),
+        (Budget(handovers=1, takeovers=1, uploads=1, moves=1, sweeps=1), True),
+        (Budget(takeovers=1, uploads=1, sweeps=1), True),
+    ],
+    ids=["closed", "moved-and-closed", "opened", "opened-and-uploaded", "opened-and-moved", "died-opened-and-uploaded"],
+)
+def test_the_log_of_an_ended_session_goes_when_the_segments_of_its_references_are_opened(budget: Budget, goes: bool):
+    """A closed segment keeps one reference for good, also where files hold all: only another owner replaces it."""
+    found = explore(Gone(Instance(writes=(1, 0, 0), claimers="B", budget=budget)))
+    assert found.fault == ("GONE" if goes else ""), found.story()
+    assert found.complete
 
 
 def assert_clean(instance: Instance) -> None:

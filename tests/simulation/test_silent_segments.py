@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import replace
+from functools import partial
 
 import pytest
 
 from engine.broker.upkeep import objects as upkeep
+from engine.metadata import keys
 from engine.storage.objects import records
+from engine.storage.objects.format import FENCE
+from engine.storage.objects.sweep import Sweep
 from engine.testing.cluster import DEFAULT_CONFIG, SimBroker, SimCluster, simulate
 from tests.simulation.test_object_files import named, settled
 from tests.simulation.test_shared_objects import read_all, send
 
-MESSAGES, BUSY = 30, 300
+MESSAGES, BUSY, SILENT = 30, 300, 3
 LAG, CLOSED_LAG = 20, 60
 
 
@@ -63,6 +67,48 @@ def test_r19_a_silent_segment_does_not_keep_the_log(idle_s: float | None) -> Non
         assert not cluster.loop.problems
 
     config = replace(DEFAULT_CONFIG, segments=1, segment_idle_time=idle_s, scalable_topic_auto_scale_enabled=False)
+    simulate(1, scenario, config=config, objects=True, time_limit=50_000)
+
+
+@pytest.mark.parametrize("again", ["same", "other"])
+@pytest.mark.parametrize("uploaded", [False, True], ids=["in-the-log", "in-files"])
+def test_the_log_of_an_ended_session_goes_although_its_segments_are_closed(
+    again: str, uploaded: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No client asks for them: the broker that sweeps has their owners open them. `again`: the broker that comes next
+    has the same URL, or another one. `uploaded`: only the header of an empty file is in the log.
+    """
+    monkeypatch.setattr(upkeep, "SWEEP_S", 1e6)
+    monkeypatch.setattr(upkeep, "Sweep", partial(Sweep, age_s=1.0))
+
+    async def scenario(cluster: SimCluster) -> None:
+        broker = await cluster.start("b1")
+        await broker.broker.admin.create_topic("orders", segments=SILENT)
+        attached = await cluster.client("a").producer("orders")
+        await send(cluster, 0, MESSAGES)
+        if uploaded:
+            await settled(cluster)
+        await attached.close()
+        while list(broker.broker.segments):  # noqa: ASYNC110 - in virtual time
+            await asyncio.sleep(1)
+        session = broker.broker.members.objects.wal.session
+        await broker.lose_machine()
+        brokers = [await cluster.start(name) for name in (("b1", "b2") if again == "same" else ("b2", "b3"))]
+        admin = brokers[0].broker.admin
+        for _ in range(4):  # the first two fence, where its broker is gone; the last finds nothing but FENCEs
+            await admin.sweep_objects(dry_run=True)
+            assert not any(list(each.broker.segments) for each in brokers), "a dry run has opened something"
+            await admin.sweep_objects()
+            await asyncio.sleep(60)  # opened, uploaded, closed
+        left = [name for name in named(cluster, "wal") if session in name]
+        assert all(len(cluster.objects.objects[name]) == len(FENCE) for name in left), left
+        assert await cluster.metadata.newest.get(keys.wal(session)) is None
+        assert not any(list(each.broker.segments) for each in brokers), "closed again"
+        await send(cluster, MESSAGES, MESSAGES)
+        assert await read_all(cluster, 2 * MESSAGES, "orders") == list(range(2 * MESSAGES))
+        assert not cluster.loop.problems
+
+    config = replace(DEFAULT_CONFIG, segments=1, segment_idle_time=20.0, scalable_topic_auto_scale_enabled=False)
     simulate(1, scenario, config=config, objects=True, time_limit=50_000)
 
 

@@ -6,9 +6,11 @@ Nothing here imports the product, so that the tidy tests also run where nothing 
 from __future__ import annotations
 
 import ast
+import os
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -39,14 +41,23 @@ class Import:
 
 def files(*suffixes: str, under: Path = ROOT) -> list[Path]:
     """The files below `under` that end in one of the suffixes, without what tools leave behind, in order."""
-    return sorted(
+    return [
         p
-        for p in under.rglob("*")
+        for p in _tree()
         if p.suffix in suffixes
-        and not SKIPPED.intersection(p.relative_to(ROOT).parts)
-        and not any(part.startswith(".venv-") or part.endswith(".egg-info") for part in p.parts)
+        and p.is_relative_to(under)
         and not (p.suffix == ".c" and p.with_suffix(".pyx").exists())
-    )
+    ]
+
+
+@cache
+def _tree() -> list[Path]:
+    """All files of the tree in order, but for the folders of tools, which are not entered: they have many."""
+    found = []
+    for folder, inner, names in os.walk(ROOT):
+        inner[:] = [n for n in inner if n not in SKIPPED and not n.startswith(".venv-") and not n.endswith(".egg-info")]
+        found += [Path(folder, name) for name in names]
+    return sorted(found)
 
 
 def relative(path: Path) -> str:

@@ -107,7 +107,7 @@ DOORS: dict[str, set[str]] = {
     "time": {"clock.py"},
     # A client without a URL takes it from the environment.
     # The portal must know of forks, as of threads; who opens files for a client hands `aio/files.py` in.
-    # The mark stands beside the file that SQLite opens itself.
+    # The mark stands beside the file that SQLite opens itself. The logging module opens the audit log.
     "os": {
         "checks.py",
         "storage/disk/disk.py",
@@ -122,12 +122,14 @@ DOORS: dict[str, set[str]] = {
         "aio/forked.py",
         "wire/unix.py",
         "processes/life.py",
+        "broker/rights/audit_file.py",
     },
     "random": {"backups/public.py", "client/client.py", "storage/store.py"},
     "uuid": set(),
     "secrets": set(),
     "threading": {"aio/portal.py", "aio/workers.py", "aio/locks.py", "aio/signals.py"},
-    "fcntl": {"storage/disk/disk.py", "metadata/lockfile.py", "aio/files.py"},  # locks, and the sync of macOS
+    # Locks, and the sync of macOS.
+    "fcntl": {"storage/disk/disk.py", "metadata/lockfile.py", "aio/files.py", "broker/rights/audit_file.py"},
     "sqlite3": {"metadata/image.py"},
     "shutil": set(),
     "tempfile": set(),

@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     from engine.broker.admin.service import AdminService
     from engine.broker.hosting.object_logs import ObjectLogs
     from engine.broker.metrics.ports import Observed
+    from engine.broker.rights.audit import Audit
     from engine.broker.upkeep.objects import ObjectUpkeep
     from engine.control.transactions.coordinator import TransactionCoordinator
 
@@ -64,6 +65,7 @@ class Foundation:
     objects: ObjectLogs | None
     grant_noted: Callable[[str, bytes | None], object]  # a grant was changed here
     limit_noted: Callable[[str, bytes | None], object]  # a limit was changed here
+    audit: Callable[[], Audit | None]  # the audit log, if there is one
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,7 +111,8 @@ def build(base: Foundation, observed: Observed) -> Parts:
     dynamic = DynamicConfig(base.current, base.metadata)
     backups = Backups(base.store, base.metadata, base.clock, shared=base.shared)
     admin = Administration(
-        lambda: _admin(base, observed, service, calls, dynamic, transactions, segments, operations, backups)
+        lambda: _admin(base, observed, service, calls, dynamic, transactions, segments, operations, backups),
+        base.audit,
     )
     calls = BrokerCalls(members, service, admin.leading, operations, base.metadata)
     coordinator = partial(_coordinator, base, config, Participants(service, members.transactions))
@@ -222,12 +225,13 @@ def _cluster(base: Foundation, members: Membership, service: ScalableTopicServic
 def _object_upkeep(
     base: Foundation, logs: ObjectLogs, members: Membership, service: ScalableTopicService, balancer: Balancer
 ) -> ObjectUpkeep:
+    from engine.broker.upkeep.left_logs import LeftLogs
     from engine.broker.upkeep.objects import ObjectUpkeep
 
-    brokers, age = members.brokers, base.current.value.object_file_age
+    brokers, age, spec = members.brokers, base.current.value.object_file_age, service.segment_spec
     return ObjectUpkeep(
         logs, members.segments, base.metadata, brokers, lambda: brokers.alone or balancer.leading, base.clock, age,
-        service.segment_spec,
+        spec, LeftLogs(brokers, spec, members.host.statistics),
     )  # fmt: skip
 
 

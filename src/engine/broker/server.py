@@ -295,6 +295,7 @@ class Broker:
             environment=environment,
             grant_noted=self._grant_noted,
             limit_noted=limits.note,
+            audit=lambda: None if self.config.audit_log is None else self.rights.audit,
         )
         parts = self._parts = build(base, self)
         await parts.members.start()

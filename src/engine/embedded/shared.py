@@ -376,7 +376,7 @@ class SharedEngine:
             if method == "operation" and (broker := self.broker) is not None:
                 from engine.embedded.operations import carry_out  # the table of operations takes long to load
 
-                return await carry_out(broker.admin, args)
+                return await carry_out(broker.parts.admin, args)
         except EngineError:
             raise
         except (KeyError, TypeError, ValueError) as e:
@@ -461,7 +461,7 @@ class SharedEngine:
         """An admin operation, here or at the process that serves. Raises as an AdminBackend's call()."""
         broker = await self._alive()
         if broker is not None:
-            return await broker.admin.call(operation, arguments)
+            return await broker.parts.admin.call(operation, arguments)
         if (peer := self._peer) is None:
             raise ConnectError("the process that served has ended")
         from engine.embedded.operations import lost, pack_operation

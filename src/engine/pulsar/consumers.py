@@ -27,7 +27,7 @@ from engine.pulsar.groups import EXCLUSIVE, FAILOVER, KEY_SHARED, TYPES, Group, 
 from engine.pulsar.key_shared import KeyDispatcher
 from engine.pulsar.layouts import Place, place_of
 from engine.pulsar.messages import MessageIdData
-from engine.pulsar.names import partition_of
+from engine.pulsar.names import partition_of, segment_in, topic_of
 from engine.pulsar.scalable import segment_consumer
 from engine.pulsar.schemas import declare
 from engine.pulsar.server_errors import number_of
@@ -95,8 +95,12 @@ class Consumers:
         consumer = PulsarConsumer(session, consumer_ident(header.consumer), header)
         _check(header)
         create = header.create if header.HasField("create") else True
+        name = segment_in(header.topic)
+        topic = topic_of(header.topic) if name is None else name.topic
+        session.check(
+            Need(Right.CONSUME, on_topic(topic), consumer.subscription if consumer.durable else None), "SUBSCRIBE"
+        )
         place = await place_of(session, header.topic, create=create)
-        topic = place.name.topic
         await declare(session, topic, header, producer=False)
         consumer.schema_version = await self._newest_schema(topic)
         consumer.partition = partition_of(topic)
@@ -192,9 +196,6 @@ class Consumers:
         host, topic = self._session.host, place.name.topic
         hosted = await open_segment(self._session.connection, str(place.name))
         position = InitialPosition.EARLIEST if header.initial_position == _EARLIEST_FIRST else InitialPosition.LATEST
-        need = Need(Right.CONSUME, on_topic(topic), consumer.subscription)
-        if self._session.connection.needs is not None:
-            host.rights.check(self._session.connection.principal, need, "SUBSCRIBE", self._session.connection.origin)
         facts = await host.calls.ensure_subscription(topic, consumer.subscription, position, SubscriptionKind.QUEUE)
         subscription = await host.subscriptions.open(hosted, consumer.subscription, facts)
         dispatcher = subscription.deal_with(KeyDispatcher)

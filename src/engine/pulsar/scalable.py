@@ -103,7 +103,8 @@ class Scalable:
             try:
                 await self._watch(ident, topic)
             except NotFoundError:
-                self._check_creation(topic)
+                # As for a lookup of ours that may create the topic.
+                session.check(Need(Right.PRODUCE | Right.CONSUME, on_topic(topic)), "LOOKUP")
                 await session.host.service.ensure_topic(topic, create=True, key_hash=key_hash_of(session.client))
                 await self._watch(ident, topic)
         except BaseException:
@@ -116,13 +117,6 @@ class Scalable:
                 request_id=number, session_id=ident, topic=str(topic), create=False
             )
         )
-
-    def _check_creation(self, topic: TopicName) -> None:
-        """As for a lookup of ours that may create the topic. Raises AuthorizationError."""
-        connection = self._session.connection
-        if connection.needs is not None:
-            need = Need(Right.PRODUCE | Right.CONSUME, on_topic(topic))
-            self._session.host.rights.check(connection.principal, need, "LOOKUP", connection.origin)
 
     def updated(self, header: commands.ScalableTopicUpdate, payload: Payload) -> bytes:
         """A layout: the answer to a lookup of ours, or one that a client follows."""

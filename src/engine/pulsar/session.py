@@ -37,6 +37,7 @@ from engine.wire.commands import MAGIC, PROTOCOL_VERSION, Header, decode
 from engine.wire.packing import PackedHeader
 
 if TYPE_CHECKING:
+    from engine.broker.rights.need import Need
     from engine.broker.session.connection import Connection
     from engine.pulsar.groups import Groups
     from engine.wire.stream import Buffer, FrameStream, Payload, Sent
@@ -193,6 +194,12 @@ class Session:
         """Have the Connection receive a header of ours."""
         if not self.connection.closed:
             self.connection.frame_received(header, payload)
+
+    def check(self, need: Need, request: str) -> None:
+        """Before what does not go through native(), which checks its headers itself. Raises AuthorizationError."""
+        connection = self.connection
+        if connection.needs is not None:
+            self.host.rights.check(connection.principal, need, request, connection.origin)
 
     async def ask(self, make: Callable[[int], Header]) -> Any:
         """The answer to a request of ours, made with its id. Raises the error that is the answer; ConnectError."""

@@ -63,11 +63,17 @@ CLEAN: dict[str, Instance] = {
     "a silent segment's reference moves on, the segment is handed over, perhaps back": Instance(
         writes=(1, 1, 0), trims=True, claimers="AB", budget=Budget(handovers=1, takeovers=1, uploads=1, moves=1)
     ),
+    "a closed segment is opened, so that the log of an ended session goes": Instance(
+        writes=(1, 0, 0), claimers="B", budget=Budget(handovers=1, uploads=1, moves=1, sweeps=1)
+    ),
     "two segments share an object, retention, a sweep": Instance(
         segments=2, writes=(1, 0, 0), shares=True, budget=Budget(uploads=1, retentions=2, sweeps=1)
     ),
 }
 LONG: dict[str, Instance] = {
+    "a closed segment is opened for its log by two, writes go on, a sweep": Instance(
+        writes=(1, 1, 0), claimers="BC", budget=Budget(handovers=1, takeovers=2, uploads=1, moves=1, sweeps=1)
+    ),
     "a reference moves on, writes go on, a takeover": Instance(
         writes=(2, 1, 0), trims=True, budget=Budget(uploads=1, moves=1)
     ),

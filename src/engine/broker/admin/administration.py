@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 if TYPE_CHECKING:
     from engine.broker.admin.service import AdminService
+    from engine.broker.rights.audit import Audit
     from engine.model.admin_requests import Operation
     from engine.model.names import TopicName
 
@@ -17,10 +18,14 @@ R = TypeVar("R")
 
 
 class Administration:
-    """An AdminBackend. `leading`: the LeaderCalls of other brokers."""
+    """An AdminBackend, for this process itself. `leading`: the LeaderCalls of other brokers.
 
-    def __init__(self, make: Callable[[], AdminService]) -> None:
+    `audit`: where what it changes is noted; None for no audit log. Requests over HTTP are noted with their principals.
+    """
+
+    def __init__(self, make: Callable[[], AdminService], audit: Callable[[], Audit | None]) -> None:
         self._make = make
+        self._audit = audit
         self._made: AdminService | None = None
         self.leading = _Leading(self)
 
@@ -32,7 +37,10 @@ class Administration:
 
     async def call(self, operation: Operation[R], arguments: Mapping[str, Any]) -> R:
         """See AdminService."""
-        return await self.service.call(operation, arguments)
+        found = await self.service.call(operation, arguments)
+        if operation.verb != "GET" and (audit := self._audit()) is not None:
+            _note(audit, operation, arguments)
+        return found
 
     async def prune_segment(self, topic: str | TopicName, segment_id: int) -> bool:
         """See AdminService."""
@@ -44,6 +52,15 @@ class Administration:
 
     async def close(self) -> None:
         """The broker closes what it consists of."""
+
+
+def _note(audit: Audit, operation: Operation[Any], arguments: Mapping[str, Any]) -> None:
+    from engine.broker.rights.principal import OWNER
+    from engine.broker.rights.table import OPERATIONS
+    from engine.model.rights import names_of
+
+    need = OPERATIONS[operation.name](arguments)
+    audit.note(OWNER, None, operation.name, names_of(need.rights), need.resource, allowed=True)
 
 
 class _Leading:

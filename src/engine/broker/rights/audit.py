@@ -32,10 +32,10 @@ class Audit:
         if target == STDOUT:
             self._handler = logging.StreamHandler(sys.stdout)
         elif target is not None:
-            from logging.handlers import RotatingFileHandler  # loads much, for few brokers
+            from engine.broker.rights.audit_file import SharedFile  # loads much, for few brokers
 
             try:
-                self._handler = RotatingFileHandler(target, maxBytes=FILE_SIZE_MAX, backupCount=FILES_KEPT)
+                self._handler = SharedFile(target, FILE_SIZE_MAX, FILES_KEPT)
             except OSError as e:
                 raise InvalidConfigurationError(f"audit_log {target} cannot be written: {e.strerror or e}") from e
 

@@ -11,11 +11,12 @@ from engine.errors import EngineError
 from engine.metadata import keys
 from engine.metadata.following import follow
 from engine.metadata.store import Event, EventKind, MetadataStore
-from engine.model.rights import CLUSTER, Grant, Right, above, parents
+from engine.model.rights import Grant, Right, parents
 
 log = logging.getLogger(__name__)
 
 _BETWEEN = "\n"  # of a resource and a role, which have no control characters
+_ANSWERS = 10_000  # remembered of holds(), about 300 bytes each
 
 
 class Grants:
@@ -30,6 +31,7 @@ class Grants:
         self._changed = changed
         self._known: dict[str, int | tuple[int, str]] = {}
         self._topics: dict[str, set[str]] = {}
+        self._answers: dict[tuple[str, int, str, str | None], bool] = {}  # of holds(), as long as no grant changes
         self._tasks = Supervisor("grants")
 
     def __len__(self) -> int:
@@ -52,17 +54,16 @@ class Grants:
 
         `subscription`: whose messages it wants to consume, or to acknowledge; None: no particular one's.
         """
-        known = self._known
-        if not known:
-            return False
-        behind = _BETWEEN + role
-        while True:
-            found = known.get(resource + behind)
-            if found is not None and _allows(found, rights, subscription):
-                return True
-            if resource == CLUSTER:
-                return False
-            resource = above(resource)
+        asked = (role, rights, resource, subscription)
+        answer = self._answers.get(asked)
+        if answer is None:
+            if len(self._answers) >= _ANSWERS:
+                self._answers.clear()
+            behind = _BETWEEN + role
+            found = (self._known.get(one + behind) for one in parents(resource))
+            answer = any(one is not None and _allows(one, rights, subscription) for one in found)
+            self._answers[asked] = answer
+        return answer
 
     def topics(self, role: str, namespace: str) -> frozenset[str]:
         """The own names of the topics of "tenant/namespace" on which the role has a grant of their own."""
@@ -93,6 +94,7 @@ class Grants:
         except ValueError:
             log.warning("the grant %s in the metadata store is ignored: its key is malformed", key)
             return None
+        self._answers.clear()
         self._known.pop(resource + _BETWEEN + role, None)
         self._list(resource, role, listed=False)
         if value is not None:

@@ -18,6 +18,9 @@ if TYPE_CHECKING:
     from engine.broker.rights.claims import Claims
     from engine.broker.rights.grants import Grants
 
+# Members of enumerations are looked up slowly by Python 3.11.
+_ROLE, _OF_BROKERS, _BROKER = Kind.ROLE, Kind.BROKER, Right.BROKER
+
 
 class Rights:
     """Loop thread only. Without roles in the configuration every principal may do everything."""
@@ -52,17 +55,19 @@ class Rights:
 
     def allows(self, principal: Principal, need: Need) -> bool:
         """Whether the principal may do what needs this."""
+        rights, resource, subscription, in_part = need
         kind = principal.kind
-        if kind is not Kind.ROLE:
-            return principal.unlimited or (kind is Kind.BROKER and (not self.on or need.rights == Right.BROKER))
-        rights, grants, role = need.rights, self._grants, principal.role
+        if kind is not _ROLE:
+            return principal.unlimited or (kind is _OF_BROKERS and (not self.on or rights == _BROKER))
+        grants, role = self._grants, principal.role
         if not rights:
             return True
-        if grants is not None and grants.holds(role, rights, need.resource, need.subscription):
-            return True
-        if need.in_part and grants is not None and grants.some_below(role, need.resource):
-            return True
-        return role in self._config().superusers and rights != Right.BROKER
+        if grants is not None:
+            if grants.holds(role, rights, resource, subscription):
+                return True
+            if in_part and grants.some_below(role, resource):
+                return True
+        return role in self._config().superusers and rights != _BROKER
 
     def check(self, principal: Principal, need: Need, request: str, peer: str | None) -> None:
         """Raises AuthorizationError, which names right and resource; the denial is counted and audited."""

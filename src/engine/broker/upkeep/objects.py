@@ -1,8 +1,8 @@
 """`ObjectUpkeep`: rolled files of open segments become objects, and what is not needed of the store is deleted.
 
     every UPKEEP_S     files end by age; rolled ones are uploaded, small ones together, and named (R13, R14, R18);
-                       what silent segments keep of the log moves on (R19); the own log is trimmed (R15); what was
-                       given up is deleted after its grace
+                       what silent segments keep of the log moves on (R19), also of closed ones (left_logs.py); the
+                       own log is trimmed (R15); what was given up is deleted after its grace
     every SETTLE_S     the session's record says which shared objects are named no more (R18)
     every SWEEP_S      each broker ends sessions that it had before; one, under a lease, those of brokers that are
                        gone, and sweeps what sessions that have ended have left behind (R16)
@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -23,9 +23,9 @@ import msgspec
 from engine.broker.hosting.object_logs import ObjectLogs
 from engine.broker.hosting.open_segments import OpenSegments
 from engine.broker.hosting.ownership import INDEX_LOGS, Owner
+from engine.broker.upkeep.left_logs import LeftLogs, SpecOf
 from engine.clock import Clock
 from engine.control.base.brokers import Brokers
-from engine.control.base.ports import SegmentSpec
 from engine.control.base.topic_records import topic_of_key
 from engine.errors import (
     AlreadyClosedError,
@@ -37,8 +37,7 @@ from engine.errors import (
     StorageError,
 )
 from engine.metadata import keys, unsure
-from engine.metadata.store import ABSENT, ConflictError, IndexedRecords, MetadataStore, OutcomeUnknownError
-from engine.model.names import TopicName
+from engine.metadata.store import ABSENT, ConflictError, IndexedRecords, MetadataStore, OutcomeUnknownError, Record
 from engine.storage.objects.references import SegmentObjects
 from engine.storage.objects.sweep import Sweep, Swept
 from engine.storage.objects.trim import needed
@@ -49,8 +48,6 @@ if TYPE_CHECKING:
     from engine.storage.segment import Segment
 
 log = logging.getLogger(__name__)
-
-SpecOf = Callable[[TopicName, int], Awaitable[SegmentSpec]]
 
 UPKEEP_S = 10.0
 SETTLE_S = 600.0
@@ -84,6 +81,7 @@ class ObjectUpkeep:
         clock: Clock,
         file_age_s: float,
         spec: SpecOf,
+        left: LeftLogs,
     ) -> None:
         """`leads`: whether it is this broker that sweeps. `file_age_s`: a file with an older message ends. `spec`: of
         a segment, by its topic and id.
@@ -98,6 +96,7 @@ class ObjectUpkeep:
         self._file_age_ms = int(file_age_s * 1000)
         self._interval = min(UPKEEP_S, file_age_s / 4)
         self._spec = spec
+        self._left = left
         self._uploads = asyncio.Semaphore(UPLOADS_AT_ONCE)
         self._gone: set[str] = set()  # sessions of brokers that were gone at the last sweep
         self._unshared: frozenset[str] = frozenset()  # shared objects that no record named at the last sweep
@@ -108,6 +107,7 @@ class ObjectUpkeep:
         await asyncio.gather(
             self._repeat(self._upload_round, self._interval),
             self._repeat(self._trim_round, self._interval),
+            self._repeat(self._left.round, self._interval),
             self._repeat(self.settle, SETTLE_S),
             self._repeat(self._sweep_by_turn, SWEEP_S),
         )
@@ -218,12 +218,13 @@ class ObjectUpkeep:
             return
         swept = await self.sweep(dry_run=False)
         if swept.names:
-            log.info("%d objects of ended sessions were deleted, %d bytes", len(swept.names), swept.size)
+            count = swept.log_objects + swept.files
+            log.info("%d objects of ended sessions were deleted, %d bytes", count, swept.size)
 
     async def sweep(self, *, dry_run: bool) -> Swept:
         """One sweep now. Raises StorageError: another broker sweeps; CorruptionError; and what the stores raise."""
         async with self._lease():
-            sweep = self._sweep_of()
+            sweep = self._sweep_of(dry_run=dry_run)
             if not dry_run:
                 await self._end_sessions(sweep, others=True)
             swept = await sweep.run(dry_run=dry_run)
@@ -231,9 +232,14 @@ class ObjectUpkeep:
                 self._unshared = sweep.unshared
             return swept
 
-    def _sweep_of(self) -> Sweep:
+    def _sweep_of(self, *, dry_run: bool = True) -> Sweep:
+        def refers(record: Record, objects: SegmentObjects) -> None:
+            if not dry_run:
+                self._left.note(record, objects, sweep.found)
+
         now_ms, unshared = self._clock.time_ms, self._unshared
-        return Sweep(self._logs.store, self._metadata, self._logs.cluster, now_ms, unshared=unshared)
+        sweep = Sweep(self._logs.store, self._metadata, self._logs.cluster, now_ms, unshared=unshared, refers=refers)
+        return sweep
 
     async def _end_sessions(self, sweep: Sweep, *, others: bool) -> None:
         """Fence the sessions that this broker had before, and with `others` those of brokers that are gone.
