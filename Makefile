@@ -8,7 +8,7 @@
 #   make debug   the native modules once more, with checks and sanitizers, and the same suite with all invariants checked
 #   make tidy    layers, lengths, stubs, types, lint, documented names, benchmarks once tiny
 #   make fuzz    the long forms of the random tests, and coverage-guided fuzzers (ENGINE_FUZZ_S seconds each)
-#   make interop Apache Pulsar's Java clients against a broker (needs a JDK and Maven)
+#   make interop Apache Pulsar's Java clients against a broker, and beside its own (needs a JDK and Maven)
 #   make bench   the benchmarks, published as HTML in .asv/html
 #   make bench-compare BASE=v0.1.0  this tree beside another revision, in turns: ratios with their spread (ONLY=serve)
 #   make bench-history  what users notice, over the last LAST=5 tags and this tree, in .asv/history/index.html
@@ -172,8 +172,8 @@ $(VENV)/.with-chromium: tools/chromium.py | $(VENV)/.with-test
 	$(PY) $< $(VENV)/chromium || $(PY) -m playwright install chromium >/dev/null 2>&1 || true
 	@touch $@
 
-# Apache Pulsar's Java clients, and the agent that tests speak to.
-$(VENV)/pulsar/java: tools/pulsar_java.py $(wildcard tests/interop/java/*) | $(VENV)/.with-test
+# Apache Pulsar's Java clients, its server, and the agent that tests speak to.
+$(VENV)/pulsar/java: tools/pulsar_java.py $(wildcard tests/interop/java/*.* tests/interop/java/*/*) | $(VENV)/.with-test
 	JAVA_HOME='$(MACHINE_JAVA)' $(PY) $< $(VENV)/pulsar
 
 # The newest Python that is supported, if the machine has none and Maven does.

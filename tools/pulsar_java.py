@@ -1,7 +1,7 @@
-"""Brings Apache Pulsar's Java clients, for `make interop`: `python pulsar_java.py FOLDER`.
+"""Brings Apache Pulsar's Java clients and its server, for `make interop`: `python pulsar_java.py FOLDER`.
 
-FOLDER gets the libraries (jars/, by Maven), the agent that tests speak to (classes/, by javac), and the path of the
-java that runs it (a file java). It says in a sentence what is missing.
+FOLDER gets the libraries (jars/, those of the server in server/, by Maven), the agent that tests speak to (classes/, by
+javac), and the path of the java that runs it (a file java). It says in a sentence what is missing.
 """
 
 from __future__ import annotations
@@ -31,10 +31,12 @@ def main(folder: Path) -> str | None:
         return "make interop needs a JDK of version 17 or newer and Maven: install openjdk-17-jdk-headless and maven."
     jars, classes = folder / "jars", folder / "classes"
     classes.mkdir(parents=True, exist_ok=True)
-    command = [maven, "-q", "-B", "-f", str(JAVA / "pom.xml"), COPY, f"-DoutputDirectory={jars.absolute()}"]
-    done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False)
-    if done.returncode:
-        return f"Apache Pulsar's clients did not come from Maven: {' '.join(done.stdout.split())[:300]}"
+    for project, into in ((JAVA, jars), (JAVA / "server", folder / "server")):
+        command = [maven, "-q", "-B", "-f", str(project / "pom.xml"), COPY, "-DincludeScope=runtime"]
+        command.append(f"-DoutputDirectory={into.absolute()}")
+        done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False)
+        if done.returncode:
+            return f"Apache Pulsar did not come from Maven: {' '.join(done.stdout.split())[:300]}"
     subprocess.run([javac, "-cp", f"{jars}/*", "-d", classes, *JAVA.glob("*.java")], check=True)
     (folder / "java").write_text(java)
     return None

@@ -26,7 +26,7 @@ from engine._native.pulsar.delivered import frame_of
 from engine.errors import AlreadyClosedError, InvalidArgumentError
 from engine.limits import ENTRY_MESSAGES_MAX
 from engine.model.compression import decompressor
-from engine.pulsar.groups import FAILOVER, Group, Key
+from engine.pulsar.groups import FAILOVER, KEY_SHARED, SHARED, Group, Key
 from engine.wire import commands
 
 if TYPE_CHECKING:
@@ -128,7 +128,7 @@ class PulsarConsumer:
             entry,
             self.number,
             _decompress,
-            redelivered=redelivered,
+            redelivered=redelivered if self.type in (SHARED, KEY_SHARED) else 0,  # as in Apache Pulsar
             due=due,
             partition=self.partition,
             schema_version=self.schema_version,

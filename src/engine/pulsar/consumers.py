@@ -278,6 +278,11 @@ class Consumers:
             await self._closing(header)
             return
         topic = consumer.broker_side.hosted.name.topic
+        for other in list(consumer.group.members) if consumer.group is not None else ():
+            if other is not consumer and (
+                other.session is self._session or await other.session.connection.prove_alive()
+            ):
+                raise ConsumerBusyError(f"{consumer.subscription!r} is read by another consumer, {other.name!r}")
         await self._detach(consumer)
         await self._session.ask(
             lambda number: commands.DeleteSubscription(

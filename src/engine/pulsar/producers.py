@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 from engine._native.produce.hashing import KEY_HASHES, xxh64
 from engine.broker.segment.producer import ENTRY_ERRORS
-from engine.errors import EngineError, UnsupportedError
+from engine.errors import EngineError, FencedError, ProducerBusyError, UnsupportedError
 from engine.model.transactions import parse_id
 from engine.pulsar.layouts import place_of
 from engine.pulsar.messages import MessageIdData
@@ -60,15 +60,18 @@ class _Sent:
 class _Producer:
     """One producer. `number`: its id as the client says it. `stored`: its last sequence id when it was opened."""
 
-    __slots__ = ("name", "number", "partition", "routing", "segment", "sent", "stored")
+    __slots__ = ("name", "number", "partition", "routing", "segment", "sent", "stored", "topic")
 
-    def __init__(self, number: int, name: str, segment: int, routing: Routing, partition: int, stored: int) -> None:
+    def __init__(
+        self, number: int, name: str, segment: int, routing: Routing, partition: int, stored: int, topic: str
+    ) -> None:
         self.number = number
         self.name = name.encode()
         self.segment = segment
         self.routing = routing
         self.partition = partition
         self.stored = stored
+        self.topic = topic
         self.sent: deque[_Sent] = deque()
 
 
@@ -99,6 +102,7 @@ class Producers:
             raise UnsupportedError(f"producer_access_mode must be 0 to {len(_MODES) - 1}, got {header.access_mode}")
         place = await place_of(session, header.topic, create=True)
         topic = place.name.topic
+        self._check_name(ident, header.name, str(topic))
         version = await declare(session, topic, header, producer=True)
         name = header.name or self._new_name()
         opening = asyncio.ensure_future(
@@ -119,14 +123,25 @@ class Producers:
             await asyncio.wait([opening], timeout=_WAIT_S)
             if not opening.done():
                 session.say("producer_success", request=header.request, name=name, ready=False)
-        answer = await opening
+        try:
+            answer = await opening
+        except ProducerBusyError as e:
+            if _MODES[header.access_mode] == "exclusive":
+                raise FencedError(str(e)) from e  # busy would have the client try again
+            raise
         try:
             routing = await self._routing_of(place.name)
         except EngineError:
             session.native(commands.CloseProducer(producer_id=ident))
             raise
         self._producers[ident] = _Producer(
-            header.producer, name, place.name.segment_id, routing, partition_of(topic), answer.last_sequence
+            header.producer,
+            name,
+            place.name.segment_id,
+            routing,
+            partition_of(topic),
+            answer.last_sequence,
+            str(topic),
         )
         success = {"request": header.request, "name": name, "last_sequence": answer.last_sequence, "ready": True}
         if answer.claim is not None:
@@ -134,6 +149,12 @@ class Producers:
         if version:
             success["schema_version"] = version
         session.say("producer_success", **success)
+
+    def _check_name(self, ident: int, name: str, topic: str) -> None:
+        """Raises ProducerBusyError where another producer of this connection has the name; a new connection fences."""
+        for other, one in self._producers.items():
+            if name and other != ident and (one.name, one.topic) == (name.encode(), topic):
+                raise ProducerBusyError(f"the producer {name!r} of {topic} is open on this connection already")
 
     async def _routing_of(self, name: SegmentName) -> Routing:
         """Of a segment. Raises UnsupportedError where the client would use other segments for the same keys."""
