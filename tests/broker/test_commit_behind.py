@@ -110,7 +110,7 @@ async def test_a_writer_that_fails_keeps_nobody_else_waiting(
     await until(lambda: hosted(broker, sender.segments[1]).readable == 2)
     assert len(await sender.receipts()) == 1
     assert "could not be acknowledged" in caplog.text
-    for append in list(hosted(broker, sender.segments[0]).transactions._confirming.values()):
+    for append in list(hosted(broker, sender.segments[0]).transactions._confirming):
         append.abandon()  # nobody ever will
 
 
@@ -148,12 +148,10 @@ async def test_a_refused_frame_leaves_it_open_and_the_others_recorded(
     sender = await Sender.ready(await connect())
     segment: Any = hosted(broker, sender.segments[1]).segment
 
-    def refused(*arguments: Any, **named: Any) -> Any:
-        failed = asyncio.get_running_loop().create_future()
-        failed.set_exception(SegmentSealedError("it is sealed"))
-        return failed
+    def refused(waiter: Any, *arguments: Any) -> None:
+        waiter.set_exception(SegmentSealedError("it is sealed"))
 
-    monkeypatch.setattr(segment, "append", refused)
+    monkeypatch.setattr(segment, "append_for", refused)
     sender.send(b"a", b"b", b"c")
     assert await sender.end(3) == OPEN
     _, header, _ = await sender.peer.take(Command.SEND_ERROR)

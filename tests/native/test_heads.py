@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from engine._native.format.entry import walk
-from engine._native.format.heads import apparent_heads, entry_heads, head_of
+from engine._native.format.heads import apparent_heads, entry_heads, head_of, span_of
 from engine.errors import CorruptionError
 from engine.limits import ENTRY_HEADER_SIZE
 from tests.reference.entry_reference import PlainMessage, Stamp, encode
@@ -47,6 +47,20 @@ def test_heads_say_what_the_entries_say(shape: list[tuple[int, bool]]) -> None:
         assert (head.producer, head.publish_time_ms) == (found.producer_id, found.publish_time_ms)
         assert head.delayed is delayed
         at = head.stop
+
+
+@given(st.lists(st.integers(0, 40), min_size=1, max_size=6, unique=True))
+def test_the_span_of_a_block_is_that_of_its_heads(sequences: list[int]) -> None:
+    block = b"".join(entry([10 * sequence, 10 * sequence + 3], 0) for sequence in sequences)
+    heads = entry_heads(block)
+    low, high = min(head.first_sequence for head in heads), max(head.last_sequence for head in heads)
+    assert span_of(memoryview(block)) == (heads[0].producer, low, high)
+
+
+@pytest.mark.parametrize("block", [b"", entry([1], 0)[:-1], entry([1], 0) + b"x", set_u32(entry([1], 0), AT_COUNT, 0)])
+def test_a_block_of_no_whole_entries_has_no_span(block: bytes) -> None:
+    with pytest.raises(CorruptionError, match="bytes and"):
+        span_of(block)
 
 
 def test_the_first_head_of_a_block() -> None:

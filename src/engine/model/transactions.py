@@ -334,6 +334,8 @@ def _beside(first: dict[str, Any], fields: dict[str, Any]) -> dict[str, Any]:
     """An operation as in a record: where it differs from the first one, with null for fields it lacks. Most differ in
     little, and smaller records make smaller commits.
     """
+    if first.keys() == fields.keys():
+        return {name: value for name, value in fields.items() if first[name] != value}
     names = dict.fromkeys((*first, *fields))
     return {name: fields.get(name) for name in names if first.get(name) != fields.get(name)}
 

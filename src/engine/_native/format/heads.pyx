@@ -31,6 +31,16 @@ cdef Head _head(const uint8_t* p, Py_ssize_t at):
     return head
 
 
+# The entry at byte `at` of a block of `size` bytes, `p` in memory, is whole and not empty.
+cdef int _check_room(const uint8_t* p, Py_ssize_t size, Py_ssize_t at) except -1:
+    cdef uint32_t said = 0, count = 0
+    if size - at >= <Py_ssize_t> HEADER_SIZE:
+        said, count = load32(p + AT_SIZE), load32(p + AT_COUNT)
+    if said < HEADER_SIZE or <Py_ssize_t> said > size - at or count == 0:
+        raise CorruptionError(f"an entry of {said} bytes and {count} messages at byte {at} of {size}")
+    return 0
+
+
 def head_of(block):
     """The first entry of a block; None when the block is shorter than a header."""
     cdef Py_buffer view
@@ -47,21 +57,40 @@ def entry_heads(block):
     Checksums are not looked at: a reader has done that.
     """
     cdef Py_buffer view
-    cdef Py_ssize_t at = 0, room
+    cdef Py_ssize_t at = 0
     cdef const uint8_t* p
-    cdef uint32_t size, count
     cdef list heads = []
     PyObject_GetBuffer(block, &view, PyBUF_SIMPLE)
     try:
         while at < view.len:
-            p, room, size, count = <const uint8_t*> view.buf + at, view.len - at, 0, 0
-            if room >= <Py_ssize_t> HEADER_SIZE:
-                size, count = load32(p + AT_SIZE), load32(p + AT_COUNT)
-            if size < HEADER_SIZE or <Py_ssize_t> size > room or count == 0:
-                raise CorruptionError(f"an entry of {size} bytes and {count} messages at byte {at} of {view.len}")
+            p = <const uint8_t*> view.buf + at
+            _check_room(p, view.len, at)
             heads.append(_head(p, at))
-            at += size
+            at += load32(p + AT_SIZE)
         return heads
+    finally:
+        PyBuffer_Release(&view)
+
+
+def span_of(block):
+    """(producer, lowest, highest sequence id) of the entries of a block, at least one, all of one producer.
+
+    Raises CorruptionError as entry_heads() does, and for a block without entries.
+    """
+    cdef Py_buffer view
+    cdef Py_ssize_t at = 0
+    cdef const uint8_t* p
+    cdef uint64_t producer = 0, low = <uint64_t> -1, high = 0
+    PyObject_GetBuffer(block, &view, PyBUF_SIMPLE)
+    try:
+        while at < view.len or at == 0:
+            p = <const uint8_t*> view.buf + at
+            _check_room(p, view.len, at)
+            if at == 0:
+                producer = load64(p + AT_PRODUCER_ID)
+            low, high = min(low, load64(p + AT_FIRST_SEQUENCE)), max(high, load64(p + AT_LAST_SEQUENCE))
+            at += load32(p + AT_SIZE)
+        return producer, low, high
     finally:
         PyBuffer_Release(&view)
 

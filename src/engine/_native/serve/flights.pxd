@@ -3,7 +3,7 @@
 cimport cython
 
 # One append of a producer: in place of a future, whose callbacks would each be a turn of the loop.
-# Invariant: `over` is set once, with `places` or `error`. Checked by land().
+# Invariant: `over` is set once, with `places`, `error` or `dropped`. Checked by land().
 @cython.final
 cdef class Flight:
     cdef readonly object owner            # told once it is over, perhaps together with others
@@ -11,6 +11,7 @@ cdef class Flight:
     cdef readonly double since            # when it began
     cdef object tell                      # tell(owner)
     cdef bint over
+    cdef bint dropped                     # nobody is answered
     cdef list places
     cdef object error
 

@@ -26,8 +26,16 @@ cdef class Flight:
         return self.over
 
     def cancelled(self):
-        """A flight cannot be cancelled."""
-        return False
+        """Whether it was dropped, unanswered."""
+        return self.dropped
+
+    def cancel(self):
+        """Drop it without an answer; False if it is over."""
+        if self.over:
+            return False
+        self.over = self.dropped = True
+        self.tell(self.owner)
+        return True
 
     def set_result(self, places):
         """Its entries are durable at these places."""
@@ -55,7 +63,7 @@ cdef class Flight:
 
 def answered(in_flight not None, list sequences not None, list offsets not None, list since not None):
     """Take what is durable off the head of a deque of flights and (future, payload, since), up to the first that is not
-    a Flight, is not over, or has failed. (messages, bytes) of what was taken.
+    a Flight, is not over, has failed, or was dropped. (messages, bytes) of what was taken.
 
     `sequences`, `offsets`: get the first sequence and offset of each entry. `since`: gets when each append began.
     """
@@ -67,7 +75,7 @@ def answered(in_flight not None, list sequences not None, list offsets not None,
         if type(head) is not Flight:
             break
         flight = head
-        if not flight.over or flight.error is not None:
+        if not flight.over or flight.dropped or flight.error is not None:
             break
         in_flight.popleft()
         size += <size_t>len(flight.payload)

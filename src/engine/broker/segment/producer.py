@@ -190,10 +190,13 @@ class Producer:
             if flight.done():
                 self._refusing = self._refusing or _is_refused_with_all_behind(flight)
             return
-        future = self._append_in_turn(payload, transaction, attempt)
-        self._refusing = self._refusing or _is_refused_with_all_behind(future)
-        self._in_flight.append(Awaited(future, payload, now))
-        future.add_done_callback(self._ended)
+        append = self._append_in_turn(payload, transaction, attempt, now)
+        self._refusing = self._refusing or _is_refused_with_all_behind(append)
+        if isinstance(append, Flight):
+            self._in_flight.append(append)
+        else:
+            self._in_flight.append(Awaited(append, payload, now))
+            append.add_done_callback(self._ended)
 
     # -- limits ----------------------------------------------------------------------------------------------------
 
@@ -233,8 +236,8 @@ class Producer:
     # -- in a transaction ------------------------------------------------------------------------------------------
 
     def _append_in_turn(
-        self, payload: memoryview, transaction: str | None, attempt: str | None
-    ) -> asyncio.Future[list[Appended]]:
+        self, payload: memoryview, transaction: str | None, attempt: str | None, now: float
+    ) -> Flight | asyncio.Future[list[Appended]]:
         """Append at once if no frame is held and the transaction is known to be open; else hold the frame."""
         buffer = self.hosted.transactions
         try:
@@ -248,7 +251,9 @@ class Producer:
             sends.begin()
         role = self.connection.role
         if self._held is None and membership and buffer is not None and buffer.admits(membership[0], role):
-            return buffer.append(payload, *membership, sends, self.name)
+            flight = Flight(self, payload, now, self.hosted.environment.landings.add)
+            buffer.append_for(flight, payload, *membership, sends, self.name)
+            return flight
         loop = asyncio.get_running_loop()
         if self._held is None:
             self._held = deque()

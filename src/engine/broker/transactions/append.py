@@ -1,5 +1,7 @@
 """`TransactionalAppend`: one frame of a transaction, from its append until its answer.
 
+The log tells it as it would a future, and it tells its producer as the log would: no future is made for a frame.
+
 append to the log ──────────> durable ──┐
 operation record ───────────> found ────┴─> the write can be decided ──> answered
                     └ late: find records      └ duplicates: find the originals, and check that all came in time
@@ -9,7 +11,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Coroutine
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from engine.control.transactions.operations import RecordedOperation
 from engine.errors import EngineError
@@ -24,37 +26,77 @@ if TYPE_CHECKING:
 Places = list["Appended"]
 
 
+class Answer(Protocol):
+    """Who waits for the outcome of a frame: a future, or what stands for one."""
+
+    def done(self) -> bool:
+        """Whether it has an outcome."""
+
+    def cancelled(self) -> bool:
+        """Whether it was dropped."""
+
+    def exception(self) -> BaseException | None:
+        """Why it has failed, once it has an outcome."""
+
+    def set_result(self, places: Places, /) -> None:
+        """The frame is durable, and in the transaction."""
+
+    def set_exception(self, error: BaseException, /) -> None:
+        """It is not."""
+
+    def cancel(self) -> bool:
+        """Drop it."""
+
+
 class TransactionalAppend:
-    """Loop thread only. `confirmed`: the result of TransactionBuffer.append().
+    """Loop thread only. `confirmed`: the answer, which TransactionBuffer.append_for() was given. A `Waiter` of the log.
 
     No task runs in the usual case: the frame is in the log, and its record was in time.
     """
 
-    __slots__ = ("_appended", "_buffer", "_late", "_number", "_recording", "_sends", "_span", "_task", "_write",
-                 "confirmed")  # fmt: skip
+    __slots__ = ("_buffer", "_late", "_number", "_recording", "_sends", "_span", "_task", "_write", "confirmed",
+                 "error", "places")  # fmt: skip
 
     def __init__(
         self,
         buffer: TransactionBuffer,
         number: int,
-        span: Span,
-        write: PendingWrite | None,
-        appended: asyncio.Future[Places],
         sends: TransactionSends | None,
-        confirmed: asyncio.Future[Places],
+        confirmed: Answer,
     ) -> None:
-        """`write`: None when all its entries are duplicates."""
         self.confirmed = confirmed
+        self.places: Places | None = None  # once the log has it
+        self.error: BaseException | None = None  # of the log
         self._buffer = buffer
         self._number = number
-        self._span = span
-        self._write = write
-        self._appended = appended
+        self._span: Span | None = None
+        self._write: PendingWrite | None = None
         self._sends = sends
         self._late = False  # the transaction had ended before its record was written
         self._recording: asyncio.Task[None] | None = None
         self._task: asyncio.Task[None] | None = None
-        appended.add_done_callback(self._logged)
+
+    def begin(self, span: Span, write: PendingWrite | None) -> None:
+        """The log has taken it. `write`: None when all its entries are duplicates."""
+        self._span = span
+        self._write = write
+        if self.places is not None:  # at once
+            self._buffer.landed(self)
+
+    # -- as a waiter of the log --------------------------------------------------------------------------------------
+
+    def done(self) -> bool:
+        return self.confirmed.done()
+
+    def set_result(self, places: Places, /) -> None:
+        self.places = places
+        if self._span is not None:
+            self._buffer.landed(self)
+
+    def set_exception(self, error: BaseException, /) -> None:
+        self.error = error
+        if self._span is not None:
+            self._buffer.landed(self)
 
     def abandon(self) -> None:
         """Drop it without an answer. Idempotent."""
@@ -65,15 +107,12 @@ class TransactionalAppend:
 
     # -- the usual case ----------------------------------------------------------------------------------------------
 
-    def _logged(self, appended: asyncio.Future[Places]) -> None:
-        if appended.cancelled():
-            self._cancel()
-            return
-        error = appended.exception()
+    def logged(self) -> None:
+        """The log has it, durably, or has failed."""
         if self.confirmed.done():
             return
-        if error is not None:
-            self._failed(error)
+        if self.error is not None:
+            self._failed(self.error)
             return
         if self._sends is not None:
             self._sends.logged()
@@ -114,7 +153,8 @@ class TransactionalAppend:
             if not write.ready:
                 return
             self._buffer.became_ready(self._number)
-        places = self._appended.result()
+        places = self.places
+        assert places is not None
         if self._late or any(place.duplicate for place in places):
             self._task = self._start(self._check(places))
         else:
@@ -136,7 +176,7 @@ class TransactionalAppend:
     # -- the other cases ---------------------------------------------------------------------------------------------
 
     def _start(self, rest: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
-        return self.confirmed.get_loop().create_task(self._run(rest))
+        return asyncio.get_running_loop().create_task(self._run(rest))
 
     async def _run(self, rest: Coroutine[Any, Any, None]) -> None:
         try:
@@ -164,11 +204,12 @@ class TransactionalAppend:
         self._late = True  # until check_in_time() says otherwise
         await self._buffer.find_records(write)
         write.found()
-        if self._appended.done() and self._appended.exception() is None:
+        if self.places is not None:
             self._go_on()
 
     async def _check(self, places: Places) -> None:
         """Answer if the originals of duplicates are in the same transaction, and all records were in time."""
+        assert self._span is not None
         versions = [] if self._write is None else [self._write.version]
         for place in places:
             if place.duplicate:

@@ -24,7 +24,7 @@ from pyroaring import BitMap64
 
 from engine._native.format.offsets import range_set
 from engine._native.serve.transacted import Transacted, size_below
-from engine.broker.transactions.append import TransactionalAppend
+from engine.broker.transactions.append import Answer, TransactionalAppend
 from engine.broker.transactions.settling import Settling, insist
 from engine.broker.transactions.writes import (
     PendingWrite,
@@ -81,7 +81,9 @@ class TransactionBuffer:
         self._writes: dict[int, list[PendingWrite]] = {}
         self._followed: set[int] = set()
         self._ended: dict[int, TransactionView | None] = {}
-        self._confirming: dict[asyncio.Future[list[Appended]], TransactionalAppend] = {}
+        self._confirming: dict[TransactionalAppend, None] = {}  # in order, so that a simulation repeats
+        self._landed: list[TransactionalAppend] = []  # the log has told them of their end in this turn
+        self._idle: list[asyncio.Future[None]] = []  # wait until nothing is in `_confirming`
         self._withdrawing: set[asyncio.Future[None]] = set()
         self._settling = Settling(segment, visibility, rounds)
         self._notifying = False
@@ -143,32 +145,68 @@ class TransactionBuffer:
     def append(
         self, payload: memoryview, number: int, attempt: int, sends: TransactionSends | None = None, producer: str = ""
     ) -> asyncio.Future[list[Appended]]:
+        """append_for() a future."""
+        answer: asyncio.Future[list[Appended]] = self._loop.create_future()
+        self.append_for(answer, payload, number, attempt, sends, producer)
+        return answer
+
+    def append_for(
+        self,
+        answer: Answer,
+        payload: memoryview,
+        number: int,
+        attempt: int,
+        sends: TransactionSends | None = None,
+        producer: str = "",
+    ) -> None:
         """Append whole entries of an admitted transaction. `sends`: counts the frame. `producer`: its name.
 
-        Done when the entries and their operation record are durable; they are visible if the transaction is committed
-        and accepts the attempt. Fails as Segment.append(), and with TransactionConflictError when the transaction has
-        ended before the record.
+        `answer` is done when the entries and their operation record are durable; they are visible if the transaction is
+        committed and accepts the attempt. It fails as Segment.append() does, and with TransactionConflictError when the
+        transaction has ended before the record.
         """
         segment, first = self._segment, self._segment.next_offset
-        appended = segment.append(payload, producer, term=self._term, transaction=(number, attempt))
-        if appended.done() and (appended.cancelled() or appended.exception() is not None):
+        append = TransactionalAppend(self, number, sends, answer)
+        segment.append_for(append, payload, producer, self._term, (number, attempt))
+        if append.error is not None:
+            answer.set_exception(append.error)
             if sends is not None:
-                sends.answered(appended)
-            return appended
+                sends.answered(answer)
+            return
         pending, span = None, span_of(payload)
         if segment.next_offset > first:
             write = self.visibility.wrote(first, segment.next_offset - 1)
             pending = PendingWrite(number, attempt, write, self._term, span)
             self._writes.setdefault(number, []).append(pending)
-        append = TransactionalAppend(self, number, span, pending, appended, sends, self._loop.create_future())
-        self._confirming[append.confirmed] = append
+        self._confirming[append] = None
+        append.begin(span, pending)
         if pending is not None:
             self._operations.gather(number, append, sends)
-        return append.confirmed
+
+    def landed(self, append: TransactionalAppend) -> None:
+        """The log has told an append of its end: it goes on in the next turn, with all that are told until then."""
+        if not self._landed:
+            self._loop.call_soon(self._go_on)
+        self._landed.append(append)
+
+    def _go_on(self) -> None:
+        landed, self._landed = self._landed, []
+        appends = iter(landed)
+        try:
+            for append in appends:
+                append.logged()
+        finally:
+            for append in appends:  # one has failed: the others go on all the same
+                self.landed(append)
 
     def confirmed(self, append: TransactionalAppend) -> None:
         """The append is answered, or dropped."""
-        self._confirming.pop(append.confirmed, None)
+        self._confirming.pop(append, None)
+        if not self._confirming:
+            idle, self._idle = self._idle, []
+            for future in idle:
+                if not future.done():
+                    future.set_result(None)
 
     def became_ready(self, number: int) -> None:
         """A write of the transaction can be decided."""
@@ -231,7 +269,9 @@ class TransactionBuffer:
     async def recorded(self) -> None:
         """Wait until all appends are answered. For a segment that takes no more of them."""
         while self._confirming:
-            await asyncio.wait(list(self._confirming))
+            future: asyncio.Future[None] = self._loop.create_future()
+            self._idle.append(future)
+            await future
 
     # -- the end of a transaction ------------------------------------------------------------------------------------
 
@@ -350,7 +390,7 @@ class TransactionBuffer:
         """Stop without writing: another broker owns the segment, or it was deleted. Idempotent."""
         self._closed = True
         self._settling.closed = True
-        for append in list(self._confirming.values()):
+        for append in list(self._confirming):
             append.abandon()
         for gone in list(self._withdrawing):
             gone.cancel()

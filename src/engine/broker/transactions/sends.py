@@ -8,11 +8,14 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from engine.broker.transactions.operations import PARTS_MAX, Held
 from engine.errors import InvalidArgumentError
 from engine.model.transactions import parse_id
+
+if TYPE_CHECKING:
+    from engine.broker.transactions.append import Answer
 
 TRANSACTIONS_MAX = 1024  # of one connection; the oldest are dropped, and their clients end them in the usual way
 
@@ -48,7 +51,7 @@ class TransactionSends:
         self.failed = True
         self._wake()
 
-    def answered(self, append: asyncio.Future[Any]) -> None:
+    def answered(self, append: Answer | asyncio.Future[Any]) -> None:
         """A frame was answered, or refused."""
         self.open -= 1
         self.failed = self.failed or append.cancelled() or append.exception() is not None

@@ -7,7 +7,7 @@ from bisect import bisect_left
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, NamedTuple
 
-from engine._native.format.heads import entry_heads
+from engine._native.format import heads
 from engine._native.serve.transacted import Transacted, transacted
 from engine.control.transactions.headers import TransactionView
 from engine.control.transactions.operations import Part, RecordedOperation
@@ -39,9 +39,7 @@ class Span(NamedTuple):
 
 def span_of(payload: memoryview) -> Span:
     """The span of whole entries of one producer, at least one, whose headers were checked."""
-    heads = entry_heads(payload)
-    low, high = min(head.first_sequence for head in heads), max(head.last_sequence for head in heads)
-    return Span(heads[0].producer, low, high)
+    return Span(*heads.span_of(payload))
 
 
 class PendingWrite:
