@@ -13,7 +13,7 @@ from __future__ import annotations
 import hashlib
 import sys
 from collections.abc import Callable
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
@@ -23,7 +23,7 @@ import click
 from engine.cli.records import Records
 from engine.cli.transfer.formats import STANDARD, FileForm
 from engine.cli.transfer.mapping import Columns, Mapping
-from engine.cli.transfer.readers import CsvReader, Fault, JsonLinesReader, ParquetReader, Reader, check_names
+from engine.cli.transfer.readers import CsvReader, Fault, JsonLinesReader, ParquetReader, Reader, Rows, check_names
 from engine.cli.transfer.recorded import schema_of
 from engine.client.base.schema import Schema
 from engine.client.produce.table_rows import CheckedColumns
@@ -83,6 +83,7 @@ class Source:
         self._raw: BinaryIO | None = None
         try:
             self.reader = self._reader()
+            self.reader.ahead = self._raw is None or self._raw.seekable()
         except BaseException:
             self.close()
             raise
@@ -257,26 +258,30 @@ class Import:
 
     def _rows(self, producer: Producer[Any] | None, transaction: Transaction | None, first: int) -> None:
         sending = None if producer is None else Sending(producer, transaction)
+        with closing(self._source.reader.blocks()) as blocks:
+            for rows in blocks:
+                self._block(rows, sending, first)
+
+    def _block(self, rows: Rows, sending: Sending | None, first: int) -> None:
         result = self.result
-        for rows in self._source.reader:
-            for fault in rows.faults:
-                self._bad(fault, first)
-            if rows.first + rows.count <= first:
-                result.before += rows.count
-            else:
-                start = max(0, first - rows.first)
-                result.before += start
-                for found in self._mapping.messages(rows.part(start, rows.count) if start else rows):
-                    if isinstance(found, Fault):
-                        self._bad(found, first)
-                        continue
-                    part, records, columns = found
-                    result.sent += part.count
-                    if sending is not None:
-                        sending.send(part.first, records, columns)
-            result.rows = rows.first + rows.count
-            result.bytes = self._source.done(result.rows)
-            self._progressed(result.bytes, result)
+        for fault in rows.faults:
+            self._bad(fault, first)
+        if rows.first + rows.count <= first:
+            result.before += rows.count
+        else:
+            start = max(0, first - rows.first)
+            result.before += start
+            for found in self._mapping.messages(rows.part(start, rows.count) if start else rows):
+                if isinstance(found, Fault):
+                    self._bad(found, first)
+                    continue
+                part, records, columns = found
+                result.sent += part.count
+                if sending is not None:
+                    sending.send(part.first, records, columns)
+        result.rows = rows.first + rows.count
+        result.bytes = self._source.done(result.rows)
+        self._progressed(result.bytes, result)
 
     def _bad(self, fault: Fault, first: int) -> None:
         place = f"{self._source.file}, {self._source.reader.place(fault.row)}: {fault.reason}"

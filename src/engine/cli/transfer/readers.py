@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Iterator, Sequence
+from collections import deque
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, TypeVar
 
 import msgspec
 
@@ -17,6 +19,11 @@ BLOCK_ROWS = 65_536
 BLOCK_BYTES = 4 << 20  # of text
 FAST_BYTES_MIN = 1 << 16  # of JSON, from which setting up another reader is worth it
 HEAD_BYTES_MAX = 1 << 20  # of the line with the names of a CSV file's columns
+COUNTED_BYTES = 1 << 18  # in which newlines are counted at once: what that takes stays in the cache
+DECODING = 2  # blocks of JSON at once, while those before them are sent
+
+T = TypeVar("T")
+R = TypeVar("R")
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,12 +53,18 @@ class Rows:
 
 class Reader:
     """Iterate it for Rows. `names`: the columns that there are; None where each row says so itself. `unit`: of what a
-    row's number counts.
+    row's number counts. `ahead`: whether other threads may read on while rows are sent. They cannot be interrupted, so
+    not where reading waits for whoever writes.
     """
 
     names: list[str] | None = None
     unit = "row"
     numbered_from = 1
+    ahead = False
+
+    def blocks(self) -> Generator[Rows, None, None]:
+        """As iterated, and read ahead where that may be. Close it before the file."""
+        yield from self
 
     def __iter__(self) -> Iterator[Rows]:
         raise NotImplementedError
@@ -59,6 +72,27 @@ class Reader:
     def place(self, row: int) -> str:
         """Where a row is, for people."""
         return f"{self.unit} {row + self.numbered_from}"
+
+
+def _one_ahead(blocks: Iterator[T]) -> Iterator[T]:
+    """Each block, while a thread reads the next."""
+    with ThreadPoolExecutor(1, "engine-import") as pool:
+        coming = pool.submit(next, blocks, None)
+        while (found := coming.result()) is not None:
+            coming = pool.submit(next, blocks, None)
+            yield found
+
+
+def _in_order(work: Callable[[T], R], items: Iterable[T]) -> Iterator[R]:
+    """The results, in order, of `work` that threads do for the next items."""
+    with ThreadPoolExecutor(DECODING, "engine-import") as pool:
+        coming: deque[Future[R]] = deque()
+        for item in items:
+            coming.append(pool.submit(work, item))
+            if len(coming) > DECODING:
+                yield coming.popleft().result()
+        while coming:
+            yield coming.popleft().result()
 
 
 def check_names(names: Sequence[str], used: Sequence[str]) -> None:
@@ -85,6 +119,9 @@ class ParquetReader(Reader):
         self.names = list(self._file.schema_arrow.names)
         self.columns: list[str] | None = None
         self.count = self._file.metadata.num_rows
+
+    def blocks(self) -> Generator[Rows, None, None]:
+        yield from _one_ahead(iter(self)) if self.ahead else iter(self)
 
     def __iter__(self) -> Iterator[Rows]:
         first = 0
@@ -114,6 +151,9 @@ class CsvReader(Reader):
         self.types: dict[str, Any] = {}
         self._source = _Joined(rest, source)
         self.columns: list[str] | None = None
+
+    def blocks(self) -> Generator[Rows, None, None]:
+        yield from _one_ahead(iter(self)) if self.ahead else iter(self)
 
     def __iter__(self) -> Iterator[Rows]:
         import pyarrow as arrow
@@ -217,7 +257,14 @@ def _lines_in(block: bytes) -> int:
     """Newlines and one: bytes.count() stops at each, and takes three times as long."""
     import numpy
 
-    return int(numpy.count_nonzero(numpy.frombuffer(block, numpy.uint8) == 10)) + 1
+    data = numpy.frombuffer(block, numpy.uint8)
+    parts = range(0, len(data), COUNTED_BYTES)
+    return sum(int(numpy.count_nonzero(data[at : at + COUNTED_BYTES] == 10)) for at in parts) + 1
+
+
+def _whole(column: Any) -> Any:
+    """A column as one array; combine_chunks() copies also where it is one."""
+    return column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
 
 
 class JsonLinesReader(Reader):
@@ -236,9 +283,8 @@ class JsonLinesReader(Reader):
         )  # fmt: skip
         decoder = msgspec.json.Decoder(form)
         first = 0
-        for block in self._blocks():
-            count = _lines_in(block)
-            if (fast := self._by_arrow(block, count)) is not None:
+        for block, count, fast in (_in_order if self.ahead else map)(self._first_look, self._blocks()):
+            if fast is not None:
                 yield Rows(fast, count, first)
                 first += count
                 continue
@@ -251,6 +297,11 @@ class JsonLinesReader(Reader):
             else:
                 yield from self._singly(decoder, block.split(b"\n"), first)
             first += count
+
+    def _first_look(self, block: bytes) -> tuple[bytes, int, dict[str, Any] | None]:
+        """(the block, its lines, what _by_arrow() finds); on any thread."""
+        count = _lines_in(block)
+        return block, count, self._by_arrow(block, count)
 
     def _by_arrow(self, block: bytes, count: int) -> dict[str, Any] | None:
         """The columns of lines whose fields are text, which pyarrow reads several times as fast; None for others.
@@ -278,7 +329,7 @@ class JsonLinesReader(Reader):
             return None
         if table.num_rows != count:
             return None
-        found = {name: table.column(name).combine_chunks() for name in schema.names}
+        found = {name: _whole(table.column(name)) for name in schema.names}
         return {name: found.get(name, arrow.nulls(count, arrow.string())) for name in names}
 
     def _blocks(self) -> Iterator[bytes]:
@@ -286,10 +337,10 @@ class JsonLinesReader(Reader):
         parts: list[bytes] = []
         size = 0
         while data := self._source.read(BLOCK_BYTES):
-            whole, newline, last = data.rpartition(b"\n")
-            if newline:
-                yield b"".join([*parts, whole])
-                parts, size = [last], len(last)
+            if (end := data.rfind(b"\n")) >= 0:
+                yield b"".join([*parts, memoryview(data)[:end]])
+                parts = [data[end + 1 :]]
+                size = len(parts[0])
                 continue
             parts.append(data)
             size += len(data)
