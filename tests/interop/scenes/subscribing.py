@@ -1,4 +1,4 @@
-"""Who may subscribe, what each type is dealt, and what acknowledgements leave."""
+"""Which consumers may subscribe, what each type is dealt, and what acknowledgements leave."""
 
 from __future__ import annotations
 
