@@ -20,6 +20,7 @@ from engine.errors import (
     NotOwnerError,
     UnsupportedError,
 )
+from engine.model.partitions import partition_of
 from engine.model.rights import Right
 from engine.model.subscriptions import DeliveryMode, InitialPosition, SubscriptionKind
 from engine.pulsar.consumer import PulsarConsumer, head_at
@@ -27,7 +28,7 @@ from engine.pulsar.groups import EXCLUSIVE, FAILOVER, KEY_SHARED, TYPES, Group, 
 from engine.pulsar.key_shared import KeyDispatcher
 from engine.pulsar.layouts import Place, place_of
 from engine.pulsar.messages import MessageIdData
-from engine.pulsar.names import partition_of, segment_in, topic_of
+from engine.pulsar.names import segment_in, topic_of
 from engine.pulsar.scalable import segment_consumer
 from engine.pulsar.schemas import declare
 from engine.pulsar.server_errors import number_of
