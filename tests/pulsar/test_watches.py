@@ -9,9 +9,11 @@ import pulsar
 import pytest
 
 import engine
+from engine.aio.memory_limiter import AsyncDualMemoryLimiter
 from engine.errors import UnsupportedError
 from engine.limits import TOPICS_PER_FRAME_MAX
-from engine.pulsar.watches import own_pattern
+from engine.pulsar import watches
+from engine.pulsar.watches import HeldList, own_pattern
 from tests.pulsar.conftest import EARLIEST, take
 from tests.pulsar.raw import Raw, greeted
 
@@ -110,9 +112,7 @@ def test_patterns_are_of_whole_names_in_one_namespace(pattern: str, own: str | N
 
 
 @pytest.mark.fuzz  # the client looks once a minute, whatever its period is set to
-def test_a_subscription_by_a_pattern_follows_topics_that_come(
-    served: engine.Engine, client: pulsar.Client
-) -> None:
+def test_a_subscription_by_a_pattern_follows_topics_that_come(served: engine.Engine, client: pulsar.Client) -> None:
     def name(local: str) -> str:
         return f"persistent://acme/regex/{local}"
 
@@ -131,3 +131,51 @@ def test_a_subscription_by_a_pattern_follows_topics_that_come(
     (message,) = take(consumer, 1)
     assert (message.data(), message.topic_name()) == (b"a2", name("a2"))
     consumer.close()
+
+
+async def test_a_list_without_memory_or_too_large_is_refused_and_holds_nothing(
+    served: engine.Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for number in range(5):
+        served.admin.create_topic(f"topic://acme/tight/t{number}")
+        served.admin.create_topic(f"persistent://acme/tight/t{number}")
+    watch = {"watcher": 3, "namespace": "acme/tight", "pattern": "acme/tight/.*"}
+
+    async def refused(raw: Raw, why: str) -> None:
+        await raw.say_command("watch_topics", watch=3, namespace="acme/tight")
+        update = await raw.heard("watch_topics_update")
+        assert update.error
+        assert why in update.message
+        for name, said in (("watch_topic_list", watch), ("get_topics", {"namespace": "acme/tight", "mode": 0})):
+            await raw.say_command(name, request=1, **said)
+            heard = await raw.hear()
+            assert heard is not None
+            assert (heard[0], heard[1].request) == ("error", 1)
+            assert why in heard[1].message
+
+    held: list[HeldList] = []
+
+    def made(self: HeldList, session: Any) -> None:
+        made_before(self, session)
+        held.append(self)
+
+    made_before = HeldList.__init__
+    monkeypatch.setattr(HeldList, "__init__", made)
+    async with Raw(served) as raw:
+        await greeted(raw)
+        with monkeypatch.context() as patched:
+            patched.setattr(watches, "MESSAGE_SIZE_MAX", 100)
+            await refused(raw, "must fit into 100 bytes")
+        with monkeypatch.context() as patched:
+            patched.setattr(AsyncDualMemoryLimiter, "acquire_nowait", lambda self, size, kind: None)
+            await refused(raw, "no memory for a list")
+        assert len(held) == 6
+        assert not any(one._permits for one in held)
+        # The same connection and ids serve once there is room.
+        await raw.say_command("watch_topic_list", request=2, **watch)
+        assert len((await raw.heard("watch_topic_list_success")).topics) == 5
+        await raw.say_command("watch_topics", watch=3, namespace="acme/tight")
+        assert len((await raw.heard("watch_topics_update")).snapshot.topics) == 5
+        await raw.say_command("ping")
+        await raw.heard("pong")
+        assert not any(one._permits for one in held)
