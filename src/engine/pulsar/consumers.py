@@ -20,6 +20,7 @@ from engine.errors import (
     NotOwnerError,
     UnsupportedError,
 )
+from engine.model.partitions import partition_of
 from engine.model.rights import Right
 from engine.model.subscriptions import DeliveryMode, InitialPosition, SubscriptionKind
 from engine.pulsar.consumer import PulsarConsumer, head_at
@@ -27,7 +28,7 @@ from engine.pulsar.groups import EXCLUSIVE, FAILOVER, KEY_SHARED, TYPES, Group, 
 from engine.pulsar.key_shared import KeyDispatcher
 from engine.pulsar.layouts import Place, place_of
 from engine.pulsar.messages import MessageIdData
-from engine.pulsar.names import partition_of, segment_in, topic_of
+from engine.pulsar.names import segment_in, topic_of
 from engine.pulsar.scalable import segment_consumer
 from engine.pulsar.schemas import declare
 from engine.pulsar.server_errors import number_of
@@ -387,30 +388,20 @@ class Consumers:
             ranges = [(0, position - 1)] if position else []
         if ranges:
             consumer.forget(ranges)
-            await self._session.ask(
-                lambda number: commands.Ack(
-                    request_id=number,
-                    consumer_id=consumer.ident,
-                    ack_type="individual",
-                    ranges=ranges,
-                    transaction=transaction,
-                )
-            )
+            await self._ask(consumer, transaction, ack_type="individual", ranges=ranges)
         self._answer_ack(header, None)
 
     async def _acknowledge_stream(self, consumer: PulsarConsumer, position: int, transaction: str | None) -> None:
         """All that it was sent before a position; other consumers may hold more of what is before it."""
         if position:
             consumer.forget_below(position)
-            await self._session.ask(
-                lambda number: commands.Ack(
-                    request_id=number,
-                    consumer_id=consumer.ident,
-                    ack_type="cumulative",
-                    position=position,
-                    transaction=transaction,
-                )
-            )
+            await self._ask(consumer, transaction, ack_type="cumulative", position=position)
+
+    async def _ask(self, consumer: PulsarConsumer, transaction: str | None, **what: Any) -> None:
+        """An acknowledgement that is answered."""
+        await self._session.ask(
+            lambda number: commands.Ack(request_id=number, consumer_id=consumer.ident, transaction=transaction, **what)
+        )
 
     def _acknowledge(self, consumer: PulsarConsumer, ranges: list[Any]) -> None:
         """Without an answer, so that it may be saved with others."""

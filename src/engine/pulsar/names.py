@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import re
-
 from engine.errors import InvalidArgumentError, UnsupportedError
 from engine.model.names import (
     CLASSIC_SCHEME,
@@ -14,9 +12,6 @@ from engine.model.names import (
     SegmentName,
     TopicName,
 )
-
-PARTITIONS = "pulsar.partitions"  # a property of a topic that stands for so many partitions, and has no messages
-_PARTITION = re.compile(r"-partition-(0|[1-9][0-9]{0,8})$")
 
 
 def topic_of(text: str) -> TopicName:
@@ -43,12 +38,6 @@ def scalable_of(text: str) -> TopicName:
 def segment_in(text: str) -> SegmentName | None:
     """The segment of a scalable topic that a name is of; None: it is of a topic. Raises InvalidArgumentError."""
     return SegmentName.parse(text) if text.startswith(SEGMENT_SCHEME) else None
-
-
-def partition_of(topic: TopicName) -> int:
-    """The index of a partition in its topic; -1 where it is none."""
-    found = _PARTITION.search(topic.local)
-    return int(found[1]) if found else -1
 
 
 def service_url(url: str, *, tls: bool = False) -> str:

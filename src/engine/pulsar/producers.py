@@ -21,10 +21,10 @@ from typing import TYPE_CHECKING, Any
 from engine._native.produce.hashing import KEY_HASHES, xxh64
 from engine.broker.segment.producer import ENTRY_ERRORS
 from engine.errors import EngineError, FencedError, ProducerBusyError, UnsupportedError
+from engine.model.partitions import partition_of
 from engine.model.transactions import parse_id
 from engine.pulsar.layouts import place_of
 from engine.pulsar.messages import MessageIdData
-from engine.pulsar.names import partition_of
 from engine.pulsar.payloads import Routing, published
 from engine.pulsar.scalable import key_hash_of
 from engine.pulsar.schemas import declare
