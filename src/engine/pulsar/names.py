@@ -45,6 +45,12 @@ def segment_in(text: str) -> SegmentName | None:
     return SegmentName.parse(text) if text.startswith(SEGMENT_SCHEME) else None
 
 
+def attached_to(text: str) -> TopicName:
+    """The topic of what producers and consumers of a name attach to. Raises UnsupportedError, InvalidArgumentError."""
+    name = segment_in(text)
+    return topic_of(text) if name is None else name.topic
+
+
 def partition_of(topic: TopicName) -> int:
     """The index of a partition in its topic; -1 where it is none."""
     found = _PARTITION.search(topic.local)
