@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from engine.pulsar.server_errors import AUTHORIZATION, TOPIC_NOT_FOUND
+from tests.broker.test_web_tokens import jwks, token
 from tests.kit.peer import until
 from tests.pulsar.raw import Raw
 from tests.pulsar.test_rights_matrix import (
@@ -22,6 +24,7 @@ from tests.pulsar.test_rights_matrix import (
     Client,
     Stage,
     producer,
+    started,
     subscribe,
     with_roles,
 )
@@ -121,3 +124,22 @@ async def test_a_revocation_reaches_what_is_attached(tmp_path: Path) -> None:
             assert await client.ask(case, waits=True) == AUTHORIZATION
         assert await client.ask(CASES["send"][0], waits=False) is None
         assert await client.ask(CASES["seek"][0], waits=True) == TOPIC_NOT_FOUND
+
+
+async def test_a_connection_ends_with_its_token_unless_a_newer_one_came(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "keys").write_text(jwks())
+    async with started(tmp_path, None, jwt_keys=str(tmp_path / "keys"), superusers=["ann"]) as stage:
+        now = time.time()
+        async with Raw(stage) as raw, Raw(stage) as renewed:
+            with monkeypatch.context() as patched:  # the broker's clock is shortly before the end of both
+                patched.setattr(stage.broker.clock, "time_ms", lambda: int((now + 599) * 1000))
+                for one in (raw, renewed):
+                    assert await Client(stage, one, token(exp=now + 600)).greet() is None
+                said = {"auth_method": "token", "auth_data": token(exp=now + 6000).encode()}
+                await renewed.say_command("auth_response", response=said)
+                await until(lambda: any((one.principal.expires or 0) > now + 5000 for one in stage.broker.connections))
+            assert await raw.ends() == ["the token has expired"]
+            await renewed.say_command("ping")
+            await renewed.heard("pong")
