@@ -1,7 +1,8 @@
 """How the workers of one run share its tests: a file at a time, and first those that take long.
 
 The tests of a file stay together, so that what they share is made once. So do those of a unit of SHARED: a Java machine
-with Spark, and wheels and environments for each Python, are made once, and whoever begins them late ends last.
+with Spark, and wheels and environments for each Python, are made once, and whoever begins them late ends last. What
+mypy has found of the package is kept for the programs of pages.
 """
 
 from __future__ import annotations
@@ -13,10 +14,11 @@ from xdist.scheduler import LoadFileScheduling
 # Which tests, by their names, are one unit although they are in several files.
 SHARED = {
     "firstuse": re.compile(r"^tests/firstuse/"),
+    "types": re.compile(r"^tests/tidy/test_(checkers|typed_pages)\."),
     "spark": re.compile(r"^tests/spark/(?!test_spark_(kills|places))|\[bench_spark\.|\[docs/spark\.md"),
 }
 FIRST = (
-    *("firstuse", "spark", "tests/spark/", "tests/simulation/", "tests/crash/", "tests/cli/", "tests/tidy/"),
+    *("firstuse", "spark", "tests/spark/", "tests/simulation/", "tests/crash/", "tests/cli/", "types", "tests/tidy/"),
     *("tests/chaos/", "tests/api/"),
 )
 

@@ -11,7 +11,7 @@ cdef class Flight:
     cdef readonly double since            # when it began
     cdef object tell                      # tell(owner)
     cdef bint over
-    cdef bint dropped                     # nobody is answered
+    cdef bint dropped                     # no answer is wanted
     cdef list places
     cdef object error
 

@@ -27,7 +27,7 @@ Places = list["Appended"]
 
 
 class Answer(Protocol):
-    """Who waits for the outcome of a frame: a future, or what stands for one."""
+    """Where to say the outcome of a frame: a future, or what stands for one."""
 
     def done(self) -> bool:
         """Whether it has an outcome."""

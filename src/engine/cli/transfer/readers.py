@@ -54,7 +54,7 @@ class Rows:
 class Reader:
     """Iterate it for Rows. `names`: the columns that there are; None where each row says so itself. `unit`: of what a
     row's number counts. `ahead`: whether other threads may read on while rows are sent. They cannot be interrupted, so
-    not where reading waits for whoever writes.
+    not where reading waits for a program that writes.
     """
 
     names: list[str] | None = None
