@@ -40,6 +40,12 @@ def segment_in(text: str) -> SegmentName | None:
     return SegmentName.parse(text) if text.startswith(SEGMENT_SCHEME) else None
 
 
+def attached_to(text: str) -> TopicName:
+    """The topic of what producers and consumers of a name attach to. Raises UnsupportedError, InvalidArgumentError."""
+    name = segment_in(text)
+    return topic_of(text) if name is None else name.topic
+
+
 def service_url(url: str, *, tls: bool = False) -> str:
     """A broker's address, as a service URL of Apache Pulsar's clients."""
     return f"{'pulsar+ssl' if tls else 'pulsar'}://{url.partition('://')[2]}"

@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any
 
 from google.protobuf.message import DecodeError
 
+from engine.broker.rights.table import COMMANDS
 from engine.errors import ConnectError, EngineError, InvalidArgumentError, ProtocolError, UnsupportedError
 from engine.limits import MESSAGE_SIZE_MAX
 from engine.pulsar.consumers import Consumers
@@ -38,7 +39,6 @@ from engine.wire.commands import MAGIC, PROTOCOL_VERSION, Header, decode
 from engine.wire.packing import PackedHeader
 
 if TYPE_CHECKING:
-    from engine.broker.rights.need import Need
     from engine.broker.session.connection import Connection
     from engine.pulsar.groups import Groups
     from engine.wire.stream import Buffer, FrameStream, Payload, Sent
@@ -201,11 +201,13 @@ class Session:
         if not self.connection.closed:
             self.connection.frame_received(header, payload)
 
-    def check(self, need: Need, request: str) -> None:
-        """Before what does not go through native(), which checks its headers itself. Raises AuthorizationError."""
-        connection = self.connection
-        if connection.needs is not None:
-            self.host.rights.check(connection.principal, need, request, connection.origin)
+    def check(self, header: Header) -> None:
+        """Check the rights that a header needs, before what is done on its behalf until native() has it, which checks
+        it again. Raises AuthorizationError.
+        """
+        connection, rule = self.connection, COMMANDS[type(header)]
+        if connection.needs is not None and rule is not None:
+            self.host.rights.check(connection.principal, rule(header), header.command.name, connection.origin)
 
     async def ask(self, make: Callable[[int], Header]) -> Any:
         """The answer to a request of ours, made with its id. Raises the error that is the answer; ConnectError."""
