@@ -16,6 +16,7 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Callable
+from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 from engine._native.produce.hashing import KEY_HASHES, xxh64
@@ -60,18 +61,18 @@ class _Sent:
 class _Producer:
     """One producer. `number`: its id as the client says it. `stored`: its last sequence id when it was opened."""
 
-    __slots__ = ("name", "number", "partition", "routing", "segment", "sent", "stored", "topic")
+    __slots__ = ("name", "number", "partition", "place", "routing", "segment", "sent", "stored")
 
     def __init__(
-        self, number: int, name: str, segment: int, routing: Routing, partition: int, stored: int, topic: str
+        self, number: int, name: str, place: SegmentName, routing: Routing, partition: int, stored: int
     ) -> None:
         self.number = number
         self.name = name.encode()
-        self.segment = segment
+        self.place = str(place)
+        self.segment = place.segment_id
         self.routing = routing
         self.partition = partition
         self.stored = stored
-        self.topic = topic
         self.sent: deque[_Sent] = deque()
 
 
@@ -81,6 +82,7 @@ class Producers:
     def __init__(self, session: Session) -> None:
         self._session = session
         self._producers: dict[int, _Producer] = {}  # by their id at the Connection
+        self._opening: dict[int, tuple[str, str]] = {}  # (segment, name) of those that are being opened
         self._named = 0
 
     def handlers(self) -> dict[str, Callable[[Any, memoryview], None]]:
@@ -101,8 +103,16 @@ class Producers:
         if not 0 <= header.access_mode < len(_MODES):
             raise UnsupportedError(f"producer_access_mode must be 0 to {len(_MODES) - 1}, got {header.access_mode}")
         place = await place_of(session, header.topic, create=True)
-        topic = place.name.topic
-        self._check_name(ident, header.name, str(topic))
+        self._check_name(ident, header.name, str(place.name))
+        self._opening[ident] = str(place.name), header.name
+        try:
+            await self._attach(header, ident, place.name)
+        finally:
+            self._opening.pop(ident, None)
+
+    async def _attach(self, header: Any, ident: int, place: SegmentName) -> None:
+        """The rest of _opened(), while no other producer can be opened by its name."""
+        session, topic = self._session, place.topic
         version = await declare(session, topic, header, producer=True)
         name = header.name or self._new_name()
         opening = asyncio.ensure_future(
@@ -110,12 +120,12 @@ class Producers:
                 lambda number: commands.Producer(
                     request_id=number,
                     producer_id=ident,
-                    topic=str(place.name),
+                    topic=str(place),
                     producer_name=name,
                     access_mode=_MODES[header.access_mode],
                     properties={pair.key: pair.value for pair in header.metadata} or None,
                     renewal=True if header.HasField("topic_epoch") else None,
-                    claim=_claim(header.topic_epoch, place.name.segment_id) if header.HasField("topic_epoch") else None,
+                    claim=_claim(header.topic_epoch, place.segment_id) if header.HasField("topic_epoch") else None,
                 )
             )
         )
@@ -130,18 +140,12 @@ class Producers:
                 raise FencedError(str(e)) from e  # busy would have the client try again
             raise
         try:
-            routing = await self._routing_of(place.name)
+            routing = await self._routing_of(place)
         except EngineError:
             session.native(commands.CloseProducer(producer_id=ident))
             raise
         self._producers[ident] = _Producer(
-            header.producer,
-            name,
-            place.name.segment_id,
-            routing,
-            partition_of(topic),
-            answer.last_sequence,
-            str(topic),
+            header.producer, name, place, routing, partition_of(topic), answer.last_sequence
         )
         success = {"request": header.request, "name": name, "last_sequence": answer.last_sequence, "ready": True}
         if answer.claim is not None:
@@ -150,11 +154,13 @@ class Producers:
             success["schema_version"] = version
         session.say("producer_success", **success)
 
-    def _check_name(self, ident: int, name: str, topic: str) -> None:
+    def _check_name(self, ident: int, name: str, place: str) -> None:
         """Raises ProducerBusyError where another producer of this connection has the name; a new connection fences."""
-        for other, one in self._producers.items():
-            if name and other != ident and (one.name, one.topic) == (name.encode(), topic):
-                raise ProducerBusyError(f"the producer {name!r} of {topic} is open on this connection already")
+        raw = name.encode()
+        opened = (other for other, one in self._producers.items() if (one.place, one.name) == (place, raw))
+        opening = (other for other, found in self._opening.items() if found == (place, name))
+        if name and any(other != ident for other in chain(opened, opening)):
+            raise ProducerBusyError(f"the producer {name!r} of {place} is open on this connection already")
 
     async def _routing_of(self, name: SegmentName) -> Routing:
         """Of a segment. Raises UnsupportedError where the client would use other segments for the same keys."""
