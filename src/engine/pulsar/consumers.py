@@ -74,11 +74,14 @@ class Consumers:
     def _start(self, header: Any, work: Any) -> None:
         self._session.start(header.request, work, None)
 
-    def _of(self, header: Any) -> PulsarConsumer:
-        """Raises NotFoundError."""
+    def _find(self, header: Any) -> PulsarConsumer | None:
         from engine.pulsar.session import consumer_ident
 
-        found = self._consumers.get(consumer_ident(header.consumer))
+        return self._consumers.get(consumer_ident(header.consumer))
+
+    def _of(self, header: Any) -> PulsarConsumer:
+        """Raises NotFoundError."""
+        found = self._find(header)
         if found is None:
             raise NotFoundError(f"no consumer {header.consumer} is attached on this connection")
         return found
@@ -261,9 +264,11 @@ class Consumers:
                 self._choose(group)
 
     async def _closing(self, header: Any) -> None:
-        consumer = self._of(header)
-        await self._detach(consumer)
-        if consumer.stream is not None:
+        """Also of one that is closed: from here, as by a seek, which its client had not heard."""
+        consumer = self._find(header)
+        if consumer is not None:
+            await self._detach(consumer)
+        if consumer is not None and consumer.stream is not None:
             await self._session.scalable.detached(consumer.stream, consumer.subscription, consumer.name)
         self._session.say("success", request=header.request)
 
