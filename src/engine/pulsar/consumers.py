@@ -283,11 +283,7 @@ class Consumers:
             await self._closing(header)
             return
         topic = consumer.broker_side.hosted.name.topic
-        for other in list(consumer.group.members) if consumer.group is not None else ():
-            if other is not consumer and (
-                other.session is self._session or await other.session.connection.prove_alive()
-            ):
-                raise ConsumerBusyError(f"{consumer.subscription!r} is read by another consumer, {other.name!r}")
+        await self._check_alone(consumer)
         await self._detach(consumer)
         await self._session.ask(
             lambda number: commands.DeleteSubscription(
@@ -295,6 +291,23 @@ class Consumers:
             )
         )
         self._session.say("success", request=header.request)
+
+    async def _check_alone(self, consumer: PulsarConsumer) -> None:
+        """Raises ConsumerBusyError where others read its subscription, of whatever protocol."""
+        members = list(consumer.group.members) if consumer.group is not None else []
+        for other in members:
+            if other is not consumer and (
+                other.session is self._session or await other.session.connection.prove_alive()
+            ):
+                raise ConsumerBusyError(f"{consumer.subscription!r} is read by another consumer, {other.name!r}")
+        if consumer.stream is not None:
+            return  # others of its kind have their own segments
+        known = [one.session.connection.consumers.get(one.ident) for one in members]
+        hosted = consumer.broker_side.hosted
+        subscription = await self._session.host.subscriptions.find(hosted, consumer.subscription)
+        for reader in [] if subscription is None else list(subscription.consumers):
+            if reader not in known and await reader.connection.prove_alive() and not reader.closed:
+                raise ConsumerBusyError(f"{consumer.subscription!r} is read by another consumer, {reader.name!r}")
 
     def connection_lost(self) -> None:
         """The connection has ended, and all consumers on it."""
