@@ -140,6 +140,21 @@ def test_a_file_that_was_moved_away_is_made_anew(tmp_path: Path) -> None:
     assert json.loads(line)["request"] == "request 3"
 
 
+def test_a_file_that_cannot_be_opened_again_fails_no_request(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("logging.raiseExceptions", False)  # a report on standard error
+    (tmp_path / "logs").mkdir()
+    log = Audit(str(tmp_path / "logs" / "audit"), FakeClock())
+    note(log, 1)
+    (tmp_path / "logs").rename(tmp_path / "kept")
+    note(log, 2)
+    note(log, 3)
+    (tmp_path / "logs").mkdir()
+    note(log, 4)
+    log.close()
+    (line,) = (tmp_path / "logs" / "audit").read_text().splitlines()
+    assert json.loads(line)["request"] == "request 4"
+
+
 async def test_what_the_program_itself_changes_is_a_line(tmp_path: Path) -> None:
     """By an engine that it has opened, and by a second one that joins it; what is only read is none."""
     config = {"audit_log": str(tmp_path / "audit")}

@@ -356,6 +356,19 @@ def test_json_is_read_alike_both_ways(lines: list[bytes], plain: bool):
     assert found(0) == found(1 << 40)
 
 
+@pytest.mark.parametrize("ahead", [False, True])
+def test_lines_before_one_that_is_too_long_are_read(monkeypatch: pytest.MonkeyPatch, ahead: bool):
+    monkeypatch.setattr(readers, "LINE_BYTES_MAX", 3_000)
+    monkeypatch.setattr(readers, "BLOCK_BYTES", 1_000)
+    reader = readers.JsonLinesReader("f", io.BytesIO(b'{"a": "b"}\n' * 300 + b"x" * 9_000))
+    reader.columns, reader.ahead = ["a"], ahead
+    rows = 0
+    with pytest.raises(api.InvalidArgumentError, match="at most 3,000 bytes"):  # noqa: PT012 - behind all of them
+        for block in reader.blocks():
+            rows += block.count
+    assert rows >= 270
+
+
 def test_an_import_is_done_once(engine: Any, data: Path, tmp_path: Path):
     file = tmp_path / "t.parquet"
     assert engine("export", "t", file, "--data", data).code == 0

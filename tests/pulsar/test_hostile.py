@@ -111,6 +111,20 @@ async def test_acknowledgements_and_seeks_that_name_nothing(served, topic):
         assert [await raw.hear() for _ in range(2)]
 
 
+async def test_closing_what_the_broker_has_closed_succeeds(served, topic):
+    """A seek of one consumer closes the others, and a client that has not heard of it closes them as well."""
+    async with Raw(served) as raw:
+        await greeted(raw)
+        for number in (1, 2):
+            await raw.say_command("subscribe", topic=topic, subscription="s", type=1, consumer=number, request=number)
+            assert (await raw.heard("success")).request == number
+        await raw.say_command("seek", consumer=1, request=3, message_id={"ledger": 2**64 - 1, "entry": 2**64 - 1})
+        assert (await raw.heard("success")).request == 3
+        for number, what in ((4, "consumer"), (5, "producer")):
+            await raw.say_command(f"close_{what}", **{what: 2, "request": number})
+            assert (await raw.heard("success")).request == number
+
+
 async def test_random_commands_leave_the_broker_as_it_was(served, client, topic):
     rng = random.Random(11)
     names = [name for name in FIELDS.values() if name not in ("connect", "message")]

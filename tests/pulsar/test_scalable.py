@@ -45,6 +45,22 @@ async def subscribed(raw: Raw, segment: str, name: str, consumer: int, **more: A
     await raw.say_command("subscribe", topic=segment, consumer=consumer, request=100 + consumer, **said)
 
 
+async def test_a_name_of_a_producer_is_used_once_on_a_segment_also_while_it_is_opened(served, topic):
+    served.admin.create_topic(topic, segments=2, key_hash="murmur3", auto_scale={"enabled": False})
+    async with Raw(served) as raw:
+        await greeted(raw)
+        first, second = names_of(await looked_up(raw, topic))
+        for request, segment in enumerate((first, second, first), 1):  # without a wait for the answers
+            await raw.say_command("producer", topic=segment, producer=request, request=request, name="maker")
+        answers = {}
+        while len(answers) < 3:
+            name, found = await raw.hear()
+            if name in ("producer_success", "error"):
+                answers[found.request] = name
+    assert answers[2] == "producer_success"  # another segment is a topic of its own to a client
+    assert sorted((answers[1], answers[3])) == ["error", "producer_success"]
+
+
 async def test_a_layout_is_followed_through_a_split(served, topic):
     served.admin.create_topic(topic, segments=2, key_hash="murmur3", auto_scale={"enabled": False})
     async with Raw(served) as raw:

@@ -253,6 +253,19 @@ def test_a_topic_of_partitions(served, client, topic):
     assert is_quiet(client.subscribe(topic, "s"))
 
 
+def test_a_subscription_that_a_native_consumer_reads_is_not_removed(served, client, topic):
+    consumer = client.subscribe(topic, "s", SHARED, initial_position=EARLIEST)
+    with served.queue_consumer(topic, "s") as native:
+        with pytest.raises(pulsar.ConsumerBusy):
+            consumer.unsubscribe()
+        (value,) = publish(client, topic, 1)
+        consumer.close()
+        assert native.receive(10.0).value == value
+    consumer = client.subscribe(topic, "s", SHARED)
+    consumer.unsubscribe()
+    assert "s" not in served.admin.get_stats(topic)["subscriptions"]
+
+
 def test_a_native_queue_consumer_shares_with_pulsars(served, client, topic):
     consumer = client.subscribe(topic, "s", SHARED, initial_position=EARLIEST)
     with served.queue_consumer(topic, "s") as native:

@@ -96,15 +96,21 @@ async def test_shared_objects_above_a_number_wait_for_a_later_sweep(monkeypatch:
     monkeypatch.setattr(sweeping, "UNSHARED_MAX", 3)
     lists, metadata = await stores(0)
     lists.name = lambda at: f"log/{CLUSTER}/shared/{at:012d}-ended.logs"  # type: ignore[method-assign]
-    lists.count, deleted, unshared = 5, [], frozenset[str]()
-    for _ in range(3):
-        lists.deleted = []
+    lists.count, deleted, unshared = 8, [], frozenset[str]()
+
+    async def left(prefix: str, after: str = "") -> AsyncIterator[ObjectInfo]:
+        async for info in Lists.list(lists, prefix):
+            if info.name not in lists.deleted:
+                yield info
+
+    lists.list = left  # type: ignore[method-assign]
+    for _ in range(5):
         sweep = Sweep(lists, metadata, CLUSTER, lambda: NOW_MS, unshared=unshared)  # type: ignore[arg-type]
         await sweep.run()
         unshared = sweep.unshared
         deleted.append(len(lists.deleted))
-    assert deleted == [0, 3, 3]
-    assert len(unshared) == 3
+    assert deleted == [0, 3, 6, 8, 8]
+    assert not unshared
 
 
 def test_what_was_added_is_mentioned_and_of_other_names_few_are() -> None:

@@ -74,12 +74,15 @@ class Consumers:
     def _start(self, header: Any, work: Any) -> None:
         self._session.start(header.request, work, None)
 
-    def _of(self, header: Any, *, opening: bool = False) -> PulsarConsumer:
-        """Raises NotFoundError. `opening`: also one that is being attached."""
+    def _find(self, header: Any) -> PulsarConsumer | None:
         from engine.pulsar.session import consumer_ident
 
-        found = self._consumers.get(consumer_ident(header.consumer))
-        if found is None or not (found.opened or opening):
+        return self._consumers.get(consumer_ident(header.consumer))
+
+    def _of(self, header: Any) -> PulsarConsumer:
+        """Raises NotFoundError, also for one that is being attached."""
+        found = self._find(header)
+        if found is None or not found.opened:
             raise NotFoundError(f"no consumer {header.consumer} is attached on this connection")
         return found
 
@@ -272,9 +275,11 @@ class Consumers:
                 self._choose(group)
 
     async def _closing(self, header: Any) -> None:
-        consumer = self._of(header, opening=True)
-        await self._detach(consumer)
-        if consumer.stream is not None:
+        """Also of one that is closed: from here, as by a seek, which its client had not heard."""
+        consumer = self._find(header)
+        if consumer is not None:
+            await self._detach(consumer)
+        if consumer is not None and consumer.stream is not None:
             await self._session.scalable.detached(consumer.stream, consumer.subscription, consumer.name)
         self._session.say("success", request=header.request)
 
@@ -289,11 +294,7 @@ class Consumers:
             await self._closing(header)
             return
         topic = consumer.broker_side.hosted.name.topic
-        for other in list(consumer.group.members) if consumer.group is not None else ():
-            if other is not consumer and (
-                other.session is self._session or await other.session.connection.prove_alive()
-            ):
-                raise ConsumerBusyError(f"{consumer.subscription!r} is read by another consumer, {other.name!r}")
+        await self._check_alone(consumer)
         await self._detach(consumer)
         await self._session.ask(
             lambda number: commands.DeleteSubscription(
@@ -301,6 +302,23 @@ class Consumers:
             )
         )
         self._session.say("success", request=header.request)
+
+    async def _check_alone(self, consumer: PulsarConsumer) -> None:
+        """Raises ConsumerBusyError where others read its subscription, of whatever protocol."""
+        members = list(consumer.group.members) if consumer.group is not None else []
+        for other in members:
+            if other is not consumer and (
+                other.session is self._session or await other.session.connection.prove_alive()
+            ):
+                raise ConsumerBusyError(f"{consumer.subscription!r} is read by another consumer, {other.name!r}")
+        if consumer.stream is not None:
+            return  # others of its kind have their own segments
+        known = [one.session.connection.consumers.get(one.ident) for one in members]
+        hosted = consumer.broker_side.hosted
+        subscription = await self._session.host.subscriptions.find(hosted, consumer.subscription)
+        for reader in [] if subscription is None else list(subscription.consumers):
+            if reader not in known and await reader.connection.prove_alive() and not reader.closed:
+                raise ConsumerBusyError(f"{consumer.subscription!r} is read by another consumer, {reader.name!r}")
 
     def connection_lost(self) -> None:
         """The connection has ended, and all consumers on it."""

@@ -16,6 +16,7 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Callable
+from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 from msgspec.structs import replace
@@ -63,18 +64,18 @@ class _Sent:
 class _Producer:
     """One producer. `number`: its id as the client says it. `stored`: its last sequence id when it was opened."""
 
-    __slots__ = ("name", "number", "partition", "routing", "segment", "sent", "stored", "topic")
+    __slots__ = ("name", "number", "partition", "place", "routing", "segment", "sent", "stored")
 
     def __init__(
-        self, number: int, name: str, segment: int, routing: Routing, partition: int, stored: int, topic: str
+        self, number: int, name: str, place: SegmentName, routing: Routing, partition: int, stored: int
     ) -> None:
         self.number = number
         self.name = name.encode()
-        self.segment = segment
+        self.place = str(place)
+        self.segment = place.segment_id
         self.routing = routing
         self.partition = partition
         self.stored = stored
-        self.topic = topic
         self.sent: deque[_Sent] = deque()
 
 
@@ -84,6 +85,7 @@ class Producers:
     def __init__(self, session: Session) -> None:
         self._session = session
         self._producers: dict[int, _Producer] = {}  # by their id at the Connection
+        self._opening: dict[int, tuple[str, str]] = {}  # (segment, name) of those that are being opened
         self._named = 0
 
     def handlers(self) -> dict[str, Callable[[Any, memoryview], None]]:
@@ -114,13 +116,20 @@ class Producers:
         )
         session.check(asked)
         place = await place_of(session, header.topic, create=True)
-        self._check_name(ident, header.name, str(topic))
+        self._check_name(ident, header.name, str(place.name))
+        self._opening[ident] = str(place.name), header.name
+        try:
+            await self._attach(header, asked, place.name)
+        finally:
+            self._opening.pop(ident, None)
+
+    async def _attach(self, header: Any, asked: commands.Producer, place: SegmentName) -> None:
+        """The rest of _opened(), while no other producer can be opened by its name."""
+        session, topic, ident = self._session, place.topic, asked.producer_id
         version = await declare(session, topic, header, producer=True)
         if header.HasField("topic_epoch"):
-            asked = replace(asked, renewal=True, claim=_claim(header.topic_epoch, place.name.segment_id))
-        opening = asyncio.ensure_future(
-            session.ask(lambda number: replace(asked, request_id=number, topic=str(place.name)))
-        )
+            asked = replace(asked, renewal=True, claim=_claim(header.topic_epoch, place.segment_id))
+        opening = asyncio.ensure_future(session.ask(lambda number: replace(asked, request_id=number, topic=str(place))))
         if _MODES[header.access_mode] == "wait_for_exclusive":
             await asyncio.wait([opening], timeout=_WAIT_S)
             if not opening.done():
@@ -132,18 +141,12 @@ class Producers:
                 raise FencedError(str(e)) from e  # busy would have the client try again
             raise
         try:
-            routing = await self._routing_of(place.name)
+            routing = await self._routing_of(place)
         except EngineError:
             session.native(commands.CloseProducer(producer_id=ident))
             raise
         self._producers[ident] = _Producer(
-            header.producer,
-            asked.producer_name,
-            place.name.segment_id,
-            routing,
-            partition_of(topic),
-            answer.last_sequence,
-            str(topic),
+            header.producer, asked.producer_name, place, routing, partition_of(topic), answer.last_sequence
         )
         success = {"request": header.request, "name": asked.producer_name, "last_sequence": answer.last_sequence}
         if answer.claim is not None:
@@ -152,11 +155,13 @@ class Producers:
             success["schema_version"] = version
         session.say("producer_success", **success, ready=True)
 
-    def _check_name(self, ident: int, name: str, topic: str) -> None:
+    def _check_name(self, ident: int, name: str, place: str) -> None:
         """Raises ProducerBusyError where another producer of this connection has the name; a new connection fences."""
-        for other, one in self._producers.items():
-            if name and other != ident and (one.name, one.topic) == (name.encode(), topic):
-                raise ProducerBusyError(f"the producer {name!r} of {topic} is open on this connection already")
+        raw = name.encode()
+        opened = (other for other, one in self._producers.items() if (one.place, one.name) == (place, raw))
+        opening = (other for other, found in self._opening.items() if found == (place, name))
+        if name and any(other != ident for other in chain(opened, opening)):
+            raise ProducerBusyError(f"the producer {name!r} of {place} is open on this connection already")
 
     async def _routing_of(self, name: SegmentName) -> Routing:
         """Of a segment. Raises UnsupportedError where the client would use other segments for the same keys."""

@@ -52,8 +52,8 @@ class SharedFile(RotatingFileHandler):
                 os.close(held)
                 raise
             os.close(held)
-            self.stream.close()
-            self.stream = self._open()
+            stream, self.stream = self.stream, None  # type: ignore[assignment]  # it stays so if there is no opening it
+            stream.close()
 
 
 def _is_at(descriptor: int, path: str) -> bool:

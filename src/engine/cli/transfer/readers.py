@@ -84,15 +84,25 @@ def _one_ahead(blocks: Iterator[T]) -> Iterator[T]:
 
 
 def _in_order(work: Callable[[T], R], items: Iterable[T]) -> Iterator[R]:
-    """The results, in order, of `work` that threads do for the next items."""
+    """The results, in order, of `work` that threads do for the next items; an error of these comes behind them."""
     with ThreadPoolExecutor(DECODING, "engine-import") as pool:
         coming: deque[Future[R]] = deque()
-        for item in items:
+        left, error = iter(items), None
+        while True:
+            try:
+                item = next(left)
+            except StopIteration:
+                break
+            except Exception as e:
+                error = e
+                break
             coming.append(pool.submit(work, item))
             if len(coming) > DECODING:
                 yield coming.popleft().result()
         while coming:
             yield coming.popleft().result()
+        if error is not None:
+            raise error
 
 
 def check_names(names: Sequence[str], used: Sequence[str]) -> None:

@@ -72,7 +72,7 @@ class Swept:
 
 class Sweep:
     """Of one cluster. `now_ms`: the time by a clock like the store's. `unshared`: shared objects that no record named
-    when the sweep before this one ended; run() replaces it by what it finds itself. `refers`: called with each record
+    when the sweep before this one ended; run() replaces it by what it finds itself, and does not delete. `refers`: called with each record
     that refers to a log, when run() has read all `found` sessions.
     """
 
@@ -152,7 +152,7 @@ class Sweep:
         return not count and not young
 
     async def _sweep_files(self, orphans: list[ObjectInfo], shared: set[str], swept: Swept, *, dry_run: bool) -> None:
-        """Files that no record names. The shared ones are added to `shared`."""
+        """Files that no record names. Shared ones that stay until the next sweep are added to `shared`."""
         gone = self._given_up(orphans, shared)
         swept.files += len(gone)
         await self._delete(gone, swept, dry_run=dry_run)
@@ -164,11 +164,11 @@ class Sweep:
         return shared is not None and record is not None and shared.number < record.settled
 
     def _given_up(self, orphans: list[ObjectInfo], shared: set[str]) -> list[ObjectInfo]:
-        """What may be deleted of them; the shared ones are added to `shared`."""
-        of_several = [info.name for info in orphans if shared_of(info.name) is not None]
-        shared.update(of_several[: max(0, UNSHARED_MAX - len(shared))])
-        kept = {name for name in of_several if name not in self.unshared}
-        return [info for info in orphans if info.name not in kept]
+        """What may be deleted of them; the other shared ones are added to `shared`, as far as there is room."""
+        kept = [info.name for info in orphans if shared_of(info.name) is not None and info.name not in self.unshared]
+        shared.update(kept[: max(0, UNSHARED_MAX - len(shared))])
+        stay = set(kept)
+        return [info for info in orphans if info.name not in stay]
 
     async def _without_record(self, found: list[tuple[ObjectInfo, str]]) -> list[ObjectInfo]:
         """Those of sessions that have ended and have no record any more; by reads that follow the list of names."""
