@@ -140,6 +140,10 @@ NEW_TXN = Case("new_txn", {"request": 3, "ttl_ms": 60_000, "tc": 0}, ((commands.
 ENDS: tuple[Asked, ...] = ((commands.EndTxn, {"id": "0" * 16, "action": "abort"}),)
 MADE = [f"persistent://{NAMESPACE}/made-{number}" for number in range(5)]  # each by one case
 EMPTY_LOOKUP = Case("scalable_lookup", {"session": 1, "topic": SCALABLE}, (looks_up(SCALABLE),))
+FOLLOWS: tuple[Asked, ...] = ((commands.WatchTopicList, {"session_id": 1, "namespace": NAMESPACE}),)
+WATCHED = Case("watch_topics", {"watch": 1, "namespace": NAMESPACE}, FOLLOWS)
+PATTERN = f"persistent://{NAMESPACE}/.*"
+LISTED = Case("watch_topic_list", {"request": 1, "watcher": 1, "namespace": NAMESPACE, "pattern": PATTERN}, FOLLOWS)
 
 # Each command's cases. Transactions and tokens are put in their places when they are sent: "own", "other".
 CASES: dict[str, list[Case]] = {
@@ -218,8 +222,11 @@ CASES: dict[str, list[Case]] = {
         )
     ],
     "close_consumer": [
-        *of_consumer("close_consumer"),
-        *(Case("close_consumer", {"consumer": 1, "request": 9}, before=registered(name)) for name in ("r", "mine-r")),
+        replace(case, tied=False)  # one that is not attached is closed as well
+        for case in (
+            *of_consumer("close_consumer"),
+            *(Case("close_consumer", {"consumer": 1, "request": 9}, before=registered(n)) for n in ("r", "mine-r")),
+        )
     ],
     "scalable_lookup": [
         EMPTY_LOOKUP,
@@ -228,6 +235,12 @@ CASES: dict[str, list[Case]] = {
     ],
     "scalable_close": [Case("scalable_close", {"session": 1}, before=(EMPTY_LOOKUP,), tied=False)],
     "scalable_subscribe": [registered(name)[0] for name in ("g", "mine-g")],
+    "watch_topics": [WATCHED],
+    "watch_topics_close": [Case("watch_topics_close", {"watch": 1}, before=(WATCHED,), tied=False)],
+    "watch_topic_list": [LISTED],
+    "watch_topic_list_close": [
+        Case("watch_topic_list_close", {"request": 9, "watcher": 1}, before=(LISTED,), tied=False)
+    ],
     "tc_connect": [Case("tc_connect", {"request": 1, "tc": 0})],
     "watch_tcs": [Case("watch_tcs", {"watch": 1})],
     "watch_tcs_close": [Case("watch_tcs_close", {"watch": 1})],
@@ -253,6 +266,8 @@ ANSWERS = {
     "redeliver": "message", "seek": "success", "get_last_message_id": "get_last_message_id_response",
     "consumer_stats": "consumer_stats_response", "unsubscribe": "success", "close_consumer": "success",
     "scalable_lookup": "scalable_update", "scalable_subscribe": "scalable_subscribe_response",
+    "watch_topics": "watch_topics_update", "watch_topic_list": "watch_topic_list_success",
+    "watch_topic_list_close": "success",
     "tc_connect": "tc_connect_response", "watch_tcs": "watch_tcs_update", "new_txn": "new_txn_response",
     "add_partition": "add_partition_response", "add_subscription": "add_subscription_response",
     "end_txn": "end_txn_response",

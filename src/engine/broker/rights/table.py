@@ -368,6 +368,10 @@ PULSAR: dict[str, tuple[type[Header], ...]] = {
     "scalable_lookup": (_LOOKUP,),
     "scalable_close": (_CLOSE_LOOKUP,),
     "scalable_subscribe": (commands.ScalableTopicSubscribe,),
+    "watch_topics": (commands.WatchTopicList,),
+    "watch_topics_close": (commands.WatchTopicListClose,),
+    "watch_topic_list": (commands.WatchTopicList,),
+    "watch_topic_list_close": (commands.WatchTopicListClose,),
     "tc_connect": (),  # every broker coordinates transactions
     "watch_tcs": (),
     "watch_tcs_close": (),
