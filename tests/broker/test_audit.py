@@ -7,15 +7,23 @@ import json
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
+import aiohttp
 import pytest
 
 import engine
 from engine.broker.rights import audit
 from engine.broker.rights.audit import FILES_KEPT, STDOUT, Audit
 from engine.broker.rights.principal import Kind, Principal, Proof
+from engine.broker.rights.table import OPERATIONS
+from engine.broker.rights.token_file import line_of
 from engine.errors import InvalidConfigurationError, NotFoundError
+from engine.model.admin_operations import OPERATIONS as ROWS
+from engine.model.admin_requests import NO_BODY
+from engine.model.rights import names_of
 from engine.testing.clock import FakeClock
+from tests.broker.test_rights_matrix import ARGUMENTS, TOPIC
 
 ANN = Principal(Kind.ROLE, Proof.TOKEN_FILE, "ann", secret=b"digest-of-a-token")
 HOSTILE = 'x"\n{"allowed": true}\r\x1b[2J\u2028' + "y" * 1_000
@@ -164,3 +172,37 @@ async def test_what_the_program_itself_changes_is_a_line(tmp_path: Path) -> None
         (request, "admin", "public/default/orders", "owner", "local", None, True)
         for request in ("create_topic", "split_segment", "delete_topic")
     ]
+
+
+@pytest.mark.parametrize("who", ["root", "nothing"])
+async def test_each_operation_that_changes_something_and_each_denial_is_one_line(
+    start_broker: Any, tmp_path: Path, who: str
+) -> None:
+    """Over HTTP, where it was done; what is only read is a line where it is denied."""
+    roles, path = tmp_path / "roles", tmp_path / "audit"
+    roles.write_text("".join(line_of(name, f"token-{name}") + "\n" for name in ("root", "nothing")))
+    changed = 0
+    async with (
+        start_broker(roles_file=str(roles), superusers=["root"], audit_log=str(path)) as broker,
+        aiohttp.ClientSession(headers={"Authorization": f"Bearer token-{who}"}) as session,
+    ):
+        await broker.serve_admin("127.0.0.1", 0)
+        await broker.service.create_topic(TOPIC)
+        for row in ROWS:
+            if row.without_token:
+                continue
+            arguments = {p.name: ARGUMENTS[p.name] if p.required else p.default for p in row.parameters}
+            request, before = row.request(arguments), len(path.read_text().splitlines())
+            body = {} if request.body is NO_BODY else {"json": request.body}
+            url = aiohttp.client.URL(broker.admin_url + request.path, encoded=True)
+            async with session.request(request.verb, url, **body) as answer:
+                done = answer.status < 400
+            lines = [json.loads(line) for line in path.read_text().splitlines()[before:]]
+            need = OPERATIONS[row.name](arguments)
+            changes = request.verb not in ("GET", "HEAD") and done
+            assert len(lines) == (changes or answer.status == 403), (row.name, answer.status, lines)
+            for line in lines:
+                said = line["role"], line["right"], line["resource"], line["allowed"]
+                assert said == (who, names_of(need.rights), need.resource, who == "root"), row.name
+                changed += changes
+    assert changed > 15 or who == "nothing"

@@ -44,9 +44,7 @@ UNSURE = [
 NAMESPACES = [THEIRS, "theirs", "*", "*/*", f"{MINE}/../{THEIRS}", f"{MINE}\n{THEIRS}", f"{THEIRS}/", MINE]
 QUIET = ("connect", "connected", "ping", "pong", "auth_response")  # not at random
 COMMANDS = [name for name in FIELDS.values() if name not in QUIET]
-_ENDING = re.compile(
-    "success|.*(_success|_response|_update|_change|_receipt|_error|error|message|reached_end)|watch_topics(_close)?"
-)
+_ENDING = re.compile("success|.*(_success|_response|_update|_change|_receipt|_error|error|message|reached_end)")
 ASKING = [name for name in COMMANDS if not _ENDING.fullmatch(name)]  # the others end the connection
 _NAMED = ("topic", "namespace")
 _REPLIES_TO = ("request", "session", "watch")  # the fields by which a request and its answer belong together
@@ -161,8 +159,8 @@ class PulsarFrames:
             "topic": SURE + UNSURE, "namespace": NAMESPACES, "partitions": SURE, "subscription": [STREAM, QUEUE],
             "name": [PRODUCER, "c"], "producer": self._ids_of_theirs, "consumer": self._ids_of_theirs,
             "type": [0, 1, 2, 3], "initial_position": [1], "create": [True], "access_mode": [0, 1, 2, 3],
-            "pattern": [".*"], "mode": [0, 1, 2], "durable": [True, False], "encrypted": [False], "tc": [0, 1],
-            "action": [0, 1], "permits": [1000], "read_compacted": [False], "replicated": [False],
+            "pattern": [".*", f"{THEIRS}/.*"], "mode": [0, 1, 2], "durable": [True, False], "encrypted": [False],
+            "tc": [0, 1], "action": [0, 1], "permits": [1000], "read_compacted": [False], "replicated": [False],
         }  # fmt: skip
         of_any: dict[int, list[Any]] = {
             FieldDescriptor.TYPE_STRING: ["", PRODUCER, CLASSIC], FieldDescriptor.TYPE_BYTES: [b"", b"{}", b"press"],

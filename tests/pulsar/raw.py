@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import ssl
 from typing import Any
 
 from engine.pulsar.messages import FIELDS, Command, MessageMetadata, command
@@ -15,14 +16,15 @@ CONNECT = framed("connect", client_version="test", protocol=19)
 class Raw:
     """A socket that speaks the protocol by hand."""
 
-    def __init__(self, served: Any) -> None:
+    def __init__(self, served: Any, tls: ssl.SSLContext | None = None) -> None:
         self._port = int(served.service_url.rpartition(":")[2])
+        self._tls = tls
         # Of the MESSAGEs that came: how many messages each has, and for which consumer.
         self.counts: list[int] = []
         self.consumers: list[int] = []
 
     async def __aenter__(self) -> Raw:
-        self.reader, self.writer = await asyncio.open_connection("127.0.0.1", self._port)
+        self.reader, self.writer = await asyncio.open_connection("127.0.0.1", self._port, ssl=self._tls)
         return self
 
     async def __aexit__(self, *_: object) -> None:

@@ -8,10 +8,10 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from engine._native.consume.opening import take_block
-from engine.broker.rights.need import Need, on_topic
 from engine.broker.segment.hosted import HostedSegment
 from engine.broker.session.attaching import open_segment
 from engine.errors import (
+    AlreadyClosedError,
     ConsumerBusyError,
     CorruptionError,
     EngineError,
@@ -20,14 +20,14 @@ from engine.errors import (
     NotOwnerError,
     UnsupportedError,
 )
-from engine.model.rights import Right
+from engine.model.partitions import partition_of
 from engine.model.subscriptions import DeliveryMode, InitialPosition, SubscriptionKind
 from engine.pulsar.consumer import PulsarConsumer, head_at
 from engine.pulsar.groups import EXCLUSIVE, FAILOVER, KEY_SHARED, TYPES, Group, Groups
 from engine.pulsar.key_shared import KeyDispatcher
 from engine.pulsar.layouts import Place, place_of
 from engine.pulsar.messages import MessageIdData
-from engine.pulsar.names import partition_of, segment_in, topic_of
+from engine.pulsar.names import attached_to
 from engine.pulsar.scalable import segment_consumer
 from engine.pulsar.schemas import declare
 from engine.pulsar.server_errors import number_of
@@ -35,7 +35,7 @@ from engine.pulsar.transactions import transaction_of
 from engine.wire import commands
 
 if TYPE_CHECKING:
-    from engine.model.names import SegmentName
+    from engine.model.names import SegmentName, TopicName
     from engine.pulsar.session import Session
     from engine.wire.stream import Payload
 
@@ -80,9 +80,9 @@ class Consumers:
         return self._consumers.get(consumer_ident(header.consumer))
 
     def _of(self, header: Any) -> PulsarConsumer:
-        """Raises NotFoundError."""
+        """Raises NotFoundError, also for one that is being attached."""
         found = self._find(header)
-        if found is None:
+        if found is None or not found.opened:
             raise NotFoundError(f"no consumer {header.consumer} is attached on this connection")
         return found
 
@@ -98,17 +98,18 @@ class Consumers:
         consumer = PulsarConsumer(session, consumer_ident(header.consumer), header)
         _check(header)
         create = header.create if header.HasField("create") else True
-        name = segment_in(header.topic)
-        topic = topic_of(header.topic) if name is None else name.topic
-        session.check(
-            Need(Right.CONSUME, on_topic(topic), consumer.subscription if consumer.durable else None), "SUBSCRIBE"
-        )
-        place = await place_of(session, header.topic, create=create)
-        await declare(session, topic, header, producer=False)
-        consumer.schema_version = await self._newest_schema(topic)
-        consumer.partition = partition_of(topic)
+        topic = attached_to(header.topic)
+        session.check(_as_ours(consumer, topic))
+        if consumer.ident in self._consumers:
+            raise InvalidArgumentError(
+                f"the id of a new consumer must be unused, got {header.consumer}, which is in use"
+            )
         self._consumers[consumer.ident] = consumer
         try:
+            place = await place_of(session, header.topic, create=create)
+            await declare(session, topic, header, producer=False)
+            consumer.schema_version = await self._newest_schema(topic)
+            consumer.partition = partition_of(topic)
             if not topic.classic and consumer.durable and _is_stream(header):
                 await self._attach_stream(consumer, place, header)
             elif consumer.durable:
@@ -122,6 +123,12 @@ class Consumers:
         session.say("success", request=header.request)
         if consumer.group is not None:
             self._choose(consumer.group, new=consumer)
+
+    async def _open(self, consumer: PulsarConsumer, make: Callable[[int], commands.Subscribe]) -> None:
+        """Attach it at the Connection. Raises AlreadyClosedError where the client has closed it meanwhile."""
+        if self._consumers.get(consumer.ident) is not consumer:
+            raise AlreadyClosedError(f"the consumer {consumer.number} was closed before it was open")
+        await self._session.ask(make)
 
     async def _newest_schema(self, topic: Any) -> bytes:
         """What messages say of their schema; b"" where the topic has none."""
@@ -143,7 +150,8 @@ class Consumers:
             dispatcher = await self._deal_by_key(consumer, place, header)
         first = header.initial_position == _EARLIEST_FIRST
         try:
-            await self._session.ask(
+            await self._open(
+                consumer,
                 lambda number: commands.Subscribe(
                     request_id=number,
                     consumer_id=consumer.ident,
@@ -153,7 +161,7 @@ class Consumers:
                     mode="queue",
                     initial_position=str(InitialPosition.EARLIEST if first else InitialPosition.LATEST),
                     priority=consumer.priority,
-                )
+                ),
             )
         finally:
             if dispatcher is not None:
@@ -173,7 +181,8 @@ class Consumers:
                 if await other.connection.prove_alive() and not other.closed:
                     raise ConsumerBusyError(f"{subscription} is read by the consumer {other.name!r}")
         first = header.initial_position == _EARLIEST_FIRST
-        await session.ask(
+        await self._open(
+            consumer,
             lambda number: commands.Subscribe(
                 request_id=number,
                 consumer_id=consumer.ident,
@@ -183,7 +192,7 @@ class Consumers:
                 mode=str(DeliveryMode.SHARED),
                 bucketBoundaries=list(hosted.spec.bucket_ends),
                 initial_position=str(InitialPosition.EARLIEST if first else InitialPosition.LATEST),
-            )
+            ),
         )
         consumer.stream = name
         session.scalable.attached(name, consumer.subscription, consumer.name)
@@ -228,7 +237,8 @@ class Consumers:
                 lambda number: commands.SegmentOffset(request_id=number, topic=str(place.name), at=where)
             )
             offset = answer.result["offset"] if isinstance(answer.result, dict) else answer.result.offset
-        await self._session.ask(
+        await self._open(
+            consumer,
             lambda number: commands.Subscribe(
                 request_id=number,
                 consumer_id=consumer.ident,
@@ -236,7 +246,7 @@ class Consumers:
                 consumer_name=consumer.name,
                 mode="reader",
                 start=offset,
-            )
+            ),
         )
 
     def _choose(self, group: Group, new: PulsarConsumer | None = None) -> None:
@@ -256,7 +266,8 @@ class Consumers:
             new.session.say("active_consumer_change", consumer=new.number, active=False)
 
     def _leave(self, consumer: PulsarConsumer) -> None:
-        self._consumers.pop(consumer.ident, None)
+        if self._consumers.get(consumer.ident) is consumer:
+            del self._consumers[consumer.ident]
         if consumer.key is not None:
             group = self._groups.leave(consumer.key, consumer)
             consumer.key = None
@@ -405,30 +416,20 @@ class Consumers:
             ranges = [(0, position - 1)] if position else []
         if ranges:
             consumer.forget(ranges)
-            await self._session.ask(
-                lambda number: commands.Ack(
-                    request_id=number,
-                    consumer_id=consumer.ident,
-                    ack_type="individual",
-                    ranges=ranges,
-                    transaction=transaction,
-                )
-            )
+            await self._ask(consumer, transaction, ack_type="individual", ranges=ranges)
         self._answer_ack(header, None)
 
     async def _acknowledge_stream(self, consumer: PulsarConsumer, position: int, transaction: str | None) -> None:
         """All that it was sent before a position; other consumers may hold more of what is before it."""
         if position:
             consumer.forget_below(position)
-            await self._session.ask(
-                lambda number: commands.Ack(
-                    request_id=number,
-                    consumer_id=consumer.ident,
-                    ack_type="cumulative",
-                    position=position,
-                    transaction=transaction,
-                )
-            )
+            await self._ask(consumer, transaction, ack_type="cumulative", position=position)
+
+    async def _ask(self, consumer: PulsarConsumer, transaction: str | None, **what: Any) -> None:
+        """An acknowledgement that is answered."""
+        await self._session.ask(
+            lambda number: commands.Ack(request_id=number, consumer_id=consumer.ident, transaction=transaction, **what)
+        )
 
     def _acknowledge(self, consumer: PulsarConsumer, ranges: list[Any]) -> None:
         """Without an answer, so that it may be saved with others."""
@@ -528,7 +529,9 @@ class Consumers:
     async def _stats(self, header: Any) -> None:
         consumer = self._of(header)
         side = consumer.broker_side
-        subscription = await self._session.host.subscriptions.find(side.hosted, consumer.subscription)
+        subscription = None
+        if consumer.durable:  # a reader may name any
+            subscription = await self._session.host.subscriptions.find(side.hosted, consumer.subscription)
         self._session.say(
             "consumer_stats_response",
             request=header.request,
@@ -540,6 +543,18 @@ class Consumers:
             backlog=0 if subscription is None else subscription.backlog,
             blocked=False,
         )
+
+
+def _as_ours(consumer: PulsarConsumer, topic: TopicName) -> commands.Subscribe:
+    """The header that it stands for, as far as rights are concerned."""
+    return commands.Subscribe(
+        request_id=0,
+        consumer_id=consumer.ident,
+        topic=str(topic),
+        subscription=consumer.subscription if consumer.durable else None,
+        consumer_name=consumer.name,
+        mode=str(DeliveryMode.QUEUE if consumer.durable else DeliveryMode.READER),
+    )
 
 
 def _is_stream(header: Any) -> bool:

@@ -4,16 +4,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from engine.errors import NotFoundError, UnsupportedError
+from engine.errors import NotFoundError
 from engine.model.hashrange import HashRange
 from engine.model.names import SegmentName, TopicName
-from engine.pulsar.names import PARTITIONS, segment_in, topic_of
+from engine.model.partitions import partition_count
+from engine.pulsar.names import segment_in, topic_of
 from engine.wire import commands
 
 if TYPE_CHECKING:
     from engine.pulsar.session import Session
-
-PARTITIONS_MAX = 10_000
 
 
 class Place(NamedTuple):
@@ -67,7 +66,4 @@ async def partitions_of(session: Session, topic: TopicName) -> int:
         record = await session.host.service.get_metadata(topic)
     except NotFoundError:
         return 0
-    text = (record.get("properties") or {}).get(PARTITIONS, "0")
-    if not text.isdecimal() or not 0 <= int(text) <= PARTITIONS_MAX:
-        raise UnsupportedError(f"the property {PARTITIONS} of {topic} must be 0 to {PARTITIONS_MAX}, got {text!r:.50}")
-    return int(text)
+    return partition_count(topic, record.get("properties"))

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import re
-
 from engine.errors import InvalidArgumentError, UnsupportedError
 from engine.model.names import (
     CLASSIC_SCHEME,
@@ -14,9 +12,6 @@ from engine.model.names import (
     SegmentName,
     TopicName,
 )
-
-PARTITIONS = "pulsar.partitions"  # a property of a topic that stands for so many partitions, and has no messages
-_PARTITION = re.compile(r"-partition-(0|[1-9][0-9]{0,8})$")
 
 
 def topic_of(text: str) -> TopicName:
@@ -45,10 +40,10 @@ def segment_in(text: str) -> SegmentName | None:
     return SegmentName.parse(text) if text.startswith(SEGMENT_SCHEME) else None
 
 
-def partition_of(topic: TopicName) -> int:
-    """The index of a partition in its topic; -1 where it is none."""
-    found = _PARTITION.search(topic.local)
-    return int(found[1]) if found else -1
+def attached_to(text: str) -> TopicName:
+    """The topic of what producers and consumers of a name attach to. Raises UnsupportedError, InvalidArgumentError."""
+    name = segment_in(text)
+    return topic_of(text) if name is None else name.topic
 
 
 def service_url(url: str, *, tls: bool = False) -> str:

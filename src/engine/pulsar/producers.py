@@ -19,13 +19,16 @@ from collections.abc import Callable
 from itertools import chain
 from typing import TYPE_CHECKING, Any
 
+from msgspec.structs import replace
+
 from engine._native.produce.hashing import KEY_HASHES, xxh64
 from engine.broker.segment.producer import ENTRY_ERRORS
 from engine.errors import EngineError, FencedError, ProducerBusyError, UnsupportedError
+from engine.model.partitions import partition_of
 from engine.model.transactions import parse_id
 from engine.pulsar.layouts import place_of
 from engine.pulsar.messages import MessageIdData
-from engine.pulsar.names import partition_of
+from engine.pulsar.names import attached_to
 from engine.pulsar.payloads import Routing, published
 from engine.pulsar.scalable import key_hash_of
 from engine.pulsar.schemas import declare
@@ -102,37 +105,35 @@ class Producers:
             raise UnsupportedError("messages that are encrypted end to end by Apache Pulsar's clients are not served")
         if not 0 <= header.access_mode < len(_MODES):
             raise UnsupportedError(f"producer_access_mode must be 0 to {len(_MODES) - 1}, got {header.access_mode}")
+        topic = attached_to(header.topic)
+        asked = commands.Producer(
+            request_id=0,
+            producer_id=ident,
+            topic=str(topic),
+            producer_name=header.name or self._new_name(),
+            access_mode=_MODES[header.access_mode],
+            properties={pair.key: pair.value for pair in header.metadata} or None,
+        )
+        session.check(asked)
         place = await place_of(session, header.topic, create=True)
         self._check_name(ident, header.name, str(place.name))
         self._opening[ident] = str(place.name), header.name
         try:
-            await self._attach(header, ident, place.name)
+            await self._attach(header, asked, place.name)
         finally:
             self._opening.pop(ident, None)
 
-    async def _attach(self, header: Any, ident: int, place: SegmentName) -> None:
+    async def _attach(self, header: Any, asked: commands.Producer, place: SegmentName) -> None:
         """The rest of _opened(), while no other producer can be opened by its name."""
-        session, topic = self._session, place.topic
+        session, topic, ident = self._session, place.topic, asked.producer_id
         version = await declare(session, topic, header, producer=True)
-        name = header.name or self._new_name()
-        opening = asyncio.ensure_future(
-            session.ask(
-                lambda number: commands.Producer(
-                    request_id=number,
-                    producer_id=ident,
-                    topic=str(place),
-                    producer_name=name,
-                    access_mode=_MODES[header.access_mode],
-                    properties={pair.key: pair.value for pair in header.metadata} or None,
-                    renewal=True if header.HasField("topic_epoch") else None,
-                    claim=_claim(header.topic_epoch, place.segment_id) if header.HasField("topic_epoch") else None,
-                )
-            )
-        )
+        if header.HasField("topic_epoch"):
+            asked = replace(asked, renewal=True, claim=_claim(header.topic_epoch, place.segment_id))
+        opening = asyncio.ensure_future(session.ask(lambda number: replace(asked, request_id=number, topic=str(place))))
         if _MODES[header.access_mode] == "wait_for_exclusive":
             await asyncio.wait([opening], timeout=_WAIT_S)
             if not opening.done():
-                session.say("producer_success", request=header.request, name=name, ready=False)
+                session.say("producer_success", request=header.request, name=asked.producer_name, ready=False)
         try:
             answer = await opening
         except ProducerBusyError as e:
@@ -145,14 +146,14 @@ class Producers:
             session.native(commands.CloseProducer(producer_id=ident))
             raise
         self._producers[ident] = _Producer(
-            header.producer, name, place, routing, partition_of(topic), answer.last_sequence
+            header.producer, asked.producer_name, place, routing, partition_of(topic), answer.last_sequence
         )
-        success = {"request": header.request, "name": name, "last_sequence": answer.last_sequence, "ready": True}
+        success = {"request": header.request, "name": asked.producer_name, "last_sequence": answer.last_sequence}
         if answer.claim is not None:
             success["topic_epoch"] = answer.claim[1] << 32 | answer.claim[2]
         if version:
             success["schema_version"] = version
-        session.say("producer_success", **success)
+        session.say("producer_success", **success, ready=True)
 
     def _check_name(self, ident: int, name: str, place: str) -> None:
         """Raises ProducerBusyError where another producer of this connection has the name; a new connection fences."""

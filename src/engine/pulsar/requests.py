@@ -12,6 +12,7 @@ from engine.pulsar.names import scalable_of, segment_in, service_url, topic_of
 from engine.pulsar.schemas import create_schema, schema_of
 from engine.pulsar.server_errors import number_of
 from engine.pulsar.transactions import COORDINATORS, COORDINATORS_COUNT
+from engine.pulsar.watches import CLASSIC_ALONE, HeldList
 from engine.wire import commands
 
 if TYPE_CHECKING:
@@ -87,19 +88,29 @@ class Requests:
 
     async def _topics(self, header: Any) -> None:
         """The classic topics of a namespace. A pattern is the client's to apply; some have another syntax than ours."""
-        session, names, after = self._session, list[str](), ""
-        more = header.mode != _NON_PERSISTENT
+        names, held = list[str](), HeldList(self._session)
+        try:
+            if header.mode != _NON_PERSISTENT:
+                await self._collect(header.namespace, names, held)
+        except BaseException:
+            held.release()
+            raise
+        held.release_when_taken()
+        self._session.say("get_topics_response", request=header.request, topics=names, filtered=False, changed=True)
+
+    async def _collect(self, namespace: str, names: list[str], held: HeldList) -> None:
+        session, more = self._session, True
         while more:
+            after = names[-1] if names else None
             answer = await session.ask(
                 lambda number, after=after: commands.GetTopicsOfNamespace(  # type: ignore[misc]
-                    request_id=number, namespace=header.namespace, after=after or None, pattern="persistent:.*"
+                    request_id=number, namespace=namespace, after=after, pattern=CLASSIC_ALONE
                 )
             )
             page = answer.result["topics"] if isinstance(answer.result, dict) else answer.result.topics
             more = answer.result["more"] if isinstance(answer.result, dict) else answer.result.more
+            held.add(page)
             names.extend(page)
-            after = page[-1] if page else ""
-        session.say("get_topics_response", request=header.request, topics=names, filtered=False, changed=True)
 
     async def _schema(self, header: Any) -> None:
         fields, version = await schema_of(self._session, _topic_in(header.topic), header.version)

@@ -18,10 +18,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from engine.broker.rights.need import Need, on_topic
 from engine.errors import EngineError, InvalidArgumentError, NotFoundError
 from engine.model.names import SegmentName, TopicName
-from engine.model.rights import Right
 from engine.model.subscriptions import InitialPosition, SubscriptionKind
 from engine.pulsar.names import scalable_of, service_url
 from engine.pulsar.server_errors import number_of
@@ -98,13 +96,14 @@ class Scalable:
         session, topic, ident = self._session, scalable_of(header.topic), watch_ident(header.session)
         if topic.classic:
             raise InvalidArgumentError(f"{topic} is a classic topic, got a lookup of a scalable one")
+        session.connection.check_unused(ident)
         self._watched[ident] = header.session, topic
         try:
             try:
                 await self._watch(ident, topic)
             except NotFoundError:
                 # As for a lookup of ours that may create the topic.
-                session.check(Need(Right.PRODUCE | Right.CONSUME, on_topic(topic)), "LOOKUP")
+                session.check(_lookup(0, ident, topic, create=True))
                 await session.host.service.ensure_topic(topic, create=True, key_hash=key_hash_of(session.client))
                 await self._watch(ident, topic)
         except BaseException:
@@ -112,11 +111,7 @@ class Scalable:
             raise
 
     async def _watch(self, ident: int, topic: TopicName) -> None:
-        await self._session.ask(
-            lambda number: commands.ScalableTopicLookup(
-                request_id=number, session_id=ident, topic=str(topic), create=False
-            )
-        )
+        await self._session.ask(lambda number: _lookup(number, ident, topic, create=False))
 
     def updated(self, header: commands.ScalableTopicUpdate, payload: Payload) -> bytes:
         """A layout: the answer to a lookup of ours, or one that a client follows."""
@@ -163,6 +158,7 @@ class Scalable:
             raise InvalidArgumentError(f"consumer_type must be 0 or 1, got {header.type}")
         session, ident, kind = self._session, consumer_ident(header.consumer), _KINDS[header.type]
         topic = scalable_of(header.topic)
+        session.connection.check_unused(ident)
         instance = f"{session.stream.peer} {session.host.clock.time_ms()} {next(_instances)}"
         one = _Registered(header.consumer, topic, header.subscription, header.name, instance, kind)
 
@@ -245,6 +241,10 @@ class Scalable:
             if same and segment_consumer(one.name, segment.segment_id) == name:
                 return one
         return None
+
+
+def _lookup(number: int, ident: int, topic: TopicName, *, create: bool) -> commands.ScalableTopicLookup:
+    return commands.ScalableTopicLookup(request_id=number, session_id=ident, topic=str(topic), create=create)
 
 
 def _dag(dag: commands.Dag) -> dict[str, Any]:

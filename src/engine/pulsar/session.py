@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any
 
 from google.protobuf.message import DecodeError
 
+from engine.broker.rights.table import COMMANDS
 from engine.errors import ConnectError, EngineError, InvalidArgumentError, ProtocolError, UnsupportedError
 from engine.limits import MESSAGE_SIZE_MAX
 from engine.pulsar.consumers import Consumers
@@ -32,12 +33,12 @@ from engine.pulsar.requests import Requests
 from engine.pulsar.scalable import Scalable
 from engine.pulsar.server_errors import number_of
 from engine.pulsar.transactions import Transactions
+from engine.pulsar.watches import Watches
 from engine.wire import commands
 from engine.wire.commands import MAGIC, PROTOCOL_VERSION, Header, decode
 from engine.wire.packing import PackedHeader
 
 if TYPE_CHECKING:
-    from engine.broker.rights.need import Need
     from engine.broker.session.connection import Connection
     from engine.pulsar.groups import Groups
     from engine.wire.stream import Buffer, FrameStream, Payload, Sent
@@ -62,20 +63,21 @@ class Frame(Header, frozen=True, kw_only=True):
 
 def producer_ident(number: int) -> int:
     """The id of a producer at the Connection. Raises InvalidArgumentError."""
-    return _ident(number, 0)
+    return ident(number, 0)
 
 
 def consumer_ident(number: int) -> int:
     """The id of a consumer at the Connection. Raises InvalidArgumentError."""
-    return _ident(number, 1)
+    return ident(number, 1)
 
 
 def watch_ident(number: int) -> int:
     """The id of a session that follows a layout, at the Connection. Raises InvalidArgumentError."""
-    return _ident(number, 3)
+    return ident(number, 3)
 
 
-def _ident(number: int, kind: int) -> int:
+def ident(number: int, kind: int) -> int:
+    """The id of something of a kind, at the Connection. Raises InvalidArgumentError."""
     if number >= _IDENT_MAX:
         raise InvalidArgumentError(f"an id must be below 2^60, got {number}")
     return number * _KINDS + kind
@@ -97,6 +99,7 @@ class Session:
         self.producers = Producers(self)
         self.consumers = Consumers(self, groups)
         self.scalable = Scalable(self)
+        self.watches = Watches(self)
         requests = Requests(self)
         self._handlers: dict[str, Callable[[Any, memoryview], None]] = {
             "connect": self._connect,
@@ -105,6 +108,7 @@ class Session:
             **self.producers.handlers(),
             **self.consumers.handlers(),
             **self.scalable.handlers(),
+            **self.watches.handlers(),
             **Transactions(self).handlers(),
             **requests.handlers(),
         }
@@ -118,6 +122,7 @@ class Session:
             commands.SubscribeSuccess: self._answered,
             commands.ScalableTopicUpdate: self.scalable.updated,
             commands.ScalableTopicAssignment: self.scalable.assigned,
+            commands.WatchTopicListUpdate: self.watches.updated,
             commands.SendReceipt: self.producers.receipt,
             commands.SendError: self.producers.refused,
             commands.CloseProducer: self.producers.closed,
@@ -183,6 +188,7 @@ class Session:
                 asked.exception()  # whether anything awaits it still is not known
         self._asked.clear()
         self.consumers.connection_lost()
+        self.watches.connection_lost()
 
     # -- both sides ------------------------------------------------------------------------------------------------
 
@@ -195,11 +201,13 @@ class Session:
         if not self.connection.closed:
             self.connection.frame_received(header, payload)
 
-    def check(self, need: Need, request: str) -> None:
-        """Before what does not go through native(), which checks its headers itself. Raises AuthorizationError."""
-        connection = self.connection
-        if connection.needs is not None:
-            self.host.rights.check(connection.principal, need, request, connection.origin)
+    def check(self, header: Header) -> None:
+        """Check the rights that a header needs, before what is done on its behalf until native() has it, which checks
+        it again. Raises AuthorizationError.
+        """
+        connection, rule = self.connection, COMMANDS[type(header)]
+        if connection.needs is not None and rule is not None:
+            self.host.rights.check(connection.principal, rule(header), header.command.name, connection.origin)
 
     async def ask(self, make: Callable[[int], Header]) -> Any:
         """The answer to a request of ours, made with its id. Raises the error that is the answer; ConnectError."""
@@ -215,7 +223,7 @@ class Session:
 
     def lookup_number(self) -> int:
         """An unused id for a lookup at the Connection."""
-        return _ident(next(self._numbers), 2)
+        return ident(next(self._numbers), 2)
 
     def start(self, request: int, work: Coroutine[Any, Any, None], fail: Callable[[EngineError], None] | None) -> None:
         """Run a request of the client in the background. It answers itself, but for errors, which go to `fail`."""
@@ -239,10 +247,17 @@ class Session:
         if asked is not None and not asked.done():
             asked.set_result(answer)
 
+    def reject(self, request_id: int, error: EngineError) -> None:
+        """A request of ours will not be answered."""
+        asked = self._asked.get(request_id)
+        if asked is not None and not asked.done():
+            asked.set_exception(error)
+
     def _error(self, header: commands.Error, payload: Payload) -> bytes:
         error = EngineError.from_code(header.code, header.message)
         if header.session_id:
-            return self.scalable.watch_ended(header.session_id, error)
+            ended = self.watches.ended(header.session_id, error)
+            return self.scalable.watch_ended(header.session_id, error) if ended is None else ended
         if header.request_id == 0:
             return framed("error", request=NO_REQUEST, error=number_of(error), message=header.message)
         asked = self._asked.get(header.request_id)
@@ -285,7 +300,7 @@ class Session:
             server_version="engine",
             protocol=min(self._protocol, _VERSION_MAX),
             max_message_size=MESSAGE_SIZE_MAX,
-            features={"scalable_topics": True, "tc_discovery": True},
+            features={"topic_watchers": True, "scalable_topics": True, "tc_discovery": True},
         )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import tarfile
 from collections import Counter
 from pathlib import Path
@@ -12,19 +13,27 @@ import pytest
 
 import engine
 
+TREE = Path(__file__).parents[3]
 ARCHIVES = sorted(Path(__file__).parent.glob("early-*.tar.xz"))
 CONFIG = {"scalable_topic_auto_scale_enabled": False, "retention_time": None, "consumer_grace_period": 0.2}
 RECEIVE_S_MAX = 60.0  # only a failure waits for so long
 
 
-def test_there_are_archives_of_each_change_of_a_format() -> None:
+def test_there_are_archives_of_each_release_and_of_each_change_of_a_format() -> None:
     builds = {path.name.split("-")[1] for path in ARCHIVES}
-    assert builds == {"3e8cf401", "ff1f373e", "bc66ec4b", "0.1.0a6"}
+    releases = (TREE / "benchmarks" / "releases.txt").read_text().split()[::2]
+    assert builds == {"3e8cf401", "ff1f373e", "bc66ec4b", *(name.removeprefix("v") for name in releases)}
     assert len(ARCHIVES) == 2 * len(builds)
     assert {path.name.split("-")[2] for path in ARCHIVES} == {"killed.tar.xz", "closed.tar.xz"}
 
 
-@pytest.mark.parametrize("archive", ARCHIVES, ids=lambda path: path.name.removesuffix(".tar.xz"))
+def by_name(path: Path) -> Any:
+    """Closed directories of the releases whose killed ones are opened are a long form."""
+    marks = [pytest.mark.fuzz] if re.search(r"0\.1\.0a[1-5]-closed", path.name) else []
+    return pytest.param(path, id=path.name.removesuffix(".tar.xz"), marks=marks)
+
+
+@pytest.mark.parametrize("archive", [by_name(path) for path in ARCHIVES])
 def test_an_early_directory(archive: Path, tmp_path: Path) -> None:
     with tarfile.open(archive) as packed:
         packed.extractall(tmp_path, filter="data")

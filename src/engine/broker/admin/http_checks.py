@@ -31,6 +31,7 @@ ANY_HOST = "*"
 _SAFE = ("GET", "HEAD", "OPTIONS")  # methods that change nothing (RFC 9110, 9.2.1)
 _OTHER_SITES = ("cross-site", "same-site")
 _JSON = "application/json"
+_JSON_TYPES = (_JSON, "application/vnd.partitioned-topic-metadata+json")  # the second is of Apache Pulsar's clients
 # Of a proxy that speaks for clients: its own proof, as in Authorization; the role of the client's certificate; the
 # client's address. It passes none on that a client has sent.
 PROXY_TOKEN, PROXY_ROLE, PROXY_CLIENT = PROXY_HEADERS = (
@@ -50,7 +51,7 @@ def from_here_only(hosts: Callable[[], Collection[str]], open_paths: Collection[
         if request.path not in open_paths:
             _check_host(request, hosts())
             _check_site(request)
-        if request.method not in _SAFE and request.body_exists and request.content_type != _JSON:
+        if request.method not in _SAFE and request.body_exists and request.content_type not in _JSON_TYPES:
             raise web.HTTPUnsupportedMediaType(reason=f"the body must be {_JSON}, got {request.content_type:.80}")
         return await handler(request)
 

@@ -11,6 +11,7 @@ from typing import Any
 from aiohttp import web
 from aiohttp.typedefs import Handler
 
+from engine.broker.admin.classic import arguments_of, classic_routes, create_tenant, need_of
 from engine.broker.admin.http import HttpDoor
 from engine.broker.admin.http_checks import PRINCIPAL, admitted, hosts_of
 from engine.broker.admin.ports import Served
@@ -25,7 +26,7 @@ from engine.limits import BODY_SIZE_MAX, HTTP_BODY_S_MAX
 from engine.model.admin_operations import AT_ANY_TIME, LIST_NAMESPACES, LIST_TOPICS, OPERATIONS, WITHOUT_TOKEN
 from engine.model.admin_parameters import Where
 from engine.model.admin_requests import NO_BODY, Operation
-from engine.model.admin_rights_operations import GET_PERMISSIONS, LIST_TENANTS
+from engine.model.admin_rights_operations import CREATE_TENANT, GET_PERMISSIONS, LIST_TENANTS
 from engine.model.fields import load
 from engine.model.rights import check_resource
 
@@ -112,7 +113,9 @@ def _routes(broker: Served) -> list[web.RouteDef]:
         GET_PERMISSIONS: _permissions(broker),
         **page_handlers(broker),
     }
-    return [_route(row.verb)(row.path, special.get(row) or _handler(broker, row)) for row in OPERATIONS]
+    special[CREATE_TENANT] = create_tenant(broker, _handler(broker, CREATE_TENANT))
+    ours = [_route(row.verb)(row.path, special.get(row) or _handler(broker, row)) for row in OPERATIONS]
+    return [*ours, *classic_routes(broker)]
 
 
 def _permissions(broker: Served) -> Handler:
@@ -132,7 +135,9 @@ def _need(request: web.Request) -> Need:
     verb = "GET" if request.method == "HEAD" else request.method
     row = None if resource is None else _ROWS.get((verb, resource.canonical))
     if row is None:
-        return ANY_ROLE  # there is no such route, which is answered so
+        name = None if resource is None else need_of(verb, resource.canonical)
+        # Without a name there is no such route, which is answered so, or nothing in its answer that is not for all.
+        return ANY_ROLE if name is None else RULES[name](arguments_of(request.match_info))
     rule = RULES.get(row.name)
     if rule is None:
         raise AuthorizationError(f"{row.name} is not in the table of rights")

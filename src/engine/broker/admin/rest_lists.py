@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+from collections.abc import Awaitable, Callable
 
 from aiohttp import web
 
@@ -14,8 +15,11 @@ from engine.broker.admin.ports import Served
 from engine.broker.pools.list_parts import size_of
 from engine.errors import InvalidArgumentError
 from engine.limits import TOPIC_LIST_INITIAL_SIZE, TOPICS_PER_FRAME_MAX
+from engine.model.names import TopicName
 
 log = logging.getLogger(__name__)
+
+Select = Callable[[list[str]], Awaitable[list[str]]]
 
 PART_S_MAX = 30.0  # a client that does not read a part within this time is disconnected, since its list holds memory
 
@@ -27,21 +31,28 @@ class TopicListPages:
     """
 
     def __init__(self, broker: Served) -> None:
-        self._broker = broker
+        self.broker = broker
         self._limiter = broker.memory.topic_lists
         self._making = asyncio.Lock()
 
     async def list_topics(self, request: web.Request) -> web.StreamResponse:
         """The names as a JSON array. Raises PermitTimeoutError, PermitQueueFullError, InvalidArgumentError."""
+        return await self.answer(request, _properties(request))
+
+    async def answer(
+        self, request: web.Request, properties: dict[str, str] | None, select: Select | None = None
+    ) -> web.StreamResponse:
+        """The names of those with these properties that `select` leaves. Raises PermitTimeoutError, and likewise."""
         namespace = f"{request.match_info['tenant']}/{request.match_info['namespace']}"
-        properties = _properties(request)
         permit = await self._limiter.acquire(TOPIC_LIST_INITIAL_SIZE, LimitType.HEAP_MEMORY)
         try:
             async with self._making:
-                names = await self._broker.admin.list_topics(namespace, properties)
-                among = self._broker.rights.listed(PRINCIPAL.get(), namespace)
+                names = await self.broker.admin.list_topics(namespace, properties)
+                among = self.broker.rights.listed(PRINCIPAL.get(), namespace)
                 if among is not None:
-                    names = [name for name in names if name.rpartition("/")[2] in among]
+                    names = [name for name in names if TopicName.parse(name).local in among]
+                if select is not None:
+                    names = await select(names)
                 permit = await self._limiter.update(permit, size_of(names))
             part = await self._limiter.acquire(await _largest_part(names), LimitType.DIRECT_MEMORY)
             try:

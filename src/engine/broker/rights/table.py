@@ -335,3 +335,44 @@ LOCAL_VERBS = (
     *("cluster check", "cluster init", "cluster status"),
     *("backup list", "backup prune", "backup verify", "restore", "config check", "config schema"),
 )
+
+
+# -- Apache Pulsar's protocol: what its commands ask, as commands of the table above -----------------------------------
+
+# Those that ask nothing name what is attached over the same connection, or are answered alike for every role.
+_LOOKUP, _CLOSE_LOOKUP = commands.ScalableTopicLookup, commands.ScalableTopicClose
+_CLASSIC = _LOOKUP, _CLOSE_LOOKUP  # where it is: a layout that is not followed
+
+PULSAR: dict[str, tuple[type[Header], ...]] = {
+    "connect": (),  # the handshake
+    "ping": (commands.Ping,),
+    "pong": (commands.Pong,),
+    "auth_response": (commands.Authenticate,),
+    "lookup": _CLASSIC,
+    "partitioned": _CLASSIC,
+    "get_topics": (commands.GetTopicsOfNamespace,),
+    "get_schema": (commands.TopicSchema,),
+    "get_or_create_schema": (commands.TopicSchema,),
+    "producer": (commands.Producer, *_CLASSIC, commands.TopicSchema),
+    "send": (commands.Send,),
+    "close_producer": (commands.CloseProducer,),
+    "subscribe": (commands.Subscribe, *_CLASSIC, commands.TopicSchema, commands.SegmentOffset),
+    "flow": (commands.Flow,),
+    "ack": (commands.Ack,),
+    "redeliver": (commands.Redeliver,),
+    "seek": (),
+    "get_last_message_id": (),
+    "consumer_stats": (),
+    "unsubscribe": (commands.CloseConsumer, commands.DeleteSubscription),
+    "close_consumer": (commands.CloseConsumer, commands.ScalableTopicUnsubscribe),
+    "scalable_lookup": (_LOOKUP,),
+    "scalable_close": (_CLOSE_LOOKUP,),
+    "scalable_subscribe": (commands.ScalableTopicSubscribe,),
+    "tc_connect": (),  # every broker coordinates transactions
+    "watch_tcs": (),
+    "watch_tcs_close": (),
+    "new_txn": (commands.NewTxn, commands.EndTxn),
+    "add_partition": (),  # it is written down with the message
+    "add_subscription": (),
+    "end_txn": (commands.EndTxn,),
+}
