@@ -72,8 +72,8 @@ class Swept:
 
 class Sweep:
     """Of one cluster. `now_ms`: the time by a clock like the store's. `unshared`: shared objects that no record named
-    when the sweep before this one ended; run() replaces it by what it finds itself, and does not delete. `refers`: called with each record
-    that refers to a log, when run() has read all `found` sessions.
+    when the sweep before this one ended; run() replaces it by what it finds itself, and does not delete. `refers`:
+    called with each record that refers to a log, when run() has read all `found` sessions.
     """
 
     def __init__(
