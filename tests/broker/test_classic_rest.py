@@ -222,3 +222,20 @@ async def test_no_route_is_open_to_a_role_without_rights_or_to_nobody(start_brok
                 await call(http, verb, f"{TOPICS}/x{rest}", 403, headers=owner)
             await call(http, "POST", f"{TOPICS}/x/subscription/s/skip_all", 403, headers=owner)
             assert await broker.admin.list_topics("public/default") == [name("x"), name("x-partition-0")]
+
+
+async def test_scalable_topics_in_the_form_of_the_admin_client(broker: Broker, http: aiohttp.ClientSession) -> None:
+    path, first = "/admin/v2/scalable/public/default", {"User-Agent": "Pulsar-Java-v5.0.0-M1"}
+    await call(http, "PUT", f"{path}/x?numInitialSegments=2", json={"a": "b"}, headers=first)
+    found = await broker.admin.get_metadata("topic://public/default/x")
+    assert (len(found["segments"]), found["properties"], found["keyHash"]) == (2, {"a": "b"}, "murmur3-low")
+    await call(http, "PUT", f"{path}/y?numInitialSegments=1")
+    assert (await broker.admin.get_metadata("topic://public/default/y"))["keyHash"] == "murmur3"
+    for count in ("0", "-1", "many", "9" * 18):
+        await call(http, "PUT", f"{path}/z?numInitialSegments={count}", 400)
+    await call(http, "PUT", f"{path}/x/subscriptions/s?type=QUEUE")
+    await call(http, "PUT", f"{path}/x/subscriptions/t?type=OTHER", 400)
+    assert (await broker.admin.get_stats("topic://public/default/x"))["subscriptions"]["s"]["kind"] == "queue"
+    await call(http, "POST", f"{path}/x/subscriptions/s/seek?timestamp=0")
+    await call(http, "POST", f"{path}/x/subscriptions/s/skip-all")
+    await call(http, "POST", f"{path}/x/migrate", 501)

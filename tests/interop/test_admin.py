@@ -37,6 +37,11 @@ SAID = {
     "terminate": "501",
     "compact": "501",
     "nothing is left": "[]",
+    "scalable list": "[topic://acme/orders/x, topic://acme/orders/x2]",
+    "scalable by properties": "[topic://acme/orders/x2]",
+    "segments": "[0, 1]",
+    "auto-scale": "true",
+    "migrate": "501",
 }
 
 
@@ -60,4 +65,4 @@ async def test_each_step_of_the_admin_client_is_answered() -> None:
     assert sorted(lists.strip("[]").split(", ")) == [PARTS, f"{PARTS}2"]
     assert {name: said.get(name) for name in SAID} == SAID
     assert {what for name, what in said.items() if name not in SAID} == {"done"}
-    assert len(said) == 43
+    assert len(said) == 58

@@ -23,29 +23,31 @@ from engine.broker.admin.classic_bodies import (
     reset_to,
     tenant_admins,
 )
+from engine.broker.admin.classic_request import SCALABLE, Asked, whole
 from engine.broker.admin.classic_stats import partitioned_stats, topic_stats
 from engine.broker.admin.http_checks import PRINCIPAL
 from engine.broker.admin.ports import Served
 from engine.broker.admin.rest_lists import TopicListPages
-from engine.broker.rights.table import OPERATIONS as RULES
 from engine.errors import AlreadyExistsError, InvalidArgumentError, NotFoundError, UnsupportedError
 from engine.limits import HASH_RING_SIZE
 from engine.model import admin_operations as rows
 from engine.model.admin_cluster_operations import LIST_BROKERS, UNLOAD_TOPIC
+from engine.model.admin_parameters import KINDS
 from engine.model.admin_requests import Operation
 from engine.model.admin_rights_operations import CREATE_TENANT, GRANT
-from engine.model.fields import load
 from engine.model.hashrange import HashRange
 from engine.model.names import CLASSIC_SCHEME, DEFAULT_NAMESPACE, DEFAULT_TENANT, SegmentName, TopicName
-from engine.model.partitions import PARTITIONS, partition_count, partition_name, partition_of
+from engine.model.partitions import PARTITIONS, partition_name, partition_of
 from engine.wire.url import unix_path
 
-Answer = Callable[["_Asked"], Awaitable[Any]]
+Answer = Callable[[Asked], Awaitable[Any]]
 
 _NAMESPACE = "/admin/v2/persistent/{tenant}/{namespace}"
 _TOPIC = _NAMESPACE + "/{topic}"
 _SUBSCRIPTION = _TOPIC + "/subscription/{subscription}"
+_SCALABLE_TOPIC = SCALABLE + "{tenant}/{namespace}/{topic}"
 _DEFAULT = f"{DEFAULT_TENANT}/{DEFAULT_NAMESPACE}"  # is always there
+_FIRST_CLIENT = "5.0.0-M1"  # as in pulsar/scalable.py
 _SKIPS_MAX = 1_000  # rounds of one request
 
 
@@ -58,69 +60,10 @@ class Route(NamedTuple):
     answer: Answer
 
 
-class _Asked:
-    """One request. `call` executes an operation, if the principal may."""
-
-    def __init__(self, broker: Served, request: web.Request) -> None:
-        self.broker = broker
-        self.request = request
-        self.parts: Mapping[str, str] = arguments_of(request.match_info)
-
-    @property
-    def topic(self) -> TopicName:
-        return TopicName.parse(self.parts["topic"])
-
-    @property
-    def forced(self) -> bool:
-        return self.request.query.get("force", "false").lower() == "true"
-
-    async def body(self) -> Any:
-        """Raises InvalidArgumentError."""
-        text = await self.request.read()
-        try:
-            return load(text) if text.strip() else None
-        except ValueError as e:
-            raise InvalidArgumentError(f"the body is not JSON: {e}") from e
-
-    async def call(self, operation: Operation[Any], **arguments: Any) -> Any:
-        """Raises AuthorizationError, and what the operation raises."""
-        principal = PRINCIPAL.get()
-        if not principal.unlimited:
-            request = f"{self.request.method} {self.request.path}"
-            self.broker.rights.check(principal, RULES[operation.name](arguments), request, self.request.remote)
-        return await self.broker.admin.call(operation, arguments)
-
-    async def record(self) -> tuple[dict[str, str], int]:
-        """The topic's properties, and how many partitions it stands for. Raises NotFoundError, UnsupportedError."""
-        found = await self.call(rows.GET_METADATA, topic=str(self.topic))
-        properties = dict(found["properties"])
-        return properties, partition_count(self.topic, properties)
-
-    async def topics(self) -> list[str]:
-        """The topics that messages are in: itself, or its partitions."""
-        _, count = await self.record()
-        return [partition_name(self.topic, index) for index in range(count)] if count else [str(self.topic)]
-
-    async def on_each(self, operation: Operation[Any], **arguments: Any) -> None:
-        """Execute it on each of the topics(); first all are checked, then all are done."""
-        for topic in await self.topics():
-            await self.call(operation, topic=topic, **arguments)
-
-
-def arguments_of(parts: Mapping[str, str]) -> dict[str, str]:
-    """What of a path the table of rights and the operations take."""
-    found = {name: parts[name] for name in ("tenant", "subscription") if name in parts}
-    if "namespace" in parts:
-        found["namespace"] = f"{parts['tenant']}/{parts['namespace']}"
-        if "topic" in parts:
-            found["topic"] = f"{CLASSIC_SCHEME}{found['namespace']}/{parts['topic']}"
-    return found
-
-
 # -- topics ------------------------------------------------------------------------------------------------------------
 
 
-async def _create_topic(asked: _Asked) -> None:
+async def _create_topic(asked: Asked) -> None:
     properties = named_properties(await asked.body())
     _refuse_count(properties)
     await asked.call(rows.CREATE_TOPIC, topic=str(asked.topic), properties=properties or None)
@@ -131,7 +74,7 @@ def _refuse_count(properties: Mapping[str, str]) -> None:
         raise InvalidArgumentError(f"the property {PARTITIONS} must be set by the topic's partitions")
 
 
-async def _delete_topic(asked: _Asked) -> None:
+async def _delete_topic(asked: Asked) -> None:
     _, count = await asked.record()
     if count:
         raise UnsupportedError(f"{asked.topic} has partitions: delete it with them, at …/partitions")
@@ -139,7 +82,7 @@ async def _delete_topic(asked: _Asked) -> None:
     await asked.call(rows.DELETE_TOPIC, topic=str(asked.topic))
 
 
-async def _refuse_busy(asked: _Asked, topic: str) -> None:
+async def _refuse_busy(asked: Asked, topic: str) -> None:
     """Without `force`, what clients are attached to stays."""
     if asked.forced:
         return
@@ -151,13 +94,13 @@ async def _refuse_busy(asked: _Asked, topic: str) -> None:
         raise web.HTTPPreconditionFailed(reason=why)
 
 
-async def _partitions(asked: _Asked) -> dict[str, Any]:
+async def _partitions(asked: Asked) -> dict[str, Any]:
     properties, count = await asked.record()
     properties.pop(PARTITIONS, None)
     return {"partitions": count, "deleted": False, "properties": properties}
 
 
-async def _create_partitioned(asked: _Asked) -> None:
+async def _create_partitioned(asked: Asked) -> None:
     count, properties = partitions_and_properties(await asked.body())
     _refuse_count(properties)
     if partition_of(asked.topic) >= 0:
@@ -166,7 +109,7 @@ async def _create_partitioned(asked: _Asked) -> None:
     await _create_each(asked, range(count))
 
 
-async def _create_each(asked: _Asked, indexes: range) -> None:
+async def _create_each(asked: Asked, indexes: range) -> None:
     """Those that are missing, if the request is cut off, are created when they are first used."""
     for index in indexes:
         try:
@@ -175,7 +118,7 @@ async def _create_each(asked: _Asked, indexes: range) -> None:
             continue
 
 
-async def _update_partitioned(asked: _Asked) -> None:
+async def _update_partitioned(asked: Asked) -> None:
     wanted, _ = partitions_and_properties(await asked.body())
     properties, count = await _partitioned(asked)
     if wanted < count:
@@ -185,14 +128,14 @@ async def _update_partitioned(asked: _Asked) -> None:
     await _create_each(asked, range(count, wanted))
 
 
-async def _partitioned(asked: _Asked) -> tuple[dict[str, str], int]:
+async def _partitioned(asked: Asked) -> tuple[dict[str, str], int]:
     properties, count = await asked.record()
     if not count:
         raise NotFoundError(f"{asked.topic} has no partitions")
     return properties, count
 
 
-async def _delete_partitioned(asked: _Asked) -> None:
+async def _delete_partitioned(asked: Asked) -> None:
     _, count = await _partitioned(asked)
     there = []
     for topic in [partition_name(asked.topic, index) for index in range(count)]:
@@ -206,13 +149,13 @@ async def _delete_partitioned(asked: _Asked) -> None:
         await asked.call(rows.DELETE_TOPIC, topic=topic)
 
 
-async def _get_properties(asked: _Asked) -> dict[str, str]:
+async def _get_properties(asked: Asked) -> dict[str, str]:
     properties, _ = await asked.record()
     properties.pop(PARTITIONS, None)
     return properties
 
 
-async def _set_properties(asked: _Asked) -> None:
+async def _set_properties(asked: Asked) -> None:
     """These in addition to those that it has."""
     more = named_properties(await asked.body())
     _refuse_count(more)
@@ -220,7 +163,7 @@ async def _set_properties(asked: _Asked) -> None:
     await asked.call(rows.SET_TOPIC_PROPERTIES, topic=str(asked.topic), properties={**properties, **more})
 
 
-async def _remove_property(asked: _Asked) -> None:
+async def _remove_property(asked: Asked) -> None:
     name = asked.request.query.get("key", "")
     _refuse_count({name: ""})
     properties, _ = await asked.record()
@@ -229,14 +172,14 @@ async def _remove_property(asked: _Asked) -> None:
     await asked.call(rows.SET_TOPIC_PROPERTIES, topic=str(asked.topic), properties=properties)
 
 
-async def _stats(asked: _Asked) -> dict[str, Any]:
+async def _stats(asked: Asked) -> dict[str, Any]:
     _, count = await asked.record()
     if count:
         raise NotFoundError(f"{asked.topic} has partitions: ask for its partitioned-stats")
     return topic_stats(await asked.call(rows.GET_STATS, topic=str(asked.topic)))
 
 
-async def _partitioned_stats(asked: _Asked) -> dict[str, Any]:
+async def _partitioned_stats(asked: Asked) -> dict[str, Any]:
     properties, count = await _partitioned(asked)
     properties.pop(PARTITIONS)
     found = {}
@@ -249,7 +192,7 @@ async def _partitioned_stats(asked: _Asked) -> dict[str, Any]:
     return partitioned_stats(found, {"partitions": count, "deleted": False, "properties": properties}, each=each)
 
 
-async def _lookup(asked: _Asked) -> dict[str, str]:
+async def _lookup(asked: Asked) -> dict[str, str]:
     """Where the topic's broker is."""
     stats = await asked.call(rows.GET_STATS, topic=str(asked.topic))
     owner = _address(asked, next(iter(stats["segments"].values()))["owner"])
@@ -257,18 +200,18 @@ async def _lookup(asked: _Asked) -> dict[str, str]:
     return {**urls, "httpUrl": _web_url(asked)}
 
 
-def _address(asked: _Asked, url: str) -> str:
+def _address(asked: Asked, url: str) -> str:
     """Host and port of a broker; of this one for what only its own machine can reach: it names the right one."""
     if url == asked.broker.members.brokers.url or unix_path(url) is not None:
         url = asked.broker.service_url
     return url.partition("://")[2]
 
 
-def _web_url(asked: _Asked) -> str:
+def _web_url(asked: Asked) -> str:
     return asked.broker.config.admin_url or str(asked.request.url.origin())
 
 
-async def _unload(asked: _Asked) -> None:
+async def _unload(asked: Asked) -> None:
     for topic in await asked.topics():
         await asked.call(UNLOAD_TOPIC, topic=topic, to=None)
 
@@ -276,7 +219,7 @@ async def _unload(asked: _Asked) -> None:
 # -- subscriptions -----------------------------------------------------------------------------------------------------
 
 
-async def _subscriptions(asked: _Asked) -> list[str]:
+async def _subscriptions(asked: Asked) -> list[str]:
     found: set[str] = set()
     for topic in await asked.topics():
         try:
@@ -286,14 +229,14 @@ async def _subscriptions(asked: _Asked) -> list[str]:
     return sorted(found)
 
 
-async def _create_subscription(asked: _Asked) -> None:
+async def _create_subscription(asked: Asked) -> None:
     if asked.request.query.get("replicated", "false").lower() == "true":
         raise UnsupportedError("replicated subscriptions are not served: there is one cluster")
     name, position = asked.parts["subscription"], created_at(await asked.body())
     await asked.on_each(rows.CREATE_SUBSCRIPTION, subscription=name, initial_position=position, kind=None)
 
 
-async def _delete_subscription(asked: _Asked) -> None:
+async def _delete_subscription(asked: Asked) -> None:
     name, topics = asked.parts["subscription"], await asked.topics()
     if not asked.forced:
         for topic in topics:
@@ -305,11 +248,11 @@ async def _delete_subscription(asked: _Asked) -> None:
         await asked.call(rows.DELETE_SUBSCRIPTION, topic=topic, subscription=name)
 
 
-async def _skip_all(asked: _Asked) -> None:
+async def _skip_all(asked: Asked) -> None:
     await asked.on_each(rows.CLEAR_BACKLOG, subscription=asked.parts["subscription"])
 
 
-async def _skip(asked: _Asked) -> None:
+async def _skip(asked: Asked) -> None:
     """So many messages that are not acknowledged, from the first one on."""
     left = _number(asked, "count")
     if len(topics := await asked.topics()) > 1:
@@ -332,7 +275,7 @@ async def _skip(asked: _Asked) -> None:
         left -= backlog - (await _subscription(asked, topic, name))["backlog"]
 
 
-async def _subscription(asked: _Asked, topic: str, name: str) -> dict[str, Any]:
+async def _subscription(asked: Asked, topic: str, name: str) -> dict[str, Any]:
     """Its statistics. Raises NotFoundError."""
     found: dict[str, Any] | None = (await asked.call(rows.GET_STATS, topic=topic))["subscriptions"].get(name)
     if found is None:
@@ -340,66 +283,100 @@ async def _subscription(asked: _Asked, topic: str, name: str) -> dict[str, Any]:
     return found
 
 
-def _number(asked: _Asked, part: str) -> int:
-    text = asked.request.match_info[part]
-    if not (text.isascii() and text.isdecimal() and len(text) < 19):
-        raise InvalidArgumentError(f"{part} must be a whole number, got {text!r:.80}")
-    return int(text)
+def _number(asked: Asked, part: str) -> int:
+    return whole(part, asked.request.match_info[part])
 
 
-async def _reset_to_time(asked: _Asked) -> None:
+async def _reset_to_time(asked: Asked) -> None:
     await asked.on_each(rows.SEEK_SUBSCRIPTION, subscription=asked.parts["subscription"], when=_number(asked, "time"))
 
 
-async def _reset_to_id(asked: _Asked) -> None:
+async def _reset_to_id(asked: Asked) -> None:
     when = reset_to(await asked.body())
     await asked.on_each(rows.SEEK_SUBSCRIPTION, subscription=asked.parts["subscription"], when=when)
+
+
+# -- scalable topics, where Apache Pulsar's admin client asks in another form than that of Engine ----------------------
+
+
+async def _create_scalable(asked: Asked) -> None:
+    """Keys are hashed as the clients of the admin client's version do."""
+    first = asked.request.headers.get("User-Agent", "").endswith(_FIRST_CLIENT)
+    await asked.call(
+        rows.CREATE_TOPIC,
+        topic=asked.parts["topic"],
+        segments=_in_query(asked, "numInitialSegments"),
+        properties=named_properties(await asked.body()) or None,
+        key_hash="murmur3-low" if first else "murmur3",
+    )
+
+
+async def _subscribe_scalable(asked: Asked) -> None:
+    kind = asked.request.query["type"].lower()
+    if kind not in KINDS:
+        raise InvalidArgumentError(f"type must be one of {', '.join(KINDS)}, got {kind!r:.80}")
+    name = asked.parts["subscription"]
+    arguments = {"topic": asked.parts["topic"], "subscription": name, "initial_position": "latest", "kind": kind}
+    await asked.call(rows.CREATE_SUBSCRIPTION, **arguments)
+
+
+async def _seek_scalable(asked: Asked) -> None:
+    name, when = asked.parts["subscription"], _in_query(asked, "timestamp")
+    await asked.call(rows.SEEK_SUBSCRIPTION, topic=asked.parts["topic"], subscription=name, when=when)
+
+
+async def _skip_all_scalable(asked: Asked) -> None:
+    await asked.call(rows.CLEAR_BACKLOG, topic=asked.parts["topic"], subscription=asked.parts["subscription"])
+
+
+def _in_query(asked: Asked, name: str) -> int:
+    return whole(name, asked.request.query[name])
 
 
 # -- clusters, brokers, tenants, namespaces ----------------------------------------------------------------------------
 
 
-async def _clusters(asked: _Asked) -> list[str]:
+async def _clusters(asked: Asked) -> list[str]:
     return [asked.broker.config.cluster_name]
 
 
-async def _cluster(asked: _Asked) -> dict[str, Any]:
+async def _cluster(asked: Asked) -> dict[str, Any]:
     _known_cluster(asked)
     service = asked.broker.service_url.partition("://")[2]
     return {"serviceUrl": _web_url(asked), "brokerServiceUrl": f"pulsar://{service}"}
 
 
-def _known_cluster(asked: _Asked) -> None:
+def _known_cluster(asked: Asked) -> None:
     name, known = asked.request.match_info["cluster"], asked.broker.config.cluster_name
     if name != known:
         raise NotFoundError(f"the cluster must be {known}, got {name!r:.80}")
 
 
-async def _brokers(asked: _Asked) -> list[str]:
+async def _brokers(asked: Asked) -> list[str]:
     _known_cluster(asked)
     return [_address(asked, one["url"]) for one in await asked.call(LIST_BROKERS)]
 
 
-async def _version(asked: _Asked) -> web.Response:
+async def _version(asked: Asked) -> web.Response:
     return web.Response(text="" if asked.broker.rights.on else version("engine"))
 
 
-async def _ok(asked: _Asked) -> web.Response:
+async def _ok(asked: Asked) -> web.Response:
     return web.Response(text="ok")
 
 
-async def _namespaces(asked: _Asked) -> list[str]:
+async def _namespaces(asked: Asked) -> list[str]:
     tenant, principal = asked.request.match_info["tenant"] + "/", PRINCIPAL.get()
     found = await asked.call(rows.LIST_NAMESPACES)
     return [name for name in found if name.startswith(tenant) and asked.broker.rights.sees(principal, name)]
 
 
-async def _no_topics(asked: _Asked) -> list[str]:
+async def _no_topics(asked: Asked) -> list[str]:
     """There are none that are not persistent."""
     return []
 
 
-async def _policies(asked: _Asked) -> dict[str, Any]:
+async def _policies(asked: Asked) -> dict[str, Any]:
     """What of Apache Pulsar's policies is the same here; a namespace that was never named is none."""
     name = asked.parts["namespace"]
     found = await asked.call(rows.GET_NAMESPACE_POLICIES, namespace=name, own=False)
@@ -424,6 +401,7 @@ _UNSERVED = (
     *(f"/admin/v2/{kind}" + "/{rest:.*}" for kind in ("broker-stats", "bookies", "resource-quotas", "resourcegroups")),
     *(f"/admin/v2/{kind}" + "/{rest:.*}" for kind in ("functions", "sources", "sinks", "worker", "worker-stats")),
     "/admin/v2/namespaces/{tenant}/{namespace}/{rest:(?!policies$|scalableTopicAutoScalePolicy$).+}",
+    _SCALABLE_TOPIC + "/migrate",
     "/admin/v3/{rest:.*}",
 )
 
@@ -465,6 +443,7 @@ ROUTES = (
     Route("POST", _SUBSCRIPTION + "/skip/{count}", "skip_messages", _skip),
     Route("POST", _SUBSCRIPTION + "/resetcursor/{time}", "seek_subscription", _reset_to_time),
     Route("POST", _SUBSCRIPTION + "/resetcursor", "seek_subscription", _reset_to_id),
+    Route("POST", _SCALABLE_TOPIC + "/subscriptions/{subscription}/skip-all", "clear_backlog", _skip_all_scalable),
 )
 
 
@@ -510,7 +489,7 @@ async def _stands_for_partitions(broker: Served, name: str) -> bool:
 
 def _handler(broker: Served, route: Route) -> Handler:
     async def answer(request: web.Request) -> web.StreamResponse:
-        found = await route.answer(_Asked(broker, request))
+        found = await route.answer(Asked(broker, request))
         if isinstance(found, web.StreamResponse):
             return found
         return web.Response(status=204) if found is None else web.json_response(found)
@@ -522,7 +501,7 @@ def create_tenant(broker: Served, ours: Handler) -> Handler:
     """Of a body of Apache Pulsar's kind its roles administer the tenant; of one of ours it is for `ours`."""
 
     async def answer(request: web.Request) -> web.StreamResponse:
-        asked = _Asked(broker, request)
+        asked = Asked(broker, request)
         roles = tenant_admins(await asked.body())
         if roles is None:
             return await ours(request)
@@ -533,3 +512,23 @@ def create_tenant(broker: Served, ours: Handler) -> Handler:
         return web.Response(status=204)
 
     return answer
+
+
+def scalable_handlers(broker: Served, ours: Callable[[Operation[Any]], Handler]) -> dict[Operation[Any], Handler]:
+    """Of operations that Apache Pulsar's admin client asks for with arguments in the query, by the name of one."""
+    theirs: dict[Operation[Any], tuple[str, Answer]] = {
+        rows.CREATE_TOPIC: ("numInitialSegments", _create_scalable),
+        rows.CREATE_SUBSCRIPTION: ("type", _subscribe_scalable),
+        rows.SEEK_SUBSCRIPTION: ("timestamp", _seek_scalable),
+    }
+    return {row: _by_query(broker, ours(row), *said) for row, said in theirs.items()}
+
+
+def _by_query(broker: Served, ours: Handler, name: str, answer: Answer) -> Handler:
+    async def handle(request: web.Request) -> web.StreamResponse:
+        if name not in request.query:
+            return await ours(request)
+        await answer(Asked(broker, request))
+        return web.Response(status=204)
+
+    return handle

@@ -11,7 +11,13 @@ from typing import Any
 from aiohttp import web
 from aiohttp.typedefs import Handler
 
-from engine.broker.admin.classic import arguments_of, classic_routes, create_tenant, need_of
+from engine.broker.admin.classic import (
+    classic_routes,
+    create_tenant,
+    need_of,
+    scalable_handlers,
+)
+from engine.broker.admin.classic_request import arguments_of, path_of
 from engine.broker.admin.http import HttpDoor
 from engine.broker.admin.http_checks import PRINCIPAL, admitted, hosts_of
 from engine.broker.admin.ports import Served
@@ -113,6 +119,7 @@ def _routes(broker: Served) -> list[web.RouteDef]:
         GET_PERMISSIONS: _permissions(broker),
         **page_handlers(broker),
     }
+    special |= scalable_handlers(broker, partial(_handler, broker))
     special[CREATE_TENANT] = create_tenant(broker, _handler(broker, CREATE_TENANT))
     ours = [_route(row.verb)(row.path, special.get(row) or _handler(broker, row)) for row in OPERATIONS]
     return [*ours, *classic_routes(broker)]
@@ -137,7 +144,7 @@ def _need(request: web.Request) -> Need:
     if row is None:
         name = None if resource is None else need_of(verb, resource.canonical)
         # Without a name there is no such route, which is answered so, or nothing in its answer that is not for all.
-        return ANY_ROLE if name is None else RULES[name](arguments_of(request.match_info))
+        return ANY_ROLE if name is None else RULES[name](arguments_of(request.match_info, path_of(request)))
     rule = RULES.get(row.name)
     if rule is None:
         raise AuthorizationError(f"{row.name} is not in the table of rights")

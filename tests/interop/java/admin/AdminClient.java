@@ -7,6 +7,7 @@ import java.util.TreeSet;
 import org.apache.pulsar.client.admin.PulsarAdmin;
 import org.apache.pulsar.client.admin.PulsarAdminException;
 import org.apache.pulsar.client.api.MessageId;
+import org.apache.pulsar.common.policies.data.ScalableSubscriptionType;
 import org.apache.pulsar.common.policies.data.TenantInfo;
 
 public class AdminClient {
@@ -86,6 +87,26 @@ public class AdminClient {
                 change("delete partitions", () -> admin.topics().deletePartitionedTopic(each));
             }
             say("nothing is left", () -> admin.topics().getList("acme/orders"));
+            String scalable = "topic://acme/orders/x";
+            var s = admin.scalableTopics();
+            change("create scalable", () -> s.createScalableTopic(scalable, 2));
+            change("create scalable with properties", () -> s.createScalableTopic(scalable + "2", 1, Map.of("a", "b")));
+            say("scalable list", () -> s.listScalableTopics("acme/orders"));
+            say("scalable by properties", () -> s.listScalableTopicsByProperties("acme/orders", Map.of("a", "b")));
+            say("segments", () -> s.getMetadata(scalable).getSegments().keySet());
+            change("scalable subscribe", () -> s.createSubscription(scalable, "s", ScalableSubscriptionType.QUEUE));
+            change("seek", () -> s.seekSubscription(scalable, "s", 0));
+            change("clear", () -> s.clearBacklog(scalable, "s"));
+            change("split", () -> s.splitSegment(scalable, 0));
+            change("merge", () -> s.mergeSegments(scalable, 2, 3));
+            change("scalable unsubscribe", () -> s.deleteSubscription(scalable, "s"));
+            say("auto-scale", () -> s.getAutoScalePolicy(scalable) != null);
+            say("migrate", () -> {
+                s.migrateToScalable(topic, false);
+                return "done";
+            });
+            change("delete scalable", () -> s.deleteScalableTopic(scalable));
+            change("delete scalable by force", () -> s.deleteScalableTopic(scalable + "2", true));
             change("delete namespace", () -> admin.namespaces().deleteNamespace("acme/orders"));
             change("delete tenant", () -> admin.tenants().deleteTenant("acme"));
         }
