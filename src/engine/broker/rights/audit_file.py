@@ -52,7 +52,7 @@ class SharedFile(RotatingFileHandler):
                 os.close(held)
                 raise
             os.close(held)
-            stream, self.stream = self.stream, None  # type: ignore[assignment]  # it stays so if there is no opening it
+            stream, self.stream = self.stream, None  # it stays so if there is no opening it
             stream.close()
 
 
