@@ -31,9 +31,9 @@ def partition_count(topic: TopicName, properties: Mapping[str, str] | None) -> i
     return int(text)
 
 
-def partition_name(topic: TopicName, index: int) -> str:
-    """The name of a partition."""
-    return f"{topic}-partition-{index}"
+def partition_names(topic: TopicName, indexes: range) -> list[str]:
+    """The names of these of its partitions."""
+    return [f"{topic}-partition-{index}" for index in indexes]
 
 
 def checked_count(value: object) -> int:

@@ -37,7 +37,7 @@ from engine.model.admin_requests import Operation
 from engine.model.admin_rights_operations import CREATE_TENANT, GRANT
 from engine.model.hashrange import HashRange
 from engine.model.names import CLASSIC_SCHEME, DEFAULT_NAMESPACE, DEFAULT_TENANT, SegmentName, TopicName
-from engine.model.partitions import PARTITIONS, partition_name, partition_of
+from engine.model.partitions import PARTITIONS, partition_names, partition_of
 from engine.wire.url import unix_path
 
 Answer = Callable[[Asked], Awaitable[Any]]
@@ -111,9 +111,9 @@ async def _create_partitioned(asked: Asked) -> None:
 
 async def _create_each(asked: Asked, indexes: range) -> None:
     """Those that are missing, if the request is cut off, are created when they are first used."""
-    for index in indexes:
+    for topic in partition_names(asked.topic, indexes):
         try:
-            await asked.call(rows.CREATE_TOPIC, topic=partition_name(asked.topic, index))
+            await asked.call(rows.CREATE_TOPIC, topic=topic)
         except AlreadyExistsError:
             continue
 
@@ -138,7 +138,7 @@ async def _partitioned(asked: Asked) -> tuple[dict[str, str], int]:
 async def _delete_partitioned(asked: Asked) -> None:
     _, count = await _partitioned(asked)
     there = []
-    for topic in [partition_name(asked.topic, index) for index in range(count)]:
+    for topic in partition_names(asked.topic, range(count)):
         try:
             await _refuse_busy(asked, topic)
             await asked.call(rows.GET_METADATA, topic=topic)
@@ -183,7 +183,7 @@ async def _partitioned_stats(asked: Asked) -> dict[str, Any]:
     properties, count = await _partitioned(asked)
     properties.pop(PARTITIONS)
     found = {}
-    for topic in [partition_name(asked.topic, index) for index in range(count)]:
+    for topic in partition_names(asked.topic, range(count)):
         try:
             found[topic] = topic_stats(await asked.call(rows.GET_STATS, topic=topic))
         except NotFoundError:  # not used yet

@@ -15,7 +15,7 @@ from engine.model import admin_operations as rows
 from engine.model.admin_requests import Operation
 from engine.model.fields import load
 from engine.model.names import CLASSIC_SCHEME, TOPIC_SCHEME, TopicName
-from engine.model.partitions import partition_count, partition_name
+from engine.model.partitions import partition_count, partition_names
 
 SCALABLE = "/admin/v2/scalable/"
 
@@ -61,7 +61,7 @@ class Asked:
     async def topics(self) -> list[str]:
         """The topics that messages are in: itself, or its partitions."""
         _, count = await self.record()
-        return [partition_name(self.topic, index) for index in range(count)] if count else [str(self.topic)]
+        return partition_names(self.topic, range(count)) if count else [str(self.topic)]
 
     async def on_each(self, operation: Operation[Any], **arguments: Any) -> None:
         """Execute it on each of the topics(); first all are checked, then all are done."""
