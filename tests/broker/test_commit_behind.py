@@ -110,7 +110,7 @@ async def test_a_writer_that_fails_keeps_nobody_else_waiting(
     await until(lambda: hosted(broker, sender.segments[1]).readable == 2)
     assert len(await sender.receipts()) == 1
     assert "could not be acknowledged" in caplog.text
-    for append in list(hosted(broker, sender.segments[0]).transactions._confirming):
+    for append in list(hosted(broker, sender.segments[0]).transactions.confirming):
         append.abandon()  # nobody ever will
 
 

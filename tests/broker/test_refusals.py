@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from operator import methodcaller
 from types import SimpleNamespace
 from typing import Any
 
@@ -10,7 +11,7 @@ import pytest
 
 from engine._native.serve.flights import Flight
 from engine._native.serve.groups import Appended
-from engine.broker.segment.landings import Landings
+from engine._native.serve.landings import Landings
 from engine.broker.segment.producer import Producer
 from engine.errors import EngineError, InvalidArgumentError, StorageError, TransactionConflictError
 from engine.model.access import AccessMode
@@ -27,7 +28,7 @@ class Bench:
         nothing = SimpleNamespace(take=lambda *_: None, free=lambda *_: None, count=lambda *_: None)
         environment = SimpleNamespace(
             publish=nothing,
-            landings=Landings(),
+            landings=Landings(methodcaller("answer")),
             latency=SimpleNamespace(now=lambda: 0.0, publish_to_durable_s=SimpleNamespace(observe=lambda _: None)),
         )
         segment = SimpleNamespace(append_for=self._append, durability="fsync")

@@ -31,6 +31,8 @@ from engine.metadata.store import (
 )
 from engine.metadata.table import NO_INDEXES, Change, Row, Table
 
+_SURELY_FITS = METADATA_KEY_SIZE_MAX // 4  # characters of ASCII that need not be measured
+
 
 class Batch:
     """The writes of one commit. A method that raises leaves the batch as it was."""
@@ -55,9 +57,12 @@ class Batch:
     ) -> Stat:
         """Write one record. Raises ConflictError; AlreadyClosedError when the session has ended."""
         old = self._row(key)
-        check_expected(key, old, expected)
-        self._check_also(also)
-        self._check_session(session, key)
+        if expected is not ANY:
+            check_expected(key, old, expected)
+        if also:
+            self._check_also(also)
+        if session is not None:
+            self._check_session(session, key)
         created_ms = self._now_ms if old is None else old.record.stat.created_ms
         stat = Stat(self._version + 1, created_ms, self._now_ms, session)
         self._change(key, old, Row(Record(key, value, stat), indexes))
@@ -76,8 +81,10 @@ class Batch:
         """Write the appended record first, and then the other; neither when that one is refused, as put() does."""
         session = None if put.session is None else put.session.id
         check_expected(put.key, self._row(put.key), put.expected)
-        self._check_also(put.also)
-        self._check_session(session, put.key)
+        if put.also:
+            self._check_also(put.also)
+        if session is not None:
+            self._check_session(session, put.key)
         record = self.put_sequence(appended.prefix, appended.value, appended.indexes or NO_INDEXES)
         return self.put(put.key, put.value, ANY, session, put.indexes or NO_INDEXES), record
 
@@ -124,12 +131,12 @@ class Batch:
             self._table.sessions.pop(session, None)
             self._table.ending.discard(session)
 
-    def _check_also(self, also: Demands | None) -> None:
-        for key, expected in (also or {}).items():
+    def _check_also(self, also: Demands) -> None:
+        for key, expected in also.items():
             check_expected(key, self._row(key), expected)
 
-    def _check_session(self, session: int | None, key: str) -> None:
-        if session is not None and (session not in self._table.sessions or session in self._table.ending):
+    def _check_session(self, session: int, key: str) -> None:
+        if session not in self._table.sessions or session in self._table.ending:
             raise AlreadyClosedError(f"the metadata session {session} has ended; {key!r} was not written")
 
     def _row(self, key: str) -> Row | None:
@@ -157,7 +164,7 @@ def check_key(key: str, what: str = "key") -> str:
     """`key` itself, when it can be stored. Raises InvalidArgumentError."""
     if not isinstance(key, str) or not key:
         raise InvalidArgumentError(f"metadata {what} must be text of at least one character, got {key!r}")
-    if 4 * len(key) <= METADATA_KEY_SIZE_MAX and key.isascii():
+    if len(key) <= _SURELY_FITS and key.isascii():
         return key
     try:
         size = len(key.encode())
@@ -170,6 +177,8 @@ def check_key(key: str, what: str = "key") -> str:
 
 def check_value(key: str, value: bytes) -> bytes:
     """`value` as bytes. Raises InvalidArgumentError."""
+    if type(value) is bytes and len(value) <= METADATA_VALUE_SIZE_MAX:
+        return value
     if not isinstance(value, bytes | bytearray | memoryview):
         raise InvalidArgumentError(f"the value of {key!r} must be bytes, got {type(value).__name__}")
     if len(value) > METADATA_VALUE_SIZE_MAX:
@@ -182,7 +191,13 @@ def check_indexes(indexes: Indexes | None) -> Indexes:
     """A copy of `indexes`, when all its names and keys can be stored. Raises InvalidArgumentError."""
     if not indexes:
         return NO_INDEXES
-    return {check_key(name, "index name"): _check_index_keys(keys) for name, keys in indexes.items()}
+    checked = dict(indexes)
+    for name, keys in checked.items():
+        if type(name) is not str or not (0 < len(name) <= _SURELY_FITS and name.isascii()):
+            check_key(name, "index name")
+        if type(keys) is not str or not (0 < len(keys) <= _SURELY_FITS and keys.isascii()):
+            checked[name] = _check_index_keys(keys)
+    return checked
 
 
 def _check_index_keys(keys: str | tuple[str, ...]) -> str | tuple[str, ...]:
@@ -191,7 +206,8 @@ def _check_index_keys(keys: str | tuple[str, ...]) -> str | tuple[str, ...]:
     if not keys:
         raise InvalidArgumentError("metadata index keys must be at least one, got ()")
     for key in keys:
-        check_key(key, "index key")
+        if type(key) is not str or not (0 < len(key) <= _SURELY_FITS and key.isascii()):
+            check_key(key, "index key")
     return tuple(dict.fromkeys(keys))
 
 
@@ -214,7 +230,7 @@ def check_also(also: Demands | None) -> Demands | None:
 def checked_put(put: Put) -> Put:
     """A copy that the caller cannot change. Raises InvalidArgumentError."""
     key, value, expected = check_key(put.key), check_value(put.key, put.value), check_version(put.expected)
-    indexes, also = check_indexes(put.indexes), check_also(put.also)
+    indexes, also = check_indexes(put.indexes), check_also(put.also) if put.also else None
     return Put(key, value, expected, put.session, put.partition_key, indexes, also)
 
 

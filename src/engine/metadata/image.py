@@ -168,12 +168,18 @@ class Image:
         for change in changes:
             before.setdefault(change.key, change.old)
             after[change.key] = change.new
-        put = [_to_fields(row) for row in after.values() if row is not None]
-        removed = [key for key, row in after.items() if row is None and before[key] is not None]
-        count = self._count + sum(row is not None for row in after.values())
-        count -= sum(row is not None for row in before.values())
-        digest = self._digest + sum(fields[-1] for fields in put)
-        digest -= sum(row.checksum for row in before.values() if row is not None)  # set by the put, or by load()
+        put, removed = list[Fields](), list[str]()
+        count, digest = self._count, self._digest
+        for key, old in before.items():
+            if old is not None:
+                count -= 1
+                digest -= old.checksum  # set by the put, or by load()
+            if (row := after[key]) is not None:
+                count += 1
+                put.append(_to_fields(row))
+                digest += row.checksum
+            elif old is not None:
+                removed.append(key)
         summary = (changes[-1].version, count, digest & _DIGEST_MASK)
         mark = None if self.mark is None else self.mark.following(summary[0])
         return ImageStep(put, removed, (*summary, _meta_checksum(FORMAT, *summary)), mark)
@@ -342,13 +348,9 @@ def _indexes_of(text: object) -> Indexes:
 
 def _to_fields(row: Row) -> Fields:
     record, stat = row.record, row.record.stat
-    indexes = _indexes_text(row)
+    indexes = _encode(dict(row.indexes)).decode() if row.indexes else None
     row.checksum = checksum = _checksum(record.key, record.value, stat, indexes)
     return record.key, record.value, stat.version, stat.created_ms, stat.modified_ms, stat.session, indexes, checksum
-
-
-def _indexes_text(row: Row) -> str | None:
-    return _encode(dict(row.indexes)).decode() if row.indexes else None
 
 
 def _checksum(key: str, value: bytes, stat: Stat, indexes: object) -> int:

@@ -81,12 +81,14 @@ class Table:
                 self._keys.remove(change.key)
                 del self.rows[change.key]
             self.version = change.version
-            self._log(change)
+            self._changes.append((change.version, change.key))
+        while len(self._changes) > METADATA_CHANGES_MAX:
+            self._floor, _ = self._changes.popleft()
 
     def _unindex(self, row: Row) -> None:
         key = row.record.key
         for index, index_keys in row.indexes.items():
-            for index_key in each_key(index_keys):
+            for index_key in (index_keys,) if isinstance(index_keys, str) else index_keys:
                 self._indexes[index].remove((index_key, key))
         if row.record.stat.session is not None:
             self.sessions.get(row.record.stat.session, set()).discard(key)
@@ -94,15 +96,10 @@ class Table:
     def _index(self, row: Row) -> None:
         key = row.record.key
         for index, index_keys in row.indexes.items():
-            for index_key in each_key(index_keys):
+            for index_key in (index_keys,) if isinstance(index_keys, str) else index_keys:
                 self._indexes[index].add((index_key, key))
         if row.record.stat.session is not None:
             self.sessions.setdefault(row.record.stat.session, set()).add(key)
-
-    def _log(self, change: Change) -> None:
-        self._changes.append((change.version, change.key))
-        if len(self._changes) > METADATA_CHANGES_MAX:
-            self._floor, _ = self._changes.popleft()
 
     def new_session(self, *, served: bool = False) -> int:
         """A session id that was not used before, also by an earlier process, if any record was ever written under it.

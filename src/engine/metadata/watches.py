@@ -195,15 +195,15 @@ class WatchHub:
             for length in self._lengths:
                 for prefix_watch in self._by_prefix.get(change.key[:length], ()):
                     prefix_watch.notice(change)
-            for index in _indexes_of(change):
-                for index_watch in self._watches_of(index, change):
-                    index_watch.notice(change)
+            if self._by_index:
+                for index in _indexes_of(change):
+                    if index in self._by_index:
+                        for index_watch in self._watches_of(index, change):
+                            index_watch.notice(change)
 
     def _watches_of(self, index: str, change: Change) -> Iterable[IndexWatch]:
         """Those that may be concerned, in the order in which they were opened, as far as they watch the same range."""
-        by_common = self._by_index.get(index)
-        if by_common is None:
-            return ()
+        by_common = self._by_index[index]
         keys = {
             key for row in (change.old, change.new) if row is not None for key in each_key(row.indexes.get(index, ()))
         }

@@ -45,10 +45,10 @@ class TransactionState(enum.StrEnum):
     COMMITTED = "COMMITTED"
     ABORTED = "ABORTED"
 
-    @property
-    def final(self) -> bool:
-        """Whether the state never changes again."""
-        return self is not TransactionState.OPEN
+    final: bool  # whether the state never changes again
+
+    def __init__(self, value: str) -> None:
+        self.final = value != "OPEN"
 
 
 # From each state, the states that a request may ask for. Asking for the present one changes nothing (semantics 36).
@@ -66,19 +66,19 @@ def id_text(number: int) -> str:
 
 def parse_id(text: str) -> int:
     """Undo id_text(). Raises InvalidArgumentError."""
-    number = _parsed(text) if isinstance(text, str) and len(text) == 16 else None
-    if number is None:
-        raise InvalidArgumentError(f"transaction id must be 16 hexadecimal digits, got {text!r:.80}")
-    return number
+    try:
+        return _parsed(text)
+    except (TypeError, ValueError):
+        raise InvalidArgumentError(f"transaction id must be 16 hexadecimal digits, got {text!r:.80}") from None
 
 
 @lru_cache(HEADERS_CACHED)
-def _parsed(text: str) -> int | None:
-    try:
-        number = int(text, 16)
-    except ValueError:
-        return None
-    return number if number >= 0 and id_text(number) == text else None
+def _parsed(text: str) -> int:
+    """Raises TypeError, ValueError; what raises is not kept."""
+    number = int(text, 16)
+    if len(text) != 16 or number < 0 or id_text(number) != text:
+        raise ValueError(text)
+    return number
 
 
 def partition_of(number: int) -> int:
@@ -151,7 +151,7 @@ class TransactionHeader(msgspec.Struct, frozen=True, omit_defaults=True):
 
     def counts(self, attempt: int) -> bool:
         """Whether operations of this attempt take effect, if they were recorded in time."""
-        if self.state is not TransactionState.COMMITTED or self.accepted is None:
+        if self.accepted is None or self.state is not TransactionState.COMMITTED:
             return self.state is TransactionState.COMMITTED
         at = bisect_left(self.accepted, attempt)  # there may be many thousands, checked for each operation
         return at < len(self.accepted) and self.accepted[at] == attempt
@@ -350,4 +350,4 @@ def _whole(first: Fields, said: Fields) -> Fields:
 
 def operation_counts(header: TransactionHeader, decided_version: int, attempt: int, written_version: int) -> bool:
     """Whether an operation takes effect: committed, accepted, and recorded before the decision, or with it."""
-    return header.counts(attempt) and written_version <= decided_version
+    return written_version <= decided_version and header.counts(attempt)

@@ -5,6 +5,8 @@ The log tells it as it would a future, and it tells its producer as the log woul
 append to the log ──────────> durable ──┐
 operation record ───────────> found ────┴─> the write can be decided ──> answered
                     └ late: find records      └ duplicates: find the originals, and check that all came in time
+
+What happens as a rule is native (`PendingAppend`); here is the rest.
 """
 
 from __future__ import annotations
@@ -13,14 +15,14 @@ import asyncio
 from collections.abc import Coroutine
 from typing import TYPE_CHECKING, Any, Protocol
 
-from engine.control.transactions.operations import RecordedOperation
+from engine._native.serve.undecided import PendingAppend
 from engine.errors import EngineError
 
 if TYPE_CHECKING:
     from engine._native.serve.groups import Appended
     from engine.broker.transactions.buffer import TransactionBuffer
     from engine.broker.transactions.sends import TransactionSends
-    from engine.broker.transactions.writes import PendingWrite, Span
+    from engine.broker.transactions.writes import PendingWrite
     from engine.model.transactions import TransactionOperation
 
 Places = list["Appended"]
@@ -48,130 +50,38 @@ class Answer(Protocol):
         """Drop it."""
 
 
-class TransactionalAppend:
-    """Loop thread only. `confirmed`: the answer, which TransactionBuffer.append_for() was given. A `Waiter` of the log.
-
-    No task runs in the usual case: the frame is in the log, and its record was in time.
+class TransactionalAppend(PendingAppend):
+    """What is rare about one frame of a transaction. `confirmed`: the answer, which TransactionBuffer.append_for() was
+    given. No task runs in the usual case: the frame is in the log, and its record was in time.
     """
 
-    __slots__ = ("_buffer", "_late", "_number", "_recording", "_sends", "_span", "_task", "_write", "confirmed",
-                 "error", "places")  # fmt: skip
+    __slots__ = ("_recording", "_task")
 
     def __init__(
-        self,
-        buffer: TransactionBuffer,
-        number: int,
-        sends: TransactionSends | None,
-        confirmed: Answer,
+        self, buffer: TransactionBuffer, number: int, sends: TransactionSends | None, confirmed: Answer
     ) -> None:
-        self.confirmed = confirmed
-        self.places: Places | None = None  # once the log has it
-        self.error: BaseException | None = None  # of the log
-        self._buffer = buffer
-        self._number = number
-        self._span: Span | None = None
-        self._write: PendingWrite | None = None
-        self._sends = sends
-        self._late = False  # the transaction had ended before its record was written
+        super().__init__(buffer, number, sends, confirmed)
         self._recording: asyncio.Task[None] | None = None
         self._task: asyncio.Task[None] | None = None
 
-    def begin(self, span: Span, write: PendingWrite | None) -> None:
-        """The log has taken it. `write`: None when all its entries are duplicates."""
-        self._span = span
-        self._write = write
-        if self.places is not None:  # at once
-            self._buffer.landed(self)
-
-    # -- as a waiter of the log --------------------------------------------------------------------------------------
-
-    def done(self) -> bool:
-        return self.confirmed.done()
-
-    def set_result(self, places: Places, /) -> None:
-        self.places = places
-        if self._span is not None:
-            self._buffer.landed(self)
-
-    def set_exception(self, error: BaseException, /) -> None:
-        self.error = error
-        if self._span is not None:
-            self._buffer.landed(self)
-
     def abandon(self) -> None:
         """Drop it without an answer. Idempotent."""
-        self._cancel()
+        self.drop()
         for task in (self._recording, self._task):
             if task is not None:
                 task.cancel()
 
-    # -- the usual case ----------------------------------------------------------------------------------------------
-
-    def logged(self) -> None:
-        """The log has it, durably, or has failed."""
-        if self.confirmed.done():
-            return
-        if self.error is not None:
-            self._failed(self.error)
-            return
-        if self._sends is not None:
-            self._sends.logged()
-        if self._write is not None:
-            self._write.durable = True
-        self._go_on()
+    # -- as Writer -----------------------------------------------------------------------------------------------------
 
     def operation(self) -> TransactionOperation:
         """As Writer."""
-        assert self._write is not None
-        return self._write.operation(self._buffer.segment_name)
-
-    @property
-    def waits(self) -> bool:
-        """As Writer."""
-        return not self.confirmed.done()
-
-    def recorded(self, record: RecordedOperation) -> None:
-        """Its operation record is durable."""
-        write = self._write
-        if write is not None and not self.confirmed.done():
-            write.add_record(record)
-            if record.late:
-                self._recording = self._start(self._find_records(write))
-                return
-            write.found()
-            self._go_on()
+        operation: TransactionOperation = self.write.operation(self.buffer.segment_name)
+        return operation
 
     def unrecorded(self, error: BaseException) -> None:
         """An attempt to write its record has failed, outcome unknown."""
-        if self._write is not None and isinstance(error, Exception) and not self.confirmed.done():
-            self._recording = self._start(self._insist(self._write))
-
-    def _go_on(self) -> None:
-        """Answer if the frame is durable and recorded."""
-        write = self._write
-        if write is not None:
-            if not write.ready:
-                return
-            self._buffer.became_ready(self._number)
-        places = self.places
-        assert places is not None
-        if self._late or any(place.duplicate for place in places):
-            self._task = self._start(self._check(places))
-        else:
-            self._confirm(places)
-
-    def _confirm(self, places: Places) -> None:
-        self.confirmed.set_result(places)
-        self._over()
-
-    def _cancel(self) -> None:
-        if self.confirmed.cancel():
-            self._over()
-
-    def _over(self) -> None:
-        self._buffer.confirmed(self)
-        if self._sends is not None:
-            self._sends.answered(self.confirmed)
+        if self.write is not None and isinstance(error, Exception) and not self.confirmed.done():
+            self._recording = self._start(self._insist(self.write))
 
     # -- the other cases ---------------------------------------------------------------------------------------------
 
@@ -183,42 +93,48 @@ class TransactionalAppend:
             await rest
         except Exception as e:
             if not self.confirmed.done():
-                self.confirmed.set_exception(e)
-                self._over()
+                self.refuse(e)
 
-    def _failed(self, error: BaseException) -> None:
-        """The append has failed: withdraw the write, and answer with the error."""
-        if self._sends is not None:
-            self._sends.fail()
+    def recorded_late(self) -> None:
+        self._recording = self._start(self._find_records(self.write))
+
+    def log_failed(self) -> None:
+        """Withdraw the write, and answer with the error."""
+        if self.sends is not None:
+            self.sends.fail()
         withdrawn = None
-        if self._write is not None and isinstance(error, EngineError):
-            withdrawn = self._buffer.withdraw(self._write)
-        self._task = self._start(self._refuse(error, withdrawn))
+        if self.write is not None and isinstance(self.error, EngineError):
+            withdrawn = self.buffer.withdraw(self.write)
+        self._task = self._start(self._refuse(withdrawn))
+
+    def check_places(self) -> None:
+        self._task = self._start(self._check())
 
     async def _insist(self, write: PendingWrite) -> None:
-        await self._buffer.record(write)
+        await self.buffer.record(write)
         await self._find_records(write)
 
     async def _find_records(self, write: PendingWrite) -> None:
         """The record is late, or may be a second one: an earlier one counts, also one written with the header."""
-        self._late = True  # until check_in_time() says otherwise
-        await self._buffer.find_records(write)
+        self.late = True  # until check_in_time() says otherwise
+        await self.buffer.find_records(write)
         write.found()
-        if self.places is not None:
-            self._go_on()
+        self.go_on()
 
-    async def _check(self, places: Places) -> None:
+    async def _check(self) -> None:
         """Answer if the originals of duplicates are in the same transaction, and all records were in time."""
-        assert self._span is not None
-        versions = [] if self._write is None else [self._write.version]
-        for place in places:
+        assert self.span is not None
+        assert self.places is not None
+        versions = [] if self.write is None else [self.write.version]
+        for place in self.places:
             if place.duplicate:
-                versions.append(await self._buffer.version_of_original(place, self._number, self._span.producer))
-        await self._buffer.check_in_time(self._number, [version for version in versions if version is not None])
+                versions.append(await self.buffer.version_of_original(place, self.number, self.span.producer))
+        await self.buffer.check_in_time(self.number, [version for version in versions if version is not None])
         if not self.confirmed.done():
-            self._confirm(places)
+            self.accept()
 
-    async def _refuse(self, error: BaseException, withdrawn: asyncio.Future[None] | None) -> None:
+    async def _refuse(self, withdrawn: asyncio.Future[None] | None) -> None:
         if withdrawn is not None:
             await withdrawn
-        raise error
+        assert self.error is not None
+        raise self.error

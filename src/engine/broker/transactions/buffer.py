@@ -24,12 +24,12 @@ from pyroaring import BitMap64
 
 from engine._native.format.offsets import range_set
 from engine._native.serve.transacted import Transacted, size_below
+from engine._native.serve.undecided import Span, Undecided
 from engine.broker.transactions.append import Answer, TransactionalAppend
 from engine.broker.transactions.settling import Settling, insist
 from engine.broker.transactions.writes import (
     PendingWrite,
     RecordsByEntry,
-    Span,
     span_of,
     span_recorded,
     transacted_from,
@@ -52,7 +52,7 @@ if TYPE_CHECKING:
 UNSAVED_MESSAGES_MAX = 1_000_000  # above the saved state, before it is saved again: recovery reads their headers
 
 
-class TransactionBuffer:
+class TransactionBuffer(Undecided):
     """Loop thread only. Implements `Gate`. `changed` is called, in a later turn of the loop, when readers may go on.
 
     An entry whose transaction is open gets its operation record as soon as it is in the log: append() begins to write
@@ -69,6 +69,7 @@ class TransactionBuffer:
         rounds: SettlingRounds,
         changed: Callable[[], None],
     ) -> None:
+        super().__init__()
         self.visibility = visibility
         self.segment_name = segment.name
         self._segment = segment
@@ -77,13 +78,8 @@ class TransactionBuffer:
         self._operations = operations
         self._changed = changed
         self._loop = asyncio.get_running_loop()
-        # By transaction: undecided writes, in the order of their offsets; and its end, until that is applied.
-        self._writes: dict[int, list[PendingWrite]] = {}
-        self._followed: set[int] = set()
-        self._ended: dict[int, TransactionView | None] = {}
-        self._confirming: dict[TransactionalAppend, None] = {}  # in order, so that a simulation repeats
-        self._landed: list[TransactionalAppend] = []  # the log has told them of their end in this turn
-        self._idle: list[asyncio.Future[None]] = []  # wait until nothing is in `_confirming`
+        self._followed: set[int] = set()  # transactions
+        self._idle: list[asyncio.Future[None]] = []  # wait until all appends are answered
         self._withdrawing: set[asyncio.Future[None]] = set()
         self._settling = Settling(segment, visibility, rounds)
         self._notifying = False
@@ -177,41 +173,19 @@ class TransactionBuffer:
         if segment.next_offset > first:
             write = self.visibility.wrote(first, segment.next_offset - 1)
             pending = PendingWrite(number, attempt, write, self._term, span)
-            self._writes.setdefault(number, []).append(pending)
-        self._confirming[append] = None
+            self.writes.setdefault(number, []).append(pending)
         append.begin(span, pending)
         if pending is not None:
             self._operations.gather(number, append, sends)
 
-    def landed(self, append: TransactionalAppend) -> None:
-        """The log has told an append of its end: it goes on in the next turn, with all that are told until then."""
-        if not self._landed:
-            self._loop.call_soon(self._go_on)
-        self._landed.append(append)
-
-    def _go_on(self) -> None:
-        landed, self._landed = self._landed, []
-        appends = iter(landed)
-        try:
-            for append in appends:
-                append.logged()
-        finally:
-            for append in appends:  # one has failed: the others go on all the same
-                self.landed(append)
-
-    def confirmed(self, append: TransactionalAppend) -> None:
-        """The append is answered, or dropped."""
-        self._confirming.pop(append, None)
-        if not self._confirming:
-            idle, self._idle = self._idle, []
-            for future in idle:
-                if not future.done():
-                    future.set_result(None)
+    def all_confirmed(self) -> None:
+        idle, self._idle = self._idle, []
+        for future in idle:
+            if not future.done():
+                future.set_result(None)
 
     def became_ready(self, number: int) -> None:
-        """A write of the transaction can be decided."""
-        if number in self._ended:
-            self._apply(number)
+        self._apply(number)
 
     async def check_in_time(self, number: int, versions: list[int]) -> None:
         """Raise TransactionConflictError unless the transaction is open, or ended after all these records."""
@@ -235,7 +209,8 @@ class TransactionBuffer:
         Raises TransactionConflictError: the original is hidden, or in another transaction.
         """
         span = Span(producer, place.first_sequence, place.last_sequence)
-        for pending in self._writes.get(number, ()):
+        pending: PendingWrite
+        for pending in self.writes.get(number, ()):
             if pending.holds(place, span):
                 await pending.until_recorded()
                 return pending.version
@@ -268,7 +243,7 @@ class TransactionBuffer:
 
     async def recorded(self) -> None:
         """Wait until all appends are answered. For a segment that takes no more of them."""
-        while self._confirming:
+        while self.confirming:
             future: asyncio.Future[None] = self._loop.create_future()
             self._idle.append(future)
             await future
@@ -277,33 +252,33 @@ class TransactionBuffer:
 
     def _heard(self, number: int, view: TransactionView | None) -> None:
         """The transaction has ended; None: its header is gone."""
-        self._ended[number] = view
+        self.ended[number] = view
         self._apply(number)
 
     def _apply(self, number: int) -> None:
         """Decide the writes, of a transaction that has ended, that can be decided."""
-        view, left = self._ended[number], list[PendingWrite]()
-        for pending in self._writes.pop(number, ()):
+        view, left = self.ended[number], list[PendingWrite]()
+        for pending in self.writes.pop(number, ()):
             if pending.ready:
                 self.visibility.decide(pending.write, visible=pending.counts(view))
                 self._settling.soon(pending.parts)
             else:
                 left.append(pending)
         if left:
-            self._writes[number] = left
+            self.writes[number] = left
         else:
             self._leave(number)
 
     def _forget(self, pending: PendingWrite) -> None:
-        left = self._writes.get(pending.number, [])
+        left = self.writes.get(pending.number, [])
         left.remove(pending)
         if not left:
-            self._writes.pop(pending.number, None)
-            if pending.number in self._ended:
+            self.writes.pop(pending.number, None)
+            if pending.number in self.ended:
                 self._leave(pending.number)
 
     def _leave(self, number: int) -> None:
-        del self._ended[number]
+        del self.ended[number]
         self._followed.discard(number)
         self._headers.release(number, self._heard)
 
@@ -331,7 +306,7 @@ class TransactionBuffer:
             view = await self._headers.read(number)  # followers are told
             if view is not None and not view.header.state.final:
                 continue
-            if number in self._writes:
+            if number in self.writes:
                 raise StorageError(
                     f"{self._segment.name}: a write of {id_text(number)} is not durable yet; retry later"
                 )
@@ -343,30 +318,30 @@ class TransactionBuffer:
     @property
     def busy(self) -> bool:
         """Whether writes are undecided, or decided and not settled."""
-        return bool(self._writes or self._confirming or self._settling.records or self._withdrawing)
+        return bool(self.writes or self.confirming or self._settling.records or self._withdrawing)
 
     @property
     def operation_records(self) -> int:
         """The number of operation records of writes here, as far as is known."""
-        undecided = sum(len(pending.parts) for writes in self._writes.values() for pending in writes)
+        undecided = sum(len(pending.parts) for writes in self.writes.values() for pending in writes)
         return undecided + len(self._settling.records)
 
     @property
     def holding(self) -> tuple[int, int] | None:
         """(transaction, offset) of the write at the last stable offset."""
         limit = self.visibility.limit
-        for number, writes in self._writes.items() if limit is not None else ():
-            for pending in writes:
-                if pending.write.first == limit:
-                    return number, limit
-        return None
+        if limit is None:
+            return None
+        held = (number for number, writes in self.writes.items() for one in writes if one.write.first == limit)
+        number = next(held, None)
+        return None if number is None else (number, limit)
 
     @property
     def open_transactions(self) -> dict[int, int]:
         """The number of undecided messages of each transaction."""
         return {
             number: sum(pending.write.last + 1 - pending.write.first for pending in writes)
-            for number, writes in self._writes.items()
+            for number, writes in self.writes.items()
         }
 
     def sample(self) -> None:
@@ -390,11 +365,11 @@ class TransactionBuffer:
         """Stop without writing: another broker owns the segment, or it was deleted. Idempotent."""
         self._closed = True
         self._settling.closed = True
-        for append in list(self._confirming):
+        for append in list(self.confirming):
             append.abandon()
         for gone in list(self._withdrawing):
             gone.cancel()
-        for number in self._followed | self._ended.keys():
+        for number in self._followed | self.ended.keys():
             self._headers.release(number, self._heard)
         self._followed.clear()
 
@@ -410,7 +385,7 @@ class TransactionBuffer:
         strays = [r.part for r in await self._operations.writes(self._segment.name) if not records.add(r)]
         for entry in entries:
             self._found(entry, records.of(entry))
-        for number in list(self._writes):
+        for number in list(self.writes):
             await self._resume(number)
         await self._operations.forget(strays)  # of writes that are decided, or never reached the log
 
@@ -423,22 +398,22 @@ class TransactionBuffer:
             pending.add_record(record)
         if pending.parts:
             pending.found()
-        self._writes.setdefault(entry.number, []).append(pending)
+        self.writes.setdefault(entry.number, []).append(pending)
 
     async def _resume(self, number: int) -> None:
         """Follow a transaction that is open; apply one that has ended."""
         self._headers.follow(number, self._heard)
         self._followed.add(number)
         view = await self._headers.read(number)
-        unrecorded = [pending for pending in self._writes.get(number, ()) if not pending.recorded]
+        unrecorded = [pending for pending in self.writes.get(number, ()) if not pending.recorded]
         if view is not None and view.header.state is TransactionState.OPEN:
             await asyncio.gather(*map(self._claim, unrecorded))
         else:
             await self._find_records(number, unrecorded)
-            self._ended.setdefault(number, view)
+            self.ended.setdefault(number, view)
         for pending in unrecorded:
             pending.found()
-        if number in self._ended:
+        if number in self.ended:
             self._apply(number)
 
     async def _claim(self, pending: PendingWrite) -> None:

@@ -88,7 +88,8 @@ class TransactionHeaders:
             if number not in self._recent and number not in self._noted:
                 return False
             followed = self._of(number)
-        if not followed.is_open:
+        view = followed.view
+        if view is None or view.header.state is not TransactionState.OPEN:
             self._unless_followed(number, followed)
             return False
         followed.listeners[listener] = None
@@ -101,8 +102,10 @@ class TransactionHeaders:
 
     def belongs_to(self, number: int, role: str) -> bool:
         """Whether a role may add to a transaction that is followed: one that it has begun; "" may add to any."""
+        if not role:
+            return True
         view = self.known(number)
-        return not role or view is None or view.header.owner == role
+        return view is None or view.header.owner == role
 
     def _of(self, number: int) -> _Followed:
         followed = self._followed.get(number)
@@ -151,7 +154,8 @@ class TransactionHeaders:
         if followed is None:
             return
         followed.listeners.pop(listener, None)
-        self._unless_followed(number, followed)
+        if not followed.listeners:
+            self._unless_followed(number, followed)
 
     def _unless_followed(self, number: int, followed: _Followed) -> None:
         if not followed.listeners:

@@ -8,63 +8,22 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from typing import TYPE_CHECKING, Any
 
+from engine._native.serve.undecided import FrameCounts
 from engine.broker.transactions.operations import PARTS_MAX, Held
 from engine.errors import InvalidArgumentError
 from engine.model.transactions import parse_id
 
-if TYPE_CHECKING:
-    from engine.broker.transactions.append import Answer
-
 TRANSACTIONS_MAX = 1024  # of one connection; the oldest are dropped, and their clients end them in the usual way
 
 
-class TransactionSends:
+class TransactionSends(FrameCounts):
     """One transaction on one connection. Loop thread only.
 
     `frames`: received; `unlogged`: of them, not durable in the log yet; `open`: of them, not answered yet.
     """
 
-    __slots__ = ("_waiting", "failed", "frames", "open", "unlogged")
-
-    def __init__(self) -> None:
-        self.frames = self.unlogged = self.open = 0
-        self.failed = False
-        self._waiting: asyncio.Future[None] | None = None
-
-    def begin(self) -> None:
-        """A frame was received."""
-        self.frames += 1
-        self.unlogged += 1
-        self.open += 1
-        if self._waiting is not None:
-            self._go_on()
-
-    def logged(self) -> None:
-        """A frame is durable in the log."""
-        self.unlogged -= 1
-        self._wake()
-
-    def fail(self) -> None:
-        """A frame will be refused."""
-        self.failed = True
-        self._wake()
-
-    def answered(self, append: Answer | asyncio.Future[Any]) -> None:
-        """A frame was answered, or refused."""
-        self.open -= 1
-        self.failed = self.failed or append.cancelled() or append.exception() is not None
-        self._wake()
-
-    def _wake(self) -> None:
-        # Only when the outcome is known: each wake-up of the commit delays the remaining frames.
-        if self._waiting is not None and (self.failed or not self.unlogged):
-            self._go_on()
-
-    def _go_on(self) -> None:
-        if self._waiting is not None and not self._waiting.done():
-            self._waiting.set_result(None)
+    __slots__ = ()
 
     async def complete(self, frames: int, held: Held) -> bool:
         """Wait until all frames are in the log, and recorded or held. False: not so many came, or one failed.
@@ -75,8 +34,8 @@ class TransactionSends:
         while self.frames == frames and not self.failed and (count := held.count(self)) <= PARTS_MAX:
             if not self.unlogged and self.open <= count:
                 return True
-            self._waiting = asyncio.get_running_loop().create_future()
-            await self._waiting
+            self.waiting = asyncio.get_running_loop().create_future()
+            await self.waiting
         return False
 
 

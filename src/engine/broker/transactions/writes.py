@@ -5,15 +5,16 @@ from __future__ import annotations
 import asyncio
 from bisect import bisect_left
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from engine._native.format import heads
 from engine._native.serve.transacted import Transacted, transacted
+from engine._native.serve.undecided import PendingWrite as Pending
+from engine._native.serve.undecided import Span
 from engine.control.transactions.headers import TransactionView
-from engine.control.transactions.operations import Part, RecordedOperation
+from engine.control.transactions.operations import RecordedOperation
 from engine.model.names import SegmentName
 from engine.model.transactions import OperationKind, TransactionOperation, operation_counts
-from engine.storage.cursor.visibility import Write
 from engine.storage.file.logfile import Block
 
 if TYPE_CHECKING:
@@ -21,72 +22,22 @@ if TYPE_CHECKING:
     from engine.storage.segment import Segment
 
 
-class Span(NamedTuple):
-    """The sequence ids `low` to `high`, inclusive, of one producer.
-
-    The entries of a frame lie in one span. Frames of two transactions never share one: a producer finishes the frames
-    of a transaction before it goes on in another.
-    """
-
-    producer: int
-    low: int
-    high: int
-
-    def covers(self, other: Span) -> bool:
-        """Whether it contains the other one."""
-        return self.producer == other.producer and self.low <= other.low and other.high <= self.high
-
-
 def span_of(payload: memoryview) -> Span:
     """The span of whole entries of one producer, at least one, whose headers were checked."""
     return Span(*heads.span_of(payload))
 
 
-class PendingWrite:
-    """Messages of one transaction from their append to the decision.
+class PendingWrite(Pending):
+    """Messages of one transaction from their append to the decision."""
 
-    `durable`: they are in the log, durably. `version`: of their operation record, None while there is none; final once
-    `recorded`. A write that is both can be decided.
-    """
-
-    __slots__ = ("_found", "attempt", "durable", "number", "parts", "recorded", "span", "term", "version", "write")
-
-    def __init__(self, number: int, attempt: int, write: Write, term: int, span: Span) -> None:
-        self.number = number
-        self.attempt = attempt
-        self.write = write
-        self.term = term
-        self.span = span
-        self.durable = False
-        self.parts: list[Part] = []  # of operation records; several where the outcome of a write was unknown
-        self.version: int | None = None
-        self.recorded = False
-        self._found: asyncio.Future[None] | None = None  # done once it is recorded
-
-    @property
-    def ready(self) -> bool:
-        """Whether it can be decided."""
-        return self.durable and self.recorded
-
-    def add_record(self, record: RecordedOperation) -> None:
-        """Add a record of this write; the earliest one counts."""
-        part = record.part
-        if part not in self.parts:
-            self.parts.append(part)
-        self.version = record.version if self.version is None else min(self.version, record.version)
-
-    def found(self) -> None:
-        """All its operation records are added."""
-        self.recorded = True
-        if self._found is not None and not self._found.done():
-            self._found.set_result(None)
+    __slots__ = ()
 
     async def until_recorded(self) -> None:
         """Wait until it is recorded."""
         if not self.recorded:
-            if self._found is None:
-                self._found = asyncio.get_running_loop().create_future()
-            await asyncio.wait([self._found])
+            if self.until is None:
+                self.until = asyncio.get_running_loop().create_future()
+            await asyncio.wait([self.until])
 
     def counts(self, view: TransactionView | None) -> bool:
         """Whether it is visible, given how the transaction has ended. None: its header is gone."""
@@ -96,10 +47,10 @@ class PendingWrite:
 
     def operation(self, segment: SegmentName) -> TransactionOperation:
         """Its operation record."""
-        write, (producer, low, high) = self.write, self.span
-        ranges, sequences = ((write.first, write.last),), (low, high)
+        write, span = self.write, self.span
+        ranges, sequences = ((write.first, write.last),), (span.low, span.high)
         return TransactionOperation(
-            OperationKind.WRITE, segment, ranges, None, None, self.attempt, self.term, producer, sequences
+            OperationKind.WRITE, segment, ranges, None, None, self.attempt, self.term, span.producer, sequences
         )
 
     def holds(self, place: Appended, span: Span) -> bool:

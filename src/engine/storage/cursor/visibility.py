@@ -25,6 +25,7 @@ from collections.abc import Callable
 from pyroaring import BitMap64
 
 from engine._native.format.crc32c import crc32c
+from engine._native.serve.undecided import Write
 from engine.errors import CorruptionError, UnsupportedError
 from engine.metadata import keys
 from engine.metadata.store import MetadataStore
@@ -62,23 +63,6 @@ def unpack(image: bytes, key: str) -> tuple[int, BitMap64, BitMap64, int]:
     if len(image) != middle + decided:
         raise CorruptionError(f"{key}: the visibility record must have {middle + decided} bytes, got {len(image)}")
     return settled_upto, unpack_set(image[_HEAD.size : middle], key), unpack_set(image[middle:], key), term
-
-
-class Write:
-    """The undecided messages `first` to `last`, inclusive, of one transaction."""
-
-    __slots__ = ("first", "last", "open")
-
-    def __init__(self, first: int, last: int) -> None:
-        self.first = first
-        self.last = last
-        self.open = True
-
-    def __lt__(self, other: Write) -> bool:
-        return self.first < other.first
-
-    def __repr__(self) -> str:
-        return f"<Write {self.first}..{self.last}{'' if self.open else ' decided'}>"
 
 
 class Visibility:

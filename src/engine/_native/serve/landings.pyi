@@ -1,0 +1,6 @@
+from collections.abc import Callable
+from typing import Any
+
+class Landings:
+    def __init__(self, go_on: Callable[[Any], object]) -> None: ...
+    def add(self, one: object) -> None: ...

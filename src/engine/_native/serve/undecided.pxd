@@ -1,0 +1,71 @@
+# cython: language_level=3
+"""Writes of transactions in one segment, from their appends to the decision."""
+cimport cython
+from libc.stdint cimport int64_t, uint64_t
+
+from engine._native.serve.landings cimport Landings
+
+# The sequence ids `low` to `high`, inclusive, of one producer.
+@cython.final
+cdef class Span:
+    cdef readonly uint64_t producer
+    cdef readonly uint64_t low
+    cdef readonly uint64_t high
+
+# The undecided messages `first` to `last`, inclusive, of one transaction.
+@cython.final
+cdef class Write:
+    cdef readonly uint64_t first
+    cdef readonly uint64_t last
+    cdef public bint open
+
+# The frames of one transaction on one connection. Invariant: unlogged <= open <= frames.
+cdef class FrameCounts:
+    cdef readonly Py_ssize_t frames       # received
+    cdef readonly Py_ssize_t unlogged     # of them, not durable in the log yet
+    cdef readonly Py_ssize_t open         # of them, not answered yet
+    cdef readonly bint failed
+    cdef public object waiting            # a future, of a commit behind them
+
+    cdef int wake(self) except -1
+    cdef int go_on(self) except -1
+    cdef int over(self, bint failed) except -1
+
+# A write that can be decided once it is both durable and recorded.
+cdef class PendingWrite:
+    cdef readonly object number           # of the transaction
+    cdef readonly object attempt
+    cdef readonly Write write
+    cdef readonly uint64_t term
+    cdef readonly Span span
+    cdef public bint durable
+    cdef readonly list parts              # of operation records; several where the outcome of a write was unknown
+    cdef readonly object version          # of the earliest record; None: there is none yet
+    cdef readonly bint recorded           # all its records are known
+    cdef public object until              # a future, done once it is recorded
+
+    cpdef add_record(self, object record)
+    cpdef found(self)
+
+# The appends of one segment that are not answered, and the transactions that have ended with something undecided.
+cdef class Undecided:
+    cdef readonly dict writes             # by transaction: undecided writes, in the order of their offsets
+    cdef readonly dict ended              # by transaction: its end, until that is applied
+    cdef readonly dict confirming         # appends, in order, so that a simulation repeats
+    cdef Landings landings                # appends of whose end the log has told
+
+# One frame of one transaction: what the log tells, what its operation record tells, and its answer.
+cdef class PendingAppend:
+    cdef readonly Undecided buffer
+    cdef readonly object number
+    cdef readonly object confirmed        # the answer
+    cdef readonly list places             # None: the log does not have it yet
+    cdef readonly object error            # of the log
+    cdef readonly Span span               # None before begin()
+    cdef readonly PendingWrite write      # None: all its entries are duplicates
+    cdef readonly FrameCounts sends
+    cdef public bint late                 # the transaction had ended before its record was written
+
+    cdef int confirm(self) except -1
+    cdef int over(self, bint failed) except -1
+    cpdef go_on(self)
