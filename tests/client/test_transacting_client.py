@@ -164,8 +164,11 @@ async def test_one_that_is_forgotten_is_looked_at_when_its_time_is_over(
 # What goes over the wire, and what is waited for.
 
 
-async def test_a_frame_is_of_one_transaction(broker: FakeBroker, client: AsyncClient):
-    async with await client.producer("t") as producer:
+@pytest.mark.parametrize("joint", [False, True])
+async def test_a_frame_is_of_one_transaction_or_says_that_it_is_of_several(broker: FakeBroker, joint: bool):
+    if not joint:
+        broker.features.remove("joint-sends")
+    async with broker.client() as client, await client.producer("t") as producer:
         await producer.send(b"attached")
         one = await client.transaction()
         part = await client.join_transaction(one.id, "first")
@@ -173,10 +176,13 @@ async def test_a_frame_is_of_one_transaction(broker: FakeBroker, client: AsyncCl
         for transaction in (one, one, part, other, None, other):
             producer.send_nowait(b"x", transaction=transaction)
         await producer.flush()
-        sent = [(h.get("transaction"), h.get("attempt"), h["entries"]) for h in broker.of(Command.SEND)[1:]]
-        assert sent == [
-            (one.id, None, 1), (one.id, "first", 1), (other.id, None, 1), (None, None, 1), (other.id, None, 1),
-        ]  # fmt: skip
+        fields = ("transaction", "attempt", "several", "entries")
+        sent = [tuple(map(header.get, fields)) for header in broker.of(Command.SEND)[1:]]
+        behind = [(None, None, None, 1), (other.id, None, None, 1)]
+        if joint:
+            assert sent == [(None, None, True, 3), *behind]
+        else:
+            assert sent == [(one.id, None, None, 1), (one.id, "first", None, 1), (other.id, None, None, 1), *behind]
         assert part.scope.attempt_number == attempt_number("first")
 
 

@@ -45,10 +45,10 @@ class TransactionState(enum.StrEnum):
     COMMITTED = "COMMITTED"
     ABORTED = "ABORTED"
 
-    final: bool  # whether the state never changes again
-
-    def __init__(self, value: str) -> None:
-        self.final = value != "OPEN"
+    @property
+    def final(self) -> bool:
+        """Whether the state never changes again."""
+        return self is not TransactionState.OPEN
 
 
 # From each state, the states that a request may ask for. Asking for the present one changes nothing (semantics 36).

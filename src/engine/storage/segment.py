@@ -236,16 +236,23 @@ class Segment:
         producer: str,
         term: int | None,
         transaction: Membership | None = None,
-    ) -> None:
-        """append() of bytes, whose result or error `waiter` gets in place of a future."""
+        *,
+        several: bool = False,
+    ) -> list[Appended] | None:
+        """append() of bytes, whose result or error `waiter` gets in place of a future.
+
+        `several`: each entry is in the transaction that its header names. The places that the entries get once they are
+        durable; None: the waiter has an error.
+        """
         try:
             ended = self.sealed or self._seals or self._closed or self.failed is not None
             if ended or self.lease is not None or term != self.term:
                 self._check_open(term)
             named = producer_id(producer) if producer else None
-            self._append(entries, log.entries(entries, True, transaction, named), waiter)
+            return self._append(entries, log.entries(entries, True, transaction, named, several), waiter)
         except EngineError as e:
             waiter.set_exception(e)
+            return None
 
     def _check_open(self, term: int | None) -> None:
         if self.sealed or self._seals:
@@ -274,7 +281,7 @@ class Segment:
             raise FencedError(f"{self.name}: the term must be at least {self.term}, got {term}")
         self.term = term
 
-    def _append(self, data: memoryview, claims: list[Claim], waiter: Waiter) -> None:
+    def _append(self, data: memoryview, claims: list[Claim], waiter: Waiter) -> list[Appended]:
         if messages_of(claims) > LOG_FILE_MESSAGES_MAX:
             raise InvalidArgumentError(f"an append must have at most {LOG_FILE_MESSAGES_MAX} messages")
         groups, appended, start = self._groups, self._appended, self._groups.next_offset
@@ -287,7 +294,7 @@ class Segment:
             appended.duplicates += len(claims) - len(fresh)
             if not fresh:
                 self._acknowledge_duplicates(waiter, places)
-                return
+                return places
             data, fresh = join_fresh(data, fresh)
         time_ms = self._time_ms = max(self._time_ms, self._context.clock.time_ms())
         group = self._commit.add(data, fresh, self.term, time_ms)
@@ -295,6 +302,7 @@ class Segment:
         appended.messages += groups.next_offset - start
         appended.entries += len(fresh)
         appended.size += len(data)
+        return places
 
     def _acknowledge_duplicates(self, waiter: Waiter, places: list[Appended]) -> None:
         """The originals may not be durable yet: wait for the newest group."""

@@ -35,7 +35,11 @@ class Claim:
     ) -> None: ...
 
 def entries(
-    data: Buffer, check_body: bool = True, transaction: tuple[int, int] | None = None, producer: int | None = None
+    data: Buffer,
+    check_body: bool = True,
+    transaction: tuple[int, int] | None = None,
+    producer: int | None = None,
+    several: bool = False,
 ) -> list[Claim]: ...
 def stamp(
     data: Buffer,

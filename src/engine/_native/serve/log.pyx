@@ -79,11 +79,12 @@ cdef Claim _claim_at(const uint8_t* p, size_t position):
     return claim
 
 
-def entries(data not None, bint check_body=True, transaction=None, producer=None):
+def entries(data not None, bint check_body=True, transaction=None, producer=None, bint several=False):
     """A Claim for each of the whole entries in a buffer.
 
     check_body: check bodies and what is in them, too, and `transaction`; False for entries that were stored before.
-    transaction: the (number, attempt) that every entry must belong to, None: to none. producer: the id of the producer
+    transaction: the (number, attempt) that every entry must belong to, None: to none. several: each entry is in one of
+    its own instead, which the caller has read. producer: the id of the producer
     that every entry must name, None for any. Raises CorruptionError, MessageTooLargeError; InvalidArgumentError for an
     entry of another transaction or producer.
     """
@@ -110,7 +111,7 @@ def entries(data not None, bint check_body=True, transaction=None, producer=None
         raise_flaw(flaw, start + bad)
     cdef list found = []
     while at < n:
-        if check_body and not _is_in(start + at, inside, high, low):
+        if check_body and not several and not _is_in(start + at, inside, high, low):
             raise InvalidArgumentError(
                 "an entry must be in the transaction that its frame names, got one in another or in none")
         if producer is not None and load64(start + at + e.AT_PRODUCER_ID) != sender:

@@ -12,6 +12,16 @@ cdef class Span:
     cdef readonly uint64_t low
     cdef readonly uint64_t high
 
+# Entries of a frame that follow each other in one transaction and attempt: its bytes `start` up to `stop`.
+@cython.final
+cdef class Run:
+    cdef readonly object number           # of the transaction
+    cdef readonly object attempt
+    cdef readonly Py_ssize_t start
+    cdef readonly Py_ssize_t stop
+    cdef readonly Py_ssize_t entries
+    cdef readonly Span span
+
 # The undecided messages `first` to `last`, inclusive, of one transaction.
 @cython.final
 cdef class Write:
@@ -65,7 +75,18 @@ cdef class PendingAppend:
     cdef readonly PendingWrite write      # None: all its entries are duplicates
     cdef readonly FrameCounts sends
     cdef public bint late                 # the transaction had ended before its record was written
+    cdef public bint gathers              # its record is to be gathered once the log has it
 
     cdef int confirm(self) except -1
     cdef int over(self, bint failed) except -1
     cpdef go_on(self)
+
+# One append to the log of the frames of several transactions. Invariant: `appends` and `numbers` are as long.
+@cython.final
+cdef class JointAppend:
+    cdef list appends
+    cdef list numbers                     # of entries of each
+    cdef list places                      # None: the log does not have it yet
+    cdef readonly object error            # of the log
+
+    cdef int tell(self) except -1

@@ -12,7 +12,12 @@ from operator import methodcaller
 
 from engine._native.serve.flights cimport Flight
 from engine._native.serve.groups cimport Appended
-from libc.stdint cimport uint64_t
+from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
+from engine._native.format cimport entry as e
+from engine._native.format.entry cimport load32, load64
+from libc.stdint cimport uint8_t, uint64_t
+
+from engine.errors import CorruptionError, InvalidArgumentError
 
 
 cdef class Span:
@@ -33,6 +38,63 @@ cdef class Span:
 
     def __repr__(self):
         return f"<Span {self.low}..{self.high} of {hex(self.producer)}>"
+
+
+cdef class Run:
+    """Entries of a frame that follow each other in one transaction and attempt."""
+
+    def __repr__(self):
+        return f"<Run of {self.entries} entries, bytes {self.start}..{self.stop}, in {self.number:016x}>"
+
+
+def runs_of(frame):
+    """The Runs of a frame of whole entries, in order. Checksums are not looked at.
+
+    Raises CorruptionError where sizes do not add up; InvalidArgumentError for an entry that is in no transaction.
+    """
+    cdef Py_buffer view
+    cdef Py_ssize_t at = 0, size
+    cdef const uint8_t* p
+    cdef uint64_t high, low, number = 0, attempt = 0
+    cdef list runs = []
+    cdef Run run = None
+    PyObject_GetBuffer(frame, &view, PyBUF_SIMPLE)
+    try:
+        while at < view.len:
+            p = <const uint8_t*> view.buf + at
+            size = <Py_ssize_t> load32(p + e.AT_SIZE) if view.len - at >= <Py_ssize_t> e.HEADER_SIZE else 0
+            if size < <Py_ssize_t> e.HEADER_SIZE or size > view.len - at:
+                raise CorruptionError(f"the entry at byte {at} of a frame claims {size} bytes of {view.len - at}")
+            if not p[e.AT_FLAGS] & e.TRANSACTIONAL:
+                raise InvalidArgumentError("each entry of a frame of several transactions must be in one")
+            high, low = load64(p + e.AT_TXN_HIGH), load64(p + e.AT_TXN_LOW)
+            if run is None or high != number or low != attempt:
+                number, attempt = high, low
+                run = Run.__new__(Run)
+                run.number, run.attempt, run.start, run.entries = number, attempt, at, 0
+                run.span = Span(
+                    load64(p + e.AT_PRODUCER_ID), load64(p + e.AT_FIRST_SEQUENCE), load64(p + e.AT_LAST_SEQUENCE))
+                runs.append(run)
+            run.span.low = min(run.span.low, load64(p + e.AT_FIRST_SEQUENCE))
+            run.span.high = max(run.span.high, load64(p + e.AT_LAST_SEQUENCE))
+            at += size
+            run.stop, run.entries = at, run.entries + 1
+        return runs
+    finally:
+        PyBuffer_Release(&view)
+
+
+def fresh_of(list places not None):
+    """(first offset, last offset) of the entries that are no duplicates; None: all of them are."""
+    cdef Appended place
+    cdef object first = None
+    cdef uint64_t last = 0
+    for place in places:
+        if not place.duplicate:
+            if first is None:
+                first = place.first_offset
+            last = <uint64_t> place.first_offset + place.count - 1
+    return None if first is None else (first, last)
 
 
 cdef class Write:
@@ -135,6 +197,10 @@ cdef class Undecided:
         self.confirming = {}
         self.landings = Landings(methodcaller("logged"))
 
+    def gather(self, append):
+        """Record the write of an append."""
+        raise NotImplementedError
+
     def became_ready(self, number):
         """A write of a transaction that has ended can be decided."""
         raise NotImplementedError
@@ -200,6 +266,9 @@ cdef class PendingAppend:
         if self.error is not None:
             self.log_failed()
             return
+        if self.gathers:
+            self.gathers = False
+            self.buffer.gather(self)  # before a commit behind it goes on, which records it
         if self.sends is not None:
             self.sends.logged()
         if self.write is not None:
@@ -273,4 +342,55 @@ cdef class PendingAppend:
             self.buffer.all_confirmed()
         if self.sends is not None:
             self.sends.over(failed)
+        return 0
+
+
+cdef class JointAppend:
+    """One append to the log of the frames of several transactions. A `Waiter` of the log; loop thread only.
+
+    The log has all of it or nothing. From then on each transaction's append goes its own way.
+    """
+
+    def __init__(self):
+        self.appends = []
+        self.numbers = []
+
+    def add(self, PendingAppend append not None, Py_ssize_t entries):
+        """So many of its entries are this append's, behind those that were added before."""
+        self.appends.append(append)
+        self.numbers.append(entries)
+
+    def begun(self):
+        """All were added; the log may have answered before."""
+        if self.places is not None:
+            self.tell()
+
+    def done(self):
+        """Whether nothing of it waits any more."""
+        cdef PendingAppend append
+        for append in self.appends:
+            if not append.done():
+                return False
+        return bool(self.appends)
+
+    def set_result(self, list places not None):
+        """All of it is durable, at these places."""
+        self.places = places
+        self.tell()
+
+    def set_exception(self, error):
+        """The log has failed. Each append has an error of its own: a traceback must not be shared between tasks."""
+        cdef PendingAppend append
+        self.error = error
+        for append in self.appends:
+            if not append.done():
+                append.set_exception(type(error)(*error.args))
+
+    cdef int tell(self) except -1:
+        cdef PendingAppend append
+        cdef Py_ssize_t at = 0, entries
+        for append, entries in zip(self.appends, self.numbers):
+            if not append.done():
+                append.set_result(self.places[at:at + entries])
+            at += entries
         return 0

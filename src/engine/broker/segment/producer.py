@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from engine._native.format.heads import all_encrypted, apparent_heads
 from engine._native.serve.flights import Flight, answered
+from engine._native.serve.undecided import Run, runs_of
 from engine.errors import (
     CorruptionError,
     EncryptionRequiredError,
@@ -169,16 +170,72 @@ class Producer:
         if self._refusing:
             self.connection.sends.dropped(transaction)
             return
-        if self.hosted.encrypted_only and not all_encrypted(payload):
-            self.connection.sends.dropped(transaction)  # it cannot be committed as if it had been stored
-            self._refuse_frame(payload, EncryptionRequiredError(_UNENCRYPTED))
+        try:
+            membership = None if transaction is None else (parse_id(transaction), attempt_number(attempt))
+        except EngineError as e:
+            self._refuse_frame(payload, e)
             return
-        if self._limited is not None and (parts := self._limited.sent(payload)) is not None:
-            self._send_parts(parts, payload, transaction)
-            return
-        self._send(payload, transaction, attempt)
+        if self._limited is None and not self.hosted.encrypted_only:
+            self._send(payload, membership)
+        else:
+            self._send_checked(payload, membership)
 
-    def _send(self, payload: memoryview, transaction: str | None, attempt: str | None) -> None:
+    def _send_checked(self, payload: memoryview, transaction: Membership | None) -> None:
+        if self.hosted.encrypted_only and not all_encrypted(payload):
+            self._dropped(transaction)  # it cannot be committed as if it had been stored
+            self._refuse_frame(payload, EncryptionRequiredError(_UNENCRYPTED))
+        elif self._limited is not None and (parts := self._limited.sent(payload)) is not None:
+            self._send_parts(parts, payload, transaction)
+        else:
+            self._send(payload, transaction)
+
+    def _dropped(self, transaction: Membership | None) -> None:
+        """A frame is not stored: its transaction cannot be committed right behind it."""
+        if transaction is not None:
+            self.connection.sends.of(transaction[0]).fail()
+
+    def send_several(self, payload: memoryview) -> None:
+        """Append the entries of one frame, each in the transaction that its header names.
+
+        They share an append to the log where nothing is in the way: their transactions are known to be open, the log
+        takes all of it, and no limit is to be counted for each. Elsewhere each run of entries in one transaction is
+        like a frame of its own.
+        """
+        if self._refusing:
+            self.connection.sends.dropped(None, payload)
+            return
+        try:
+            runs = runs_of(payload)
+        except EngineError as e:
+            self._refuse_frame(payload, e)
+            return
+        plain = self._held is None and self._limited is None and not self.hosted.encrypted_only
+        if plain and self._append_jointly(payload, runs):
+            return
+        for run in runs:
+            entries = payload[run.start : run.stop]
+            if self._refusing:
+                self.connection.sends.of(run.number).fail()
+            elif self._limited is None and not self.hosted.encrypted_only:
+                self._send(entries, (run.number, run.attempt))
+            else:
+                self._send_checked(entries, (run.number, run.attempt))
+
+    def _append_jointly(self, payload: memoryview, runs: list[Run]) -> bool:
+        buffer, connection = self.hosted.transactions, self.connection
+        if buffer is None or not all(buffer.admits(run.number, connection.role) for run in runs):
+            return False
+        environment = self.hosted.environment
+        now, landed = environment.latency.now(), environment.landings.add
+        flights = [Flight(self, payload[run.start : run.stop], now, landed) for run in runs]
+        sends = [connection.sends.of(run.number) for run in runs]
+        if not buffer.append_jointly(payload, runs, flights, sends, self.name):
+            return False
+        environment.publish.take(len(payload), connection.pressure)
+        self._in_flight.extend(flights)
+        return True
+
+    def _send(self, payload: memoryview, transaction: Membership | None) -> None:
         hosted = self.hosted
         environment = hosted.environment
         environment.publish.take(len(payload), self.connection.pressure)
@@ -190,7 +247,7 @@ class Producer:
             if flight.done():
                 self._refusing = self._refusing or _is_refused_with_all_behind(flight)
             return
-        append = self._append_in_turn(payload, transaction, attempt, now)
+        append = self._append_in_turn(payload, transaction, now)
         self._refusing = self._refusing or _is_refused_with_all_behind(append)
         if isinstance(append, Flight):
             self._in_flight.append(append)
@@ -211,14 +268,14 @@ class Producer:
         else:
             self._limited.change(limits)
 
-    def _send_parts(self, parts: list[Part], payload: memoryview, transaction: str | None) -> None:
+    def _send_parts(self, parts: list[Part], payload: memoryview, transaction: Membership | None) -> None:
         """Append the entries of a frame that are not too large. In a transaction none is: it cannot be committed."""
         if transaction is not None:
-            self.connection.sends.dropped(transaction)
+            self._dropped(transaction)
             parts = [Part(payload, next(part.refusal for part in parts if part.refusal is not None))]
         for part in parts:
             if part.refusal is None:
-                self._send(part.payload, None, None)
+                self._send(part.payload, None)
                 if self._refusing:
                     break  # what is behind it is dropped, as in send()
             else:
@@ -236,16 +293,10 @@ class Producer:
     # -- in a transaction ------------------------------------------------------------------------------------------
 
     def _append_in_turn(
-        self, payload: memoryview, transaction: str | None, attempt: str | None, now: float
+        self, payload: memoryview, membership: Membership | None, now: float
     ) -> Flight | asyncio.Future[list[Appended]]:
         """Append at once if no frame is held and the transaction is known to be open; else hold the frame."""
         buffer = self.hosted.transactions
-        try:
-            membership = None if transaction is None else (parse_id(transaction), attempt_number(attempt))
-        except EngineError as e:
-            refused: asyncio.Future[list[Appended]] = asyncio.get_running_loop().create_future()
-            refused.set_exception(e)
-            return refused
         sends = None if membership is None else self.connection.sends.of(membership[0])
         if sends is not None:
             sends.begin()

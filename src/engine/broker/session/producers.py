@@ -184,9 +184,12 @@ def send(connection: Connection, header: commands.Send, payload: memoryview) -> 
     """SEND."""
     ident = header.producer_id
     if (producer := connection.producers.get(ident)) is not None:
-        producer.send(payload, header.transaction, header.attempt)
+        if header.several:
+            producer.send_several(payload)
+        else:
+            producer.send(payload, header.transaction, header.attempt)
         return
-    connection.sends.dropped(header.transaction)
+    connection.sends.dropped(header.transaction, payload if header.several else None)
     if ident not in connection.openings.closed:
         unknown = NotFoundError(f"no producer {ident} is attached on this connection")
         refusal = commands.SendError(producer_id=ident, sequence=0, code=unknown.code, message=str(unknown))

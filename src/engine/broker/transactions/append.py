@@ -104,6 +104,8 @@ class TransactionalAppend(PendingAppend):
             self.sends.fail()
         withdrawn = None
         if self.write is not None and isinstance(self.error, EngineError):
+            if self.gathers:
+                self.write.found()  # it has no record
             withdrawn = self.buffer.withdraw(self.write)
         self._task = self._start(self._refuse(withdrawn))
 

@@ -17,14 +17,14 @@ docs/transactions.md has the whole protocol.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from pyroaring import BitMap64
 
 from engine._native.format.offsets import range_set
 from engine._native.serve.transacted import Transacted, size_below
-from engine._native.serve.undecided import Span, Undecided
+from engine._native.serve.undecided import JointAppend, Run, Span, Undecided, fresh_of
 from engine.broker.transactions.append import Answer, TransactionalAppend
 from engine.broker.transactions.settling import Settling, insist
 from engine.broker.transactions.writes import (
@@ -177,6 +177,42 @@ class TransactionBuffer(Undecided):
         append.begin(span, pending)
         if pending is not None:
             self._operations.gather(number, append, sends)
+
+    def append_jointly(
+        self,
+        payload: memoryview,
+        runs: Sequence[Run],
+        answers: Sequence[Answer],
+        sends: Sequence[TransactionSends],
+        producer: str,
+    ) -> bool:
+        """append_for() of the runs of one frame, each of an admitted transaction, with one append to the log.
+
+        Behind such a frame commits are to be expected, which arrive before it is durable. So its records are not begun
+        before that: those that no commit has taken by then.
+
+        False: the log has refused it, and nothing was done.
+        """
+        joint = JointAppend()
+        places = self._segment.append_for(joint, payload, producer, self._term, several=True)
+        if places is None:
+            return False
+        at = 0
+        for run, answer, counts in zip(runs, answers, sends, strict=True):
+            counts.begin()
+            append, pending = TransactionalAppend(self, run.number, counts, answer), None
+            joint.add(append, run.entries)
+            if (fresh := fresh_of(places[at : at + run.entries])) is not None:
+                pending = PendingWrite(run.number, run.attempt, self.visibility.wrote(*fresh), self._term, run.span)
+                self.writes.setdefault(run.number, []).append(pending)
+            append.gathers = pending is not None
+            append.begin(run.span, pending)
+            at += run.entries
+        joint.begun()
+        return True
+
+    def gather(self, append: TransactionalAppend) -> None:
+        self._operations.gather(append.number, append, append.sends)
 
     def all_confirmed(self) -> None:
         idle, self._idle = self._idle, []

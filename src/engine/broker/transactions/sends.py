@@ -9,9 +9,9 @@ from __future__ import annotations
 import asyncio
 import contextlib
 
-from engine._native.serve.undecided import FrameCounts
+from engine._native.serve.undecided import FrameCounts, runs_of
 from engine.broker.transactions.operations import PARTS_MAX, Held
-from engine.errors import InvalidArgumentError
+from engine.errors import CorruptionError, InvalidArgumentError
 from engine.model.transactions import parse_id
 
 TRANSACTIONS_MAX = 1024  # of one connection; the oldest are dropped, and their clients end them in the usual way
@@ -59,11 +59,19 @@ class ConnectionSends:
             found = self._of[number] = TransactionSends()
         return found
 
-    def dropped(self, transaction: str | None) -> None:
-        """A frame was dropped: its transaction, if it has one, cannot be committed right behind it."""
+    def dropped(self, transaction: str | None, several: memoryview | None = None) -> None:
+        """A frame was dropped: its transaction, if it has one, cannot be committed right behind it.
+
+        `several`: the entries of a frame of several transactions. Where these are no entries, none is committed behind
+        them: fewer frames came than its client has sent.
+        """
         if transaction is not None:
             with contextlib.suppress(InvalidArgumentError):
                 self.of(parse_id(transaction)).fail()
+        elif several is not None:
+            with contextlib.suppress(CorruptionError, InvalidArgumentError):
+                for run in runs_of(several):
+                    self.of(run.number).fail()
 
     def forget(self, number: int) -> None:
         """The transaction has ended. Idempotent."""

@@ -74,16 +74,18 @@ class Backlog:
         """Whether something has to be sent."""
         return bool(self.queue or self.ahead)
 
-    def next_frame(self, credit: Credit | None = None) -> list[SealedEntry]:
+    def next_frame(self, credit: Credit | None = None, *, joint: bool = False) -> list[SealedEntry]:
         """The head of the queue, at most a frame full and of one transaction, without what has run out of time.
 
-        `credit`: taken from; the frame ends with the entry that exceeds it.
+        `joint`: of several transactions, or of none. `credit`: taken from; the frame ends with the entry that exceeds
+        it.
         """
         queue, in_flight = self.queue, self._holder.in_flight
         entries: list[SealedEntry] = []
         size = 0
         while queue and (not entries or size + len(queue[0].data) <= SEND_FRAME_BYTES):
-            if entries and queue[0].scope is not entries[0].scope:
+            scope = queue[0].scope
+            if entries and scope is not entries[0].scope and not (joint and scope and entries[0].scope):
                 break
             entry = queue.popleft()
             if entry in in_flight:

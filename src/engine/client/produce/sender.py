@@ -28,10 +28,15 @@ import asyncio
 import enum
 import logging
 from collections.abc import Collection, Iterable, Mapping
+from itertools import groupby
+from operator import attrgetter
 from typing import Protocol
+
+from msgspec.structs import replace
 
 from engine._native.produce.sealed import SealedEntry
 from engine.aio.backoff import RetryDelay
+from engine.client.net.connection import Connection
 from engine.client.net.link import PRODUCER, Link
 from engine.client.net.pool import Pool
 from engine.client.produce.backlog import ATTEMPTS_MAX, Backlog, Credit
@@ -121,6 +126,17 @@ class SenderOwner(Protocol):
         """Its messages as entries of their own, which are in flight in its place."""
 
 
+def _in_transactions(connection: Connection, header: commands.Send, entries: list[SealedEntry]) -> commands.Send:
+    """The header of entries in one or several transactions, which are told that it is sent."""
+    connection.stream.gather()  # the commits may follow at once
+    runs = [(scope, len(list(run))) for scope, run in groupby(entries, attrgetter("scope"))]
+    for scope, count in runs:
+        scope.frame_sent(connection, count)
+    if len(runs) > 1:
+        return replace(header, several=True)
+    return replace(header, transaction=runs[0][0].id, attempt=runs[0][0].attempt)
+
+
 class Sender:
     """Loop thread only. `last_sequence`: durable in the segment, as its owner said at the last attachment."""
 
@@ -169,16 +185,11 @@ class Sender:
             return
         backlog, connection, credit = self.backlog, link.connection, self._credit
         while backlog.queue and connection.writable and (credit is None or credit.left):
-            entries = backlog.next_frame(credit)
+            entries = backlog.next_frame(credit, joint=commands.JOINT_SENDS in connection.features)
             if entries:
-                transaction = attempt = None
-                if (scope := entries[0].scope) is not None:
-                    transaction, attempt = scope.id, scope.attempt
-                    connection.stream.gather()  # the commit may follow at once
-                    scope.frame_sent(connection, len(entries))
-                header = commands.Send(
-                    producer_id=link.ident, entries=len(entries), transaction=transaction, attempt=attempt
-                )
+                header = commands.Send(producer_id=link.ident, entries=len(entries))
+                if entries[0].scope is not None:
+                    header = _in_transactions(connection, header, entries)
                 connection.stream.send(header, [e.data for e in entries])
                 if credit is not None:
                     self._owner.in_flight.renew(entries)

@@ -91,15 +91,14 @@ def send_commit(
     mark: int,
     timeout_s: float,
 ) -> Answer:
-    """Request a commit behind `sends`, (connection, number of SEND frames sent over it), in this turn of the loop.
+    """Request a commit behind `sends`, (connection, number of SEND frames sent over it): it is written together with
+    what else is sent in this turn of the loop.
 
     The future ends within `timeout_s`, also when it is not awaited any more.
     """
     connection, frames = sends
     request = replace(_request(ident, TransactionState.COMMITTED, accepted), sent=frames, mark=mark)
-    answer = connection.start_request(request, timeout_s=timeout_s)
-    connection.stream.flush()
-    return answer
+    return connection.start_request(request, timeout_s=timeout_s)
 
 
 def _request(ident: str, state: TransactionState, accepted: Sequence[str] | None) -> commands.EndTxn:

@@ -201,6 +201,12 @@ class AsyncTransaction(InTransaction):
         """Commit without waiting for the answers to what was sent, where that is possible, once. Whether it is
         committed, with everything that was sent. Raises as commit().
         """
+        try:
+            await asyncio.sleep(0)  # what other transactions send in this turn goes together with it
+        except asyncio.CancelledError:
+            if not self._over:
+                self._pool.tasks.spawn(self.abort_quietly(), name=f"abort {self.id}")
+            raise
         asked = self.scope.mark is not None or not self._endings.idle
         sends = None if asked else self.scope.sends_behind_which_to_commit()
         if sends is None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from engine.wire.commands.codec import answer_to, decode, encode
 from engine.wire.commands.command import (
     FEATURES,
+    JOINT_SENDS,
     LAZY_ACKS,
     MAGIC,
     OBJECT_READS,
@@ -81,6 +82,7 @@ from engine.wire.commands.transactions import Begun, Ended, EndTxn, NewTxn, Stan
 __all__ = [
     "FEATURES",
     "HEADERS",
+    "JOINT_SENDS",
     "LAZY_ACKS",
     "MAGIC",
     "OBJECT_READS",

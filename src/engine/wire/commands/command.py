@@ -10,13 +10,16 @@ MAGIC = "engine"
 # What this build can do; both sides send theirs, and use what both have. "proxy": a client reaches every broker over a
 # proxy, when it is told that it talks to one. "commit-behind-sends": END_TXN has the field `sent`. "lazy-acks":
 # ACK has the field `lazy`, and the type "settle". "object-reads": SEGMENT_FILES has the field `objects`.
+# "joint-sends": SEND has the field `several`.
 SHORT_CIRCUIT_READS = "short-circuit-reads"
 OBJECT_READS = "object-reads"
 LAZY_ACKS = "lazy-acks"
 SUBSCRIPTION_CONTROL = "subscription-control"
 PUBLISH_CREDIT = "publish-credit"
+JOINT_SENDS = "joint-sends"
 FEATURES = ("scalable-topics", "entry-buckets", "lz4", "zstd", "transactions", "proxy", "commit-behind-sends",
-            SHORT_CIRCUIT_READS, SUBSCRIPTION_CONTROL, LAZY_ACKS, PUBLISH_CREDIT, OBJECT_READS)  # fmt: skip
+            SHORT_CIRCUIT_READS, SUBSCRIPTION_CONTROL, LAZY_ACKS, PUBLISH_CREDIT, OBJECT_READS,
+            JOINT_SENDS)  # fmt: skip
 
 
 class Command(enum.IntEnum):

@@ -53,8 +53,9 @@ class Send(Header, frozen=True, kw_only=True):
     sequence is given, and (unless the error is about that entry alone: MessageTooLargeError, CorruptionError,
     InvalidArgumentError) for all after it. PartlyStoredError: some of its messages are stored and others are not; send
     them one by one, then what was behind. `transaction`: the id of the one that all of these entries belong to, as each
-    of them says; `attempt`: the name of the attempt in it. TransactionConflictError and TransactionNotFoundError end
-    the attachment like any other.
+    of them says; `attempt`: the name of the attempt in it. `several`: each entry is in the transaction and the attempt
+    that its header names, and entries that follow each other in one are like a frame of it.
+    TransactionConflictError and TransactionNotFoundError end the attachment like any other.
     """
 
     command = Command.SEND
@@ -62,6 +63,7 @@ class Send(Header, frozen=True, kw_only=True):
     entries: int
     transaction: str | None = None
     attempt: str | None = None
+    several: bool | None = None
 
 
 class Receipt(Header, frozen=True, kw_only=True):
