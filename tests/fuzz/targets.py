@@ -28,6 +28,7 @@ from engine._native.consume.opening import take_block
 from engine._native.format.crc32c import crc32c
 from engine._native.format.entry import verify, walk
 from engine._native.serve import log
+from engine._native.serve.undecided import runs_of
 from engine.broker.cluster.segment_calls import unpack_args, unpack_spec
 from engine.broker.rights.web_tokens import WebTokens
 from engine.broker.upkeep.offline import read_log
@@ -39,6 +40,7 @@ from engine.errors import (
     CorruptionError,
     DecryptionError,
     EngineError,
+    InvalidArgumentError,
     InvalidConfigurationError,
     MissingKeyError,
     ProtocolError,
@@ -418,6 +420,7 @@ def _targets() -> list[Target]:
         Target("frame-first", greet, frame_seeds, (ProtocolError,)),
         Target("entry", entries, entry_seeds, (CorruptionError, MissingKeyError), reseal_entry),
         Target("entry-taken", taken, entry_seeds, (), reseal_entry),
+        Target("entry-runs", runs_of, entry_seeds, (CorruptionError, InvalidArgumentError), reseal_entry),
         Target("entry-decrypted", decrypted, encrypted_seeds, (CorruptionError, DecryptionError), reseal_entry),
         Target("token", token, token_seeds, (AuthenticationError,)),
         Target("certificate", certificate_seeds.shown, certificate_seeds.seeds, ()),
