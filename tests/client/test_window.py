@@ -21,7 +21,7 @@ def drive(window: Window, rate: float, idle: float, seconds: float, now: float =
         window.used = min(window.size, LIMIT)
         window.send(object(), now)
         took = max(idle, window.used / rate)
-        window.acknowledge(window.used)
+        window.acknowledged += window.used
         now += took
         window.end(now)
     return now
@@ -64,7 +64,7 @@ def test_a_program_that_sends_less_than_it_could_does_not_shrink_it_at_once():
     for _ in range(RATES - 2):
         window.used = 100
         window.send(object(), 100.0)
-        window.acknowledge(100)
+        window.acknowledged += 100
         window.end(100.005)
     assert window.size >= 400e6 * TARGET_S
 

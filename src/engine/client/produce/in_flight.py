@@ -220,7 +220,7 @@ class InFlight:
             if entry.waiters:
                 self._resolve(entry, first_offset)
         self.messages_acknowledged += messages
-        self.window.acknowledge(freed)
+        self.window.acknowledged += freed
         if ended:
             self.window.end(self._loop.time())
         self._left(freed, messages)

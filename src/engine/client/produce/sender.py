@@ -36,6 +36,7 @@ from engine.client.net.link import PRODUCER, Link
 from engine.client.net.pool import Pool
 from engine.client.produce.backlog import ATTEMPTS_MAX, Backlog, Credit
 from engine.client.produce.in_flight import InFlight
+from engine.client.produce.window import MEASURED_MIN
 from engine.client.topic.layout import SegmentView, TopicLayout
 from engine.client.topic.session import TopicSession
 from engine.client.transact.coordination import is_committed
@@ -178,8 +179,9 @@ class Sender:
                 return  # receipts are under way, and the rest follows them
             entries = backlog.next_frame(credit)
             if entries:
-                self._sent_bytes += sum([entry.pending for entry in entries])
-                if window.measured is None:
+                for entry in entries:
+                    self._sent_bytes += entry.pending
+                if window.measured is None and window.used >= MEASURED_MIN:
                     window.send(entries[0], asyncio.get_running_loop().time())
                 transaction = attempt = None
                 if (scope := entries[0].scope) is not None:

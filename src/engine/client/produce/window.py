@@ -23,22 +23,23 @@ from engine.limits import MIB
 
 TARGET_S = 0.05
 FLOOR = 4 * MIB
+MEASURED_MIN = FLOOR // 16  # with less in flight nothing is measured: the window is far from full, and each call costs
 RATES = IDLES = 10
 WOKEN_SHARE = 0.75  # of the window: what waits for room is woken below it, so that full batches are made
 
 
 class Window:
     """Without I/O; times are of one clock, in seconds. `size`: bytes that may be in flight; `used`: that are, or wait
-    to be sent, as counted by its owner.
+    to be sent; `acknowledged`: that ever were. Its owner counts both.
     """
 
-    __slots__ = ("_acknowledged", "_began", "_begun", "_idles", "_is_idle", "_rates", "measured", "size", "used")
+    __slots__ = ("_began", "_begun", "_idles", "_is_idle", "_rates", "acknowledged", "measured", "size", "used")
 
     def __init__(self) -> None:
         self.size = FLOOR
         self.used = 0
         self.measured: object = None  # the entry; None: the next one that is sent
-        self._acknowledged = 0  # bytes, ever
+        self.acknowledged = 0
         self._begun = 0.0  # when the measured entry was sent,
         self._began = 0  # what was acknowledged by then,
         self._is_idle = False  # and whether there was no more than the floor before it
@@ -58,16 +59,12 @@ class Window:
     def send(self, entry: object, now: float) -> None:
         """The entry goes to the connection, and is measured."""
         self.measured = entry
-        self._begun, self._began, self._is_idle = now, self._acknowledged, self.used <= FLOOR
-
-    def acknowledge(self, size: int) -> None:
-        """So much was acknowledged."""
-        self._acknowledged += size
+        self._begun, self._began, self._is_idle = now, self.acknowledged, self.used <= FLOOR
 
     def end(self, now: float) -> None:
         """The measured entry was acknowledged, and so was everything before it."""
         took = max(now - self._begun, 1e-6)
-        self._rates.append((self._acknowledged - self._began) / took)
+        self._rates.append((self.acknowledged - self._began) / took)
         if self._is_idle:
             self._idles.append(took)
         self.measured = None
