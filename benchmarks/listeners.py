@@ -68,7 +68,7 @@ class Listener:
         )
         await self.connected.wait()
         if self.deaf:
-            self.stream._transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 65536)
+            self.stream.transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 65536)
             self.stream.pause_reading()
 
     def _made(self, stream: Any) -> Listener:

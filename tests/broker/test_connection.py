@@ -129,7 +129,7 @@ async def test_garbage_after_the_handshake_ends_the_connection(broker):
     host, port = await broker.serve("127.0.0.1", 0)
     peer = await Peer.connect(broker, f"engine://{host}:{port}")
     await peer.producer(await peer.segment("orders"))
-    peer.stream._transport.write(b"\xff" * 64)
+    peer.stream.transport.write(b"\xff" * 64)
     await asyncio.wait_for(peer.lost, 10)
     assert not broker.connections
     assert all(not hosted.producers for hosted in broker.segments)
@@ -140,7 +140,7 @@ async def test_half_a_frame_and_then_nothing_is_dropped(start_broker):
         host, port = await broker.serve("127.0.0.1", 0)
         peer = await Peer.connect(broker, f"engine://{host}:{port}")
         peer.answer_pings = False
-        peer.stream._transport.write(b"\x00\x01\x00\x00\x16")
+        peer.stream.transport.write(b"\x00\x01\x00\x00\x16")
         await asyncio.wait_for(peer.lost, 60)
 
 

@@ -17,7 +17,7 @@ ASKED = 10_000
 
 def at_once(peer: Peer, command: Command, headers: list[dict]) -> None:
     """They arrive together."""
-    peer.stream._transport.write(b"".join(encode_bytes(command, header) for header in headers))
+    peer.stream.transport.write(b"".join(encode_bytes(command, header) for header in headers))
 
 
 async def test_another_is_answered_while_ten_thousand_frames_of_one_wait(start_broker):

@@ -155,13 +155,13 @@ async def test_half_sent_frames_are_bounded_and_those_that_are_finished_count(st
         frame = encode_bytes(Command.SEND, {"producer_id": 1, "entries": 1}, bytes(MIB))
         peers = [await Peer.connect(broker, url) for _ in range(crowd)]
         for peer in peers:
-            peer.stream._transport.write(frame[:-1])
+            peer.stream.transport.write(frame[:-1])
         await until(lambda: broker.memory.half_frames.cut)
         await until(lambda: broker._pool.taken <= limit)
         await whole.lookup("t")
         living = [peer for peer in peers if not peer.lost.done()]
         assert 0 < len(living) < crowd
-        living[-1].stream._transport.write(frame[-1:])
+        living[-1].stream.transport.write(frame[-1:])
         assert (await living[-1].take(Command.SEND_ERROR))[1]["producer_id"] == 1
 
 
@@ -170,10 +170,10 @@ async def test_a_frame_that_is_never_finished_ends_its_connection(start_broker):
         url = await listening(broker)
         peer = await Peer.connect(broker, url)
         frame = encode_bytes(Command.SEND, {"producer_id": 1, "entries": 1}, bytes(MIB))
-        peer.stream._transport.write(frame[:100])
+        peer.stream.transport.write(frame[:100])
         at = 100
         while not peer.lost.done():  # a byte now and then is a sign of life, and not enough
-            peer.stream._transport.write(frame[at : at + 1])
+            peer.stream.transport.write(frame[at : at + 1])
             at += 1
             await asyncio.wait([peer.lost], timeout=0.01)
         assert len(broker.connections) == 0

@@ -224,7 +224,7 @@ async def test_certificates_and_tokens_are_renewed_while_brokers_run(tmp_path: P
                 await here.members.peers.call(there.service_url, "moon", "land", {}, 60)
             (accepted,) = (c.stream for c in there.connections if c.broker == here.service_url)
             streams: list[Any] = [accepted, here.members.peers._peers[there.service_url].stream]
-            return {one._transport.get_extra_info("peercert")["serialNumber"] for one in streams}
+            return {one.transport.get_extra_info("peercert")["serialNumber"] for one in streams}
 
         (first,) = await shown()
         authority.certify("127.0.0.1", name="renewed")

@@ -136,7 +136,7 @@ async def test_a_slow_call_is_its_own_matter_and_only_silence_ends_the_connectio
         silent.clear()
         with monkeypatch.context() as patch:
             (connection,) = broker.connections
-            patch.setattr(connection.stream._reader, "deliver_to", lambda *_: None)
+            patch.setattr(connection.stream.reader, "deliver_to", lambda *_: None)
             patch.setattr(engine.broker.cluster.peers, "PONG_S_MAX", 0.1)
             other = asyncio.create_task(peers.call(broker.service_url, "slow", "other", {}, 10))
             with pytest.raises(TimeoutError):

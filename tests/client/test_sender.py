@@ -8,7 +8,9 @@ from typing import Any
 
 import pytest
 
+from engine.client.produce.backlog import SEND_FRAME_BYTES
 from engine.client.produce.sender import Sender, SenderState
+from engine.client.produce.window import FLOOR
 from engine.client.topic.layout import SegmentView
 from engine.errors import (
     AlreadyClosedError,
@@ -250,6 +252,24 @@ async def test_receipts_come_in_the_order_of_what_was_sent(sequences: list[int],
     assert [i for i, e in enumerate(entries) if e not in bench.owner.in_flight] == stored  # type: ignore[operator]
     assert not bench.closed_by if in_step else len(bench.closed_by) == 1
     assert bench.owner.receipts == 1
+    await bench.end()
+
+
+async def test_what_is_behind_a_full_window_is_sent_as_receipts_come():
+    entries = [Entry(i, pending=FLOOR // 2, data=bytes(SEND_FRAME_BYTES)) for i in range(6)]
+    bench = await attached(entries)
+    assert bench.entries_sent == 3  # more than the window, which is only looked at between frames
+    assert bench.sequences(bench.sender.backlog.queue) == [3, 4, 5]
+    bench.owner.in_flight.window.drop()  # not measured: the window stays as it is
+    bench.acknowledge(0)
+    assert bench.entries_sent == 4
+    bench.sender.link_ended(ConnectError("lost"))
+    assert bench.sequences(bench.sender.backlog.queue) == [1, 2, 3, 4, 5]
+    await bench.attach()
+    assert bench.entries_sent == 4 + 3  # nothing of what went over the connection before counts
+    bench.acknowledge(1, 2, 3)
+    bench.acknowledge(4, 5)
+    assert not len(bench.owner.in_flight)
     await bench.end()
 
 

@@ -132,7 +132,7 @@ class Peer:
 
     def stop_reading(self) -> None:
         """Take nothing more from the system, which itself holds little for this connection."""
-        self.stream._transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 65536)
+        self.stream.transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 65536)
         self.stream.pause_reading()
 
     @classmethod

@@ -213,7 +213,7 @@ async def test_a_first_word_that_is_none(front: Served, said: bytes, caplog) -> 
 @pytest.mark.parametrize("garbage", [b"\xff" * 64, (2**31).to_bytes(4, "little") + b"\x16" + bytes(20)])
 async def test_garbage_later_ends_that_connection_alone(front: Served, garbage: bytes, caplog) -> None:
     neighbour, peer = [await Peer.connect(front.broker, front.url) for _ in range(2)]
-    peer.stream._transport.write(garbage)
+    peer.stream.transport.write(garbage)
     _, header, _ = await peer.take(Command.ERROR)
     assert header["code"] == ProtocolError.code
     await peer.lost

@@ -16,7 +16,6 @@ from engine.wire.chunks import ChunkPool
 from engine.wire.commands import Command, Header, SubscribeSuccess
 from engine.wire.connector import SocketConnector
 from engine.wire.memory import connect_pair, offer_pair
-from engine.wire.sockets import SocketStream
 from engine.wire.tcp import listen
 from engine.wire.url import parse_address, parse_url
 
@@ -158,14 +157,32 @@ async def test_what_is_gathered_comes_whole_and_in_order(pair):
     assert [header.get("consumer_id") for _, header, _ in right.frames] == [0, 1, 2, None]
 
 
+class Written:
+    """A transport that notes what is written to another."""
+
+    def __init__(self, transport, written):
+        self._transport = transport
+        self._written = written
+
+    def write(self, data):
+        self._written.append(data)
+        self._transport.write(data)
+
+    def __getattr__(self, name):
+        return getattr(self._transport, name)
+
+
+def writes_of(stream):
+    written = []
+    stream.transport = Written(stream.transport, written)
+    return written
+
+
 @pytest.mark.parametrize("pair", [tcp_pair], ids=["tcp"], indirect=True)
 @pytest.mark.parametrize("gathered", [True, False])
-async def test_the_first_frame_waits_for_the_others_of_its_turn_where_it_is_told_to(pair, gathered, monkeypatch):
+async def test_the_first_frame_waits_for_the_others_of_its_turn_where_it_is_told_to(pair, gathered):
     left, right = pair
-    written, write = [], SocketStream._write
-    monkeypatch.setattr(
-        SocketStream, "_write", lambda stream, buffers: (written.append(stream), write(stream, buffers))
-    )
+    written = writes_of(left.stream.stream)
     if gathered:
         left.stream.gather()
         left.stream.gather()
@@ -182,12 +199,9 @@ async def test_the_first_frame_waits_for_the_others_of_its_turn_where_it_is_told
 
 
 @pytest.mark.parametrize("pair", [tcp_pair], ids=["tcp"], indirect=True)
-async def test_what_was_gathered_goes_at_once_where_it_is_told_to(pair, monkeypatch):
+async def test_what_was_gathered_goes_at_once_where_it_is_told_to(pair):
     left, right = pair
-    written, write = [], SocketStream._write
-    monkeypatch.setattr(
-        SocketStream, "_write", lambda stream, buffers: (written.append(stream), write(stream, buffers))
-    )
+    written = writes_of(left.stream.stream)
     left.stream.gather()
     for n in range(3):
         left.stream.send(*number(n))
@@ -241,7 +255,7 @@ async def test_what_is_gathered_is_gone_with_the_connection(pair):
 async def test_no_end_of_a_tcp_connection_holds_a_small_frame_back(pair):
     """Nagle's delay would keep an answer that follows a block until the peer acknowledges the block: 40 ms, mostly."""
     for end in pair:
-        sock = end.stream._transport.get_extra_info("socket")
+        sock = end.stream.transport.get_extra_info("socket")
         assert sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
 
 

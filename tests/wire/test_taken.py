@@ -64,7 +64,7 @@ async def test_over_tcp_it_is_when_the_system_has_it_and_when_the_connection_end
     near.when_taken(taken.set)
     await asyncio.wait_for(taken.wait(), 20)
     far, told = await accepted, asyncio.Event()
-    near._transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 65536)  # type: ignore
+    near.transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 65536)  # type: ignore
     near.pause_reading()
     for _ in range(16):
         far.stream.send(Command.MESSAGE, {}, bytes(1 << 20))

@@ -219,7 +219,9 @@ class Producer(Generic[T_contra]):
         self._portal.run(self._producer.send_columns(columns, transaction))
 
     def writable(self) -> None:
-        """Wait until a quarter of the pending limit is free."""
+        """Wait until a quarter of the pending limit is free, and no more is in flight than is acknowledged in about
+        50 ms (at least 4 MiB).
+        """
         self._producer.check_open()
         if not self._producer.has_room:
             self._portal.run(self._producer.writable())

@@ -43,9 +43,14 @@ cdef class FrameReader:
     cdef Py_ssize_t needed
     cdef bint delivering
 
+    cpdef get_buffer(self)
+    cpdef received(self, Py_ssize_t size)
     cpdef deliver(self)
     cpdef release(self)
     cdef Chunk move_to(self, Chunk target)
     cdef int deliver_one(self) except -1
     cdef int deliver_foreign(self, Chunk chunk) except -1
     cdef int check_prefix(self, uint64_t total, uint8_t kind, uint32_t header_size) except -1
+
+# A frame as buffers to write one after the other; `size` is set to that of all.
+cdef list put_together(object command, object packed, object payload, uint64_t* size)

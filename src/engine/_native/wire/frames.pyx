@@ -185,7 +185,7 @@ cdef class FrameReader:
         """The chunk that it owns now, None for none."""
         return self.chunk
 
-    def get_buffer(self):
+    cpdef get_buffer(self):
         """Where the next bytes go; never empty."""
         cdef Chunk chunk = self.chunk
         if chunk is None:
@@ -195,7 +195,7 @@ cdef class FrameReader:
             chunk = self.move_to(self.pool.take(max(self.needed, self.end - self.start + 1)))
         return chunk.view[self.end:]
 
-    def received(self, Py_ssize_t size):
+    cpdef received(self, Py_ssize_t size):
         """`size` bytes were put at the front of get_buffer(). Raises ProtocolError for what is no frame."""
         self.end += size
         self.bytes_received += size
@@ -318,6 +318,12 @@ def frame(command, packed not None, payload):
     `payload`: contiguous bytes, or a sequence of such. A frame of up to JOIN_MAX bytes is one buffer; of a larger one
     the payload is not copied. Raises InvalidArgumentError when it would be over the limits.
     """
+    cdef uint64_t size = 0
+    buffers = put_together(command, packed, payload, &size)
+    return buffers, size
+
+
+cdef list put_together(object command, object packed, object payload, uint64_t* size):
     if not isinstance(packed, bytes):
         raise InvalidArgumentError(f"a header must be bytes, got {type(packed).__name__}")
     cdef uint64_t body = 0, head = PREFIX + <uint64_t>len(packed), total
@@ -344,18 +350,19 @@ def frame(command, packed not None, payload):
     memcpy(p + 5, &header_size, 4)
     memcpy(p + PREFIX, PyBytes_AS_STRING(packed), header_size)
     memset(p + head, 0, front - head)
+    size[0] = padded
     if padded > <uint64_t>JOINED:
-        if not body:
-            return [first], padded
-        parts.insert(0, first)
-        if padded > total:
-            parts.append(PADDING[padded - total])
-        return parts, padded
+        if body:
+            parts.insert(0, first)
+            if padded > total:
+                parts.append(PADDING[padded - total])
+            return parts
+        return [first]
     p += front
     for part in parts:
         p = copied(p, part)
     memset(p, 0, padded - total)
-    return [first], padded
+    return [first]
 
 
 # Copy the bytes of a buffer to `p`; behind them.

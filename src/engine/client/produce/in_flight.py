@@ -20,6 +20,7 @@ from engine.client.base.html import HtmlRecord
 from engine.client.base.memory import ClientMemory
 from engine.client.base.options import Batching
 from engine.client.produce.batching_quality import BucketStatistics, bucket_statistics
+from engine.client.produce.window import Window
 from engine.errors import TimeoutError
 from engine.model.positions import MessageId
 from engine.model.transactions import TRANSACTION_OVER
@@ -105,6 +106,7 @@ class InFlight:
         self._batching = batching
         self._room_bytes = int(pending_bytes_max * ROOM_SHARE)
         self._memory = memory or ClientMemory(pending_bytes_max)
+        self.window = Window()
         self._on_error = on_error
         self._on_failed = on_failed
         self._on_expired = on_expired
@@ -143,6 +145,7 @@ class InFlight:
 
     def enter(self, entries: Sequence[SealedEntry]) -> None:
         """Add entries that are sent together, with the deadline that they share."""
+        window = self.window
         deadline = self._loop.time() + self._send_timeout
         self._ordinal += 1
         self.flights += 1
@@ -154,6 +157,7 @@ class InFlight:
             self.entries_sent += 1
             self.messages_sent += entry.count
             self.bytes_sent += entry.pending
+            window.used += entry.pending
         if self._sweep is None and self._outstanding:
             self._sweep = self._loop.call_at(deadline, self._expire)
 
@@ -161,6 +165,7 @@ class InFlight:
         """Put the pieces of an entry in its place; its order and its deadline are theirs."""
         if entry.scope is not None:
             entry.scope.scattered()
+        self.window.drop()
         origin = self._origins.pop(entry, entry)
         group = self._pieces.setdefault(origin, {})
         group.pop(entry, None)
@@ -204,14 +209,20 @@ class InFlight:
     def acknowledge(self, entries: Sequence[SealedEntry], offsets: Sequence[int]) -> None:
         """The broker has these durable at these first offsets (-1: a duplicate whose offset it no longer knows)."""
         freed = messages = 0
+        measured, ended = self.window.measured, False
         for entry, first_offset in zip(entries, offsets, strict=True):
             if not self._take_out(entry):
                 continue
             freed += entry.pending
+            if entry is measured:
+                ended = True
             messages += entry.count
             if entry.waiters:
                 self._resolve(entry, first_offset)
         self.messages_acknowledged += messages
+        self.window.acknowledged += freed
+        if ended:
+            self.window.end(self._loop.time())
         self._left(freed, messages)
 
     def _resolve(self, entry: SealedEntry, first_offset: int) -> None:
@@ -231,6 +242,7 @@ class InFlight:
         if not failed:
             return
         reports = {report_of(entry) for entry in failed}
+        self.window.drop()
         for entry in failed:
             self._take_out(entry)
             self._reject(entry, error)
@@ -277,6 +289,7 @@ class InFlight:
 
     def _left(self, freed: int, messages: int, failure: Exception | None = None) -> None:
         """Entries have left. `failure`: for on_error."""
+        self.window.used = self.window.used - freed if self._outstanding else 0
         if messages:
             self._batcher.release(freed, messages)
             if self._memory.waiting:
@@ -373,7 +386,14 @@ class InFlight:
 
     @property
     def has_room(self) -> bool:
-        """Whether the producer takes a burst of messages: a quarter of the limit is free, and of the client's."""
+        """Whether the producer takes a burst of messages: a quarter of the limit is free, and of the client's, and
+        what is in flight will be acknowledged soon (window.py).
+        """
+        return not self.window.is_full and self.has_memory
+
+    @property
+    def has_memory(self) -> bool:
+        """Whether a quarter of the limit is free, and of the client's."""
         pending = self._batcher.pending_bytes
         memory = self._memory
         return pending <= self._room_bytes and (memory.has_room or (not pending and memory.has_little_room))
@@ -387,7 +407,7 @@ class InFlight:
 
     def room_came(self) -> None:
         """See memory.Waiter."""
-        if self._room and self.has_room:
+        if self._room and self.window.has_drained and self.has_memory:
             self._wake_room()
         elif self._room:
             self._memory.waiting[self] = None

@@ -201,8 +201,11 @@ class Outbox:
         await asyncio.gather(*(sender.close() for sender in self._senders.values()))
 
     async def wait_room(self, timeout: float | None) -> None:
-        """Send open batches and wait for room. Raises TimeoutError after `timeout` seconds."""
-        self.send_open()
+        """Send what has to be sent for it, and wait for room. Raises TimeoutError after `timeout` seconds."""
+        if self.in_flight.has_memory:  # else only what is in flight is too much, and open batches may fill meanwhile
+            self.pump()
+        else:
+            self.send_open()
         if not self.in_flight.has_room:
             try:
                 async with asyncio.timeout(timeout):

@@ -273,7 +273,7 @@ class AsyncProducer(Owned, Generic[T_contra]):
 
     @property
     def has_room(self) -> bool:
-        """Whether a quarter of the pending limit is free."""
+        """Whether a quarter of the pending limit is free, and what is in flight will be acknowledged soon."""
         return self._outbox.in_flight.has_room
 
     def send_batch(
@@ -373,7 +373,8 @@ class AsyncProducer(Owned, Generic[T_contra]):
         return True
 
     async def writable(self) -> None:
-        """Send what is sealed, and wait until a quarter of the pending limit is free.
+        """Send what is sealed, and wait until a quarter of the pending limit is free, and no more is in flight than is
+        acknowledged in about 50 ms (at least 4 MiB).
 
         Cheap when there is nothing to do.
         """

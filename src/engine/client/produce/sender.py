@@ -41,6 +41,7 @@ from engine.client.net.link import PRODUCER, Link
 from engine.client.net.pool import Pool
 from engine.client.produce.backlog import ATTEMPTS_MAX, Backlog, Credit
 from engine.client.produce.in_flight import InFlight
+from engine.client.produce.window import MEASURED_MIN
 from engine.client.topic.layout import SegmentView, TopicLayout
 from engine.client.topic.session import TopicSession
 from engine.client.transact.coordination import is_committed
@@ -149,6 +150,8 @@ class Sender:
         self.eager = False  # attach before there is something to send
         self.used = False  # was attached once
         self._credit: Credit | None = None  # of the attachment; None: there is no limit
+        self._sent_bytes = 0  # since nothing was unanswered,
+        self._answered_bytes = 0  # and what was answered of that
         self._claims_left = 0  # attempts to repeat a claim that met another producer's
         self._over: set[Scope] = set()  # transactions that have ended; the attachment ends with them
         self._owner = owner
@@ -181,12 +184,21 @@ class Sender:
             if self._needed:
                 self._start_attaching()
             return
-        if self.state is not SenderState.SENDING:
-            return
         backlog, connection, credit = self.backlog, link.connection, self._credit
+        if self.state is not SenderState.SENDING or not backlog.queue:
+            return
+        window = self._owner.in_flight.window
+        if not backlog.sent:
+            self._sent_bytes = self._answered_bytes = 0
         while backlog.queue and connection.writable and (credit is None or credit.left):
+            if backlog.sent and self._sent_bytes - self._answered_bytes > window.size:
+                return  # receipts are under way, and the rest follows them
             entries = backlog.next_frame(credit, joint=commands.JOINT_SENDS in connection.features)
             if entries:
+                for entry in entries:
+                    self._sent_bytes += entry.pending
+                if window.measured is None and window.used >= MEASURED_MIN:
+                    window.send(entries[0], asyncio.get_running_loop().time())
                 header = commands.Send(producer_id=link.ident, entries=len(entries))
                 if entries[0].scope is not None:
                     header = _in_transactions(connection, header, entries)
@@ -313,11 +325,14 @@ class Sender:
                 self._out_of_step(sequence)
                 offsets = offsets[: len(entries)]
                 break
-            entries.append(sent.popleft())
+            entries.append(entry := sent.popleft())
+            self._answered_bytes += entry.pending
         self._owner.in_flight.acknowledge(entries, offsets)
         self._owner.receipts_came()
         if self.retired:
             self._owner.settle_retired()
+        elif self.backlog.queue:
+            self.transmit()
 
     def _out_of_step(self, sequence: int) -> None:
         """A receipt for an entry that is not the oldest one sent: the connection cannot be trusted any more."""
