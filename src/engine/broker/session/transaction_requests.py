@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, TypedDict, cast
 
 from engine.broker.rights.need import Need
 from engine.broker.session.commit_behind import CommitBehind
+from engine.broker.upkeep.attendance import forget_ended
 from engine.control.transactions.headers import TransactionView
 from engine.errors import InvalidArgumentError, TransactionNotFoundError
 from engine.model.rights import Right
@@ -38,20 +39,9 @@ async def _begin(connection: Connection, header: commands.NewTxn) -> commands.Be
     if limits is None or not owner:
         return await _begin_for(connection, header, owner)
     more = max(header.count or 1, 1)
-    for number in limits.transactions_to_look_at(owner, more, header.name):
-        await _forget_if_over(connection, owner, number)
+    await forget_ended(limits, connection.host.transactions.coordinator, owner, more, header.name)
     with limits.beginning(owner, more, header.name):  # requests behind it see that they count
         return await _begin_for(connection, header, owner)
-
-
-async def _forget_if_over(connection: Connection, owner: str, number: int) -> None:
-    """Another broker may have ended it."""
-    try:
-        over = (await connection.host.transactions.coordinator.get(number)).header.state.final
-    except TransactionNotFoundError:
-        over = True
-    if over and (limits := connection.host.memory.limits) is not None:
-        limits.transaction_ended(owner, number)
 
 
 async def _begin_for(connection: Connection, header: commands.NewTxn, owner: str | None) -> commands.Begun:
