@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 class Crowd:
     """Digests of names by scope: one that is attached to several segments of a topic counts once. Loop thread only.
 
-    `others`: by "what\\nscope", what is attached at the other brokers. `version`: another one whenever one came or left.
+    `others`: by "what\\nscope", what is attached at the other brokers. `version`: another one when one came or left.
     """
 
     __slots__ = ("_names", "others", "version", "what")

@@ -296,7 +296,7 @@ class BrokerLimits:
     # -- with other brokers ----------------------------------------------------------------------------------------
 
     def present(self) -> Present:
-        """Who is here, of what has a limit."""
+        """What is here, of what has a limit."""
         of = self._applied, self.producers.version, self.consumers.version
         if self._attached is None or self._attached[0] != of:
             self._attached = of, [*self._attended(self.producers), *self._attended(self.consumers)]

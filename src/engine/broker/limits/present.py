@@ -1,4 +1,4 @@
-"""`Present` and `Others`: what brokers tell each other of what is attached, so that numbers hold for all of them together.
+"""`Present` and `Others`: what brokers tell each other of what is attached, so that numbers hold for all together.
 
 A producer or consumer of a topic is attached to segments at several brokers, and counts once; so does a transaction
 that goes on over another broker than the one that began it. So names are shown, as digests, and not numbers alone.

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Coroutine
+from collections.abc import Awaitable, Coroutine
 from typing import TYPE_CHECKING, Any
 
+from engine.broker.session.acts import on_subscription
 from engine.broker.session.assignments import Registration
 from engine.broker.session.attaching import attach
 from engine.broker.session.layout_watch import DagWatchSession
@@ -87,13 +88,19 @@ async def _leave(connection: Connection, named: tuple[str, str, str], instance: 
 def seek_subscription(connection: Connection, header: commands.SeekSubscription, payload: memoryview) -> None:
     """SEEK_SUBSCRIPTION."""
     seeking = connection.host.service.seek_subscription(header.topic, header.subscription, header.when)
-    connection.start(header.request_id, _done(seeking))
+    connection.start(header.request_id, _done(_audited(connection, header, seeking)))
 
 
 def delete_subscription(connection: Connection, header: commands.DeleteSubscription, payload: memoryview) -> None:
     """DELETE_SUBSCRIPTION."""
     deleting = connection.host.service.delete_subscription(header.topic, header.subscription)
-    connection.start(header.request_id, _done(deleting))
+    connection.start(header.request_id, _done(_audited(connection, header, deleting)))
+
+
+def _audited(
+    connection: Connection, header: commands.SeekSubscription | commands.DeleteSubscription, work: Awaitable[None]
+) -> Coroutine[Any, Any, None]:
+    return on_subscription(connection, header.command.name, header.topic, header.subscription, work)
 
 
 async def _done(work: Coroutine[Any, Any, None]) -> dict[str, Any]:

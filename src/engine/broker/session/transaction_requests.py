@@ -86,7 +86,10 @@ async def _end(connection: Connection, number: int, header: commands.EndTxn, hel
     coordinator = connection.host.transactions.coordinator
     if connection.needs is not None:  # an owner never changes, so that the header that is followed here says it
         known = connection.host.segments.transactions.headers.known(number)
-        _check_owner(connection, await coordinator.get(number) if known is None else known)
+        of = await coordinator.get(number) if known is None else known
+        _check_owner(connection, of)
+        if of.header.owner != connection.principal.role:
+            _audit_end(connection, header)
     try:
         if (sent := header.sent) is None:
             view: TransactionView | None = await coordinator.end(number, state, accepted)
@@ -123,6 +126,12 @@ def _check_owner(connection: Connection, view: TransactionView) -> None:
         return
     if not connection.host.rights.allows(connection.principal, Need(Right.OPERATE)):
         raise TransactionNotFoundError(f"there is no transaction {view.id} of this role")
+
+
+def _audit_end(connection: Connection, header: commands.EndTxn) -> None:
+    """What operates the cluster ends a transaction of another role."""
+    audit, request = connection.host.rights.audit, f"END_TXN {header.id}"
+    audit.note_need(connection.principal, connection.origin, request, Need(Right.OPERATE), allowed=True)
 
 
 def state(connection: Connection, header: commands.TxnState, payload: memoryview) -> None:
