@@ -2,8 +2,8 @@
 
     python benchmarks/revocations.py [--count 50]
 
-A role's producer and its consumer are attached at both brokers. The grant is revoked at the first broker, and each of the
-two attachments of a broker is timed until it is closed: from before the call, which writes the record, is made.
+A role's producer and its consumer are attached at both brokers. The grant is revoked at the first one. Each broker is
+timed from before that call, which writes the record, until nothing of the role is attached there.
 """
 
 from __future__ import annotations
