@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from engine.broker.session.acts import on_subscription
 from engine.broker.session.assignments import Registration
-from engine.broker.session.attaching import attach
+from engine.broker.session.attaching import attach, check_wanted
 from engine.broker.session.layout_watch import DagWatchSession
 from engine.model.names import TopicName
 from engine.model.schema import TopicSchema
@@ -25,6 +25,7 @@ def lookup(connection: Connection, header: commands.ScalableTopicLookup, payload
 
 async def _lookup(connection: Connection, session: DagWatchSession, header: commands.ScalableTopicLookup) -> None:
     ident = header.session_id
+    check_wanted(connection, ident)
     connection.watches[ident] = session
     try:
         await session.open(header.request_id, header.create)
@@ -36,7 +37,8 @@ async def _lookup(connection: Connection, session: DagWatchSession, header: comm
 
 
 def close_lookup(connection: Connection, header: commands.ScalableTopicClose, payload: memoryview) -> None:
-    """SCALABLE_TOPIC_CLOSE."""
+    """SCALABLE_TOPIC_CLOSE. A lookup that is not answered yet ends with an error."""
+    connection.openings.abandon(header.session_id)
     session = connection.watches.get(header.session_id)
     if session is not None:
         session.close()
