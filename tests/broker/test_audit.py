@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import json
 import subprocess
 import sys
@@ -23,7 +24,10 @@ from engine.model.admin_operations import OPERATIONS as ROWS
 from engine.model.admin_requests import NO_BODY
 from engine.model.rights import names_of
 from engine.testing.clock import FakeClock
+from engine.wire.commands import Command
 from tests.broker.test_rights_matrix import ARGUMENTS, TOPIC
+from tests.broker.transacting import begin
+from tests.kit.peer import Peer
 
 ANN = Principal(Kind.ROLE, Proof.TOKEN_FILE, "ann", secret=b"digest-of-a-token")
 HOSTILE = 'x"\n{"allowed": true}\r\x1b[2J\u2028' + "y" * 1_000
@@ -118,13 +122,31 @@ def test_several_processes_write_to_one_file_and_rotate_it(tmp_path: Path) -> No
             assert writer.returncode == 0
     age = {path: int(path.suffix[1:] or 0) for path in tmp_path.iterdir()}
     assert len(age) > 5
-    assert all(path.stat().st_size <= 20_000 for path in age)
     lines = [line for path in sorted(age, key=lambda p: -age[p]) for line in path.read_text().splitlines()]
     found: dict[str, list[int]] = {"0": [], "1": [], "2": []}
     for line in lines:
         writer_of, number = json.loads(line)["request"].split()
         found[writer_of].append(int(number))
     assert found == {name: list(range(500)) for name in found}
+
+
+def test_a_process_that_is_stopped_in_the_middle_of_a_rotation_stops_no_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It holds the lock of the file until it goes on: the others write, and do not rotate."""
+    monkeypatch.setattr(audit, "FILE_SIZE_MAX", 1_000)
+    log = Audit(str(tmp_path / "audit"), FakeClock())
+    note(log, 0)
+    with (tmp_path / "audit").open("a") as stopped:
+        fcntl.flock(stopped, fcntl.LOCK_EX)
+        for number in range(1, 20):
+            note(log, number)
+        assert [path.name for path in tmp_path.iterdir()] == ["audit"]
+        assert len((tmp_path / "audit").read_text().splitlines()) == 20
+    note(log, 20)
+    log.close()
+    assert len((tmp_path / "audit.1").read_text().splitlines()) == 20
+    assert len((tmp_path / "audit").read_text().splitlines()) == 1
 
 
 def test_a_file_that_was_moved_away_is_made_anew(tmp_path: Path) -> None:
@@ -167,10 +189,15 @@ async def test_what_the_program_itself_changes_is_a_line(tmp_path: Path) -> None
             await one.admin.delete_topic("nothing")
         await one.admin.delete_topic("orders")
     facts = [json.loads(line) for line in (tmp_path / "audit").read_text().splitlines()]
-    said = [(f["request"], f["right"], f["resource"], f["role"], f["proof"], f["peer"], f["allowed"]) for f in facts]
-    assert said == [
-        (request, "admin", "public/default/orders", "owner", "local", None, True)
-        for request in ("create_topic", "split_segment", "delete_topic")
+    assert {(f["right"], f["role"], f["proof"], f["peer"], f["allowed"]) for f in facts} == {
+        ("admin", "owner", "local", None, True)
+    }
+    orders, nothing = "public/default/orders", "public/default/nothing"
+    assert [(f["request"], f["resource"], f.get("error")) for f in facts] == [
+        ("create_topic", orders, None),
+        ("split_segment", orders, None),
+        ("delete_topic", nothing, "NotFoundError"),
+        ("delete_topic", orders, None),
     ]
 
 
@@ -178,7 +205,7 @@ async def test_what_the_program_itself_changes_is_a_line(tmp_path: Path) -> None
 async def test_each_operation_that_changes_something_and_each_denial_is_one_line(
     start_broker: Any, tmp_path: Path, who: str
 ) -> None:
-    """Over HTTP, where it was done; what is only read is a line where it is denied."""
+    """Over HTTP, with the error where it failed; what is only read is a line where it is denied."""
     roles, path = tmp_path / "roles", tmp_path / "audit"
     roles.write_text("".join(line_of(name, f"token-{name}") + "\n" for name in ("root", "nothing")))
     changed = 0
@@ -199,10 +226,50 @@ async def test_each_operation_that_changes_something_and_each_denial_is_one_line
                 done = answer.status < 400
             lines = [json.loads(line) for line in path.read_text().splitlines()[before:]]
             need = OPERATIONS[row.name](arguments)
-            changes = request.verb not in ("GET", "HEAD") and done
+            changes = request.verb not in ("GET", "HEAD") and answer.status != 403
             assert len(lines) == (changes or answer.status == 403), (row.name, answer.status, lines)
             for line in lines:
                 said = line["role"], line["right"], line["resource"], line["allowed"]
                 assert said == (who, names_of(need.rights), need.resource, who == "root"), row.name
+                assert ("error" in line) == (changes and not done), (row.name, line)
                 changed += changes
     assert changed > 15 or who == "nothing"
+
+
+async def test_what_is_done_to_a_subscription_over_the_wire_is_a_line(start_broker: Any, tmp_path: Path) -> None:
+    roles, path = tmp_path / "roles", tmp_path / "audit"
+    roles.write_text(line_of("root", "token-root") + "\n")
+    async with start_broker(roles_file=str(roles), superusers=["root"], audit_log=str(path)) as broker:
+        await broker.service.create_topic(TOPIC)
+        peer = await Peer.connect(broker, hello=False)
+        await peer.hello(token="token-root")
+        of_it = {"topic": TOPIC, "subscription": "s"}
+        with pytest.raises(NotFoundError):
+            await peer.ask(Command.SEEK_SUBSCRIPTION, **of_it, when="earliest")
+        await broker.service.create_subscription(TOPIC, "s")
+        await peer.ask(Command.SEEK_SUBSCRIPTION, **of_it, when="earliest")
+        await peer.ask(Command.DELETE_SUBSCRIPTION, **of_it)
+        await peer.close()
+    facts = [json.loads(line) for line in path.read_text().splitlines()]
+    assert {(f["role"], f["right"], f["subscription"], f["allowed"]) for f in facts} == {("root", "consume", "s", True)}
+    assert [(f["request"], f.get("error")) for f in facts] == [
+        ("SEEK_SUBSCRIPTION", "NotFoundError"),
+        ("SEEK_SUBSCRIPTION", None),
+        ("DELETE_SUBSCRIPTION", None),
+    ]
+
+
+async def test_the_end_of_another_roles_transaction_is_a_line(start_broker: Any, tmp_path: Path) -> None:
+    roles, path = tmp_path / "roles", tmp_path / "audit"
+    roles.write_text("".join(line_of(name, f"token-{name}") + "\n" for name in ("root", "ann")))
+    async with start_broker(roles_file=str(roles), superusers=["root"], audit_log=str(path)) as broker:
+        ann, root = [await Peer.connect(broker, hello=False) for _ in range(2)]
+        await ann.hello(token="token-ann")
+        await root.hello(token="token-root")
+        own, foreign = await begin(ann), await begin(ann)
+        await ann.ask(Command.END_TXN, id=own, action="abort")
+        await root.ask(Command.END_TXN, id=foreign, action="abort")
+        await Peer.end_all()
+    (line,) = path.read_text().splitlines()
+    facts = json.loads(line)
+    assert (facts["role"], facts["request"], facts["right"]) == ("root", f"END_TXN {foreign}", "operate")

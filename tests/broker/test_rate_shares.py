@@ -7,7 +7,7 @@ from typing import Any, cast
 
 import pytest
 
-from engine.broker.limits.elsewhere import PARTS, Elsewhere, Scope, Shown
+from engine.broker.limits.elsewhere import PARTS, Elsewhere, Scope, Used
 from engine.broker.limits.limits import BrokerLimits
 from engine.broker.upkeep.rate_shares import RateShares
 from engine.clock import SystemClock
@@ -25,7 +25,7 @@ def settled(wants: list[float], shares: list[float] | None = None, rounds: int =
     for _ in range(rounds):
         shown = []
         for want, share in zip(wants, found, strict=True):
-            one = Shown()
+            one = Used()
             one.note(SCOPE, min(want, share), held=want > share)
             shown.append(one)
         found = [Elsewhere([other for other in shown if other is not one]).share(SCOPE) for one in shown]
@@ -70,9 +70,9 @@ def test_shares_are_fair_from_any_start(seed: int) -> None:
 
 def test_what_other_brokers_show_is_bounded_by_the_rate() -> None:
     """A broker that shows nonsense takes no more than its even share."""
-    nonsense = Shown(used={"\n".join(SCOPE): 10**9}, held=[])
+    nonsense = Used(used={"\n".join(SCOPE): 10**9}, held=[])
     assert Elsewhere([nonsense]).share(SCOPE) == 0.5
-    assert Elsewhere([Shown(used={"\n".join(SCOPE): -5}, held=[])]).share(SCOPE) == 1.0
+    assert Elsewhere([Used(used={"\n".join(SCOPE): -5}, held=[])]).share(SCOPE) == 1.0
     assert Elsewhere([nonsense]).share(("total else", "publish")) == 1.0
 
 
@@ -108,12 +108,12 @@ async def test_what_a_broker_shows_is_shown_again_when_its_session_was_lost() ->
     async def check() -> bool:
         bucket.granted_bytes += 10_000  # far more than the rate: it has used all of it
         await rounds.check()
-        return await store.get(keys.shares(member.url)) is not None
+        return await store.get(keys.shown(keys.SHARES, member.url)) is not None
 
     await rounds.check()
     assert await check()
     await member.lose()
-    assert await store.get(keys.shares(member.url)) is None
+    assert await store.get(keys.shown(keys.SHARES, member.url)) is None
     await check()  # sees that it is gone
     assert await check()
     await store.close()

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
 import pytest
 
 from engine.broker.server import Broker
 from engine.errors import AlreadyClosedError, EngineError
 from engine.wire.commands import Command
+from tests.kit.peer import Peer
 
 
 class Gate:
@@ -78,3 +80,38 @@ async def test_what_is_closed_before_it_is_open_is_not_opened(broker, connect, m
         await attaching
     assert refused.value.code == AlreadyClosedError.code
     await other.consumer(segment, "exclusive", name="two")
+
+
+@pytest.mark.parametrize("waits_at", ["the topic", "the intake"])
+async def test_a_lookup_that_is_closed_before_it_is_open_is_answered(
+    broker: Any, peer: Peer, monkeypatch: pytest.MonkeyPatch, waits_at: str
+) -> None:
+    reached, go_on = asyncio.Event(), asyncio.Event()
+    service, intake = broker.service, broker.memory.intake
+    real, request = service.watch_topic, intake.request
+
+    async def watch_topic(*args: Any, **options: Any) -> Any:
+        reached.set()
+        await go_on.wait()
+        return await real(*args, **options)
+
+    def turn() -> Any:
+        reached.set()
+        return go_on.wait() if request() is None else None
+
+    if waits_at == "the topic":
+        monkeypatch.setattr(service, "watch_topic", watch_topic)
+    else:
+        monkeypatch.setattr(type(intake), "request", lambda self: turn())
+    fields = {"session_id": 7, "topic": "orders", "create": True}
+    asked = asyncio.ensure_future(peer.ask(Command.SCALABLE_TOPIC_LOOKUP, **fields))
+    await reached.wait()
+    peer.send(Command.SCALABLE_TOPIC_CLOSE, {"session_id": 7})
+    peer.send(Command.PING, {})
+    await peer.take(Command.PONG)
+    go_on.set()
+    with pytest.raises(AlreadyClosedError, match="7 was closed before it was open"):
+        await asked
+    monkeypatch.undo()
+    assert not next(iter(broker.connections)).watches
+    await peer.ask(Command.SCALABLE_TOPIC_LOOKUP, **fields)  # the id may be used again

@@ -10,12 +10,17 @@ from typing import Any
 import pytest
 
 import engine
+from engine.broker.limits.limits import BrokerLimits
+from engine.broker.rights.token_file import line_of
 from engine.broker.server import Broker
 from engine.errors import LimitExceededError
+from engine.wire.commands import Command
+from tests.broker.transacting import begin
 from tests.brokers.test_identity import BROKERS, addresses, brokers
 from tests.kit.peer import Peer, until
 
 BIG = 50_000
+ANN, ROOT = "the token of ann, twenty", "the token of root, twenty"
 RANDOM = random.Random(1)
 TOPIC = "public/default/orders"
 
@@ -96,3 +101,119 @@ async def test_an_evicted_backlog_is_not_evicted_by_each_broker_once_more(tmp_pa
         rounds = [quotas(b).rounds for b in found]
         await until(lambda: all(quotas(b).rounds >= n + 6 for b, n in zip(found, rounds, strict=True)))
         assert 12 <= await backlog() <= 20
+
+
+# -- numbers -----------------------------------------------------------------------------------------------------------
+
+
+def known_elsewhere(broker: Broker, key: str) -> int:
+    """How many of "what\\nscope" a broker knows of at the others."""
+    others = limits_of(broker)._others.get(key)
+    return 0 if others is None else others.most
+
+
+def limits_of(broker: Broker) -> BrokerLimits:
+    assert broker.memory.limits is not None
+    return broker.memory.limits
+
+
+async def known_everywhere(found: list[Broker], key: str, count: int) -> None:
+    await until(lambda: all(known_elsewhere(b, key) == count for b in found))
+
+
+async def refused(attempt: Any, text: str) -> None:
+    with pytest.raises(LimitExceededError, match=text):
+        await attempt
+
+
+async def test_producers_and_consumers_of_a_topic_are_counted_over_all_brokers(tmp_path: Path) -> None:
+    """Each of them is attached at both brokers, and counts once."""
+    async with brokers(tmp_path / "data", 2, cluster_token=BROKERS) as found:
+        await found[0].admin.create_topic("orders", segments=4)
+        await found[0].admin.set_limits(TOPIC, {"producers_max": 2, "consumers_max": 2})
+        await everywhere(found, "producers_max")
+        async with engine.AsyncClient(addresses(found, "engine")) as client:
+            producers = [await client.producer("orders", name=name) for name in ("p1", "p2")]
+            for producer in producers:
+                for i in range(30):
+                    await producer.send(b"x", key=f"key-{i}")
+            consumers = [await client.queue_consumer("orders", "q", name=name) for name in ("c1", "c2")]
+            await known_everywhere(found, f"producers\n{TOPIC}", 2)
+            await known_everywhere(found, f"consumers\n{TOPIC}", 2)
+            await refused(client.producer("orders", name="p3"), "producers_max of public/default/orders")
+            await refused(client.queue_consumer("orders", "q", name="c3"), "consumers_max of public/default/orders")
+            await producers[0].close()
+            await consumers[0].close()
+            await known_everywhere(found, f"producers\n{TOPIC}", 1)
+            third = await client.producer("orders", name="p3")
+            for i in range(30):
+                await third.send(b"x", key=f"key-{i}")
+
+
+async def test_the_sum_of_a_tenant_is_counted_over_topics_of_several_brokers(tmp_path: Path) -> None:
+    async with brokers(tmp_path / "data", 2, cluster_token=BROKERS) as found:
+        await found[0].admin.set_limits("public", {"total_producers": 4})
+        await everywhere(found, "total_producers")
+        async with engine.AsyncClient(addresses(found, "engine")) as client:
+            kept = [await client.producer(f"topic-{i}") for i in range(4)]
+            for producer in kept:
+                await producer.send(b"x", key="key-1")
+            assert all(any(c.producers for c in b.connections) for b in found)
+            await until(lambda: all(limits_of(b).producers.count("public", b"") == 4 for b in found))
+
+            async def one_more(name: str) -> None:
+                await (await client.producer(name)).send(b"x", key="key-1")
+
+            for i in range(4, 8):  # at either broker
+                await refused(one_more(f"topic-{i}"), "total_producers of public must be at most 4")
+
+
+async def test_connections_and_transactions_of_a_role_are_counted_over_all_brokers(tmp_path: Path) -> None:
+    (tmp_path / "roles").write_text(f"{line_of('ann', ANN)}\n{line_of('root', ROOT)}\n")
+    roles = {"roles_file": str(tmp_path / "roles"), "superusers": ("root",)}
+    async with brokers(tmp_path / "data", 2, cluster_token=BROKERS, **roles) as found:
+        await found[0].admin.set_limits("role:ann", {"connections_max": 3, "open_transactions_max": 3})
+        await everywhere(found, "connections_max")
+        first, second = [await as_ann(broker) for broker in found]
+        one, two = await begin(first), await begin(second)
+        named = await begin(first, name="nightly")
+        await until(lambda: known_elsewhere(found[0], "transactions\nrole:ann") == 1)
+        await until(lambda: known_elsewhere(found[1], "transactions\nrole:ann") == 2)
+        for peer in (first, second):
+            await refused(begin(peer), "open_transactions_max of role:ann must be at most 3, got 4")
+            assert await begin(peer, name="nightly") == named  # it counts already, wherever it was begun
+        await ended(second, one)  # the broker that has begun it does not hear of it, and looks
+        await until(lambda: known_elsewhere(found[1], "transactions\nrole:ann") == 1)
+        await begin(second)
+        await ended(second, two)
+
+        third = await as_ann(found[0])
+        await until(lambda: known_elsewhere(found[1], "connections\nrole:ann") == 2)
+        await refused(as_ann(found[1]), "connections_max of role:ann must be at most 3, got connection 4")
+        await third.close()
+        await until(lambda: known_elsewhere(found[1], "connections\nrole:ann") == 1)
+        await as_ann(found[1])
+
+
+async def as_ann(broker: Broker) -> Peer:
+    peer = await Peer.connect(broker, hello=False)
+    await peer.hello(token=ANN)
+    return peer
+
+
+async def ended(peer: Peer, transaction: str) -> None:
+    await peer.ask(Command.END_TXN, id=transaction, action="abort")
+
+
+async def test_who_was_at_a_broker_that_is_gone_is_gone(tmp_path: Path) -> None:
+    async with brokers(tmp_path / "data", 2, cluster_token=BROKERS) as found:
+        await found[0].admin.create_topic("orders", segments=4)
+        await found[0].admin.set_limits(TOPIC, {"producers_max": 5})
+        await everywhere(found, "producers_max")
+        async with engine.AsyncClient(addresses(found, "engine")) as client:
+            producer = await client.producer("orders")
+            for i in range(30):
+                await producer.send(b"x", key=f"key-{i}")
+            await known_everywhere(found, f"producers\n{TOPIC}", 1)
+            await found[1].close()
+            await until(lambda: not known_elsewhere(found[0], f"producers\n{TOPIC}"))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 from pathlib import Path
 from typing import Any
@@ -143,3 +144,24 @@ async def test_a_connection_ends_with_its_token_unless_a_newer_one_came(
             assert await raw.ends() == ["the token has expired"]
             await renewed.say_command("ping")
             await renewed.heard("pong")
+
+
+async def test_a_seek_and_the_end_of_a_subscription_are_lines_of_the_audit(tmp_path: Path) -> None:
+    path = tmp_path / "audit"
+    async with with_roles(tmp_path, audit_log=str(path)) as stage, Raw(stage) as raw:
+        await stage.prepare()
+        before = len(path.read_text().splitlines())
+        client = Client(stage, raw, "token-admin")
+        await client.greet()
+        for case in (subscribe(CLASSIC, "s"), SEEK):
+            assert await client.ask(case, waits=True) is None
+        for case in (subscribe(CLASSIC, "s"), CASES["unsubscribe"][0]):
+            assert await client.ask(case, waits=True) is None
+    facts = [json.loads(line) for line in path.read_text().splitlines()[before:]]
+    assert {(f["role"], f["right"], f["subscription"], f["allowed"]) for f in facts} == {
+        ("admin", "consume", "s", True)
+    }
+    assert [(f["request"], f.get("error")) for f in facts] == [
+        ("SEEK_SUBSCRIPTION", None),
+        ("DELETE_SUBSCRIPTION", None),
+    ]

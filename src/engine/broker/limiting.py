@@ -5,9 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from engine.broker.limits.limits import BrokerLimits
+from engine.broker.upkeep.attendance import AttendanceLoop
 from engine.broker.upkeep.quotas import NAMES, QuotaLoop
 from engine.broker.upkeep.rate_shares import RateShares
-from engine.model.limits import RATES
+from engine.model.limits import ATTENDED, RATES
 
 if TYPE_CHECKING:
     from engine.broker.server import Broker
@@ -18,13 +19,15 @@ class Limiting:
 
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
-        self._checking = self._sharing = False
+        self._checking = self._sharing = self._attending = False
         limits = self.limits = broker.memory.limits = BrokerLimits(self._changed)
         parts = broker.parts
         parts.service.go_by(limits)
         self.quotas = QuotaLoop(parts.service, parts.segments, parts.subscriptions, broker.metadata, limits,
                                 parts.members.brokers, broker.clock)  # fmt: skip
         self.shares = RateShares(broker.metadata, limits, parts.members.brokers, broker.clock)
+        coordinator = parts.transactions.coordinator
+        self.attendance = AttendanceLoop(broker.metadata, limits, parts.members.brokers, coordinator)
         for connection in broker.connections:
             if connection.ready and connection.role and not connection.counted:
                 connection.counted = True
@@ -45,3 +48,7 @@ class Limiting:
             self._sharing = True
             self._broker.tasks.spawn(self.shares.run(), "shares of rates")
         self.shares.wake()
+        if not self._attending and self.limits.says(ATTENDED):
+            self._attending = True
+            self._broker.tasks.spawn(self.attendance.run(), "attendance")
+        self.attendance.wake()

@@ -17,6 +17,7 @@ GRANTS = "/grants/"
 LIMITS = "/limits/"
 TENANTS = "/tenants/"
 USAGE = "/usage/"  # holds what each broker stores of what has limits, by the broker's URL; ephemeral
+PRESENT = "/present/"  # holds what is at each broker, of what has limits, by the broker's URL; ephemeral
 SHARES = "/shares/"  # holds which parts of rates each broker uses, by the broker's URL; ephemeral
 BALANCER = "/balancer"  # holds the URL of the broker that balances the others; ephemeral
 SWEEPER = "/sweeper"  # holds the URL of the broker that sweeps the object store; ephemeral
@@ -92,14 +93,9 @@ def limited(key: str) -> str:
     return decode(key.removeprefix(LIMITS))
 
 
-def usage(url: str) -> str:
-    """Holds what a broker stores of what has limits; ephemeral."""
-    return f"{USAGE}{encode(url)}"
-
-
-def shares(url: str) -> str:
-    """Holds which parts of rates a broker uses; ephemeral."""
-    return f"{SHARES}{encode(url)}"
+def shown(prefix: str, url: str) -> str:
+    """Holds what a broker shows the others below USAGE, PRESENT or SHARES; ephemeral."""
+    return f"{prefix}{encode(url)}"
 
 
 def namespace(tenant: str, name: str) -> str:

@@ -38,6 +38,7 @@ _BOTH = (
 TOTALS = (*_BOTH, "total_topics", "total_subscriptions", "total_storage_bytes")
 OF_ROLE = (*_BOTH, "connections_max", "open_transactions_max")
 RATES = (*OF_TOPIC[:4], *_BOTH[:4])
+ATTENDED = ("producers_max", "consumers_max", *_BOTH[4:], "connections_max", "open_transactions_max")
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from engine._native.consume.opening import take_block
 from engine.broker.segment.hosted import HostedSegment
+from engine.broker.session.acts import on_subscription
 from engine.broker.session.attaching import open_segment
 from engine.errors import (
     AlreadyClosedError,
@@ -485,7 +486,9 @@ class Consumers:
             if group is not None:
                 group.seeking = done
             try:
-                await self._session.host.subscriptions.seek(hosted, consumer.subscription, offset)
+                seeking = self._session.host.subscriptions.seek(hosted, consumer.subscription, offset)
+                topic, subscription = hosted.name.topic, consumer.subscription
+                await on_subscription(self._session.connection, "SEEK_SUBSCRIPTION", topic, subscription, seeking)
             finally:
                 done.set_result(None)
                 if group is not None and consumer_key is not None:

@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from engine.errors import InvalidArgumentError
+
 if TYPE_CHECKING:
     from engine.broker.admin.service import AdminService
     from engine.broker.rights.audit import Audit
@@ -37,10 +39,17 @@ class Administration:
 
     async def call(self, operation: Operation[R], arguments: Mapping[str, Any]) -> R:
         """See AdminService."""
-        found = await self.service.call(operation, arguments)
-        if operation.verb != "GET" and (audit := self._audit()) is not None:
-            _note(audit, operation, arguments)
-        return found
+        audit = None if operation.verb == "GET" else self._audit()
+        if audit is None:
+            return await self.service.call(operation, arguments)
+        error: str | None = None
+        try:
+            return await self.service.call(operation, arguments)
+        except BaseException as e:
+            error = type(e).__name__
+            raise
+        finally:
+            _note(audit, operation, arguments, error)
 
     async def prune_segment(self, topic: str | TopicName, segment_id: int) -> bool:
         """See AdminService."""
@@ -54,13 +63,16 @@ class Administration:
         """The broker closes what it consists of."""
 
 
-def _note(audit: Audit, operation: Operation[Any], arguments: Mapping[str, Any]) -> None:
+def _note(audit: Audit, operation: Operation[Any], arguments: Mapping[str, Any], error: str | None) -> None:
+    from engine.broker.rights.need import Need
     from engine.broker.rights.principal import OWNER
     from engine.broker.rights.table import OPERATIONS
-    from engine.model.rights import names_of
 
-    need = OPERATIONS[operation.name](arguments)
-    audit.note(OWNER, None, operation.name, names_of(need.rights), need.resource, allowed=True)
+    try:
+        need = OPERATIONS[operation.name](arguments)
+    except InvalidArgumentError:  # what it names cannot be
+        need = Need(0)
+    audit.note_need(OWNER, None, operation.name, need, allowed=True, error=error)
 
 
 class _Leading:

@@ -17,6 +17,7 @@ from urllib.parse import urlsplit
 from aiohttp import web
 from aiohttp.typedefs import Handler, Middleware
 
+from engine.broker.rights.audit import Audit
 from engine.broker.rights.identities import Credentials, Identities
 from engine.broker.rights.need import Need
 from engine.broker.rights.principal import ANONYMOUS, Principal
@@ -24,7 +25,6 @@ from engine.broker.rights.rights import Rights
 from engine.broker.settings.attempts import Refusal
 from engine.broker.settings.tokens import bearer_token
 from engine.errors import AuthorizationError, InvalidArgumentError
-from engine.model.rights import names_of
 from engine.wire.certificates import certificate_of
 
 ANY_HOST = "*"
@@ -131,14 +131,26 @@ def admitted(
                 rights.check(found, needs(request), f"{request.method} {request.path}", peer)
             PRINCIPAL.set(found)  # requests of one connection run in one task, one after the other
             if request.method not in _SAFE and rights.audit.writes:
-                need = needs(request)
-                answer = await handler(request)
-                where = f"{request.method} {request.path}", names_of(need.rights), need.resource
-                rights.audit.note(found, peer, *where, allowed=True)
-                return answer
+                return await _audited(rights.audit, found, peer, needs(request), request, handler)
         return await handler(request)
 
     return check
+
+
+async def _audited(
+    audit: Audit, principal: Principal, peer: str | None, need: Need, request: web.Request, handler: Handler
+) -> web.StreamResponse:
+    """Call the handler, and write down that it was done, or its error."""
+    error: str | None = None
+    try:
+        answer = await handler(request)
+        error = None if answer.status < 400 else f"HTTP {answer.status}"
+        return answer
+    except BaseException as e:
+        error = type(e).__name__
+        raise
+    finally:
+        audit.note_need(principal, peer, f"{request.method} {request.path}", need, allowed=True, error=error)
 
 
 def _principal(identities: Identities, rights: Rights, request: web.Request) -> tuple[Principal | Refusal, str | None]:

@@ -1,4 +1,4 @@
-"""`Shown` and `Elsewhere`: what brokers tell each other of rates that hold for all of them, and the shares that follow.
+"""`Used` and `Elsewhere`: what brokers tell each other of rates that hold for all of them, and the shares that follow.
 
 A bucket that several brokers let messages through has a share of its rate at each of them:
 
@@ -18,7 +18,7 @@ PARTS = 64  # of a rate: as exactly as its use is told
 
 
 @dataclass(slots=True)
-class Shown:
+class Used:
     """What one broker shows of its last round. `used`: parts of the rate by "scope\\ndirection"; `held`: those of them
     of which clients had to wait.
     """
@@ -40,7 +40,7 @@ class Elsewhere:
 
     __slots__ = ("_held", "_used")
 
-    def __init__(self, others: list[Shown] | None = None) -> None:
+    def __init__(self, others: list[Used] | None = None) -> None:
         self._used: dict[str, list[float]] = {}  # of brokers that held no client back
         self._held: dict[str, int] = {}  # how many brokers held clients back
         for shown in others or ():

@@ -1,8 +1,8 @@
 """`BrokerLimits`: the limits of all resources and roles, as this broker knows them, and what it counts for them.
 
-It is made when there is the first limit in the cluster: a broker without limits has none of this. Counts of producers,
-consumers, connections and open transactions are those of this broker; rates (elsewhere.py), the numbers of topics,
-subscriptions and schemas, and what is stored, are those of the cluster.
+It is made when there is the first limit in the cluster: a broker without limits has none of this. All limits are those
+of the cluster: brokers tell each other what they use of rates (elsewhere.py), what is there (present.py), and what they
+store (upkeep/quotas.py); topics, subscriptions and schemas are counted in the metadata store.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Protocol
 
@@ -18,6 +18,7 @@ from engine.broker.limits.attendance import Attendance, Crowd
 from engine.broker.limits.bucket import Bucket
 from engine.broker.limits.elsewhere import Elsewhere
 from engine.broker.limits.open_transactions import RoleTransactions
+from engine.broker.limits.present import NOBODY, Attended, Others, Present, digest
 from engine.errors import EngineError, LimitExceededError
 from engine.metadata import keys
 from engine.model import limits as model
@@ -59,6 +60,9 @@ class BrokerLimits:
         self._prune_at = _PRUNED_FIRST
         self._scheduled = False
         self._open_transactions: dict[str, RoleTransactions] = {}  # by role
+        self._others: Mapping[str, Others] = {}  # by "what\nscope", what is there at other brokers
+        self._attached: tuple[object, list[Attended]] | None = None  # what it is of, and producers and consumers
+        self._applied = 0  # so often were records
         self.producers = Crowd("producers")
         self.consumers = Crowd("consumers")
         self.connections: dict[str, int] = {}  # by role
@@ -97,6 +101,7 @@ class BrokerLimits:
 
     def _apply(self) -> None:
         self._scheduled = False
+        self._applied += 1
         self._topics.clear()
         self._roles.clear()
         self._changed()
@@ -178,7 +183,7 @@ class BrokerLimits:
     def attend(self, crowd: Crowd, topic: TopicName, role: str, name: str, throttle: Throttle | None) -> Attendance:
         """Count one of the attached, until it is closed."""
         scopes = (*model.levels_of(topic), ROLE + role) if role else model.levels_of(topic)
-        return Attendance(crowd, scopes, f"{topic}\n{name}", throttle)
+        return Attendance(crowd, scopes, digest(f"{topic}\n{name}"), throttle)
 
     # -- counts ----------------------------------------------------------------------------------------------------
 
@@ -190,8 +195,9 @@ class BrokerLimits:
         limits += [(total, limit, limit.origin) for limit in self.totals(topic, total)]
         if (of_role := self.of_role(role).get(total)) is not None:
             limits.append((total, of_role, ROLE + role))
+        beside = digest(f"{topic}\n{name}") if limits else b""
         for limit_name, limit, scope in limits:
-            count = crowd.count(scope, beside=f"{topic}\n{name}")
+            count = crowd.count(scope, beside)
             if count >= limit.value:
                 raise self.beyond(limit_name, limit.origin, limit.value, f"{count + 1} {crowd.what} of {scope}")
 
@@ -211,10 +217,11 @@ class BrokerLimits:
 
     def connect(self, role: str) -> LimitExceededError | None:
         """Count a connection of the role, or say why it may have none more."""
-        count, limit = self.connections.get(role, 0), self.of_role(role).get("connections_max")
+        here, limit = self.connections.get(role, 0), self.of_role(role).get("connections_max")
+        count = here + self._others.get(_of("connections", role), NOBODY).most
         if limit is not None and count >= limit.value:
             return self.beyond("connections_max", limit.origin, limit.value, f"connection {count + 1} of the role")
-        self.connections[role] = count + 1
+        self.connections[role] = here + 1
         return None
 
     def disconnect(self, role: str) -> None:
@@ -235,7 +242,7 @@ class BrokerLimits:
         if limit is None:
             yield
             return
-        known = self._open_transactions.setdefault(role, RoleTransactions())
+        known = self._transactions_of(role)
         try:
             count = known.count(self._time()) + more
             if count > limit.value and (name is None or not known.has(name)):
@@ -265,7 +272,7 @@ class BrokerLimits:
     def transaction_begun(self, role: str, number: int, timeout_s: float, name: str | None = None) -> None:
         """Count it until it ends, or is over by its timeout; where there is a limit."""
         if "open_transactions_max" in self.of_role(role):
-            known = self._open_transactions.setdefault(role, RoleTransactions())
+            known = self._transactions_of(role)
             known.begun(number, self._time() + timeout_s, name)
 
     def transaction_ended(self, role: str, number: int) -> None:
@@ -274,7 +281,62 @@ class BrokerLimits:
             known.ended(number)
             self._forget(role)
 
+    def _transactions_of(self, role: str) -> RoleTransactions:
+        known = self._open_transactions.get(role)
+        if known is None:
+            known = self._open_transactions[role] = RoleTransactions()
+            known.others = self._others.get(_of("transactions", role), NOBODY)
+        return known
+
     def _forget(self, role: str) -> None:
         """Of a role without transactions nothing is kept."""
         if not self._open_transactions.get(role, True):
             del self._open_transactions[role]
+
+    # -- with other brokers ----------------------------------------------------------------------------------------
+
+    def present(self) -> Present:
+        """What is here, of what has a limit."""
+        of = self._applied, self.producers.version, self.consumers.version
+        if self._attached is None or self._attached[0] != of:
+            self._attached = of, [*self._attended(self.producers), *self._attended(self.consumers)]
+        found = list(self._attached[1])
+        for role, count in self.connections.items():
+            if (limit := self.of_role(role).get("connections_max")) is not None:
+                found.append((count / max(limit.value, 1), _of("connections", role), (), count))
+        for role, known in self._open_transactions.items():
+            if (limit := self.of_role(role).get("open_transactions_max")) is not None:
+                known.count(self._time())  # forgets those that are over
+                shown = known.shown()
+                found.append((len(shown) / max(limit.value, 1), _of("transactions", role), shown, 0))
+        return Present.of(found)
+
+    def _attended(self, crowd: Crowd) -> Iterator[Attended]:
+        for scope, names in crowd:
+            if scope.startswith(ROLE):
+                limit = self.of_role(scope.removeprefix(ROLE)).get(f"total_{crowd.what}")
+                most = None if limit is None else limit.value
+            elif scope.count("/") == 2:
+                limit = self.of_topic(TopicName(*scope.split("/"))).get(f"{crowd.what}_max")
+                most = None if limit is None else limit.value
+            else:
+                said = self._records.get(scope)
+                most = None if said is None else getattr(said, f"total_{crowd.what}")
+            if most is not None and most != model.NO_LIMIT:
+                yield len(names) / max(most, 1), f"{crowd.what}\n{scope}", frozenset(names), 0
+
+    def meet(self, others: Mapping[str, Others]) -> None:
+        """Count those that are at other brokers as well from now on, by "what\nscope"."""
+        self._others = self.producers.others = self.consumers.others = others
+        for role, known in self._open_transactions.items():
+            known.others = others.get(_of("transactions", role), NOBODY)
+
+    def crowded_roles(self) -> list[str]:
+        """Those with transactions here that may begin no more, if all of these are still open."""
+        now, found = self._time(), self._open_transactions.items()
+        limits = [(known.count(now), self.of_role(role).get("open_transactions_max"), role) for role, known in found]
+        return [role for count, limit, role in limits if limit is not None and count >= limit.value]
+
+
+def _of(what: str, role: str) -> str:
+    return f"{what}\n{ROLE}{role}"

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections import Counter
 from typing import NamedTuple
 
+from engine.broker.limits.present import DIGEST_SIZE, NOBODY, digest
+
 LOOK_S = 1.0  # between two looks at whether they are still open
 LOOKED_AT_MAX = 64  # at once
 
@@ -17,11 +19,15 @@ class _Counted(NamedTuple):
 
 
 class RoleTransactions:
-    """Loop thread only. A name has one open transaction, so it counts once however often it is asked for."""
+    """Loop thread only. A name has one open transaction, so it counts once however often it is asked for.
 
-    __slots__ = ("_beginning", "_counted", "_looked", "_numbers")
+    `others`: those that count at other brokers.
+    """
+
+    __slots__ = ("_beginning", "_counted", "_looked", "_numbers", "others")
 
     def __init__(self) -> None:
+        self.others = NOBODY
         self._counted: dict[int, _Counted] = {}
         self._numbers: dict[str, int] = {}  # by name
         self._looked: float | None = None  # when oldest() had an answer last
@@ -31,11 +37,17 @@ class RoleTransactions:
         return bool(self._counted or self._beginning)
 
     def count(self, now: float) -> int:
-        """Those that are open, and those that are being begun."""
+        """Those that are open, and those that are being begun, here and at other brokers."""
         for number in [number for number, counted in self._counted.items() if counted.over <= now]:
             self.ended(number)
         named = sum(name is not None and name not in self._numbers for name in self._beginning)
-        return len(self._counted) + self._beginning[None] + named
+        here = len(self._counted) + self._beginning[None] + named
+        return here + (self.others.besides(self.shown()) if self.others.most else 0)
+
+    def shown(self) -> list[bytes]:
+        """What stands for each of those that are open here: of a name the same, whichever broker it is asked of."""
+        found = self._counted.items()
+        return [number.to_bytes(DIGEST_SIZE) if c.name is None else digest(c.name) for number, c in found]
 
     def oldest(self, now: float) -> list[int]:
         """Those that were begun first, to look at whether they are still open; none shortly after the last look."""
@@ -46,7 +58,7 @@ class RoleTransactions:
 
     def has(self, name: str) -> bool:
         """Whether the transaction of this name is in count()."""
-        return name in self._numbers or name in self._beginning
+        return name in self._numbers or name in self._beginning or digest(name) in self.others.names
 
     def begin(self, more: int, name: str | None) -> None:
         """So many are being begun, until finished()."""

@@ -1,6 +1,7 @@
 """`Audit`: denials and administrative acts as JSON lines, in a file with rotation or on standard output.
 
-A line says when, the role, the peer's address, the request, the resource and right, and whether it was allowed. It has
+A line says when, the role, the peer's address, the request, the resource and right, whether it was allowed, and the
+error with which it has failed. It has
 no content of messages, and no secret.
 """
 
@@ -11,10 +12,12 @@ import logging
 import sys
 from datetime import UTC, datetime
 
+from engine.broker.rights.need import Need
 from engine.broker.rights.principal import Principal
 from engine.clock import Clock
 from engine.errors import InvalidConfigurationError
 from engine.limits import MIB
+from engine.model.rights import names_of
 
 STDOUT = "-"
 FILE_SIZE_MAX = 64 * MIB  # then another file is begun
@@ -44,10 +47,32 @@ class Audit:
         """Whether there is a target."""
         return self._handler is not None
 
-    def note(
-        self, principal: Principal, peer: str | None, request: str, right: str, resource: str, *, allowed: bool
+    def note_need(
+        self,
+        principal: Principal,
+        peer: str | None,
+        request: str,
+        need: Need,
+        *,
+        allowed: bool,
+        error: str | None = None,
     ) -> None:
-        """Write one line."""
+        """Write one line of a request that needs this. `error`: the kind of that with which it has ended."""
+        more = {"subscription": need.subscription, "error": error}
+        self.note(principal, peer, request, names_of(need.rights), need.resource, allowed=allowed, **more)
+
+    def note(
+        self,
+        principal: Principal,
+        peer: str | None,
+        request: str,
+        right: str,
+        resource: str,
+        *,
+        allowed: bool,
+        **more: str | None,
+    ) -> None:
+        """Write one line. `more`: facts that it has where they are not None."""
         if not allowed:
             self.denials += 1
         if self._handler is None:
@@ -63,6 +88,7 @@ class Audit:
             "resource": resource,
             "allowed": allowed,
         }
+        facts |= {name: fact for name, fact in more.items() if fact is not None}
         if principal.speaker is not None:
             facts["proxy"] = str(principal.speaker)
         self._handler.handle(logging.makeLogRecord({"msg": json.dumps(facts), "levelno": logging.INFO}))

@@ -1,8 +1,9 @@
 """`SharedFile`: a file of lines with rotation, to which several processes write at the same time.
 
-Each line is written under a lock (flock) of the file itself. Whichever process finds the file full renames it and
-begins another one; the others, once they have the lock of the file that they have open, see that its name leads to
-another, and open that. So no line is torn, and none is lost but with the oldest file.
+Each line is one write to the end of the file, which the system keeps whole, so no process waits for another. The one
+that finds the file full takes a lock (flock) of it, renames it and begins another; the others see that the name leads
+to another file, and open that. One that finds the lock taken writes on: a process that is stopped in the middle of a
+rotation keeps the file from being rotated, and nothing else.
 """
 
 from __future__ import annotations
@@ -25,35 +26,45 @@ class SharedFile(RotatingFileHandler):
     def emit(self, record: logging.LogRecord) -> None:
         """Write one line; an error is that of the logging module: a report on standard error."""
         try:
-            held = self._locked()
+            line = memoryview(f"{self.format(record)}\n".encode())
+            if self._is_full(len(line)):
+                self._rotate(len(line))
+            while line:  # a disk that is nearly full takes a part
+                line = line[os.write(self._current(), line) :]
         except OSError:
             self.handleError(record)
-            return
-        try:
-            super().emit(record)
-        finally:
-            fcntl.flock(held, fcntl.LOCK_UN)
-            os.close(held)
 
-    def _locked(self) -> int:
-        """The file that the name leads to is open, and locked until the descriptor that is returned is unlocked.
-
-        It is another descriptor of the same open file, so that the lock outlasts the rotation, which closes the stream.
-        """
-        while True:
-            if self.stream is None:
-                self.stream = self._open()
-            held = os.dup(self.stream.fileno())
-            try:
-                fcntl.flock(held, fcntl.LOCK_EX)
-                if _is_at(held, self.baseFilename):
-                    return held
-            except BaseException:
-                os.close(held)
-                raise
-            os.close(held)
+    def _current(self) -> int:
+        """The descriptor of the file that the name leads to."""
+        if self.stream is not None and not _is_at(self.stream.fileno(), self.baseFilename):
             stream, self.stream = self.stream, None  # it stays so if there is no opening it
             stream.close()
+        if self.stream is None:
+            self.stream = self._open()
+        return self.stream.fileno()
+
+    def _is_full(self, more: int) -> bool:
+        size = os.fstat(self._current()).st_size
+        return size > 0 and size + more > self.maxBytes
+
+    def _rotate(self, more: int) -> None:
+        """Begin another file, unless another process does.
+
+        The lock is that of another descriptor of the same open file, so that it outlasts the rotation, which closes
+        the stream.
+        """
+        held = os.dup(self._current())
+        try:
+            fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            try:
+                if _is_at(held, self.baseFilename) and self._is_full(more):
+                    self.doRollover()
+            finally:
+                fcntl.flock(held, fcntl.LOCK_UN)
+        except BlockingIOError:
+            pass
+        finally:
+            os.close(held)
 
 
 def _is_at(descriptor: int, path: str) -> bool:

@@ -51,6 +51,16 @@ class Claims:
         first, second = digest[:_PART_SIZE], digest[_PART_SIZE : 2 * _PART_SIZE]
         return int.from_bytes(first, "big"), int.from_bytes(second, "big")
 
+    def sealed(self, seal: Seal | None, claim: tuple[int, int, int], topic: TopicName, name: str, role: str) -> bool:
+        """Whether a seal that a client shows is that of the claim. After load()."""
+        if seal is None or not all(0 <= part < 1 << 8 * _PART_SIZE for part in seal):
+            return False
+        return hmac.compare_digest(_bytes(seal), _bytes(self.seal(claim, topic, name, role)))
+
+
+def _bytes(seal: Seal) -> bytes:
+    return b"".join(part.to_bytes(_PART_SIZE) for part in seal)
+
 
 def _parsed(value: bytes) -> bytes:
     try:

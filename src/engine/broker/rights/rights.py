@@ -73,9 +73,8 @@ class Rights:
         """Raises AuthorizationError, which names right and resource; the denial is counted and audited."""
         if self.allows(principal, need):
             return
-        right = names_of(need.rights)
-        self.audit.note(principal, peer, request, right, need.resource, allowed=False)
-        raise denied(right, need)
+        self.audit.note_need(principal, peer, request, need, allowed=False)
+        raise denied(names_of(need.rights), need)
 
     def permissions(self, principal: Principal, resource: str) -> dict[str, Any]:
         """What the principal may do on a resource, as the admin API says it."""

@@ -172,9 +172,9 @@ OPERATIONS: dict[str, AdminRule] = {
     "split_segment": _topic(ADMIN),
     "merge_segments": _topic(ADMIN),
     "rebucket_segment": _topic(ADMIN),
-    "create_segment": _cluster(OPERATE),
-    "terminate_segment": _cluster(OPERATE),
-    "delete_segment": _cluster(OPERATE),
+    "create_segment": _cluster(SUPERUSER),  # repairs by hand; between brokers they are BROKER_CALLs
+    "terminate_segment": _cluster(SUPERUSER),
+    "delete_segment": _cluster(SUPERUSER),
     "get_segment_stats": _segment(LOOKUP),
     "create_subscription": _of_subscription,
     "delete_subscription": _of_subscription,

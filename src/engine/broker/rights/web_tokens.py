@@ -8,6 +8,7 @@ no algorithm.
 from __future__ import annotations
 
 import hashlib
+import hmac
 import json
 import logging
 import re
@@ -100,7 +101,7 @@ class WebTokens:
 
     def has(self, digest: bytes) -> bool:
         """Whether a key that has verified a token before is still there."""
-        return any(key.digest == digest for key in self._keys)
+        return any(hmac.compare_digest(key.digest, digest) for key in self._keys)
 
     def refresh(self) -> bool:
         """Read the keys again if the file has changed; whether it has. One that cannot be used changes nothing."""

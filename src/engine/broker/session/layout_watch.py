@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from engine.control.base.ports import TopicView, TopicWatch
-from engine.errors import NotFoundError
+from engine.errors import AlreadyClosedError, NotFoundError
 from engine.model.segment import SegmentInfo
 from engine.wire import commands
 
@@ -44,7 +44,7 @@ class DagWatchSession:
     async def open(self, request_id: int, create: bool) -> None:
         """Answer the request, and follow the topic.
 
-        Raises NotFoundError, InvalidArgumentError, TooManyRequestsError, TimeoutError.
+        Raises NotFoundError, InvalidArgumentError, TooManyRequestsError, TimeoutError; AlreadyClosedError: by close().
         """
         host = self._connection.host
         with host.memory.lookups:
@@ -66,7 +66,7 @@ class DagWatchSession:
         if self.closed:
             stop_listening()
             watch.close()
-            return
+            raise AlreadyClosedError(f"{self._ident} was closed before it was open")
         self._send(watch.view, request_id)
         self._watch = watch
         self._stop_listening = stop_listening

@@ -84,7 +84,7 @@ async def _check_claim(connection: Connection, hosted: HostedSegment, who: Appli
         raise AuthorizationError(f"exclusive access to {topic} is decided at its first segment, not {hosted.name}")
     claims = connection.host.rights.claims
     await claims.load(connection.host.metadata)
-    if claim is not None and who.seal != claims.seal(claim, topic, who.name, connection.role):
+    if claim is not None and not claims.sealed(who.seal, claim, topic, who.name, connection.role):
         raise FencedError(f"the producer {who.name!r:.200} has no exclusive access: its claim was not issued to it")
 
 

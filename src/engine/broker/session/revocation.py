@@ -48,10 +48,8 @@ class Needs:
             return
         for ident, need in list(self._needs.items()):
             if connection.is_used(ident) and not rights.allows(connection.principal, need):
-                right = names_of(need.rights)
-                peer = connection.origin
-                rights.audit.note(connection.principal, peer, "revocation", right, need.resource, allowed=False)
-                _end(connection, ident, denied(right, need))
+                rights.audit.note_need(connection.principal, connection.origin, "revocation", need, allowed=False)
+                _end(connection, ident, denied(names_of(need.rights), need))
             elif need.in_part and (session := connection.topic_lists.get(ident)) is not None:
                 session.rights_changed()
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Coroutine
+from collections.abc import Awaitable, Coroutine
 from typing import TYPE_CHECKING, Any
 
+from engine.broker.session.acts import on_subscription
 from engine.broker.session.assignments import Registration
-from engine.broker.session.attaching import attach
+from engine.broker.session.attaching import attach, check_wanted
 from engine.broker.session.layout_watch import DagWatchSession
 from engine.model.names import TopicName
 from engine.model.schema import TopicSchema
@@ -24,6 +25,7 @@ def lookup(connection: Connection, header: commands.ScalableTopicLookup, payload
 
 async def _lookup(connection: Connection, session: DagWatchSession, header: commands.ScalableTopicLookup) -> None:
     ident = header.session_id
+    check_wanted(connection, ident)
     connection.watches[ident] = session
     try:
         await session.open(header.request_id, header.create)
@@ -35,7 +37,8 @@ async def _lookup(connection: Connection, session: DagWatchSession, header: comm
 
 
 def close_lookup(connection: Connection, header: commands.ScalableTopicClose, payload: memoryview) -> None:
-    """SCALABLE_TOPIC_CLOSE."""
+    """SCALABLE_TOPIC_CLOSE. A lookup that is not answered yet ends with an error."""
+    connection.openings.abandon(header.session_id)
     session = connection.watches.get(header.session_id)
     if session is not None:
         session.close()
@@ -87,13 +90,19 @@ async def _leave(connection: Connection, named: tuple[str, str, str], instance: 
 def seek_subscription(connection: Connection, header: commands.SeekSubscription, payload: memoryview) -> None:
     """SEEK_SUBSCRIPTION."""
     seeking = connection.host.service.seek_subscription(header.topic, header.subscription, header.when)
-    connection.start(header.request_id, _done(seeking))
+    connection.start(header.request_id, _done(_audited(connection, header, seeking)))
 
 
 def delete_subscription(connection: Connection, header: commands.DeleteSubscription, payload: memoryview) -> None:
     """DELETE_SUBSCRIPTION."""
     deleting = connection.host.service.delete_subscription(header.topic, header.subscription)
-    connection.start(header.request_id, _done(deleting))
+    connection.start(header.request_id, _done(_audited(connection, header, deleting)))
+
+
+def _audited(
+    connection: Connection, header: commands.SeekSubscription | commands.DeleteSubscription, work: Awaitable[None]
+) -> Coroutine[Any, Any, None]:
+    return on_subscription(connection, header.command.name, header.topic, header.subscription, work)
 
 
 async def _done(work: Coroutine[Any, Any, None]) -> dict[str, Any]:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, TypedDict, cast
 
 from engine.broker.rights.need import Need
 from engine.broker.session.commit_behind import CommitBehind
+from engine.broker.upkeep.attendance import forget_ended
 from engine.control.transactions.headers import TransactionView
 from engine.errors import InvalidArgumentError, TransactionNotFoundError
 from engine.model.rights import Right
@@ -38,20 +39,9 @@ async def _begin(connection: Connection, header: commands.NewTxn) -> commands.Be
     if limits is None or not owner:
         return await _begin_for(connection, header, owner)
     more = max(header.count or 1, 1)
-    for number in limits.transactions_to_look_at(owner, more, header.name):
-        await _forget_if_over(connection, owner, number)
+    await forget_ended(limits, connection.host.transactions.coordinator, owner, more, header.name)
     with limits.beginning(owner, more, header.name):  # requests behind it see that they count
         return await _begin_for(connection, header, owner)
-
-
-async def _forget_if_over(connection: Connection, owner: str, number: int) -> None:
-    """Another broker may have ended it."""
-    try:
-        over = (await connection.host.transactions.coordinator.get(number)).header.state.final
-    except TransactionNotFoundError:
-        over = True
-    if over and (limits := connection.host.memory.limits) is not None:
-        limits.transaction_ended(owner, number)
 
 
 async def _begin_for(connection: Connection, header: commands.NewTxn, owner: str | None) -> commands.Begun:
@@ -96,7 +86,10 @@ async def _end(connection: Connection, number: int, header: commands.EndTxn, hel
     coordinator = connection.host.transactions.coordinator
     if connection.needs is not None:  # an owner never changes, so that the header that is followed here says it
         known = connection.host.segments.transactions.headers.known(number)
-        _check_owner(connection, await coordinator.get(number) if known is None else known)
+        of = await coordinator.get(number) if known is None else known
+        _check_owner(connection, of)
+        if of.header.owner != connection.principal.role:
+            _audit_end(connection, header)
     try:
         if (sent := header.sent) is None:
             view: TransactionView | None = await coordinator.end(number, state, accepted)
@@ -133,6 +126,12 @@ def _check_owner(connection: Connection, view: TransactionView) -> None:
         return
     if not connection.host.rights.allows(connection.principal, Need(Right.OPERATE)):
         raise TransactionNotFoundError(f"there is no transaction {view.id} of this role")
+
+
+def _audit_end(connection: Connection, header: commands.EndTxn) -> None:
+    """What operates the cluster ends a transaction of another role."""
+    audit, request = connection.host.rights.audit, f"END_TXN {header.id}"
+    audit.note_need(connection.principal, connection.origin, request, Need(Right.OPERATE), allowed=True)
 
 
 def state(connection: Connection, header: commands.TxnState, payload: memoryview) -> None:

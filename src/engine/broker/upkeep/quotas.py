@@ -17,12 +17,10 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-import msgspec
-
 from engine.broker.upkeep.rounds import Rounds
+from engine.broker.upkeep.shown import Shown
 from engine.errors import EngineError, LimitExceededError, NotFoundError, NotOwnerError
 from engine.metadata import keys
-from engine.metadata.store import OutcomeUnknownError
 from engine.model.limits import levels_of
 
 if TYPE_CHECKING:
@@ -83,10 +81,9 @@ class QuotaLoop(Rounds):
         self._service = service
         self._segments = segments
         self._subscriptions = subscriptions
-        self._metadata = metadata
         self._brokers = brokers
         self._clock = clock
-        self._shown = Usage()
+        self._records = Shown(metadata, brokers, keys.USAGE, Usage, "what is stored here")
         self.rounds = 0
         self._evicted: dict[str, int] = {}  # the last round in which bytes of "topic\nsubscription" were
 
@@ -165,21 +162,11 @@ class QuotaLoop(Rounds):
         """Show the others what is here; what is there and here together."""
         if self._brokers.alone:
             return mine
-        whole, own = Usage(), keys.usage(self._brokers.url)
+        whole = Usage()
         whole.add(mine)
-        if mine != self._shown:
-            try:
-                session = await self._brokers.session()
-                await self._metadata.put(own, msgspec.json.encode(mine), session=session)
-                self._shown = mine
-            except (EngineError, OutcomeUnknownError) as e:
-                log.warning("the other brokers do not know what is stored here: %s", e)
-        for record in await self._metadata.mirror.list(keys.USAGE, keys.prefix_end(keys.USAGE)):
-            if record.key != own:
-                try:
-                    whole.add(msgspec.json.decode(record.value, type=Usage))
-                except msgspec.MsgspecError as e:
-                    log.warning("the record %s in the metadata store is ignored: %s", record.key, e)
+        await self._records.show(mine)
+        for other in await self._records.others():
+            whole.add(other)
         return whole
 
     def _beyond(self, topic: TopicName, whole: Usage) -> LimitExceededError | None:

@@ -6,17 +6,13 @@ brokers that let nothing through write nothing. What follows from the records of
 
 from __future__ import annotations
 
-import logging
 from heapq import nlargest
 from typing import TYPE_CHECKING
 
-import msgspec
-
-from engine.broker.limits.elsewhere import PARTS, Elsewhere, Scope, Shown
+from engine.broker.limits.elsewhere import PARTS, Elsewhere, Scope, Used
 from engine.broker.upkeep.rounds import ROUND_S, Rounds
-from engine.errors import EngineError
+from engine.broker.upkeep.shown import Shown
 from engine.metadata import keys
-from engine.metadata.store import OutcomeUnknownError
 from engine.model.limits import RATES
 
 if TYPE_CHECKING:
@@ -25,8 +21,6 @@ if TYPE_CHECKING:
     from engine.clock import Clock
     from engine.control.base.brokers import Brokers
     from engine.metadata.store import MetadataStore
-
-log = logging.getLogger(__name__)
 
 SHOWN_MAX = 500  # rates, those of which most is used: a record of about 32 KiB
 _HELD = 0.25  # of a round
@@ -41,10 +35,9 @@ class RateShares(Rounds):
 
     def __init__(self, metadata: MetadataStore, limits: BrokerLimits, brokers: Brokers, clock: Clock) -> None:
         super().__init__(limits)
-        self._metadata = metadata
         self._brokers = brokers
         self._clock = clock
-        self._shown = Shown()
+        self._records = Shown(metadata, brokers, keys.SHARES, Used, "what is used here of rates")
         self._measured_at = clock.monotonic()
         # Messages, bytes and seconds held back, a round ago. None: that is not known.
         self._counts: dict[Scope, tuple[int, int, float]] | None = None
@@ -55,10 +48,10 @@ class RateShares(Rounds):
             self._counts = None
             self._limits.share(Elsewhere())
             return
-        await self._show(self._measure())
-        self._limits.share(Elsewhere(await self._others()))
+        await self._records.show(self._measure(), _alike)
+        self._limits.share(Elsewhere(await self._records.others()))
 
-    def _measure(self) -> Shown:
+    def _measure(self) -> Used:
         """What was used since the last round."""
         now = self._clock.monotonic()
         elapsed, self._measured_at = max(now - self._measured_at, ROUND_S / 10), now
@@ -71,36 +64,10 @@ class RateShares(Rounds):
                 held = counts[2] - last[2] >= _HELD * elapsed
                 found.append((_used(bucket, counts, last, elapsed), held, scope))
         self._counts = counted
-        mine = Shown()
+        mine = Used()
         for used, held, scope in nlargest(SHOWN_MAX, found):
             mine.note(scope, used, held=held)
         return mine
-
-    async def _show(self, mine: Shown) -> None:
-        if not _differs(mine, self._shown):
-            return
-        try:
-            session = await self._brokers.session()
-            key = keys.shares(self._brokers.url)
-            await self._metadata.put(key, msgspec.json.encode(mine), session=session)
-            self._shown = mine
-        except (EngineError, OutcomeUnknownError) as e:
-            log.warning("the other brokers do not know what is used here of rates: %s", e)
-
-    async def _others(self) -> list[Shown]:
-        found: list[Shown] = []
-        own, mine = keys.shares(self._brokers.url), False
-        for record in await self._metadata.mirror.list(keys.SHARES, keys.prefix_end(keys.SHARES)):
-            if record.key == own:
-                mine = True
-                continue
-            try:
-                found.append(msgspec.json.decode(record.value, type=Shown))
-            except msgspec.MsgspecError as e:
-                log.warning("the record %s in the metadata store is ignored: %s", record.key, e)
-        if not mine:
-            self._shown = Shown()  # it went with a session that was lost: it is said again
-        return found
 
 
 def _used(bucket: Bucket, now: tuple[int, int, float], before: tuple[int, int, float], elapsed: float) -> float:
@@ -109,8 +76,8 @@ def _used(bucket: Bucket, now: tuple[int, int, float], before: tuple[int, int, f
     return max((count - last) / (limit * elapsed) for limit, count, last in pairs if limit is not None)
 
 
-def _differs(mine: Shown, shown: Shown) -> bool:
-    """Whether it has to be said again."""
+def _alike(mine: Used, shown: Used) -> bool:
+    """Whether it need not be said again."""
     if mine.held != shown.held or mine.used.keys() != shown.used.keys():
-        return True
-    return any(abs(parts - shown.used[name]) > _NOISE for name, parts in mine.used.items())
+        return False
+    return all(abs(parts - shown.used[name]) <= _NOISE for name, parts in mine.used.items())
