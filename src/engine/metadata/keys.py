@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import sys
+from functools import lru_cache
 from typing import AnyStr
 from urllib.parse import quote, unquote
 
 from engine.model.names import SegmentName, TopicName
+
+_ENCODED_KEPT = 1024  # components: those of one topic and of live brokers are asked for again and again
 
 TOPICS = "/topics/"
 NAMESPACES = "/namespaces/"
@@ -42,6 +45,7 @@ def common_start(first: AnyStr, last: AnyStr) -> AnyStr:
     return min(first, last, key=len)
 
 
+@lru_cache(maxsize=_ENCODED_KEPT)
 def encode(part: str) -> str:
     """One path component; "/" and other reserved characters are percent-encoded."""
     return quote(part, safe="")

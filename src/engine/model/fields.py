@@ -108,10 +108,10 @@ class Fields:
         if default is not None and self.values.get(name) is None:
             return default
         text = self.text(name)
-        members = {member.value: member for member in kind}
-        if text not in members:
-            self.wrong(name, f"is {text!r:.80}, not one of {', '.join(members)}")
-        return members[text]
+        try:
+            return kind(text)
+        except ValueError:
+            self.wrong(name, f"is {text!r:.80}, not one of {', '.join(member.value for member in kind)}")
 
     def texts(self, name: str, default: dict[str, str] | None = None) -> dict[str, str]:
         """An object whose values are all strings."""

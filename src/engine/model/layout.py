@@ -34,8 +34,9 @@ _KNOWN = frozenset(
 ) | frozenset(("entryBuckets", "autoScalePolicy", TOPIC_FIELD))
 _NOTHING: Mapping[str, Any] = MappingProxyType({})
 
-_LARGE = 4096  # bytes of a topic record from which its layout is cached: a wide topic's is read for every segment
-_LARGE_KEPT = 16
+_LARGE = 4096  # bytes of a topic record: a wide topic's is read for every segment
+_LARGE_KEPT = 16  # the layouts of large records that are cached ...
+_SMALL_KEPT = 64  # ... and of others, which retention, lookups and attachments read again and again
 
 
 @dataclass(frozen=True, slots=True)
@@ -218,7 +219,7 @@ class SegmentLayout:
     @classmethod
     def from_json(cls, value: bytes) -> SegmentLayout:
         """Undo to_json(). Raises CorruptionError naming the field."""
-        return _read_large(value) if len(value) >= _LARGE else cls._read(value)
+        return _read_large(value) if len(value) >= _LARGE else _read_small(value)
 
     @classmethod
     def _read(cls, value: bytes) -> SegmentLayout:
@@ -269,6 +270,12 @@ class SegmentLayout:
 @lru_cache(maxsize=_LARGE_KEPT)
 def _read_large(value: bytes) -> SegmentLayout:
     """Equal values give the same layout, which is immutable."""
+    return SegmentLayout._read(value)
+
+
+@lru_cache(maxsize=_SMALL_KEPT)
+def _read_small(value: bytes) -> SegmentLayout:
+    """Likewise."""
     return SegmentLayout._read(value)
 
 

@@ -7,6 +7,7 @@ same way every time. Iteration over sets of text depends on PYTHONHASHSEED.
 from __future__ import annotations
 
 import asyncio
+import heapq
 import selectors
 from collections.abc import Callable, Coroutine, Mapping
 from concurrent.futures import Executor, Future
@@ -18,6 +19,7 @@ from engine.testing.process import Gated, adopting, owner_of
 T = TypeVar("T")
 
 _TURNS_WITHOUT_TIME_MAX = 200_000
+_TIMERS_MAX = 100  # from which on those that were cancelled are looked for, if they are half
 
 
 class DeadlockError(RuntimeError):
@@ -67,6 +69,8 @@ class InlineExecutor(Executor):
 class VirtualLoop(asyncio.SelectorEventLoop):
     """The loop. `run_in_executor` runs inline; sockets and subprocesses are not for it."""
 
+    _timer_cancelled_count: int  # asyncio's own
+
     def __init__(self) -> None:
         self._now = 0.0
         self._deadline = float("inf")
@@ -82,12 +86,15 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         self, callback: Callable[..., object], *args: Any, context: Context | None = None
     ) -> asyncio.Handle:
         """As asyncio's; what belongs to a suspended process is held."""
+        self._check_closed()  # type: ignore[attr-defined]
         context = copy_context() if context is None else context
         owner = owner_of(context)
         if owner is None:
-            return super().call_soon(callback, *args, context=context)
-        gated = Gated(owner, callback, context)
-        handle = gated.handle = super().call_soon(gated, *args, context=context)
+            handle = asyncio.Handle(callback, args, self, context)
+        else:
+            gated = Gated(owner, callback, context)
+            handle = gated.handle = asyncio.Handle(gated, args, self, context)
+        self._ready.append(handle)  # type: ignore[attr-defined]
         return handle
 
     def call_at(  # type: ignore[override]
@@ -105,6 +112,29 @@ class VirtualLoop(asyncio.SelectorEventLoop):
     def time(self) -> float:
         """Virtual seconds since the loop was made."""
         return self._now
+
+    def _run_once(self) -> None:
+        """A turn as asyncio's, without what is for sockets: due timers, then all that is ready, in their order."""
+        timers, ready = self._scheduled, self._ready  # type: ignore[attr-defined]
+        if len(timers) > _TIMERS_MAX and 2 * self._timer_cancelled_count > len(timers):
+            super()._run_once()  # type: ignore[misc]  # which drops those that were cancelled
+            return
+        while timers and timers[0]._cancelled:
+            self._timer_cancelled_count -= 1
+            heapq.heappop(timers)._scheduled = False
+        if ready or self._stopping:  # type: ignore[attr-defined]
+            self._pass_time(0)
+        else:
+            self._pass_time(max(0, timers[0]._when - self._now) if timers else None)
+        due = self._now + self._clock_resolution
+        while timers and timers[0]._when < due:
+            timer = heapq.heappop(timers)
+            timer._scheduled = False
+            ready.append(timer)
+        for _ in range(len(ready)):
+            handle = ready.popleft()
+            if not handle._cancelled:
+                handle._run()
 
     def _pass_time(self, timeout: float | None) -> None:
         if timeout is None:

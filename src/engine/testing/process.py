@@ -10,6 +10,7 @@ import asyncio
 from collections.abc import Callable, Coroutine, Generator
 from contextvars import Context, ContextVar, copy_context
 from typing import Any, TypeVar
+from weakref import WeakKeyDictionary
 
 T = TypeVar("T")
 
@@ -47,7 +48,7 @@ class Process:
         self.name = name
         self.suspended = False
         self._held: list[tuple[Gated, tuple[Any, ...], Context]] = []  # what is due meanwhile
-        self._tasks: dict[asyncio.Task[Any], None] = {}
+        self._tasks: WeakKeyDictionary[asyncio.Task[Any], None] = WeakKeyDictionary()  # in the order of their start
         self._context = copy_context()
         self._context.run(_OWNER.set, self)
 
@@ -76,24 +77,26 @@ class Process:
         self._held.append((gated, arguments, context))
 
     def adopt(self, task: asyncio.Task[Any]) -> None:
-        """Remember a task until it ends."""
+        """Remember a task for as long as something else does."""
         self._tasks[task] = None
-        task.add_done_callback(lambda done: self._tasks.pop(done, None))
+
+    def _unfinished(self) -> list[asyncio.Task[Any]]:
+        return [task for task in self._tasks if not task.done()]
 
     async def kill(self) -> list[str]:
         """End all tasks and timers; the names of tasks that would not end."""
         loop = asyncio.get_running_loop()
         self.resume()
         for _ in range(_UNWINDING_TURNS):
-            for task in list(self._tasks):
+            for task in self._unfinished():
                 task.cancel()
             await asyncio.sleep(0)
-            if not self._tasks:
+            if not self._unfinished():
                 break
         for timer in list(getattr(loop, "_scheduled", ())):
             if owner_of(timer._context) is self:
                 timer.cancel()
-        return [task.get_name() for task in self._tasks]
+        return [task.get_name() for task in self._unfinished()]
 
 
 def owner_of(context: Context) -> Process | None:
