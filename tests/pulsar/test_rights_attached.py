@@ -175,7 +175,8 @@ async def test_the_real_client_shows_a_newer_token_on_its_living_connection(tmp_
             shown.append(time.time())
             return token(exp=now + (4 if len(shown) == 1 else 6000))
 
-        client = connect(f"pulsar://{stage.service_url.partition('://')[2]}", authentication=pulsar.AuthenticationToken(newest))
+        url = f"pulsar://{stage.service_url.partition('://')[2]}"
+        client = connect(url, authentication=pulsar.AuthenticationToken(newest))
         producer = await asyncio.to_thread(client.create_producer, CLASSIC)
         connections = set(stage.broker.connections)
         await until(lambda: all((one.principal.expires or 0) > now + 5000 for one in stage.broker.connections))
