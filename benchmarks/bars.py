@@ -5,6 +5,8 @@
 Every repetition runs every group of measures once, ceilings in turn with ours, each group in a process of its own. A
 ratio is taken inside a repetition; the table shows the median and, in brackets, the least and the greatest. Free memory
 is touched first.
+
+P21 beside Apache Pulsar in the same run, in turns: benchmarks/beside_pulsar.py.
 """
 
 from __future__ import annotations

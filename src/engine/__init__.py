@@ -101,7 +101,13 @@ if TYPE_CHECKING:
         UnsupportedError,
         WrongKeyError,
     )
-    from engine.migration import Migrated, migrate, migrate_async
+    from engine.migration import (
+        Migrated,
+        migrate,
+        migrate_async,
+        migrate_from_pulsar,
+        migrate_from_pulsar_async,
+    )
     from engine.sync import (
         Admin,
         CheckpointConsumer,
@@ -136,7 +142,7 @@ _HOMES = {
         NotFoundError PermitQueueFullError PermitTimeoutError ProducerBusyError ProtocolError QueueFullError SchemaError
         StorageError SubscriptionKindError TimeoutError TooManyRequestsError TransactionConflictError
         TransactionNotFoundError UnknownOutcomeError UnsupportedError WrongKeyError""",
-    "engine.migration": "Migrated migrate migrate_async",
+    "engine.migration": "Migrated migrate migrate_async migrate_from_pulsar migrate_from_pulsar_async",
     "engine.sync": """Admin CheckpointConsumer Client Producer QueueConsumer RangeReader StreamConsumer TableView
         TopicReader TopicView TopicWatch Transaction""",
 }
@@ -237,6 +243,8 @@ __all__ = [
     "list_backups",
     "migrate",
     "migrate_async",
+    "migrate_from_pulsar",
+    "migrate_from_pulsar_async",
     "open",
     "open_async",
     "prune_backups",

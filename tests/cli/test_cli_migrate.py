@@ -59,3 +59,29 @@ def test_misuse_is_said_before_anything_is_made(engine: Any, tmp_path: Path):
         assert result.code == code, result.err
         assert text in result.err
         assert "secret" not in result.err
+
+
+def test_a_topic_of_apache_pulsar_moves_into_a_directory(engine: Any, server: Server, tmp_path: Path):
+    with library.Client(server.url) as client, client.producer("persistent://public/default/sold") as producer:
+        for number in range(50):
+            producer.send_nowait(b"%d" % number, key=f"k{number % 3}")
+        producer.flush()
+    url = f"pulsar://{server.url.partition('://')[2]}"
+    done = engine("migrate", f"{url}/public/default/sold", "--to", tmp_path / "copy", "--verify", "--json")
+    assert done.code == 0, done.err
+    (migrated,) = json.loads(done.out)
+    assert (migrated["topic"], migrated["sent"]) == ("persistent://public/default/sold", 50)
+    again = engine("migrate", "sold", "--from", url, "--to", tmp_path / "copy", "--to-namespace", "acme/shop")
+    assert again.code == 0, again.err
+    assert "persistent://acme/shop/sold" in again.out
+    misuses = [
+        ("of Apache Pulsar, one TOPIC", "--namespace", "public/default", "--from", url),
+        ("of Apache Pulsar, one TOPIC", "sold", "--from", url, "--subscriptions"),
+        ("excludes --from", f"{url}/public/default/sold", "--from", url),
+        ("must be pulsar://HOST:PORT/TENANT", url),
+        ("must say where the source is", "sold"),
+    ]
+    for text, *arguments in misuses:
+        result = engine("migrate", *arguments, "--to", tmp_path / "other")
+        assert result.code == 2, result.err
+        assert text in result.err

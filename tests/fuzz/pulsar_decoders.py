@@ -3,18 +3,26 @@
 from __future__ import annotations
 
 import zlib
+from typing import Any
 
 from google.protobuf.message import DecodeError
 
 from engine._native.format.crc32c import crc32c
-from engine._native.format.entry import Entry
-from engine._native.pulsar.delivered import frame_of
+from engine._native.format.entry import Entry, compress
+from engine._native.pulsar.delivered import frame_of, key_hashes
 from engine._native.pulsar.published import entries_of
 from engine.errors import ProtocolError
+from engine.migration.pulsar.connection import Service
+from engine.migration.pulsar.reading import Source
+from engine.model.compression import compressor, decompressor
+from engine.model.schema import TopicSchema
 from engine.pulsar.messages import Command, MessageMetadata, command
 from engine.pulsar.payloads import published
+from engine.pulsar.schemas import TYPES
 from tests.reference.pulsar_reference import PulsarMessage, batch_of, payload_of
 
+_SOURCE = Source(Service("pulsar://127.0.0.1:1"), "t")
+_decompress = decompressor()
 _MESSAGES = [
     PulsarMessage(b"value", b"key", properties=(("n", "v"),), event_time=7, ordering_key=b"o"),
     PulsarMessage(b"", null_value=True),
@@ -44,6 +52,56 @@ def payload_seeds() -> list[bytes]:
     metadata = MessageMetadata(sequence=1, count=3, compression=2, uncompressed_size=len(raw)).SerializeToString()
     packed = len(metadata).to_bytes(4, "big") + metadata + zlib.compress(raw)
     return [payload_of(_MESSAGES), payload_of(_MESSAGES, alone=True), b"\x0e\x01" + bytes(4) + packed, packed]
+
+
+def dealt(data: bytes) -> bytes:
+    """An entry that was stored, made a frame in whole and in part, and dealt by its keys."""
+    entry = Entry(data)
+    keys = key_hashes(entry, _decompress)
+    frame_of(entry, 1, _decompress, redelivered=3, due=[0], partition=2, schema_version=b"v")
+    return frame_of(entry, 1, _decompress) + keys
+
+
+def dealt_seeds() -> list[bytes]:
+    entries = entries_of(batch_of(_MESSAGES), len(_MESSAGES), b"p", sequence=3)
+    made = entries_of(batch_of(_MESSAGES[:1] * 40), 40, b"p", sequence=90)
+    number, pack = compressor("lz4")
+    assert pack is not None
+    return [*entries, *made, bytes(compress(made[0], number, pack))]
+
+
+def migrated(data: bytes) -> int:
+    """A MESSAGE of a source of a migration; its first two bytes say which of its messages are due."""
+    header = command_of("message", message_id={"ledger": 3, "entry": 7}, consumer=1)
+    header.ack_set.extend(data[:2])
+    return len(_SOURCE._read(header, memoryview(data)[2:]))
+
+
+def migrated_seeds() -> list[bytes]:
+    return [b"\xff\xff" + seed for seed in payload_seeds()]
+
+
+def resummed(data: bytes) -> bytes:
+    """summed(), behind the two bytes."""
+    return data[:2] + summed(data[2:])
+
+
+def schema(data: bytes) -> object:
+    """A schema as a client declares it: its type, then its definition."""
+    kinds = sorted(TYPES.values())
+    return TopicSchema(kinds[data[0] % len(kinds)] if data else kinds[0], data[1:].decode("utf-8", "replace"))
+
+
+def schema_seeds() -> list[bytes]:
+    record = b'{"type": "record", "name": "R", "fields": [{"name": "n", "type": ["null", "int"], "default": null}]}'
+    return [
+        bytes([number]) + (b"" if kind == "string" else record) for number, kind in enumerate(sorted(TYPES.values()))
+    ]
+
+
+def command_of(name: str, **fields: object) -> Any:
+    """A command, as it is read."""
+    return getattr(Command.FromString(command(name, **fields)), name)
 
 
 def summed(data: bytes) -> bytes:

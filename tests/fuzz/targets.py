@@ -428,6 +428,11 @@ def _targets() -> list[Target]:
         Target("entry-published", published, entry_seeds, (EngineError,), sealed_unstamped),
         Target("pulsar-batch", pulsar_decoders.batch, pulsar_decoders.batch_seeds),
         Target("pulsar-payload", pulsar_decoders.payload, pulsar_decoders.payload_seeds, reseal=pulsar_decoders.summed),
+        Target("pulsar-dealt", pulsar_decoders.dealt, pulsar_decoders.dealt_seeds, (CorruptionError,), reseal_entry),
+        Target(
+            "pulsar-migrated", pulsar_decoders.migrated, pulsar_decoders.migrated_seeds, reseal=pulsar_decoders.resummed
+        ),
+        Target("pulsar-schema", pulsar_decoders.schema, pulsar_decoders.schema_seeds),
         Target("pulsar-command", pulsar_decoders.commands, pulsar_decoders.command_seeds, (ProtocolError,)),
         Target("log-opening", lambda d: Opening.unpack(d, "x"), lambda: opening, (EngineError,), crc_behind(0)),
         Target("log-closing", lambda d: Closing.unpack(d, SALT), lambda: closing, (), crc_behind(SALT)),

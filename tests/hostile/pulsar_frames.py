@@ -19,9 +19,8 @@ from engine.errors import (
     UnsupportedError,
 )
 from engine.model.transactions import parse_id
-from engine.pulsar.messages import FIELDS, Command
+from engine.pulsar.messages import FIELDS, Command, framed
 from engine.pulsar.server_errors import number_of
-from engine.pulsar.session import framed
 from engine.wire.url import parse_url
 from tests.hostile.stage import CANARY, EVE, MINE, PRODUCER, QUEUE, STREAM, THEIRS, Stage
 from tests.reference.pulsar_reference import PulsarMessage, payload_of

@@ -6,8 +6,7 @@ import asyncio
 import ssl
 from typing import Any
 
-from engine.pulsar.messages import FIELDS, Command, MessageMetadata, command
-from engine.pulsar.session import framed
+from engine.pulsar.messages import FIELDS, Command, MessageMetadata, command, framed
 from tests.reference.pulsar_reference import PulsarMessage, payload_of
 
 CONNECT = framed("connect", client_version="test", protocol=19)

@@ -7,8 +7,7 @@ import struct
 
 import pytest
 
-from engine.pulsar.messages import FIELDS, command
-from engine.pulsar.session import framed
+from engine.pulsar.messages import FIELDS, command, framed
 from tests.pulsar.conftest import EARLIEST, WAIT_MS
 from tests.pulsar.raw import CONNECT, Raw, greeted
 from tests.reference.pulsar_reference import PulsarMessage, payload_of

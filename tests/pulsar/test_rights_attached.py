@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import time
 from pathlib import Path
 from typing import Any
 
+import pulsar
 import pytest
 
 from engine.pulsar.server_errors import AUTHORIZATION, TOPIC_NOT_FOUND
 from tests.broker.test_web_tokens import jwks, token
 from tests.kit.peer import until
+from tests.pulsar.conftest import connect
 from tests.pulsar.raw import Raw
 from tests.pulsar.test_rights_matrix import (
     CASES,
@@ -165,3 +168,40 @@ async def test_a_seek_and_the_end_of_a_subscription_are_lines_of_the_audit(tmp_p
         ("SEEK_SUBSCRIPTION", None),
         ("DELETE_SUBSCRIPTION", None),
     ]
+
+
+async def test_a_client_is_asked_for_a_newer_token_in_time(tmp_path: Path) -> None:
+    (tmp_path / "keys").write_text(jwks())
+    async with started(tmp_path, None, jwt_keys=str(tmp_path / "keys"), superusers=["ann"]) as stage:
+        now = time.time()
+        async with Raw(stage) as raw, Raw(stage) as older:
+            for one, features in ((raw, {"auth_refresh": True}), (older, {})):
+                auth = {"auth_method": "token", "auth_data": token(exp=now + 4).encode()}
+                await one.say_command("connect", client_version="t", protocol=19, features=features, **auth)
+                await one.heard("connected")
+            challenge = (await raw.heard("auth_challenge")).challenge
+            assert (challenge.auth_method, challenge.auth_data) == ("token", b"PulsarAuthRefresh")
+            said = {"auth_method": "token", "auth_data": token(exp=now + 6000).encode()}
+            await raw.say_command("auth_response", response=said)
+            assert await older.ends() == ["the token has expired"]  # without having been asked
+            await raw.say_command("ping")
+            await raw.heard("pong")
+
+
+async def test_the_real_client_shows_a_newer_token_on_its_living_connection(tmp_path: Path) -> None:
+    (tmp_path / "keys").write_text(jwks())
+    async with started(tmp_path, None, jwt_keys=str(tmp_path / "keys"), superusers=["ann"]) as stage:
+        now, shown = time.time(), list[float]()
+
+        def newest() -> str:
+            shown.append(time.time())
+            return token(exp=now + (4 if len(shown) == 1 else 6000))
+
+        url = f"pulsar://{stage.service_url.partition('://')[2]}"
+        client = connect(url, authentication=pulsar.AuthenticationToken(newest))
+        producer = await asyncio.to_thread(client.create_producer, CLASSIC)
+        connections = set(stage.broker.connections)
+        await until(lambda: all((one.principal.expires or 0) > now + 5000 for one in stage.broker.connections))
+        await asyncio.to_thread(producer.send, b"after")
+        assert set(stage.broker.connections) == connections
+        await asyncio.to_thread(client.close)

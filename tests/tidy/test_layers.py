@@ -60,7 +60,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "sync": {"client", "aio", "errors", "lazy"},
     "embedded": BELOW_BROKER | {"broker", "pulsar", "client", "sync"},
     "backups": {"storage", "storage.reads", "metadata", "_native", "client", "sync", "model", "aio", *LEAVES},
-    "migration": {"_native", "client", "sync", "model", "wire", "aio", *LEAVES},
+    "migration": {"_native", "client", "sync", "pulsar", "model", "wire", "aio", *LEAVES},
     "testing": BELOW_BROKER | {"broker", "proxy", "client", "sync", "embedded"},
     "pytest_plugin": {"testing", "embedded"},
     "console": {"broker", "client", "model", "aio", *LEAVES},

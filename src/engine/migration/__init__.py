@@ -7,6 +7,7 @@ the destination itself knows how far the copy has come, and what is sent again i
 
 from __future__ import annotations
 
+from engine.migration.from_pulsar import migrate_from_pulsar, migrate_from_pulsar_async
 from engine.migration.migrating import Migrated, migrate, migrate_async
 
-__all__ = ["Migrated", "migrate", "migrate_async"]
+__all__ = ["Migrated", "migrate", "migrate_async", "migrate_from_pulsar", "migrate_from_pulsar_async"]

@@ -73,7 +73,7 @@ async def prepare(client: AsyncClient, target: str, source: TopicFacts) -> Marke
         found = earlier
     await client.admin.set_topic_policies(target, KEEP_ALL)
     for version in source.schemas:
-        await _schemas(client, target, version)
+        await declare(client, target, version)
     return found
 
 
@@ -104,6 +104,11 @@ async def complete(client: AsyncClient, target: str, source: TopicFacts) -> None
     """The source's own policies hold from now on."""
     own = {name: source.policies.get(name) for name in KEEP_ALL}
     await client.admin.set_topic_policies(target, own)
+
+
+async def declare(client: AsyncClient, topic: str, schema: Mapping[str, str]) -> None:
+    """Make a schema one of the topic's versions. Raises SchemaError."""
+    await _schemas(client, topic, schema)
 
 
 async def _schemas(client: AsyncClient, topic: str, declared: Mapping[str, str] | None) -> list[dict[str, str]]:

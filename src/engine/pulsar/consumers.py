@@ -27,7 +27,7 @@ from engine.pulsar.consumer import PulsarConsumer, head_at
 from engine.pulsar.groups import EXCLUSIVE, FAILOVER, KEY_SHARED, TYPES, Group, Groups
 from engine.pulsar.key_shared import KeyDispatcher
 from engine.pulsar.layouts import Place, place_of
-from engine.pulsar.messages import MessageIdData
+from engine.pulsar.messages import MessageIdData, framed
 from engine.pulsar.names import attached_to
 from engine.pulsar.scalable import segment_consumer
 from engine.pulsar.schemas import declare
@@ -355,8 +355,6 @@ class Consumers:
 
     def closed(self, header: commands.CloseConsumer, payload: Payload) -> bytes:
         """The broker has closed it: the client attaches again, or learns in that way what is wrong."""
-        from engine.pulsar.session import framed
-
         consumer = self._consumers.get(header.consumer_id)
         if consumer is None:
             self._session.scalable.registration_ended(header.consumer_id, header.message)
@@ -367,8 +365,6 @@ class Consumers:
 
     def ended(self, header: commands.ReachedEnd, payload: Payload) -> bytes:
         """Its segment is sealed, and read: acknowledged too, but for readers."""
-        from engine.pulsar.session import framed
-
         consumer = self._consumers.get(header.consumer_id)
         return b"" if consumer is None else framed("reached_end", consumer=consumer.number)
 

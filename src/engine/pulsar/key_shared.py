@@ -62,9 +62,12 @@ class KeyDispatcher(QueueDispatcher):
 
     def check(self, ranges: Ranges | None) -> None:
         """Raise ConsumerBusyError unless a consumer that asks for these may join, InvalidArgumentError."""
-        if any((ranges is None) is not (other is None) for other in self._ranges.values()):
+        others = [*self._ranges.values(), *self.expected.values()]
+        if any((ranges is None) is not (other is None) for other in others):
             raise ConsumerBusyError("the consumers of a Key_Shared subscription must all be sticky, or none of them")
-        taken = [one for other in self._ranges.values() for one in other or ()]
+        if ranges is not None and not ranges:
+            raise InvalidArgumentError("a sticky consumer must ask for at least one hash range, got none")
+        taken = [one for other in others for one in other or ()]
         for start, end in ranges or ():
             if not 0 <= start <= end < HASH_RING_SIZE:
                 raise InvalidArgumentError(f"a hash range must lie in 0 to {HASH_RING_SIZE - 1}, got {start} to {end}")

@@ -31,6 +31,7 @@ _TABLE = {
     "features 10 FeatureFlags",
     "Connected": "server_version 1 string, protocol 2 int32, max_message_size 3 int32, features 4 FeatureFlags",
     "AuthData": "auth_method 1 string, auth_data 2 bytes",
+    "AuthChallenge": "server_version 1 string, challenge 2 AuthData, protocol 3 int32",
     "AuthResponse": "client_version 1 string, response 2 AuthData, protocol 3 int32",
     "KeyShared": "mode 1 int32, ranges 3 IntRange[], out_of_order 4 bool",
     "IntRange": "start 1 int32, end 2 int32",
@@ -127,8 +128,9 @@ _TABLE = {
     "get_last_message_id 29 GetLastMessageId, get_last_message_id_response 30 GetLastMessageIdResponse, "
     "active_consumer_change 31 ActiveConsumerChange, get_topics 32 GetTopics, "
     "get_topics_response 33 GetTopicsResponse, get_schema 34 GetSchema, get_schema_response 35 GetSchemaResponse, "
-    "auth_response 37 AuthResponse, ack_response 38 AckResponse, get_or_create_schema 39 GetOrCreateSchema, "
-    "get_or_create_schema_response 40 GetOrCreateSchemaResponse, reached_end 27 ReachedEnd, "
+    "auth_challenge 36 AuthChallenge, auth_response 37 AuthResponse, ack_response 38 AckResponse, "
+    "get_or_create_schema 39 GetOrCreateSchema, get_or_create_schema_response 40 GetOrCreateSchemaResponse, "
+    "reached_end 27 ReachedEnd, "
     "new_txn 50 NewTxn, new_txn_response 51 TxnResponse, add_partition 52 AddPartition, "
     "add_partition_response 53 TxnResponse, add_subscription 54 AddSubscription, "
     "add_subscription_response 55 TxnResponse, end_txn 56 EndTxn, end_txn_response 57 TxnResponse, "
@@ -158,3 +160,9 @@ def command(name: str, /, **fields: Any) -> bytes:
     number = Command.DESCRIPTOR.fields_by_name[name].number
     found: bytes = Command(type=number, **{name: fields}).SerializeToString()
     return found
+
+
+def framed(name: str, /, **fields: Any) -> bytes:
+    """The frame of a command without a payload."""
+    body = command(name, **fields)
+    return b"".join(((len(body) + 4).to_bytes(4, "big"), len(body).to_bytes(4, "big"), body))

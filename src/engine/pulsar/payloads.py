@@ -68,10 +68,16 @@ WHOLE = Routing()
 
 
 def published(
-    payload: memoryview, name: bytes, stored: int, routing: Routing = WHOLE, transaction: int | None = None
+    payload: memoryview,
+    name: bytes,
+    stored: int,
+    routing: Routing = WHOLE,
+    transaction: int | None = None,
+    *,
+    compress: bool = True,
 ) -> Published:
     """The entries of a payload. `name`: the producer's. `stored`: its last sequence id that may be stored already.
-    `transaction`: the number of the one that it belongs to.
+    `transaction`: the number of the one that it belongs to. `compress`: whether they are compressed where it was.
 
     Raises CorruptionError, MessageTooLargeError; UnsupportedError for encrypted and chunked messages.
     """
@@ -102,7 +108,7 @@ def published(
         key_hash=routing.key_hash,
         transaction=transaction,
     )
-    if (codec := _STORED.get(metadata.compression)) is not None:
+    if compress and (codec := _STORED.get(metadata.compression)) is not None:
         entries = [_compressed(entry, codec) for entry in entries]
     return Published(entries[0] if len(entries) == 1 else b"".join(entries), len(entries), metadata.sequence)
 

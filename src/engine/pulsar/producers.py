@@ -27,7 +27,7 @@ from engine.errors import EngineError, FencedError, ProducerBusyError, Unsupport
 from engine.model.partitions import partition_of
 from engine.model.transactions import parse_id
 from engine.pulsar.layouts import place_of
-from engine.pulsar.messages import MessageIdData
+from engine.pulsar.messages import MessageIdData, framed
 from engine.pulsar.names import attached_to
 from engine.pulsar.payloads import Routing, published
 from engine.pulsar.scalable import key_hash_of
@@ -242,8 +242,6 @@ class Producers:
 
     def closed(self, header: commands.CloseProducer, payload: Payload) -> bytes:
         """The broker has closed it: the client opens it again."""
-        from engine.pulsar.session import framed
-
         producer = self._producers.pop(header.producer_id, None)
         if producer is None:
             return b""

@@ -123,7 +123,9 @@ class Requests:
     async def _authenticate(self, header: Any) -> None:
         """A newer token for the connection."""
         token = header.response.auth_data.decode("utf-8", "replace")
-        await self._session.ask(lambda number: commands.Authenticate(request_id=number, token=token))
+        answer = await self._session.ask(lambda number: commands.Authenticate(request_id=number, token=token))
+        result = answer.result
+        self._session.refresh_later(result.get("token_left") if isinstance(result, dict) else result.token_left)
 
 
 def _topic_in(text: str) -> TopicName:

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 from engine.errors import EngineError, InvalidArgumentError, NotFoundError
 from engine.model.names import SegmentName, TopicName
 from engine.model.subscriptions import InitialPosition, SubscriptionKind
+from engine.pulsar.messages import framed
 from engine.pulsar.names import scalable_of, service_url
 from engine.pulsar.server_errors import number_of
 from engine.wire import commands
@@ -115,8 +116,6 @@ class Scalable:
 
     def updated(self, header: commands.ScalableTopicUpdate, payload: Payload) -> bytes:
         """A layout: the answer to a lookup of ours, or one that a client follows."""
-        from engine.pulsar.session import framed
-
         watched = self._watched.get(header.session_id)
         if header.request_id:
             self._session.resolve(header.request_id, header)
@@ -127,8 +126,6 @@ class Scalable:
 
     def watch_ended(self, ident: int, error: EngineError) -> bytes:
         """The topic was deleted, or may not be followed any more."""
-        from engine.pulsar.session import framed
-
         watched = self._watched.pop(ident, None)
         if watched is None:
             return b""
@@ -188,8 +185,6 @@ class Scalable:
 
     def assigned(self, header: commands.ScalableTopicAssignment, payload: Payload) -> bytes:
         """The answer to a registration, or a new share."""
-        from engine.pulsar.session import framed
-
         one = self._registered.get(header.consumer_id)
         if header.request_id:
             self._session.resolve(header.request_id, header)

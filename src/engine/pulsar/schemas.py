@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from engine.pulsar.session import Session
 
 _NONE, _STRING, _JSON, _AVRO = 0, 1, 2, 4
-_TYPES = {_STRING: SchemaType.STRING, _JSON: SchemaType.JSON, _AVRO: SchemaType.PLAIN_AVRO}
-_THEIRS = {ours: theirs for theirs, ours in _TYPES.items()}
+TYPES = {_STRING: SchemaType.STRING, _JSON: SchemaType.JSON, _AVRO: SchemaType.PLAIN_AVRO}
+_THEIRS = {ours: theirs for theirs, ours in TYPES.items()}
 
 
 def _named(number: int) -> bytes:
@@ -34,7 +34,7 @@ async def declare(session: Session, topic: TopicName, header: Any, *, producer: 
 
 
 async def _declare(session: Session, topic: TopicName, schema: Any, *, producer: bool) -> bytes:
-    kind = _TYPES.get(schema.type)
+    kind = TYPES.get(schema.type)
     if kind is None:
         raise UnsupportedError(f"a schema must be of type bytes, string, JSON or Avro, got the type {schema.type}")
     definition = "" if kind is SchemaType.STRING else schema.data.decode("utf-8", "replace")

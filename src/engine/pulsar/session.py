@@ -27,7 +27,7 @@ from engine.broker.rights.table import COMMANDS
 from engine.errors import ConnectError, EngineError, InvalidArgumentError, ProtocolError, UnsupportedError
 from engine.limits import MESSAGE_SIZE_MAX
 from engine.pulsar.consumers import Consumers
-from engine.pulsar.messages import FIELDS, Command, command
+from engine.pulsar.messages import FIELDS, Command, framed
 from engine.pulsar.producers import Producers
 from engine.pulsar.requests import Requests
 from engine.pulsar.scalable import Scalable
@@ -53,6 +53,9 @@ _FRAME_MAX = MESSAGE_SIZE_MAX + _METADATA_ROOM
 _VERSION_MAX = 19  # of the protocol: nothing of 20, which moves a topic to another cluster, is used
 _IDENT_MAX = 2**60
 _KINDS = 8  # of ids of a connection
+_TOKEN_USED = 0.8  # of the time that a token is valid, after which a newer one is asked for
+_REFRESH_S_MIN = 0.2
+_REFRESH = b"PulsarAuthRefresh"  # by which clients know what a challenge asks
 
 
 class Frame(Header, frozen=True, kw_only=True):
@@ -92,6 +95,8 @@ class Session:
         self.host = connection.host
         connection.whole_entries = True  # ids of messages are made of those of entries
         self.client = ""  # its version, as it says
+        self._refreshes = False  # it can show a newer token
+        self._refresh: asyncio.TimerHandle | None = None
         self.unanswered = 1  # the number of requests of ours whose answer nothing waits for
         self._numbers = itertools.count(2)
         self._asked: dict[int, asyncio.Future[Any]] = {}  # by our request id
@@ -187,6 +192,8 @@ class Session:
                 asked.set_exception(ConnectError("the connection is lost"))
                 asked.exception()  # whether anything awaits it still is not known
         self._asked.clear()
+        if self._refresh is not None:
+            self._refresh.cancel()
         self.consumers.connection_lost()
         self.watches.connection_lost()
 
@@ -277,6 +284,7 @@ class Session:
             )
         self.client = header.client_version[:100] or "?"
         self._protocol = header.protocol
+        self._refreshes = header.features.auth_refresh
         token = None
         if header.auth_data:
             if header.auth_method not in ("token", "tls", ""):
@@ -294,7 +302,18 @@ class Session:
             )
         )
 
+    def refresh_later(self, token_left: float | None) -> None:
+        """Ask the client for a newer token before its own ends, in so many seconds."""
+        if token_left is not None and self._refreshes and not self.connection.closed:
+            after = max(token_left * _TOKEN_USED, _REFRESH_S_MIN)
+            self._refresh = asyncio.get_running_loop().call_later(after, self._challenge)
+
+    def _challenge(self) -> None:
+        asked = {"auth_method": "token", "auth_data": _REFRESH}
+        self.say("auth_challenge", server_version="engine", challenge=asked, protocol=self._protocol)
+
     def _connected(self, header: commands.Connected, payload: Payload) -> bytes:
+        self.refresh_later(header.token_left)
         return framed(
             "connected",
             server_version="engine",
@@ -302,9 +321,3 @@ class Session:
             max_message_size=MESSAGE_SIZE_MAX,
             features={"topic_watchers": True, "scalable_topics": True, "tc_discovery": True},
         )
-
-
-def framed(name: str, /, **fields: Any) -> bytes:
-    """The frame of a command without a payload."""
-    body = command(name, **fields)
-    return b"".join(((len(body) + 4).to_bytes(4, "big"), len(body).to_bytes(4, "big"), body))

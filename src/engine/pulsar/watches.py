@@ -19,6 +19,7 @@ from engine.broker.pools.list_parts import size_of
 from engine.errors import EngineError, InvalidArgumentError, MemoryLimitError, NotFoundError, UnsupportedError
 from engine.limits import MESSAGE_SIZE_MAX
 from engine.model.names import CLASSIC_SCHEME, parse_namespace
+from engine.pulsar.messages import framed
 from engine.pulsar.server_errors import number_of
 from engine.wire import commands
 
@@ -170,8 +171,6 @@ class Watches:
         return self._whole(watch, names, header.hash)
 
     def _whole(self, watch: _Watch, names: list[str], of: str) -> bytes:
-        from engine.pulsar.session import framed
-
         if not watch.classic:
             return framed("watch_topics_update", watch=watch.number, snapshot={"topics": names})
         if watch.asked is None:
@@ -187,8 +186,6 @@ class Watches:
 
     def ended(self, ident: int, error: EngineError) -> bytes | None:
         """The frame for a list that the broker follows no longer; None: the id is not of one."""
-        from engine.pulsar.session import framed
-
         watch = self._watches.get(ident)
         if watch is None:
             return None
@@ -231,8 +228,6 @@ def _shown(watch: _Watch, names: list[str]) -> list[str]:
 
 
 def _changed(watch: _Watch, added: list[str], removed: list[str], of: str) -> bytes:
-    from engine.pulsar.session import framed
-
     if not added and not removed:
         return b""
     if watch.classic:

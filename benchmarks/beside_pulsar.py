@@ -1,0 +1,94 @@
+"""P21 in one run: Apache Pulsar's client of Python on a broker of ours and on Apache Pulsar standalone, in turns.
+
+    python benchmarks/beside_pulsar.py [--turns 5] [--messages 200000]
+
+It needs what `make interop` brings (a JDK and the jars of Apache Pulsar), and 1 GiB for that server. Messages have 100
+bytes and one of 10,000 keys, as in W1 and W3 of the comparison with other brokers. It prints, for rates and for the
+processor time that a message costs the server, the medians of both sides, and the median of the ratios of each turn
+with its least and greatest. On a busy machine rates say little, processor time more.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import sys
+import tempfile
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+from bench_pulsar import published_and_consumed
+from processes import Server, processor_s, server
+from support import rows
+
+from tests.interop.scenes.servers import JARS, Standalone
+
+NAMES = ("pulsar publish", "pulsar consume", "pulsar publish us", "pulsar consume us")
+
+
+class Reference(Standalone):
+    """It runs Java by its path alone."""
+
+    def command(self) -> list[str]:
+        _, *more = super().command()
+        return [(JARS.parent / "java").read_text().strip(), *more]
+
+
+class Peer:
+    """Apache Pulsar's server, as the benchmark sees one of ours."""
+
+    def __init__(self, side: Standalone) -> None:
+        assert side._process is not None
+        self.url = side.url
+        self._pid = side._process.pid
+
+    def processor_s(self) -> float:
+        """Of all its threads, since it was started."""
+        return processor_s(self._pid)
+
+
+def main() -> None:
+    """Measure in turns, and print the table."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--turns", type=int, default=5)
+    parser.add_argument("--messages", type=int, default=200_000)
+    chosen = parser.parse_args()
+    if not JARS.exists():
+        parser.exit(1, f"the jars of Apache Pulsar must be in {JARS}: make interop brings them\n")
+    sample = rows(chosen.messages, 100)
+    with tempfile.TemporaryDirectory() as folder, server() as ours:
+        theirs = Reference(Path(folder) / "pulsar")
+        try:
+            theirs.start()
+            found = measured(ours, Peer(theirs), sample, chosen.turns)
+        finally:
+            theirs.close()
+    report(found)
+
+
+def measured(ours: Server, theirs: Peer, sample: object, turns: int) -> list[tuple[dict[str, float], dict[str, float]]]:
+    """(ours, theirs) of each turn, behind one that warms both up."""
+    found = []
+    for turn in range(turns + 1):
+        sides = (ours, theirs) if turn % 2 else (theirs, ours)
+        done = {id(side): published_and_consumed(side, sample) for side in sides}  # type: ignore[arg-type]
+        found.append((done[id(ours)], done[id(theirs)]))
+        print("warm" if turn == 0 else f"turn {turn}", *found[-1], flush=True)
+    return found[1:]
+
+
+def report(found: list[tuple[dict[str, float], dict[str, float]]]) -> None:
+    """A line for each figure."""
+    for name in NAMES:
+        one, other = ([pair[side][name] for pair in found] for side in (0, 1))
+        ratios = [a / b for a, b in zip(one, other, strict=True)]
+        middle = statistics.median(ratios)
+        print(
+            f"{name:20} ours {statistics.median(one):>10,.2f}  Apache Pulsar {statistics.median(other):>10,.2f}  "
+            f"ratio {middle:.2f} ({min(ratios):.2f} to {max(ratios):.2f})"
+        )
+
+
+if __name__ == "__main__":
+    main()
