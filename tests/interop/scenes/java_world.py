@@ -12,7 +12,7 @@ from tests.interop.agent import Agent, AgentError
 from tests.interop.scenes.servers import Side, scalable
 from tests.interop.scenes.world import Trace
 
-WAIT_MS = 180_000  # Apache Pulsar tries to read again after up to a minute, where it has failed after a kill
+WAIT_MS = 60_000
 QUIET_MS_MIN = 1_000
 MOST = 1_000
 PAUSE_S = 1.0  # for an acknowledgement, of which the V5 client does not say when it has come
