@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import random
 import subprocess
 import sys
@@ -20,7 +21,7 @@ from engine.errors import (
     UnsupportedError,
 )
 from engine.storage.objects.location import Location
-from engine.storage.objects.ports import ObjectExistsError
+from engine.storage.objects.ports import ObjectExistsError, ObjectMissingError
 from engine.storage.objects.probe import probe
 from engine.storage.objects.remote import RemoteObjectStore
 from engine.storage.objects.requests import RequestLimits, Requests, TransientError
@@ -233,6 +234,41 @@ async def test_answers_become_typed_errors_without_what_the_body_says(status: st
         assert found.value.__suppress_context__
         now = store.statistics()
         assert (now.requests["put"], now.slow_downs) == (1, int(slow))
+
+
+async def test_a_bucket_that_is_not_there_is_named():
+    body = "<Error><Code>NoSuchBucket</Code></Error>"
+    server = await asyncio.start_server(lambda r, w: answered(r, w, "404 Not Found", body), "127.0.0.1", 0)
+    async with server:
+        variables = {"GOOGLE_BASE_URL": f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"}
+        key = {"disable_oauth": True, "client_email": "", "private_key": "", "private_key_id": ""}
+        variables["GOOGLE_SERVICE_ACCOUNT_KEY"] = json.dumps(key)
+        store = RemoteObjectStore.open("gs://bucket/a", variables, rng=random.Random(1))
+        puts = (
+            lambda: store.put_if_absent("x", [b"a"]),
+            lambda: store.put_multipart("y", [b"b"]),
+            lambda: probe(store, random.Random(2)),
+        )
+        for put in puts:
+            with pytest.raises(StorageError, match="gs://bucket/a: there is no 'bucket' in the store; create it first"):
+                await put()
+        with pytest.raises(ObjectMissingError):
+            await store.get("x")
+
+
+def test_a_program_that_ends_behind_a_request_gives_the_library_a_last_turn():
+    """Without it the process is killed (SIGABRT) now and then."""
+    code = (
+        "import atexit, random, threading\n"
+        "from engine.storage.objects import remote\n"
+        "waits = []\n"
+        "threading.Event.wait = lambda event, seconds: waits.append(seconds)\n"
+        "atexit.register(lambda: print(waits))  # called last: it was registered first\n"
+        "for url in ('gs://bucket', 's3://bucket'):\n"
+        "    remote.RemoteObjectStore.open(url, {}, rng=random.Random(1))\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], env=environment(), capture_output=True, text=True, timeout=60)
+    assert (done.stdout, done.stderr) == ("[0.02]\n", "")
 
 
 async def test_a_store_that_nothing_serves_is_an_error_after_the_last_attempt():

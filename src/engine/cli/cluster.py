@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 import random
 from collections.abc import Callable, Coroutine
@@ -11,6 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
+from engine.aio import uv
 from engine.cli import output
 from engine.cli.connection import json_option
 from engine.cli.groups import Group, examples
@@ -113,7 +113,7 @@ def check(metadata: str, objects: str | None, as_json: bool) -> None:
 
 
 def _run(work: Coroutine[Any, Any, T]) -> T:
-    return asyncio.run(work)
+    return uv.run(work)
 
 
 def _show(findings: list[Finding], as_json: bool) -> None:

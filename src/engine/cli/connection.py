@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import ssl
 from collections.abc import Callable, Coroutine
 from pathlib import Path
@@ -10,6 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
+from engine.aio import uv
 from engine.cli.secrets import is_argument, warn_of_argument
 from engine.cli.values import service_url
 from engine.errors import NotFoundError
@@ -131,7 +131,7 @@ def run_async(url: str, data: str | None, work: Callable[[AsyncClient], Coroutin
         async with AsyncClient(url, **options) as client:
             return await work(client)
 
-    return asyncio.run(run())
+    return uv.run(run())
 
 
 def _check_directory(data: str) -> None:

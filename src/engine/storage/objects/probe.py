@@ -24,8 +24,8 @@ async def probe(store: ObjectStore, rng: random.Random) -> None:
     token = rng.randbytes(16)
     name, first, second = f"probe/{token.hex()}", b"1" + token, b"2" + token
     delay = RetryDelay(rng)
+    await _put(store, name, first, delay)
     try:
-        await _put(store, name, first, delay)
         try:
             accepted = not await _refused(store, name, second, delay)
         finally:

@@ -6,16 +6,19 @@ The library is imported when a store is opened. It repeats nothing: `Requests` d
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import re
 from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from engine.aio.workers import threads_end_before_the_interpreter
 from engine.errors import (
     AuthenticationError,
     AuthorizationError,
     EngineError,
     InvalidConfigurationError,
+    StorageError,
     UnsupportedError,
 )
 from engine.limits import MIB
@@ -90,6 +93,7 @@ class RemoteObjectStore:
             raise
         except Exception as e:
             raise InvalidConfigurationError(f"{location} cannot be opened: {_first_line(e)}") from None
+        threads_end_before_the_interpreter()
         return RemoteObjectStore(location, store, obstore, Requests(limits, rng))
 
     def __repr__(self) -> str:
@@ -99,7 +103,7 @@ class RemoteObjectStore:
 
     async def put_if_absent(self, name: str, buffers: Sequence[Buffer]) -> None:
         async def put() -> None:
-            with _Translated():
+            with self._storing():
                 await self._library.put_async(self._store, name, list(buffers), mode="create", use_multipart=False)
 
         await self._requests.once("put", f"PUT {name}", put)
@@ -114,7 +118,7 @@ class RemoteObjectStore:
                 yield piece
 
         async def put() -> None:
-            with _Translated():
+            with self._storing():
                 await self._library.put_async(
                     self._store,
                     name,
@@ -142,6 +146,16 @@ class RemoteObjectStore:
             await self._requests.once("multipart", f"PUT {name}", put_while_it_goes_on, bounded=False)
         finally:
             self._requests.count("multipart", max(1, -(-size // PART_SIZE)) + 1)  # its parts, and the end
+
+    @contextlib.contextmanager
+    def _storing(self) -> Iterator[None]:
+        """What is not found when something is stored is the bucket."""
+        try:
+            with _Translated():
+                yield
+        except ObjectMissingError:
+            bucket = self._location.bucket
+            raise StorageError(f"{self._location}: there is no {bucket!r} in the store; create it first") from None
 
     async def get(self, name: str) -> memoryview:
         async def get() -> memoryview:
