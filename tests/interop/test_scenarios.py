@@ -1,4 +1,6 @@
-"""The scenarios against Apache Pulsar 5.0.0-M1 itself: it does what is recorded, and the rest as a broker of ours."""
+"""The scenarios against Apache Pulsar 5.0.0-M1 itself, which does what is recorded, and those of its clients of Java
+against a broker of ours. Those of its client of Python are in test_recorded.py.
+"""
 
 from __future__ import annotations
 
@@ -8,14 +10,27 @@ import pytest
 import pytest_asyncio
 
 from tests.interop.agent import Agent
-from tests.interop.scenes.running import SCENARIOS, recorded, run, run_killed, run_scalable
-from tests.interop.scenes.scalable import SCALABLE
-from tests.interop.scenes.servers import JARS, Ours, Side, Standalone
+from tests.interop.scenes.running import (
+    SCENARIOS,
+    expected,
+    recorded,
+    run,
+    run_java,
+    run_java_killed,
+    run_java_killed_again,
+    run_killed,
+    start_agent,
+)
+from tests.interop.scenes.servers import JARS, Ours, Standalone
 from tests.interop.scenes.world import Scenario
 
 pytestmark = pytest.mark.timeout(900)
-PLAIN = [one for one in SCENARIOS.values() if not one.killed]
-KILLED = [one for one in SCENARIOS.values() if one.killed]
+OF_PYTHON = [one for one in SCENARIOS.values() if not one.java and not one.killed]
+OF_JAVA = [one for one in SCENARIOS.values() if one.java and not one.killed]
+PYTHON_KILLED = [one for one in SCENARIOS.values() if not one.java and one.killed]
+JAVA_KILLED = [one for one in SCENARIOS.values() if one.java and one.killed]
+
+in_module = pytest.mark.asyncio(loop_scope="module")
 
 
 @pytest.fixture(scope="module")
@@ -36,37 +51,52 @@ def ours(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ours]:
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def agents(
-    standalone: Standalone, ours: Ours, tmp_path_factory: pytest.TempPathFactory
-) -> AsyncIterator[dict[Side, Agent]]:
-    """One for each side."""
-    started: dict[Side, Agent] = {}
-    try:
-        for side in (standalone, ours):
-            agent = started[side] = await Agent.start(tmp_path_factory.mktemp("agent") / "agent.log")
-            await agent.ask("client", name="plain", url=side.url)
-            await agent.ask("client", name="tc", url=side.url, transactions=True)
-        yield started
-    finally:
-        for agent in started.values():
-            await agent.close()
+async def their_agent(standalone: Standalone) -> AsyncIterator[Agent]:
+    agent = await start_agent(standalone, standalone.data / "agent.log")
+    yield agent
+    await agent.close()
 
 
-@pytest.mark.asyncio(loop_scope="module")
-@pytest.mark.parametrize("name", SCALABLE)
-async def test_a_scenario_of_scalable_topics_is_the_same_on_both_sides(agents: dict[Side, Agent], name: str):
-    theirs, here = [await run_scalable(side, agent, name) for side, agent in agents.items()]
-    assert here == theirs
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def our_agent(ours: Ours) -> AsyncIterator[Agent]:
+    agent = await start_agent(ours, ours.data / "agent.log")
+    yield agent
+    await agent.close()
 
 
-@pytest.mark.parametrize("one", PLAIN, ids=lambda one: one.name)
-def test_apache_pulsar_does_what_is_recorded(standalone: Standalone, ours: Ours, one: Scenario):
-    """What is not recorded is compared with a broker of ours."""
-    hoped = recorded().get(one.name)
-    found = run(standalone, one, hoped)
-    assert found == (hoped or run(ours, one, found))
+@pytest.mark.parametrize("one", OF_PYTHON, ids=lambda one: one.name)
+def test_apache_pulsar_does_what_is_recorded(standalone: Standalone, one: Scenario):
+    hoped = recorded()[one.name]
+    assert run(standalone, one, hoped) == hoped
 
 
-def test_scenarios_that_kill_the_server_leave_the_same_traces(standalone: Standalone, ours: Ours):
-    theirs = run_killed(standalone, KILLED)
-    assert run_killed(ours, KILLED, theirs) == theirs
+def test_apache_pulsar_is_killed_and_does_what_is_recorded(standalone: Standalone):
+    hoped = recorded()
+    found = run_killed(standalone, PYTHON_KILLED, hoped)
+    assert found == {name: hoped[name] for name in found}
+
+
+@in_module
+@pytest.mark.parametrize("one", OF_JAVA, ids=lambda one: one.name)
+async def test_apache_pulsar_does_for_java_what_is_recorded(standalone: Standalone, their_agent: Agent, one: Scenario):
+    assert await run_java(standalone, one, their_agent) == recorded()[one.name]
+
+
+@in_module
+@pytest.mark.parametrize("one", OF_JAVA, ids=lambda one: one.name)
+async def test_java_finds_here_what_it_finds_at_apache_pulsar(ours: Ours, our_agent: Agent, one: Scenario):
+    assert await run_java(ours, one, our_agent) == expected()[one.name]
+
+
+@in_module
+async def test_apache_pulsar_is_killed_and_does_for_java_what_is_recorded(standalone: Standalone, their_agent: Agent):
+    hoped = recorded()
+    found = await run_java_killed_again(standalone, JAVA_KILLED, their_agent)
+    assert found == {name: hoped[name] for name in found}
+
+
+@in_module
+async def test_java_finds_here_what_it_finds_at_apache_pulsar_after_a_kill(ours: Ours, our_agent: Agent):
+    hoped = expected()
+    found = await run_java_killed(ours, JAVA_KILLED, our_agent)
+    assert found == {name: hoped[name] for name in found}

@@ -289,7 +289,7 @@ async def test_a_transaction_is_seen_as_a_whole_or_not_at_all(served, agent, top
     other = f"{topic}-other"
     await created(served, topic, 2)
     await created(served, other, 2)
-    await agent.ask("client", name="tc", url=service_url(served), transactions=True)
+    await agent.ask("client", name="tc", url=service_url(served), transactions=30)
     for name, of in (("p1", topic), ("p2", other)):
         await agent.ask("producer", name=name, topic=of, client="tc")
         await agent.ask("stream", name=f"s-{name}", topic=of, subscription="s", **EARLIEST)
@@ -316,7 +316,7 @@ async def operated(served: engine.AsyncEngine, topic: str) -> None:
 @pytest.mark.parametrize("kind", ["queue", "stream"])
 async def test_acknowledgements_in_a_transaction_take_effect_with_it(served, agent, topic, kind):
     await created(served, topic, 1)
-    await agent.ask("client", name="tc", url=service_url(served), transactions=True)
+    await agent.ask("client", name="tc", url=service_url(served), transactions=30)
     await agent.ask("producer", name="p", topic=topic)
     await agent.ask(kind, name="c", topic=topic, subscription="s", client="tc", **EARLIEST)
     await agent.ask("send", name="p", value="v", key="k")

@@ -184,6 +184,45 @@ async def test_a_sealed_segment_takes_no_producer(served, topic):
         assert (await raw.heard("error")).error == terminated
 
 
+async def test_a_consumer_that_registers_again_keeps_its_connection(served, topic):
+    """A client does not say that it has closed one that had no consumer of a segment at that moment."""
+    served.admin.create_topic(topic, key_hash="murmur3")
+    async with Raw(served) as raw:
+        await greeted(raw)
+        await looked_up(raw, topic)
+        for number in (1, 2):
+            said = {"topic": topic, "subscription": "s", "name": "c", "consumer": number, "request": number}
+            await raw.say_command("scalable_subscribe", **said)
+            found = await raw.heard("scalable_subscribe_response")
+            assert (found.request, found.HasField("error")) == (number, False)
+        (segment,) = names_of(await looked_up(raw, topic, session=2))
+        await subscribed(raw, segment, "c-seg-0", 3)
+        await raw.heard("success")
+
+
+@pytest.mark.parametrize("named", [True, False])
+async def test_exclusive_access_goes_on_at_the_children(served, topic, named):
+    served.admin.create_topic(topic, key_hash="murmur3")
+    async with Raw(served) as raw:
+        await greeted(raw)
+        (segment,) = names_of(await looked_up(raw, topic))
+
+        async def opened(answer: str, number: int, segment: str, name: str = "p") -> None:
+            said = {"name": f"{name}-seg-{segment.rpartition('-')[2]}"} if named else {}
+            exclusive = {"topic": segment, "access_mode": 1, "request": number, **said}
+            await raw.say_command("producer", producer=number, **exclusive)
+            await raw.heard(answer)
+
+        await opened("producer_success", 1, segment)
+        await opened("error", 2, segment, "q")
+        served.admin.split_segment(topic, 0)
+        for number, child in enumerate(names_of(await raw.heard("scalable_update"))[1:], 2):
+            if named:
+                await opened("error", 10 * number, child, "q")
+            await opened("producer_success", 10 * number + 1, child)
+            await opened("error", 10 * number + 2, child, "q")
+
+
 async def test_transactions_name_one_of_two_coordinators(served):
     async with Raw(served) as raw:
         await greeted(raw)

@@ -23,7 +23,10 @@ _TO = Parameter("to", Kind(), Where.FIELD, default=None, keyword=True, says="the
 _NOTHING = Result[None]("None", type(None))
 _MOVES = Result[list[dict[str, Any]]]("list[dict[str, Any]]", list, list[answers.SegmentMove])
 
-_TO_SAYS = "`to`: the URL of that broker; None: one that has little load."
+_TO_SAYS = (
+    "`to`: the URL of that broker; None: one that has little load. Where no other broker takes segments, clients "
+    "come again to this one."
+)
 
 LIST_BROKERS = Operation(
     name="list_brokers",
@@ -79,8 +82,8 @@ UNLOAD_TOPIC = Operation(
     result=_MOVES,
     summary="Hand every open segment of a topic over to another broker, in order, while it is in use; the moves.",
     details=f"""
-    {_TO_SAYS} Raises NotFoundError, InvalidArgumentError (no other broker takes them), NotOwnerError (one changes its
-    owner or its shape just now: try again; those before it went), ConnectError (a broker does not answer).
+    {_TO_SAYS} Raises NotFoundError, InvalidArgumentError, NotOwnerError (one changes its owner or its shape just now:
+    try again; those before it went), ConnectError (a broker does not answer).
     """,
     errors=(NotFoundError, InvalidArgumentError, NotOwnerError, ConnectError),
 )

@@ -434,9 +434,9 @@ class AdminMethods(ABC):
     async def unload_topic(self, topic: str, *, to: str | None = None) -> list[dict[str, Any]]:
         """Hand every open segment of a topic over to another broker, in order, while it is in use; the moves.
 
-        `to`: the URL of that broker; None: one that has little load. Raises NotFoundError, InvalidArgumentError (no
-        other broker takes them), NotOwnerError (one changes its owner or its shape just now: try again; those before it
-        went), ConnectError (a broker does not answer).
+        `to`: the URL of that broker; None: one that has little load. Where no other broker takes segments, clients come
+        again to this one. Raises NotFoundError, InvalidArgumentError, NotOwnerError (one changes its owner or its shape
+        just now: try again; those before it went), ConnectError (a broker does not answer).
         """
         return await self._ask(cluster.UNLOAD_TOPIC, topic, to)
 
@@ -444,8 +444,8 @@ class AdminMethods(ABC):
         """Hand one segment over to another broker, in order, while it is in use; the move, none if it is not open.
 
         `segment`: its whole name, "segment://tenant/namespace/topic/0000-7fff-1". `to`: the URL of that broker; None:
-        one that has little load. Raises as unload_topic does: NotFoundError, InvalidArgumentError, NotOwnerError,
-        ConnectError.
+        one that has little load. Where no other broker takes segments, clients come again to this one. Raises as
+        unload_topic does: NotFoundError, InvalidArgumentError, NotOwnerError, ConnectError.
         """
         return await self._ask(cluster.UNLOAD_SEGMENT, segment, to)
 

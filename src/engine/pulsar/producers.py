@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any
 from msgspec.structs import replace
 
 from engine._native.produce.hashing import KEY_HASHES, xxh64
+from engine.broker.segment.access import given_name
 from engine.broker.segment.producer import ENTRY_ERRORS
 from engine.errors import EngineError, FencedError, ProducerBusyError, UnsupportedError
 from engine.model.partitions import partition_of
@@ -180,7 +181,7 @@ class Producers:
         self._named += 1
         host, stream = self._session.host, self._session.stream
         origin = xxh64(f"{host.addresses.url_for(stream)} {stream.peer} {host.clock.time_ms()}".encode())
-        return f"pulsar-{origin:016x}-{self._named}"
+        return given_name(origin, self._named)
 
     # -- sending ---------------------------------------------------------------------------------------------------
 

@@ -60,6 +60,11 @@ class _Registered:
     open: set[int] = field(default_factory=set)  # segments with a consumer on this connection
     left: bool = False
 
+    def same_as(self, other: _Registered) -> bool:
+        """Whether the controller takes both for one."""
+        mine, theirs = ((one.topic, one.subscription, one.name) for one in (self, other))
+        return mine == theirs
+
 
 def key_hash_of(client: str) -> str:
     """The key hash by which a client chooses segments; `client`: its version as it says."""
@@ -204,6 +209,8 @@ class Scalable:
         one = self._registered.pop(ident, None)
         if one is None:
             return False
+        if any(one.same_as(other) for other in self._registered.values()):
+            return True  # it is the client that has registered again: it did not say that the first one was closed
         log.info("the consumer %s of %s registers again: %s", one.name, one.topic, message)
         asyncio.get_running_loop().call_soon(self._session.stream.close)
         return True

@@ -77,8 +77,13 @@ public final class Agent {
         if (error == null) {
             said.put("value", value);
         } else {
+            Throwable first = error;  // of a future's wrappers
+            while (first instanceof java.util.concurrent.CompletionException
+                    || first instanceof java.util.concurrent.ExecutionException) {
+                first = first.getCause();
+            }
             said.put("error", String.valueOf(error));
-            said.put("kind", error.getClass().getSimpleName());
+            said.put("kind", first.getClass().getSimpleName());
         }
         synchronized (OUT) {
             OUT.println(GSON.toJson(said));
@@ -96,6 +101,9 @@ public final class Agent {
     @SuppressWarnings("unchecked")
     private static Object act(JsonObject asked) throws Exception {
         String name = text(asked, "name");
+        if (text(asked, "do").startsWith("classic_")) {
+            return Classic.act(asked);
+        }
         switch (text(asked, "do")) {
             case "client": {
                 var builder = PulsarClient.builder().serviceUrl(text(asked, "url"))
@@ -104,8 +112,9 @@ public final class Agent {
                     builder.authentication(
                             "org.apache.pulsar.client.impl.auth.AuthenticationToken", "token:" + text(asked, "token"));
                 }
-                if (asked.has("transactions")) {
-                    builder.transactionPolicy(TransactionPolicy.builder().timeout(Duration.ofSeconds(30)).build());
+                if (asked.has("transactions")) {  // how long they may take
+                    Duration most = Duration.ofSeconds(asked.get("transactions").getAsLong());
+                    builder.transactionPolicy(TransactionPolicy.builder().timeout(most).build());
                 }
                 KEPT.put(name, builder.build());
                 return null;
@@ -238,6 +247,8 @@ public final class Agent {
             case "abort":
                 ((Transaction) KEPT.get(name)).abort();
                 return null;
+            case "state":
+                return ((Transaction) KEPT.get(name)).state().toString();
             case "close":
                 ((AutoCloseable) closeable(KEPT.remove(name))).close();
                 return null;

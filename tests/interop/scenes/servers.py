@@ -186,7 +186,7 @@ class Standalone(Side):
         configuration = self.data / "standalone.conf"
         configuration.write_text(CONFIGURATION.format(port=self.port, admin=self.admin))
         return [
-            *((JARS.parent / "java").read_text().split(), "-Xms256m", "-Xmx1g", "-XX:MaxDirectMemorySize=512m"),
+            *((JARS.parent / "java").read_text().strip(), "-Xms256m", "-Xmx768m", "-XX:MaxDirectMemorySize=384m"),
             *(f"--add-opens={module}=ALL-UNNAMED" for module in _OPENED),
             *("-Dio.netty.tryReflectionSetAccessible=true", "-cp", f"{JARS}/*"),
             *("org.apache.pulsar.PulsarStandaloneStarter", "--config", str(configuration), "-nfw", "-nss"),

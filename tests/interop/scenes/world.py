@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import inspect
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import pulsar
@@ -22,15 +22,21 @@ Trace = list[Any]
 
 
 class Scenario(NamedTuple):
-    """`about`: words of ABOUT. A generator gives way once: there the server is killed and started again."""
+    """`about`: words of ABOUT. A generator gives way once: there the server is killed and started again. Coroutines are
+    driven by clients of Java.
+    """
 
     name: str
     about: frozenset[str]
-    program: Callable[[Any], Iterator[None] | None]
+    program: Callable[[Any], Any]
 
     @property
     def killed(self) -> bool:
-        return inspect.isgeneratorfunction(self.program)
+        return inspect.isgeneratorfunction(self.program) or inspect.isasyncgenfunction(self.program)
+
+    @property
+    def java(self) -> bool:
+        return inspect.iscoroutinefunction(self.program) or inspect.isasyncgenfunction(self.program)
 
 
 SCENARIOS: dict[str, Scenario] = {}

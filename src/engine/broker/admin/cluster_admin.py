@@ -187,15 +187,20 @@ class ClusterAdmin:
         return {"led": len(self._parts.service.led()), "segments": self._parts.draining.segments}
 
     async def _unload(self, args: Mapping[str, Any]) -> list[dict[str, Any]]:
-        """Of an open segment of this broker, to the broker named or to one with little load."""
+        """Of an open segment of this broker, to the broker named or to one with little load; without any, its clients
+        come again here.
+        """
         name, parts = SegmentName.parse(args["segment"]), self._parts
         hosted, to = parts.members.segments.get(name), args.get("to")
         if hosted is None:
+            if parts.members.ownership.alone:
+                return []
             raise NotOwnerError(f"{name} is changing its owner; try again")
         if to is None:
-            to = parts.draining.targets([hosted]).get(name)
-        if to is None:
-            raise InvalidArgumentError(f"{name} must have another broker to go to, and this one is alone")
+            to = parts.draining.targets([hosted]).get(name, self._brokers.url)
         load = parts.draining.weight_of(hosted)
-        await parts.handovers.hand_over(name, str(to))
+        if to == self._brokers.url:
+            await parts.handovers.reopen(hosted)
+        else:
+            await parts.handovers.hand_over(name, str(to))
         return [{"segment": str(name), "source": self._brokers.url, "target": to, "load": round(load, 3)}]

@@ -33,6 +33,7 @@ from engine.metadata.store import OutcomeUnknownError
 from engine.model.names import SegmentName
 
 if TYPE_CHECKING:
+    from engine.broker.delivery.redelivery import RedeliveryCounts
     from engine.broker.segment.hosted import HostedSegment
 
 log = logging.getLogger(__name__)
@@ -92,15 +93,29 @@ class Handovers:
         self.seconds.observe(loop.time() - begun)
         log.info("%s was handed over to %s in %.3f s", name, to, loop.time() - begun)
 
+    async def reopen(self, hosted: HostedSegment) -> None:
+        """Close an open segment in order, and let its clients come again. Raises NotOwnerError: it is being sealed."""
+
+        async def keep() -> None:
+            self._keep_counts(hosted)
+
+        await self._segments.hand_over(hosted, self._ownership.brokers.url, keep)
+
+    def _keep_counts(self, hosted: HostedSegment) -> tuple[Reign, dict[str, RedeliveryCounts]]:
+        """For the next owner, if that is this broker."""
+        counts = {name: s.redeliveries for name, s in subscriptions_of(hosted).items() if s.redeliveries}
+        reign = Reign.of(hosted)
+        if counts:
+            self._subscriptions.inherited.keep(hosted.name, reign, counts)
+        return reign, counts
+
     async def _bequeath(self, hosted: HostedSegment, to: str, facts: Mapping[str, Any]) -> None:
         """Give the next owner what only memory has, while no consumer is attached: how often messages were delivered.
         Where that fails, counts begin anew there, as after a restart. When the segment stays, they go on here.
         """
-        counts = {name: s.redeliveries for name, s in subscriptions_of(hosted).items() if s.redeliveries}
+        reign, counts = self._keep_counts(hosted)
         if not counts:
             return
-        reign = Reign.of(hosted)
-        self._subscriptions.inherited.keep(hosted.name, reign, counts)
         packed = {name: found.pack() for name, found in counts.items()}
         given = {**facts, "redeliveries": packed, "born": reign.born, "term": reign.term}
         try:

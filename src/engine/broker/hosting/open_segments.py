@@ -337,7 +337,8 @@ class OpenSegments:
         await self._ownership.release(hosted.name, hosted.term, await self._left_in_log(hosted.name))
 
     async def hand_over(self, hosted: HostedSegment, heir: str, bequeath: Bequeath) -> None:
-        """Close a segment in order while clients use it, and leave it to the broker `heir`, whose turn it then is.
+        """Close a segment in order while clients use it, and leave it to the broker `heir`, whose turn it then is. Of
+        this broker itself, its next use opens it again.
 
         What was appended is durable, and answered; later appends are refused, and clients look for the next owner.
         Acknowledgements are saved, then `bequeath` is awaited, then the heir may claim it. Runs to its end even if the
@@ -366,7 +367,11 @@ class OpenSegments:
                 await self._store.release(name)
             await saved
             await bequeath()
-            await self._ownership.leave(name, hosted.term, heir, await self._left_in_log(name))
+            left = await self._left_in_log(name)
+            if heir == self._ownership.brokers.url:
+                await self._ownership.release(name, hosted.term, left)
+            else:
+                await self._ownership.leave(name, hosted.term, heir, left)
         finally:
             await asyncio.sleep(0)  # receipts of the last appends are sent in the loop's next turn
             await asyncio.sleep(0)

@@ -16,6 +16,7 @@ RESERVED_S.
 from __future__ import annotations
 
 import asyncio
+import re
 from bisect import insort
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -36,6 +37,8 @@ if TYPE_CHECKING:
 RESERVED_S = 10.0  # exclusive producers of the parents have this long to attach to a child before others may
 CHECK_S = 1.0  # between two checks of a waiting producer: its client may be gone
 SETTLING_S = 6.0  # waiting producers let earlier ones come back first after a restart; clients try every 5 s
+
+_GIVEN = re.compile(r"pulsar-[0-9a-f]{16}-[0-9]+")
 
 Claim = tuple[int, int, int]  # segment id, term, count
 _SEALED_SIZE = 5  # numbers of a claim with its seal (broker/rights/claims.py)
@@ -58,6 +61,18 @@ class Applicant:
     properties: Mapping[str, str] | None = None
     seal: tuple[int, int] | None = None
     name_proof: bytes | None = field(default=None, repr=False)
+
+
+def given_name(origin: int, number: int) -> str:
+    """For a producer of Apache Pulsar's client that has none, at one segment. `origin`: 64 bits."""
+    return f"pulsar-{origin:016x}-{number}"
+
+
+def topic_producer(name: str, segment_id: int) -> str | None:
+    """The name of a producer of the topic, from that of the same one at a segment: clients of Apache Pulsar add to it
+    there. None: it has no other name than the given one, which is another one at each segment.
+    """
+    return None if _GIVEN.fullmatch(name) else name.removesuffix(f"-seg-{segment_id}")
 
 
 def applicant(connection: Peer, header: commands.Producer) -> Applicant:
@@ -224,7 +239,8 @@ class Access:
             if who.claim is None or rival.access is AccessMode.SHARED or rival.name == who.name:
                 return ProducerBusyError(f"{name} has the {rival.access} producer {rival.name!r}")
         reserved = self._reserved and self._loop.time() < self._reserved_until
-        if reserved and who.claim is None and producer_id(who.name) not in self._reserved:
+        known = topic_producer(who.name, name.segment_id)
+        if reserved and who.claim is None and (known is None or producer_id(known) not in self._reserved):
             return ProducerBusyError(f"{name} is reserved for the exclusive producer of its parents")
         return None
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from engine.aio.bag import Bag
 from engine.aio.turns import Turns
 from engine.broker.pools.rates import Rate
-from engine.broker.segment.access import Access
+from engine.broker.segment.access import Access, topic_producer
 from engine.broker.segment.producer import Producer
 from engine.broker.segment.reader import SegmentReader
 from engine.errors import EngineError, NotOwnerError, SegmentSealedError
@@ -118,7 +118,8 @@ class HostedSegment:
         end = await self.segment.seal(self.term)
         if self.transactions is not None:  # a child segment may be written by clients that rely on these answers
             await self.transactions.recorded()
-        self.held += [p.name for p in self.producers.values() if p.access is not AccessMode.SHARED]
+        held = (p.name for p in self.producers.values() if p.access is not AccessMode.SHARED)
+        self.held += filter(None, (topic_producer(name, self.name.segment_id) for name in held))
         self.close_producers(SegmentSealedError(f"{self.name} is sealed at {self.segment.next_offset}"))
         self.notify_readers()
         return end
