@@ -132,6 +132,7 @@ class Sender:
         self.waits_for: set[Sender] = set()  # predecessors that have not handed on what they have
         self.eager = False  # attach before there is something to send
         self.used = False  # was attached once
+        self._end = -1  # the segment's next offset at the first attachment
         self._credit: Credit | None = None  # of the attachment; None: there is no limit
         self._claims_left = 0  # attempts to repeat a claim that met another producer's
         self._over: set[Scope] = set()  # transactions that have ended; the attachment ends with them
@@ -303,7 +304,7 @@ class Sender:
                 offsets = offsets[: len(entries)]
                 break
             entries.append(sent.popleft())
-        self._owner.in_flight.acknowledge(entries, offsets)
+        self._owner.in_flight.acknowledge(entries, offsets, self._end)
         self._owner.receipts_came()
         if self.retired:
             self._owner.settle_retired()
@@ -522,6 +523,8 @@ class Sender:
         if answer is None:
             return
         self._link = link
+        if not self.used and answer.end is not None:
+            self._end = answer.end
         self.used, self.eager, self._claims_left = True, False, 0
         self.last_sequence = answer.last_sequence
         if claim is None:
