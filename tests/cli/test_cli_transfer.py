@@ -363,8 +363,8 @@ def test_lines_before_one_that_is_too_long_are_read(monkeypatch: pytest.MonkeyPa
     reader = readers.JsonLinesReader("f", io.BytesIO(b'{"a": "b"}\n' * 300 + b"x" * 9_000))
     reader.columns, reader.ahead = ["a"], ahead
     rows = 0
-    with pytest.raises(api.InvalidArgumentError, match="at most 3,000 bytes"):  # noqa: PT012 - behind all of them
-        for block in reader.blocks():
+    with reader.blocks() as blocks, pytest.raises(api.InvalidArgumentError, match="at most 3,000 bytes"):
+        for block in blocks:
             rows += block.count
     assert rows >= 270
 
@@ -373,7 +373,10 @@ def test_an_import_is_done_once(engine: Any, data: Path, tmp_path: Path):
     file = tmp_path / "t.parquet"
     assert engine("export", "t", file, "--data", data).code == 0
     for again in range(3):
-        assert engine("import", "once", file, "--data", data).code == 0, again
+        once = engine("import", "once", file, "--data", data, "--json")
+        assert once.code == 0, again
+        said = json.loads(once.out)
+        assert (said["sent"], said["before"]) == ((0, 400) if again else (400, 0))
         assert engine("import", "together", file, "--data", data, "--transaction").code == 0, again
     assert engine("import", "together", file, "--data", data, "--transaction", "--name", "again").code == 0
     with api.open(data) as e:

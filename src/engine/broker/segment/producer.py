@@ -466,6 +466,7 @@ class Producer:
             floor=segment.floor(self.name),
             durability=segment.durability,
             claim=None if self.claim is None else list(self.claim),
+            end=segment.next_offset,
         )
 
 

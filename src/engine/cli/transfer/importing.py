@@ -12,8 +12,8 @@ from __future__ import annotations
 
 import hashlib
 import sys
-from collections.abc import Callable
-from contextlib import ExitStack, closing
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
@@ -26,6 +26,7 @@ from engine.cli.transfer.mapping import Columns, Mapping
 from engine.cli.transfer.readers import CsvReader, Fault, JsonLinesReader, ParquetReader, Reader, Rows, check_names
 from engine.cli.transfer.recorded import schema_of
 from engine.client.base.schema import Schema
+from engine.client.produce.content import content_digest
 from engine.client.produce.table_rows import CheckedColumns
 from engine.client.ranges.arrow_types import form_of as arrow_form_of
 from engine.errors import InvalidArgumentError, NotFoundError
@@ -61,8 +62,9 @@ class Terms:
 
 @dataclass(slots=True)
 class Imported:
-    """`rows`: of the file, as far as it was read. `sent`: messages of this run. `before`: rows that an earlier run has
-    stored. `bad`: rows that are no messages.
+    """`rows`: of the file, as far as it was read. `sent`: messages that this run has added. `before`: rows that an
+    earlier run has stored; until it ends, without those that were recognised behind the first that may be missing.
+    `bad`: rows that are no messages.
     """
 
     topic: str
@@ -109,7 +111,7 @@ class Source:
     def digest(self) -> bytes:
         """Of the content: what has the same is the same file."""
         with Path(self.file).open("rb") as file:
-            return hashlib.file_digest(file, "sha256").digest()
+            return content_digest(file)
 
     def done(self, rows: int) -> int:
         """How many of the bytes are read, of text, or else about how many."""
@@ -231,17 +233,20 @@ class Import:
         are skipped; what a producer raises."""
         terms = self._terms
         with ExitStack() as stack:
+            blocks = stack.enter_context(self._source.reader.blocks())
             if terms.dry_run:
-                self._rows(None, None, 0)
+                self._rows(blocks, None, 0)
                 return self.result
             transaction = stack.enter_context(self._transaction()) if terms.transaction else None
             if transaction is not None and str(transaction.state).lower() == "committed":
                 self.result.before = -1
                 return self.result
             producer = stack.enter_context(self._producer(transaction))
-            first = producer.acknowledged_sequence_id + 1
-            self._rows(producer, transaction, first)
+            self._rows(blocks, Sending(producer, transaction), producer.acknowledged_sequence_id + 1)
             producer.flush()
+            known = producer.statistics().messages_duplicate
+            self.result.sent -= known
+            self.result.before += known
         return self.result
 
     def _transaction(self) -> Transaction:
@@ -256,11 +261,9 @@ class Import:
             self._terms.topic, name=name, compression=compression, encryption_keys=self._terms.encryption_keys
         )
 
-    def _rows(self, producer: Producer[Any] | None, transaction: Transaction | None, first: int) -> None:
-        sending = None if producer is None else Sending(producer, transaction)
-        with closing(self._source.reader.blocks()) as blocks:
-            for rows in blocks:
-                self._block(rows, sending, first)
+    def _rows(self, blocks: Iterator[Rows], sending: Sending | None, first: int) -> None:
+        for rows in blocks:
+            self._block(rows, sending, first)
 
     def _block(self, rows: Rows, sending: Sending | None, first: int) -> None:
         result = self.result

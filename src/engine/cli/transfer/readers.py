@@ -7,6 +7,7 @@ import io
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import AbstractContextManager, closing, contextmanager
 from dataclasses import dataclass, field
 from typing import Any, BinaryIO, TypeVar
 
@@ -15,7 +16,8 @@ import msgspec
 from engine.cli.records import LINE_BYTES_MAX
 from engine.errors import InvalidArgumentError
 
-BLOCK_ROWS = 65_536
+BLOCK_ROWS = 32_768
+BLOCKS_AHEAD = 2  # read by a thread, while the one before them is sent
 BLOCK_BYTES = 4 << 20  # of text
 FAST_BYTES_MIN = 1 << 16  # of JSON, from which setting up another reader is worth it
 HEAD_BYTES_MAX = 1 << 20  # of the line with the names of a CSV file's columns
@@ -62,11 +64,11 @@ class Reader:
     numbered_from = 1
     ahead = False
 
-    def blocks(self) -> Generator[Rows, None, None]:
-        """As iterated, and read ahead where that may be. Close it before the file."""
-        yield from self
+    def blocks(self) -> AbstractContextManager[Iterator[Rows]]:
+        """As iterated, and read ahead where that may be. Leave it before the file is closed."""
+        return _ahead(iter(self)) if self.ahead else closing(iter(self))
 
-    def __iter__(self) -> Iterator[Rows]:
+    def __iter__(self) -> Generator[Rows, None, None]:
         raise NotImplementedError
 
     def place(self, row: int) -> str:
@@ -74,13 +76,22 @@ class Reader:
         return f"{self.unit} {row + self.numbered_from}"
 
 
-def _one_ahead(blocks: Iterator[T]) -> Iterator[T]:
-    """Each block, while a thread reads the next."""
-    with ThreadPoolExecutor(1, "engine-import") as pool:
-        coming = pool.submit(next, blocks, None)
-        while (found := coming.result()) is not None:
-            coming = pool.submit(next, blocks, None)
-            yield found
+@contextmanager
+def _ahead(blocks: Generator[T, None, None]) -> Iterator[Iterator[T]]:
+    """The blocks, which a thread reads from now on, BLOCKS_AHEAD of them before they are wanted."""
+    pool = ThreadPoolExecutor(1, "engine-import")
+    coming = deque(pool.submit(next, blocks, None) for _ in range(BLOCKS_AHEAD))
+
+    def found() -> Iterator[T]:
+        while (block := coming.popleft().result()) is not None:
+            coming.append(pool.submit(next, blocks, None))
+            yield block
+
+    try:
+        yield found()
+    finally:
+        pool.shutdown(cancel_futures=True)
+        blocks.close()
 
 
 def _in_order(work: Callable[[T], R], items: Iterable[T]) -> Iterator[R]:
@@ -130,10 +141,7 @@ class ParquetReader(Reader):
         self.columns: list[str] | None = None
         self.count = self._file.metadata.num_rows
 
-    def blocks(self) -> Generator[Rows, None, None]:
-        yield from _one_ahead(iter(self)) if self.ahead else iter(self)
-
-    def __iter__(self) -> Iterator[Rows]:
+    def __iter__(self) -> Generator[Rows, None, None]:
         first = 0
         arrow = self._arrow
         try:
@@ -162,10 +170,7 @@ class CsvReader(Reader):
         self._source = _Joined(rest, source)
         self.columns: list[str] | None = None
 
-    def blocks(self) -> Generator[Rows, None, None]:
-        yield from _one_ahead(iter(self)) if self.ahead else iter(self)
-
-    def __iter__(self) -> Iterator[Rows]:
+    def __iter__(self) -> Generator[Rows, None, None]:
         import pyarrow as arrow
         import pyarrow.csv as reading
 
@@ -286,7 +291,7 @@ class JsonLinesReader(Reader):
         self._path, self._source = path, source
         self.columns: list[str] | None = None
 
-    def __iter__(self) -> Iterator[Rows]:
+    def __iter__(self) -> Generator[Rows, None, None]:
         form = msgspec.defstruct(
             "Line", [(f"f{i}", Any, None) for i in range(len(self.columns or ()))],
             rename={f"f{i}": name for i, name in enumerate(self.columns or ())},

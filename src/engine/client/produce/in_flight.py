@@ -37,7 +37,8 @@ LATE_SWEEPS = 16
 
 @dataclass(frozen=True, slots=True)
 class ProducerStatistics(HtmlRecord):
-    """Totals since the producer was made; `pending…` are current values.
+    """Totals since the producer was made; `pending…` are current values. `messages_duplicate`: of those acknowledged,
+    what the topic had when the producer came, under the same name and sequence ids; it is stored once.
 
     Bytes are what messages count for against the pending limit: key, value and a constant for each message.
     `buckets`: how well entries are filled, by (segment id, bucket) of the segments that messages go to now.
@@ -46,6 +47,7 @@ class ProducerStatistics(HtmlRecord):
     messages_sent: int
     messages_acknowledged: int
     messages_failed: int
+    messages_duplicate: int
     entries_sent: int
     entries_resent: int
     bytes_sent: int
@@ -136,6 +138,7 @@ class InFlight:
         self.bytes_sent = 0
         self.messages_acknowledged = 0
         self.messages_failed = 0
+        self.messages_duplicate = 0
 
     def __len__(self) -> int:
         return len(self._outstanding)
@@ -206,8 +209,10 @@ class InFlight:
             entry.scope.entry_left(bool(entry.waiters))
         return True
 
-    def acknowledge(self, entries: Sequence[SealedEntry], offsets: Sequence[int]) -> None:
-        """The broker has these durable at these first offsets (-1: a duplicate whose offset it no longer knows)."""
+    def acknowledge(self, entries: Sequence[SealedEntry], offsets: Sequence[int], end: int = -1) -> None:
+        """The broker has these durable at these first offsets (-1: a duplicate whose offset it no longer knows). `end`:
+        of the segment when the producer came to it; what has a lower offset was there. -1: that is not known.
+        """
         freed = messages = 0
         measured, ended = self.window.measured, False
         for entry, first_offset in zip(entries, offsets, strict=True):
@@ -217,6 +222,8 @@ class InFlight:
             if entry is measured:
                 ended = True
             messages += entry.count
+            if first_offset < end:
+                self.messages_duplicate += entry.count
             if entry.waiters:
                 self._resolve(entry, first_offset)
         self.messages_acknowledged += messages
@@ -424,6 +431,7 @@ class InFlight:
             messages_sent=self.messages_sent,
             messages_acknowledged=self.messages_acknowledged,
             messages_failed=self.messages_failed,
+            messages_duplicate=self.messages_duplicate,
             entries_sent=self.entries_sent,
             entries_resent=self.entries_resent,
             bytes_sent=self.bytes_sent,

@@ -149,6 +149,7 @@ class Sender:
         self.waits_for: set[Sender] = set()  # predecessors that have not handed on what they have
         self.eager = False  # attach before there is something to send
         self.used = False  # was attached once
+        self._end = -1  # the segment's next offset at the first attachment
         self._credit: Credit | None = None  # of the attachment; None: there is no limit
         self._sent_bytes = 0  # since nothing was unanswered,
         self._answered_bytes = 0  # and what was answered of that
@@ -327,7 +328,7 @@ class Sender:
                 break
             entries.append(entry := sent.popleft())
             self._answered_bytes += entry.pending
-        self._owner.in_flight.acknowledge(entries, offsets)
+        self._owner.in_flight.acknowledge(entries, offsets, self._end)
         self._owner.receipts_came()
         if self.retired:
             self._owner.settle_retired()
@@ -548,6 +549,8 @@ class Sender:
         if answer is None:
             return
         self._link = link
+        if not self.used and answer.end is not None:
+            self._end = answer.end
         self.used, self.eager, self._claims_left = True, False, 0
         self.last_sequence = answer.last_sequence
         if claim is None:

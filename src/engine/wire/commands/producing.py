@@ -12,7 +12,8 @@ class ProducerSuccess(Header, frozen=True, kw_only=True):
     """A producer is attached.
 
     `last_sequence`: the highest sequence of this producer that is durable in the segment, -1 for none. `durability`:
-    "fsync" | "interval" | "os".
+    "fsync" | "interval" | "os". `end`: the offset of the segment's next message; what is acknowledged with a lower one
+    was there before.
     """
 
     command = Command.PRODUCER_SUCCESS
@@ -23,6 +24,7 @@ class ProducerSuccess(Header, frozen=True, kw_only=True):
     floor: Count | None = None
     durability: str
     claim: list[Count] | None = None
+    end: Count | None = None
 
 
 class Producer(Request[ProducerSuccess], frozen=True, kw_only=True):
