@@ -7,6 +7,7 @@ import errno
 import json
 import os
 from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from engine.broker.settings.config import BrokerConfig
 from engine.broker.upkeep import backups
 from engine.clock import SystemClock
 from engine.metadata.memory import MemoryMetadataStore
+from engine.metadata.sqlite import SqliteMetadataStore
 from engine.model.names import SegmentName
 from engine.storage.disk.disk import OsDisk, OsFile
 from tests.backups.scenes import everything, opened, send
@@ -86,10 +88,30 @@ async def test_brokers_that_share_metadata_refuse(tmp_path: Path) -> None:
     metadata = MemoryMetadataStore(SystemClock())
     broker = Broker(tmp_path, metadata=metadata, config=BrokerConfig(service_url="engine://127.0.0.1:1", insecure=True))
     await broker.start()
-    with pytest.raises(engine.UnsupportedError, match="several brokers"):
+    with pytest.raises(engine.UnsupportedError, match="several servers"):
         await broker.parts.backups.begin()
     await broker.close()
     await metadata.close()
+
+
+async def test_processes_that_never_stand_still_are_named(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Never:
+        @asynccontextmanager
+        async def still(self, directory: str) -> AsyncIterator[None]:
+            raise backups.InterruptedMomentError("a process is being started")
+            yield
+
+        def check(self) -> None: ...
+
+        async def go_on(self) -> None: ...
+
+    metadata = broker.metadata
+    assert isinstance(metadata, SqliteMetadataStore)
+    kept = backups.Backups(broker.store, metadata, SystemClock(), shared=False, together=Never())
+    monkeypatch.setattr(backups, "_ATTEMPTS_S_MAX", -1.0)
+    with pytest.raises(engine.StorageError, match="did not stand still for a backup: a process is being started"):
+        await kept.begin()
+    assert not list(Path(broker.store.data, backups.DIRECTORY).iterdir())  # noqa: ASYNC240 - of a test
 
 
 class FullFile(OsFile):

@@ -10,7 +10,9 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import os
 import random
+import signal
 import sys
 import time
 from collections.abc import Iterable
@@ -48,13 +50,14 @@ class Made(NamedTuple):
 
 
 class Scene:
-    """A server under load, and its backups. `bug`: that both have."""
+    """A server under load, and its backups. `bug`: that both have. `processes`: of the server."""
 
-    def __init__(self, root: Path, seed: int, bug: str = "") -> None:
+    def __init__(self, root: Path, seed: int, bug: str = "", processes: int = 1) -> None:
         self.rng = random.Random(seed)
         self.sent = Progress(acknowledged)
         self.history = History(time.time, self.sent.heard)
-        self.server = Server(root / "data")
+        several = ("--processes", str(processes), "--process-port", "0") if processes > 1 else ()
+        self.server = Server(root / "data", *several)
         self.program = ("-m", "tests.chaos.planted_program", bug) if bug else ("-m", "engine")
         self.server.program = self.program
         self.where = root / "backups"
@@ -140,9 +143,15 @@ class Scene:
     async def _server_killed(self) -> None:
         process = await self._begin()
         await self._until_it_may_be_killed(process)
-        self.history.record("nemesis", "fault", text="kill -9")
-        await self.server.kill()
-        await self.server.start()
+        children = self.server.children()
+        if children and self.rng.random() < 0.7:
+            index = self.rng.choice(sorted(children))
+            self.history.record("nemesis", "fault", text=f"kill -9 of process {index}")
+            os.kill(children[index], signal.SIGKILL)
+        else:
+            self.history.record("nemesis", "fault", text="kill -9")
+            await self.server.kill()
+            await self.server.start()
         await self._end(process)
 
 
@@ -187,9 +196,11 @@ async def ended(history: History, client: AsyncClient) -> None:
             history.record("spy", "txn_state", transaction=number, state=state)
 
 
-async def chaos(root: Path, seed: int, rounds: int, restored: int, bug: str = "") -> list[Violation]:
+async def chaos(
+    root: Path, seed: int, rounds: int, restored: int, bug: str = "", processes: int = 1
+) -> list[Violation]:
     """What is wrong with backups that ended. `restored`: how many, the last, and others by lot."""
-    scene = Scene(root, seed, bug)
+    scene = Scene(root, seed, bug, processes)
     await scene.run(rounds)
     listed = await asyncio.to_thread(engine.list_backups, scene.where)
     check_listed([generation.name for generation in listed], scene)
@@ -223,6 +234,25 @@ async def test_backups_under_kills(tmp_path: Path) -> None:
 @pytest.mark.parametrize("seed", range(100, 120))
 async def test_fuzz_backups_under_kills(tmp_path: Path, seed: int) -> None:
     judged(await chaos(tmp_path, seed, 15, 6))
+
+
+@pytest.mark.timeout(600)
+async def test_backups_of_several_processes_under_kills(tmp_path: Path) -> None:
+    judged(await chaos(tmp_path, 2, 2, 1, processes=3))
+
+
+@pytest.mark.fuzz
+@pytest.mark.timeout(0)
+@pytest.mark.parametrize("seed", range(200, 220))
+async def test_fuzz_backups_of_several_processes_under_kills(tmp_path: Path, seed: int) -> None:
+    judged(await chaos(tmp_path, seed, 15, 6, processes=3))
+
+
+@pytest.mark.fuzz
+@pytest.mark.timeout(0)
+async def test_fuzz_processes_that_go_on_before_the_moment_are_found_out(tmp_path: Path) -> None:
+    with pytest.raises((CorruptionError, AssertionError), match=r"durable are missing|D1"):
+        judged(await chaos(tmp_path, 2, 2, 1, "processes_go_on_before_the_moment", processes=3))
 
 
 @pytest.mark.fuzz

@@ -12,7 +12,9 @@ from engine.backups import making
 from engine.backups.destination import Destination
 from engine.backups.manifest import PACKS
 from engine.model.names import SegmentName
-from engine.storage.frozen import Held, hold
+from engine.processes.backups import Standing, let_go
+from engine.storage.frozen import hold
+from engine.storage.shared_moment import Held
 from engine.storage.store import Freeze, SegmentStore
 from tests.kit.object_bugs import Plant
 
@@ -35,6 +37,20 @@ def logs_of_an_earlier_moment(plant: Plant) -> None:
 
     plant(SegmentStore, "settled", and_wait)
     plant(SegmentStore, "freeze", lambda store, into: Freeze(store, store._context, into, early))
+
+
+def processes_go_on_before_the_moment(plant: Plant) -> None:
+    """The records of the metadata are taken a while after the processes were released."""
+    still = Standing.still
+
+    @asynccontextmanager
+    async def released(standing: Standing, directory: str) -> AsyncIterator[None]:
+        async with still(standing, directory):
+            let_go(directory)
+            await asyncio.sleep(EARLY_S)
+            yield
+
+    plant(Standing, "still", released)
 
 
 class _Late:

@@ -104,7 +104,8 @@ CIRCLE_MAX = 12  # files that know each other in a ring, type hints included
 # The doors: which files may use a module through which the world comes in. Everybody else is handed what is
 # behind the door: a Clock, a Disk, a random.Random, an Executor. (Imports for type hints alone are free.)
 DOORS: dict[str, set[str]] = {
-    "time": {"clock.py"},
+    # A process that stands still for a backup waits inside of a turn of its loop.
+    "time": {"clock.py", "processes/backups.py"},
     # A client without a URL takes it from the environment.
     # The portal must know of forks, as of threads; who opens files for a client hands `aio/files.py` in.
     # The mark stands beside the file that SQLite opens itself. The logging module opens the audit log.

@@ -45,7 +45,7 @@ def backup(
     newest so many, behind the backup. `verify`: read it back and check it. `on_progress`: called with a step ("copy",
     "verify"), what is done, and of how much.
 
-    Raises UnsupportedError (several brokers serve the directory, or it is in memory), LimitExceededError (another
+    Raises UnsupportedError (several servers share the directory, or it is in memory), LimitExceededError (another
     backup works there), AuthorizationError, InvalidArgumentError, CorruptionError, DiskFullError, StorageError, and
     what the admin API raises. Files of the source that fail their checks are backed up as they are, and named in the
     result.

@@ -22,7 +22,7 @@ BEGIN_BACKUP = Operation(
     summary="Keep the data directory as it is now, for a backup: its files get links in a directory of their own.",
     details="""
     `plan.json` there says what is what. What is kept stays until end_backup, or until nothing was heard of the backup
-    for 5 minutes; what is deleted meanwhile takes its space until then. Raises UnsupportedError (several brokers serve
+    for 5 minutes; what is deleted meanwhile takes its space until then. Raises UnsupportedError (several servers share
     the directory, or there is none), LimitExceededError, CorruptionError, StorageError.
     """,
     errors=(UnsupportedError, LimitExceededError, StorageError),  # and damage, which is 500 everywhere

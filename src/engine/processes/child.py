@@ -19,6 +19,7 @@ from engine.broker.settings.shares import ProcessSet
 from engine.clock import SystemClock
 from engine.errors import EngineError
 from engine.metadata.remote import RemoteMetadataStore
+from engine.processes.backups import KeptInChild
 from engine.processes.channel import Answers, Channel
 from engine.processes.life import end_orphaned
 from engine.processes.sockets import Address, bind_reserved
@@ -58,6 +59,7 @@ class Child:
         self._reload = reload
         self._started = started
         self._broker: Broker | None = None
+        self._kept = KeptInChild(SystemClock())
         self._latest: BrokerConfig | None = None  # of the configurations that came since this process was started
         self._metadata: RemoteMetadataStore | None = None
         self._closing: asyncio.Task[None] | None = None
@@ -70,6 +72,9 @@ class Child:
             "start": self._start,
             "configure": self._configure,
             "metrics": self._metrics,
+            "settle": self._kept.settle,
+            "stand_still": self._kept.stand_still,
+            "go_on": self._kept.go_on,
             "stop": self._stop,
         }
         parent = self._parent = await Channel.open(sock, answers, "the parent process")
@@ -110,6 +115,8 @@ class Child:
         )
         broker.families_elsewhere = self._families_elsewhere
         await broker.start()
+        self._kept.serves(broker.store, given.index)
+        broker.parts.backups.elsewhere = self._backups_elsewhere
         self._catch_up(broker)  # before any client can connect
         for number in given.admin:  # not before: requests go to the processes that serve
             await broker.serve_admin(*_inherited(number))
@@ -144,6 +151,11 @@ class Child:
 
     async def _metrics(self) -> list[FlatFamily]:
         return [] if self._broker is None else await own_families(self._broker)
+
+    async def _backups_elsewhere(self, operation: str, **arguments: Any) -> Any:
+        """The parent has the backups."""
+        assert self._parent is not None
+        return await self._parent.call("backup", operation=operation, given=arguments)
 
     async def _families_elsewhere(self) -> Sequence[Sequence[FlatFamily]]:
         """The metrics of the parent and of the other children."""

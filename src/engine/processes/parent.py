@@ -29,7 +29,8 @@ from engine.broker.settings.config import BrokerConfig
 from engine.broker.settings.doors import check_exposed
 from engine.clock import SystemClock
 from engine.errors import ConnectError, EngineError, StorageError
-from engine.processes.channel import Channel
+from engine.processes.backups import BackupCalls, Standing, backups_of
+from engine.processes.channel import Answers, Channel
 from engine.processes.child import Duty
 from engine.processes.directory import Directory
 from engine.processes.metrics import parent_families
@@ -98,6 +99,7 @@ class Parent:
         self._closing: asyncio.Task[None] | None = None
         # Made by start().
         self._directory: Directory | None = None
+        self._backups: BackupCalls | None = None
         self._sockets: ServerSockets | None = None
         self._front: OnePort | None = None
 
@@ -126,6 +128,9 @@ class Parent:
                 await check_exposed(where[0], self.config)
         try:
             self._directory = await Directory.open(self._data, self.config, self._clock)
+            backups = backups_of(self._directory.store, self._data, self._clock, Standing(self._serving, self._clock))
+            self._backups = BackupCalls(backups)
+            self._tasks.spawn(backups.run(), "backups")
             sockets = ServerSockets.bind(plan.listen, plan.admin, plan.ports, str(self._data / LOCAL_SOCKET))
             self._sockets = sockets
             self._act(self.supervision.begin(self._clock.monotonic()))
@@ -252,12 +257,18 @@ class Parent:
     async def _launched(self, index: int) -> _Child:
         assert self._sockets is not None
         assert self._directory is not None
+        assert self._backups is not None
         ours, theirs = socket.socketpair()
         with theirs:
             shared = self._sockets.shared(with_clients=not self.plan.one_port)
             inherited = [theirs.fileno(), *self._directory.lock.descriptors(), *shared]
             process = self._launch(index, inherited)
-        return _Child(process, await Channel.open(ours, {"metrics": self._metrics}, f"process {index}"))
+        answers: Answers = {"metrics": self._metrics, "backup": self._backups.call}
+        return _Child(process, await Channel.open(ours, answers, f"process {index}"))
+
+    def _serving(self) -> dict[int, Channel]:
+        """The channels to all children; none where one of them does not serve now."""
+        return {i: child.channel for i, child in self._children.items()} if self.supervision.complete else {}
 
     def _duty(self, index: int) -> Any:
         assert self._sockets is not None
@@ -299,10 +310,11 @@ class Parent:
     async def _metrics(self, besides: int) -> list[Sequence[FlatFamily]]:
         """The metrics of this process, and of the children besides the one that asks."""
         assert self._directory is not None
+        assert self._backups is not None
         others = [child for index, child in sorted(self._children.items()) if index != besides]
         found = await asyncio.gather(*(self._metrics_of(child) for child in others))
         proxy = None if self._front is None else self._front.proxy
-        return [parent_families(self.supervision, self._directory.store, proxy), *found]
+        return [parent_families(self.supervision, self._directory.store, self._backups.statistics(), proxy), *found]
 
     async def _metrics_of(self, child: _Child) -> Sequence[FlatFamily]:
         try:

@@ -8,6 +8,8 @@ and deletion may go on.
     the moment          facts of the open segments, on the loop, in one turn
     then, in any order  each segment is kept: its files get links
     before a change     opening, deleting, retention: the segment is kept first, if it is not yet
+
+Several processes that share the directory have one moment, and store for each other what they kept (shared_moment.py).
 """
 
 from __future__ import annotations
@@ -16,9 +18,9 @@ import asyncio
 import errno
 import itertools
 import posixpath
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import NamedTuple, Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from engine.aio.shielded import shielded
 from engine.aio.workers import Workers, run
@@ -32,18 +34,12 @@ from engine.storage.file.extent import read_extent
 from engine.storage.file.logfile import LogFile, parse_file_name
 from engine.storage.file.producer_snapshot import is_producer_snapshot
 from engine.storage.file.removal import remaining
+from engine.storage.shared_moment import Held
+
+if TYPE_CHECKING:
+    from engine.storage.shared_moment import SharedMoment
 
 _NO_LINKS = (errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EXDEV, errno.EMLINK)
-
-
-class Held(NamedTuple):
-    """A segment at the moment: the names of its log files, its durable end, whether it was sealed. `end`: None where
-    it is damaged.
-    """
-
-    logs: Sequence[str]
-    end: int | None
-    sealed: bool
 
 
 class Open(Protocol):
@@ -68,15 +64,25 @@ def hold(segment: Open) -> Held:
 
 
 class Frozen:
-    """Loop thread only. `into`: the directory of the links, which is there and empty."""
+    """Loop thread only. `into`: the directory of the links. `held`: what was open, also in other processes; asked on
+    the workers. `shared`: the moment that several processes have together.
+    """
 
-    def __init__(self, disk: Disk, workers: Workers, into: str, held: Mapping[SegmentName, Held]) -> None:
+    def __init__(
+        self,
+        disk: Disk,
+        workers: Workers,
+        into: str,
+        held: Callable[[], Mapping[SegmentName, Held]],
+        shared: SharedMoment | None = None,
+    ) -> None:
         self._disk = disk
         self._workers = workers
         self._into = into
         self._held = held
+        self._shared = shared
         self._kept: dict[SegmentName, asyncio.Task[KeptSegment | None]] = {}
-        self._numbers = itertools.count(1)  # of the links
+        self._numbers = itertools.count(1 if shared is None else shared.first_link)
 
     async def keep(self, name: SegmentName, directory: str, below: str) -> KeptSegment | None:
         """Link the segment's files; None where it has none. `directory`: of the segment; `below`: the data directory.
@@ -109,7 +115,20 @@ class Frozen:
             raise storage_error(e, directory) from e
 
     def _link(self, name: SegmentName, directory: str, below: str) -> KeptSegment | None:
-        names, held = self._disk.list(directory), self._held.get(name)
+        if self._shared is None:
+            return self._linked(name, directory, below)
+        found = self._shared.find(name)
+        if found is None:
+            try:
+                return self._shared.store(name, self._linked(name, directory, below))
+            except (CorruptionError, OSError):
+                found = self._shared.find(name)  # another process has kept it meanwhile, and changes it now
+                if found is None:
+                    raise
+        return found[0]
+
+    def _linked(self, name: SegmentName, directory: str, below: str) -> KeptSegment | None:
+        names, held = self._disk.list(directory), self._held().get(name)
         there = sorted((n for n in remaining(names) if parse_file_name(n) is not None), key=_place)
         if held is None:
             held = _read(self._disk, directory, there)

@@ -49,10 +49,10 @@ if TYPE_CHECKING:
     from engine.model.backups import KeptSegment
     from engine.storage.commit.ports import Backing
     from engine.storage.file.recovery import Recovered
-    from engine.storage.frozen import Held
     from engine.storage.objects.cache import ObjectCache
     from engine.storage.objects.ports import ObjectStore
     from engine.storage.segment import Segment
+    from engine.storage.shared_moment import Held, SharedMoment
 
 SEGMENTS = "segments"
 OBJECTS = "objects"  # what was read of an object store
@@ -154,15 +154,17 @@ class SegmentStore:
             self._settling.set_result(None)
             self._settling = None
 
-    def freeze(self, into: str) -> Freeze:
+    def freeze(self, into: str, shared: SharedMoment | None = None) -> Freeze:
         """Keep all segments as they are now. Inside of settled(). `into`: an empty directory on the same file system.
 
-        Until its end(), what changes a segment keeps it first.
+        Until its end(), what changes a segment keeps it first. `shared`: other processes keep theirs at this moment.
         """
         from engine.storage.frozen import hold  # loaded with the first backup
 
         held = {name: hold(segment) for name, segment in self._segments.items()}
-        return Freeze(self, self._context, into, held)
+        if shared is not None:
+            shared.write(held)
+        return Freeze(self, self._context, into, held, shared)
 
     def identify(self, store: int, generation: int) -> None:
         """Set the id and the start count of the metadata that files created or opened for writing from now on state."""
@@ -503,12 +505,20 @@ class SegmentStore:
 class Freeze:
     """A store's segments, kept as they were: see frozen.py. Loop thread only."""
 
-    def __init__(self, store: SegmentStore, context: Context, into: str, held: Mapping[SegmentName, Held]) -> None:
+    def __init__(
+        self,
+        store: SegmentStore,
+        context: Context,
+        into: str,
+        held: Mapping[SegmentName, Held],
+        shared: SharedMoment | None = None,
+    ) -> None:
         self._store = store
         self._hooks = context.before_change
         from engine.storage.frozen import Frozen
 
-        self._frozen = Frozen(context.disk, context.workers, into, held)
+        known = (lambda: held) if shared is None else shared.held
+        self._frozen = Frozen(context.disk, context.workers, into, known, shared)
         self._hooks.append(self._before_change)
 
     async def keep(self, name: SegmentName) -> KeptSegment | None:

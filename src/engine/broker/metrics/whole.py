@@ -25,7 +25,7 @@ def whole_families(broker: Observed) -> Iterator[AnyFamily]:
     yield gauge("broker_ready", "1: /ready answers 200", not unready(broker))
     yield from _connected(broker)
     yield from _times(broker)
-    yield from _backup_families(broker.parts.backups.statistics())
+    yield from backup_families(broker.parts.backups.statistics())
     yield from metadata_families(broker.metadata_statistics())
     yield from _etcd_families(broker.etcd_statistics())
     yield from _object_families(broker.object_statistics())
@@ -76,7 +76,8 @@ def _times(broker: Observed) -> Iterator[AnyFamily]:
     yield gauge("storage_open_files", "Log files that are kept open", stored.open_files)
 
 
-def _backup_families(now: BackupStatistics) -> Iterator[AnyFamily]:
+def backup_families(now: BackupStatistics) -> Iterator[AnyFamily]:
+    """Of the process that has the backups."""
     yield gauge("backups", "Backups for which files are kept now", now.under_way)
     yield counter("backups_finished_total", "Backups that were completed", now.finished)
     text = "When the last backup since the start was completed, seconds since 1970; no sample before"

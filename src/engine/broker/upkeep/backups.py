@@ -9,6 +9,9 @@
 
 What is kept is what a kill at that moment would have left on the disk, without what was not durable. So all that holds
 after a kill holds in a copy (docs/design/backup.md).
+
+Where several processes of one server serve the directory, the parent has this object, with the others as `Together`:
+all of them stand still at the moment. The object of each child passes what it is asked on to the parent.
 """
 
 from __future__ import annotations
@@ -17,11 +20,12 @@ import asyncio
 import base64
 import logging
 import re
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import msgspec
 
@@ -34,6 +38,7 @@ from engine.errors import (
     InvalidArgumentError,
     LimitExceededError,
     NotFoundError,
+    StorageError,
     UnsupportedError,
 )
 from engine.metadata import keys
@@ -47,6 +52,7 @@ from engine.model.layout import SegmentLayout
 from engine.model.names import SegmentName
 from engine.storage.disk.config import storage_error
 from engine.storage.disk.disk import Disk, OsDisk
+from engine.storage.shared_moment import SharedMoment
 from engine.storage.store import Freeze, SegmentStore
 
 log = logging.getLogger(__name__)
@@ -56,6 +62,28 @@ LEASE_S = 300.0
 _LOOK_S = 15.0
 _AT_ONCE_MAX = 4
 _KEPT_AT_ONCE = 64  # segments
+_ATTEMPTS_S_MAX = 20.0  # after that no further attempt is made to have all processes stand still
+_ATTEMPT_PAUSE_S = 0.2
+_PARENT = 0  # its number among the processes
+
+Elsewhere = Callable[..., Awaitable[Any]]  # an operation's name, and its arguments
+
+
+class InterruptedMomentError(Exception):
+    """A process ended, began, or did not stand still in time. Another attempt may succeed."""
+
+
+class Together(Protocol):
+    """The other processes that serve the directory. All raise InterruptedMomentError."""
+
+    def still(self, directory: str) -> AbstractAsyncContextManager[None]:
+        """Inside, none of them does anything. Each has written what it has open, and keeps what it changes later."""
+
+    def check(self) -> None:
+        """None has ended or begun since."""
+
+    async def go_on(self) -> None:
+        """All is kept: they keep no longer. Raises nothing."""
 
 
 @dataclass(slots=True)
@@ -77,8 +105,18 @@ class BackupStatistics:
 class Backups:
     """Of one broker. Loop thread only."""
 
-    def __init__(self, store: SegmentStore, metadata: MetadataStore, clock: Clock, *, shared: bool) -> None:
-        """`shared`: other brokers may use the metadata store."""
+    def __init__(
+        self,
+        store: SegmentStore,
+        metadata: MetadataStore,
+        clock: Clock,
+        *,
+        shared: bool,
+        together: Together | None = None,
+    ) -> None:
+        """`shared`: other brokers may use the metadata store. `together`: the brokers, where this process is none."""
+        self.elsewhere: Elsewhere | None = None  # another process of this server has the backups
+        self._together = together
         self._store = store
         self._metadata = metadata
         self._disk = store.disk
@@ -126,47 +164,73 @@ class Backups:
     def _check_supported(self) -> None:
         if self._shared:
             raise UnsupportedError(
-                "a directory or cluster that several brokers serve cannot be backed up while they run: stop the "
-                "processes and back the directory up with --data; see the page `backup` for a cluster"
+                "a cluster, or a directory that several servers share, cannot be backed up while they run: stop them "
+                "and back the directory up with --data; see the page `backup` for a cluster"
             )
         if not self._is_supported:
             raise UnsupportedError("an engine in memory has no files that could be backed up")
 
     async def begin(self) -> dict[str, Any]:
         """See the table of operations."""
+        if self.elsewhere is not None:
+            begun: dict[str, Any] = await self.elsewhere("begin")
+            return begun
         self._check_supported()
         async with self._beginning:
             if len(self._kept) >= _AT_ONCE_MAX:
                 raise LimitExceededError(
                     f"at most {_AT_ONCE_MAX} backups may run at once; one that was killed ends after {LEASE_S:g} s"
                 )
-            ident, now = f"{self._store.rng.getrandbits(64):016x}", self._clock.monotonic()
-            kept = _Kept(self._root / ident, now, now)
-            try:
-                plan = await self._keep(kept.path)
-            except BaseException:
-                await shielded(run(self._workers, partial(_remove, self._disk, str(kept.path))))
-                raise
-            kept.renewed = self._clock.monotonic()
-            self._kept[ident] = kept
+            began = self._clock.monotonic()
+            while True:
+                try:
+                    ident, plan = await self._attempt(began)
+                    break
+                except InterruptedMomentError as e:
+                    if self._clock.monotonic() - began > _ATTEMPTS_S_MAX:
+                        raise StorageError(f"the processes did not stand still for a backup: {e}; try again") from e
+                    log.info("another attempt to keep the directory is made: %s", e)
+                await asyncio.sleep(_ATTEMPT_PAUSE_S)
             self._began.set()
         log.info("the backup %s keeps %d segments", ident, len(plan.segments), extra={"version": plan.version})
-        return {"backup": ident, "directory": str(kept.path.absolute())}
+        return {"backup": ident, "directory": str(self._kept[ident].path.absolute())}
+
+    async def _attempt(self, began: float) -> tuple[str, Plan]:
+        ident = f"{self._store.rng.getrandbits(64):016x}"
+        path = self._root / ident
+        try:
+            plan = await self._keep(path)
+        except BaseException:
+            try:
+                await shielded(run(self._workers, partial(_remove, self._disk, str(path))))
+            except OSError as e:  # another process has just added a link
+                log.warning("what an attempt kept in %s is removed at the next start: %s", path, e)
+            raise
+        self._kept[ident] = _Kept(path, began, self._clock.monotonic())
+        return ident, plan
 
     async def _keep(self, path: Path) -> Plan:
         from importlib.metadata import version as release
 
         assert isinstance(self._metadata, SqliteMetadataStore)
         await self._run(partial(path.mkdir, mode=0o700, parents=True), path)
-        async with self._store.settled():  # from here on to the next await: the moment
-            freeze = self._store.freeze(str(path))
-            version, rows = self._metadata.rows()
-            taken_ms = self._clock.time_ms()
+        together = self._together
         try:
-            topics, names = await self._run(partial(_stores, rows), path)
-            segments = [each async for each in self._keep_all(freeze, names)]
+            async with self._store.settled() if together is None else together.still(str(path)):
+                # From here on to the next await: the moment.
+                freeze = self._store.freeze(str(path)) if together is None else self._freeze_shared(path)
+                version, rows = self._metadata.rows()
+                taken_ms = self._clock.time_ms()
+            try:
+                topics, names = await self._run(partial(_stores, rows), path)
+                segments = [each async for each in self._keep_all(freeze, names)]
+                if together is not None:
+                    together.check()
+            finally:
+                freeze.end()
         finally:
-            freeze.end()
+            if together is not None:
+                await together.go_on()
         identity = _identity(rows)
         plan = Plan(
             format=FORMAT,
@@ -180,6 +244,9 @@ class Backups:
         )
         await self._run(partial(_write, path, plan, version, rows), path)
         return plan
+
+    def _freeze_shared(self, path: Path) -> Freeze:
+        return self._store.freeze(str(path), SharedMoment(self._disk, str(path), _PARENT))
 
     async def _keep_all(self, freeze: Freeze, names: dict[SegmentName, bool]) -> AsyncIterator[KeptSegment]:
         waiting = list(names.items())
@@ -214,6 +281,8 @@ class Backups:
 
     async def read(self, ident: str, file: str, position: int, size: int) -> str:
         """See the table of operations."""
+        if self.elsewhere is not None:
+            return str(await self.elsewhere("read", ident=ident, file=file, position=position, size=size))
         kept = self._find(ident)
         if not (file.isdecimal() or file in (PLAN_FILE, METADATA_FILE)):
             raise InvalidArgumentError(f"file must be one that the plan names, got {file!r:.80}")
@@ -221,10 +290,16 @@ class Backups:
 
     async def renew(self, ident: str) -> None:
         """See the table of operations."""
-        self._find(ident)
+        if self.elsewhere is not None:
+            await self.elsewhere("renew", ident=ident)
+        else:
+            self._find(ident)
 
     async def end(self, ident: str, done: bool) -> None:
         """See the table of operations."""
+        if self.elsewhere is not None:
+            await self.elsewhere("end", ident=ident, done=done)
+            return
         kept = self._kept.pop(ident, None)
         if kept is None:
             return
