@@ -61,7 +61,8 @@ class Agent:
             else:
                 asked.set_result(said.get("value"))
         for asked in self._asked.values():
-            asked.set_exception(AgentError("the process has ended", "Ended"))
+            if not asked.done():
+                asked.set_exception(AgentError("the process has ended", "Ended"))
 
     def begin(self, do: str, **said: Any) -> asyncio.Future[Any]:
         """Ask for something; its outcome."""
