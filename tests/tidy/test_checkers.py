@@ -5,7 +5,11 @@ from __future__ import annotations
 import subprocess
 import sys
 
+import pytest
+
 from tests.tidy.source_tree import ROOT
+
+pytestmark = pytest.mark.timeout(600)  # mypy, when it has no cache yet, on a loaded machine
 
 
 def run(*arguments: str) -> str:

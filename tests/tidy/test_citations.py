@@ -10,6 +10,7 @@ docs/formats/log.md                a page; with an anchor: a heading of it
 from __future__ import annotations
 
 import ast
+import functools
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator
@@ -165,16 +166,14 @@ def test_files_that_are_mentioned_exist():
     assert not faults, "\n" + "\n".join(faults)
 
 
-def cited_by(paths: Iterable[Path]) -> dict[str, set[str]]:
-    """What is cited -> the names of files that do."""
+@functools.cache  # with the first test: other workers collect this file, and run none of it
+def cited() -> dict[str, set[str]]:
+    """What is cited -> the names of the tests' files that do."""
     where: dict[str, set[str]] = {}
-    for path in paths:
+    for path in (p for p in TESTS if p != Path(__file__)):
         for found in citations(path.read_text()):
             where.setdefault(found.name, set()).add(path.name)
     return where
-
-
-CITED = cited_by(p for p in TESTS if p != Path(__file__))
 
 
 def test_rules_are_numbered_without_gaps():
@@ -183,7 +182,7 @@ def test_rules_are_numbered_without_gaps():
 
 @pytest.mark.parametrize("name", [*rules(), *invariants()])
 def test_each_is_cited_by_a_test(name: str):
-    assert CITED.get(name), f"no test says that it checks {name}"
+    assert cited().get(name), f"no test says that it checks {name}"
 
 
 @pytest.mark.parametrize(("name", "text"), [*rules().items(), *invariants().items()])
@@ -192,7 +191,7 @@ def test_the_tests_that_it_names_cite_it(name: str, text: str):
     there = {path.name for path in TESTS}
     assert named, f"{name} names no test"
     assert not set(named) - there, f"{name} names tests that do not exist: {sorted(set(named) - there)}"
-    silent = [test for test in named if test not in CITED.get(name, ())]
+    silent = [test for test in named if test not in cited().get(name, ())]
     assert not silent, f"{name} names tests that do not cite it: {silent}"
 
 
