@@ -108,9 +108,11 @@ def summary(done: Any, dry_run: bool) -> str:
         return f"all of it is in {done.topic}: the transaction was committed before"
     if dry_run:
         return f"{output.plural(done.sent, 'message')} would be sent to {done.topic}{bad}"
+    if done.before and not done.sent:
+        return f"all of it is in {done.topic}: {output.plural(done.before, 'row')} of an earlier run{bad}"
     if done.before:
-        again = f"{done.sent:,} behind them sent; each is stored once"
-        return f"{output.plural(done.before, 'row')} were in {done.topic} already, {again}{bad}"
+        earlier = f"; {output.plural(done.before, 'row')} of an earlier run are there"
+        return f"{output.plural(done.sent, 'message')} sent to {done.topic}{earlier}{bad}"
     return f"{output.plural(done.sent, 'message')} sent to {done.topic}{bad}"
 
 
