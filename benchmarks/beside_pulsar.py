@@ -27,14 +27,6 @@ from tests.interop.scenes.servers import JARS, Standalone
 NAMES = ("pulsar publish", "pulsar consume", "pulsar publish us", "pulsar consume us")
 
 
-class Reference(Standalone):
-    """It runs Java by its path alone."""
-
-    def command(self) -> list[str]:
-        _, *more = super().command()
-        return [(JARS.parent / "java").read_text().strip(), *more]
-
-
 class Peer:
     """Apache Pulsar's server, as the benchmark sees one of ours."""
 
@@ -58,7 +50,7 @@ def main() -> None:
         parser.exit(1, f"the jars of Apache Pulsar must be in {JARS}: make interop brings them\n")
     sample = rows(chosen.messages, 100)
     with tempfile.TemporaryDirectory() as folder, server() as ours:
-        theirs = Reference(Path(folder) / "pulsar")
+        theirs = Standalone(Path(folder) / "pulsar")
         try:
             theirs.start()
             found = measured(ours, Peer(theirs), sample, chosen.turns)

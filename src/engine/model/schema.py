@@ -1,7 +1,7 @@
 """`TopicSchema`: the form of a topic's values, and whether a reader's schema can read what a writer's wrote.
 
 Definitions are Avro schemas, also those of JSON and MessagePack values: they declare fields, types and defaults, and
-compatibility is that of Avro (Avro 1.12, "Schema Resolution").
+compatibility is that of Avro (Avro 1.12, "Schema Resolution"). Those of Protobuf values are Protobuf's (protobuf.py).
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from engine.errors import CorruptionError, InvalidArgumentError, SchemaError
 from engine.limits import SCHEMA_SIZE_MAX, SCHEMA_VERSIONS_MAX
 from engine.model.avro import check_values, parse_definition
 from engine.model.fields import Fields, dump
+from engine.model.protobuf import parse_protobuf, why_unreadable
 from engine.model.resolution import why_unresolvable
 
 
@@ -27,15 +28,17 @@ class SchemaType(enum.StrEnum):
     MSGPACK = "msgpack"
     AVRO = "avro"  # each value in Avro's single-object encoding
     PLAIN_AVRO = "plain-avro"  # each value in Avro's binary encoding alone, as clients of Apache Pulsar write it
+    PROTOBUF = "protobuf"  # each value in Protobuf's binary encoding, as clients of Apache Pulsar write it
 
 
 @dataclass(frozen=True, slots=True)
 class TopicSchema:
-    """One schema. `definition`: an Avro schema as JSON text, "" for values without a declared form.
+    """One schema. `definition`: an Avro schema as JSON text, or what protobuf.py reads; "" for values without a
+    declared form.
 
     `checked=False`: for a recorded one, so that a topic stays usable when a limit is lowered.
 
-    Raises InvalidArgumentError for an unknown type, a definition that is no Avro schema, or one beyond a limit.
+    Raises InvalidArgumentError for an unknown type, a definition that is no such schema, or one beyond a limit.
     """
 
     type: SchemaType
@@ -53,13 +56,16 @@ class TopicSchema:
             raise _too_large(f"{size} bytes")
         if self.type is SchemaType.STRING and self.definition:
             raise InvalidArgumentError("a string schema must have no definition")
-        if self.type in (SchemaType.AVRO, SchemaType.PLAIN_AVRO) and not self.definition:
-            raise InvalidArgumentError("an Avro schema must have a definition")
+        if self.type in (SchemaType.AVRO, SchemaType.PLAIN_AVRO, SchemaType.PROTOBUF) and not self.definition:
+            raise InvalidArgumentError(f"a schema of type {self.type} must have a definition")
         if self.definition and checked:
             self.check()
 
     def check(self) -> None:
-        """Raise InvalidArgumentError for a definition that is no Avro schema or beyond a limit."""
+        """Raise InvalidArgumentError for a definition that is no schema of its type or beyond a limit."""
+        if self.type is SchemaType.PROTOBUF:
+            parse_protobuf(self.definition)
+            return
         form = parse_definition(self.definition)
         if self.type in (SchemaType.AVRO, SchemaType.PLAIN_AVRO):
             check_values(form)
@@ -74,6 +80,8 @@ class TopicSchema:
             return f"it reads {self.type} values, and these are {writer.type}"
         if not (self.definition and writer.definition) or self.definition == writer.definition:
             return None  # without a declared form, every value is accepted
+        if self.type is SchemaType.PROTOBUF:
+            return why_unreadable(parse_protobuf(self.definition), parse_protobuf(writer.definition))
         return why_unresolvable(parse_definition(self.definition), parse_definition(writer.definition))
 
     def to_mapping(self) -> dict[str, str]:

@@ -17,8 +17,13 @@ from engine.wire import commands
 if TYPE_CHECKING:
     from engine.pulsar.session import Session
 
-_NONE, _STRING, _JSON, _AVRO = 0, 1, 2, 4
-TYPES = {_STRING: SchemaType.STRING, _JSON: SchemaType.JSON, _AVRO: SchemaType.PLAIN_AVRO}
+_NONE, _STRING, _JSON, _AVRO, _PROTOBUF_NATIVE = 0, 1, 2, 4, 20
+TYPES = {
+    _STRING: SchemaType.STRING,
+    _JSON: SchemaType.JSON,
+    _AVRO: SchemaType.PLAIN_AVRO,
+    _PROTOBUF_NATIVE: SchemaType.PROTOBUF,
+}
 _THEIRS = {ours: theirs for theirs, ours in TYPES.items()}
 
 
@@ -36,7 +41,9 @@ async def declare(session: Session, topic: TopicName, header: Any, *, producer: 
 async def _declare(session: Session, topic: TopicName, schema: Any, *, producer: bool) -> bytes:
     kind = TYPES.get(schema.type)
     if kind is None:
-        raise UnsupportedError(f"a schema must be of type bytes, string, JSON or Avro, got the type {schema.type}")
+        raise UnsupportedError(
+            f"a schema must be of type bytes, string, JSON, Avro or Protobuf native, got the type {schema.type}"
+        )
     definition = "" if kind is SchemaType.STRING else schema.data.decode("utf-8", "replace")
     said = {"type": str(kind), "definition": definition}
     answer = await session.ask(

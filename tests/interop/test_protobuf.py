@@ -1,0 +1,55 @@
+"""Protobuf native schemas of Java's classic client: on a broker of ours, and on Apache Pulsar itself."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+import engine
+from tests.interop.agent import PULSAR
+from tests.interop.conftest import service_url
+from tests.interop.scenes.servers import JARS, Standalone
+
+pytestmark = pytest.mark.timeout(900)
+CLIENT = Path(__file__).parent / "java" / "schemas" / "ProtobufClient.java"
+TOPIC = "persistent://public/default/typed"
+SAID = ["1000.0", "1001.1", "1002.2", "refused", "refused", "done"]
+
+
+async def said_by_java(url: str) -> list[str]:
+    """The library of Protobuf is that of the server's jars: the client does not bring it."""
+    java = (PULSAR / "java").read_text().strip()
+    process = await asyncio.create_subprocess_exec(
+        *(java, "-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1"),
+        *("-cp", ":".join([f"{PULSAR}/jars/*", *map(str, JARS.glob("protobuf-java-[0-9]*.jar"))]), str(CLIENT)),
+        *(url, TOPIC),
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.STDOUT,
+    )
+    try:
+        async with asyncio.timeout(300):
+            output, _ = await process.communicate()
+    finally:
+        if process.returncode is None:
+            process.kill()
+            await process.wait()
+    lines = output.decode().splitlines()
+    found = [line.removeprefix("said:") for line in lines if line.startswith("said:")]
+    assert found, "\n".join(lines[-20:])
+    return found
+
+
+async def test_on_a_broker_of_ours() -> None:
+    async with engine.open_async(":memory:", listen="127.0.0.1:0") as served:
+        assert await said_by_java(service_url(served)) == SAID
+
+
+async def test_on_apache_pulsar(tmp_path: Path) -> None:
+    side = Standalone(tmp_path)
+    await asyncio.to_thread(side.start)
+    try:
+        assert await said_by_java(side.url) == SAID
+    finally:
+        side.close()
