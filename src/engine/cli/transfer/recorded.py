@@ -34,8 +34,9 @@ _LOGICAL: dict[str, Any] = {
 
 
 def schema_of(versions: Sequence[TopicSchema]) -> Schema[Any]:
-    """By which the values of a topic with these schemas, the oldest first, are read and written: by the newest. Those of
-    Apache Pulsar's clients that a consumer of ours reads as bytes are bytes here, too.
+    """By which the values of a topic with these schemas, the oldest first, are read and written: by the newest.
+
+    Values of Apache Pulsar's clients that a consumer of ours reads as bytes are bytes here, too.
     """
     if not versions or versions[-1].type in (SchemaType.PLAIN_AVRO, SchemaType.PROTOBUF):
         return Schema.bytes()
