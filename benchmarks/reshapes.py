@@ -15,7 +15,7 @@ from support import TINY, Rows
 from workloads import ROOM_EVERY, new_topic
 
 SAMPLES = 1000  # a second, at how much is acknowledged
-BEFORE_S, AFTER_S = (0.25, 0.5) if TINY else (1.0, 2.0)  # in the second half of the latter the rate should be back
+BEFORE_S, AFTER_S = (0.5, 1.0) if TINY else (1.0, 2.0)  # in the second half of the latter the rate should be back
 
 WAITS_S, WAITED_S = AFTER_S / 2, BEFORE_S / 10  # what is sent just before the split may still wait when it begins
 PROBE_EVERY = 10  # looks at the room there is, to a message whose acknowledgement is timed

@@ -2,7 +2,7 @@
 """What goes on in the next turn of the loop, once, with all that was told until then."""
 cimport cython
 
-# Invariant: while something is due, one call of _go_on() is scheduled.
+# While something is due, one call of _go_on() is scheduled.
 @cython.final
 cdef class Landings:
     cdef object go_on                     # go_on(one)

@@ -29,7 +29,7 @@ cdef class Write:
     cdef readonly uint64_t last
     cdef public bint open
 
-# The frames of one transaction on one connection. Invariant: unlogged <= open <= frames.
+# The frames of one transaction on one connection.
 cdef class FrameCounts:
     cdef readonly Py_ssize_t frames       # received
     cdef readonly Py_ssize_t unlogged     # of them, not durable in the log yet
@@ -81,7 +81,7 @@ cdef class PendingAppend:
     cdef int over(self, bint failed) except -1
     cpdef go_on(self)
 
-# One append to the log of the frames of several transactions. Invariant: `appends` and `numbers` are as long.
+# One append to the log of the frames of several transactions; `numbers` go with `appends`.
 @cython.final
 cdef class JointAppend:
     cdef list appends
