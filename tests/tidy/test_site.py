@@ -16,6 +16,8 @@ import pytest
 import engine
 from tests.tidy.source_tree import ROOT
 
+pytestmark = pytest.mark.timeout(600)  # the site is built, beside whatever else runs
+
 
 class Links(HTMLParser):
     """The anchors of a page, and what it links to or shows."""
