@@ -35,7 +35,11 @@ REFERENCE = {
     ),
     "messages": ("Messages and schemas", "Message MessageBatch MessageId Schema"),
     "transactions": ("Transactions", "Transaction AsyncTransaction"),
-    "administration": ("Administration", "Admin AsyncAdmin TopicMetadata Segment Migrated migrate migrate_async"),
+    "administration": (
+        "Administration",
+        """Admin AsyncAdmin TopicMetadata Segment Migrated migrate migrate_async migrate_from_pulsar
+        migrate_from_pulsar_async""",
+    ),
     "backups": (
         "Backups",
         """backup backup_async list_backups verify_backup prune_backups restore BackedUp BackupGeneration VerifiedBackup

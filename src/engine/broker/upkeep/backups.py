@@ -52,7 +52,6 @@ from engine.model.layout import SegmentLayout
 from engine.model.names import SegmentName
 from engine.storage.disk.config import storage_error
 from engine.storage.disk.disk import Disk, OsDisk
-from engine.storage.shared_moment import SharedMoment
 from engine.storage.store import Freeze, SegmentStore
 
 log = logging.getLogger(__name__)
@@ -246,6 +245,8 @@ class Backups:
         return plan
 
     def _freeze_shared(self, path: Path) -> Freeze:
+        from engine.storage.shared_moment import SharedMoment
+
         return self._store.freeze(str(path), SharedMoment(self._disk, str(path), _PARENT))
 
     async def _keep_all(self, freeze: Freeze, names: dict[SegmentName, bool]) -> AsyncIterator[KeptSegment]:

@@ -7,10 +7,9 @@ import ssl
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from os import PathLike
-from typing import Any, Literal, TypedDict
+from typing import TYPE_CHECKING, Any, Literal, TypedDict
 
 from engine.aio.files import ReadFile
-from engine.client.base.object_access import OpenStore
 from engine.client.base.schema import Schema
 from engine.clock import Clock
 from engine.errors import InvalidArgumentError
@@ -35,6 +34,9 @@ from engine.model.names import check_new_name
 from engine.model.positions import Checkpoint
 from engine.model.redelivery import Backoff, DeadLetter
 from engine.wire.stream import Connector
+
+if TYPE_CHECKING:
+    from engine.client.base.object_access import OpenStore
 
 ACCESS_MODES = tuple(AccessMode)
 INITIAL_POSITIONS = ("earliest", "latest")

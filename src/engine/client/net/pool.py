@@ -11,13 +11,13 @@ import builtins
 import logging
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
-from typing import TypeVar
+from functools import cached_property
+from typing import TYPE_CHECKING, TypeVar
 
 from engine.aio.backoff import RetryDelay
 from engine.aio.shielded import shielded
 from engine.aio.tasks import Supervisor
 from engine.client.base.memory import ClientMemory
-from engine.client.base.object_access import ObjectAccess
 from engine.client.base.options import ClientOptions
 from engine.client.net.connection import Connection
 from engine.client.net.home import Home, first_connected
@@ -32,6 +32,9 @@ from engine.errors import (
 )
 from engine.wire.commands import Answerable
 from engine.wire.stream import FrameStream
+
+if TYPE_CHECKING:
+    from engine.client.base.object_access import ObjectAccess
 
 log = logging.getLogger(__name__)
 
@@ -67,7 +70,6 @@ class Pool:
         self.options = options
         self.home = Home(addresses, options.rng)
         self.memory = ClientMemory(options.memory_limit)
-        self.objects = ObjectAccess(options.open_objects, options.memory_limit)
         self.closed = False
         self.ever_connected = False
         self.tasks = Supervisor(f"client of {', '.join(addresses)}")
@@ -79,9 +81,21 @@ class Pool:
         self._ways = Ways(addresses)
         self._loop: asyncio.AbstractEventLoop | None = None  # the one in which it was first used
 
+    @cached_property
+    def objects(self) -> ObjectAccess:
+        """What clients read in the store of objects; loaded by those that read files."""
+        from engine.client.base.object_access import ObjectAccess
+
+        return ObjectAccess(self.options.open_objects, self.options.memory_limit)
+
+    @property
+    def _reads_objects(self) -> bool:
+        return "objects" in vars(self)
+
     def options_of_child(self) -> ClientOptions:
         """Of a forked child: the threads of the library with which a store is open are those of this process."""
-        return replace(self.options, open_objects=None) if self.objects.opened else self.options
+        opened = self._reads_objects and self.objects.opened
+        return replace(self.options, open_objects=None) if opened else self.options
 
     async def get(self, url: str | None = None) -> Connection:
         """A live connection to `url` (default: any broker). Raises ConnectError and what a handshake raises."""
@@ -349,7 +363,8 @@ class Pool:
         await self.tasks.close()
         for url in list(self._attempts):  # whose tasks were cancelled before their first step
             self._failed(url, asyncio.CancelledError())
-        await self.objects.close()
+        if self._reads_objects:
+            await self.objects.close()
         connections = list(dict.fromkeys((*self.connections, *self._aside)))
         self._connections, self._aside = {}, []
         for connection in connections:

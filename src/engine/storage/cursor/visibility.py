@@ -21,11 +21,11 @@ import asyncio
 import heapq
 import struct
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 from pyroaring import BitMap64
 
 from engine._native.format.crc32c import crc32c
-from engine._native.serve.undecided import Write
 from engine.errors import CorruptionError, UnsupportedError
 from engine.metadata import keys
 from engine.metadata.store import MetadataStore
@@ -34,6 +34,9 @@ from engine.storage.cursor.cursor import unpack_set
 from engine.storage.cursor.pieces import WholeRecord, read
 from engine.storage.cursor.record import SavedRecord, claim
 from engine.storage.file.owners import Lease
+
+if TYPE_CHECKING:
+    from engine._native.serve.undecided import Write
 
 # In the metadata store: do not change. magic "ENVI", crc of the rest, version, settled_upto, the owner's term (0
 # without a lease), sizes of the bitmaps that follow: hidden, decided.
@@ -162,6 +165,8 @@ class Visibility:
 
     def wrote(self, first: int, last: int) -> Write:
         """A transaction's messages have these offsets. Call it before they can become durable."""
+        from engine._native.serve.undecided import Write  # loaded with the first transaction
+
         write = Write(first, last)
         heapq.heappush(self._undecided, write)
         self._count += 1
