@@ -299,9 +299,10 @@ async def test_from_one_topic_to_another_exactly_once(client: AsyncClient, segme
 async def test_what_a_dead_transaction_holds_is_waited_for(client: AsyncClient, action: str):
     """Who takes over meanwhile is given nothing behind it; after an abort it gets everything, in order."""
     await published(client, "t", 10, keys=1)
-    dead = await client.transaction(timeout=1.0 if action == "time out" else 60.0)
     consumer = await stream(client)
-    await consumer.acknowledge_cumulative((await taken(consumer, 4))[-1], transaction=dead)
+    last = (await taken(consumer, 4))[-1]
+    dead = await client.transaction(timeout=3.0 if action == "time out" else 60.0)
+    await consumer.acknowledge_cumulative(last, transaction=dead)
     await consumer.close()
     async with await stream(client) as consumer:
         assert await consumer.receive(timeout=0.05) is None
