@@ -11,6 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
+from engine._native.format.entry import EntryMessage
 from engine.client import AsyncClient, AsyncProducer, MessageBatch
 from engine.client.base.options import Keys
 from engine.errors import QueueFullError
@@ -121,24 +122,29 @@ class Copy:
         return await self._source.client.range_reader(self._facts.name, ranges, decryption_keys=keys)
 
 
+async def send_message(producer: AsyncProducer[Any], message: EntryMessage, sequence_id: int) -> None:
+    """Enqueue a message as it was, under this sequence id; wait only where the queue is full."""
+    more: dict[str, Any] = {
+        "key": message.key,
+        "properties": message.properties or None,
+        "event_time": message.event_time_ms,
+        "sequence_id": sequence_id,
+        "deliver_at": message.deliver_at_ms,
+    }
+    try:
+        producer.send_nowait(message.value, **more)
+    except QueueFullError:
+        await producer.writable()
+        producer.send_nowait(message.value, **more)
+
+
 async def _send(producer: AsyncProducer[Any], batch: MessageBatch[Any]) -> None:
     """Enqueue the messages, each under its offset as its sequence id."""
     done = 0
     for part in batch.slices:
         messages = part.entry.messages()[part.start : part.stop]
         for sequence_id, message in enumerate(messages, part.entry.first_offset + part.start):
-            more: dict[str, Any] = {
-                "key": message.key,
-                "properties": message.properties or None,
-                "event_time": message.event_time_ms,
-                "sequence_id": sequence_id,
-                "deliver_at": message.deliver_at_ms,
-            }
-            try:
-                producer.send_nowait(message.value, **more)
-            except QueueFullError:
-                await producer.writable()
-                producer.send_nowait(message.value, **more)
+            await send_message(producer, message, sequence_id)
             done += 1
             if done % TURN_MESSAGES == 0:
                 await producer.writable()

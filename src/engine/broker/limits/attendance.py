@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
 
-from engine.broker.limits.present import NOBODY, Others
+from engine.broker.limits.present import NONE_ELSEWHERE, Others
 
 if TYPE_CHECKING:
     from engine.broker.limits.throttle import Throttle
@@ -33,7 +33,7 @@ class Crowd:
     def count(self, scope: str, beside: bytes) -> int:
         """How many others than `beside` there are; -1: it is there already, so that it does not count."""
         here = self._names.get(scope, Counter())
-        others = self.others.get(f"{self.what}\n{scope}", NOBODY)
+        others = self.others.get(f"{self.what}\n{scope}", NONE_ELSEWHERE)
         if beside in here or beside in others.names:
             return -1
         return len(here) + others.besides(here)

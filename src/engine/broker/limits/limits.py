@@ -18,7 +18,7 @@ from engine.broker.limits.attendance import Attendance, Crowd
 from engine.broker.limits.bucket import Bucket
 from engine.broker.limits.elsewhere import Elsewhere
 from engine.broker.limits.open_transactions import RoleTransactions
-from engine.broker.limits.present import NOBODY, Attended, Others, Present, digest
+from engine.broker.limits.present import NONE_ELSEWHERE, Attended, Others, Present, digest
 from engine.errors import EngineError, LimitExceededError
 from engine.metadata import keys
 from engine.model import limits as model
@@ -218,7 +218,7 @@ class BrokerLimits:
     def connect(self, role: str) -> LimitExceededError | None:
         """Count a connection of the role, or say why it may have none more."""
         here, limit = self.connections.get(role, 0), self.of_role(role).get("connections_max")
-        count = here + self._others.get(_of("connections", role), NOBODY).most
+        count = here + self._others.get(_of("connections", role), NONE_ELSEWHERE).most
         if limit is not None and count >= limit.value:
             return self.beyond("connections_max", limit.origin, limit.value, f"connection {count + 1} of the role")
         self.connections[role] = here + 1
@@ -285,7 +285,7 @@ class BrokerLimits:
         known = self._open_transactions.get(role)
         if known is None:
             known = self._open_transactions[role] = RoleTransactions()
-            known.others = self._others.get(_of("transactions", role), NOBODY)
+            known.others = self._others.get(_of("transactions", role), NONE_ELSEWHERE)
         return known
 
     def _forget(self, role: str) -> None:
@@ -329,7 +329,7 @@ class BrokerLimits:
         """Count those that are at other brokers as well from now on, by "what\nscope"."""
         self._others = self.producers.others = self.consumers.others = others
         for role, known in self._open_transactions.items():
-            known.others = others.get(_of("transactions", role), NOBODY)
+            known.others = others.get(_of("transactions", role), NONE_ELSEWHERE)
 
     def crowded_roles(self) -> list[str]:
         """Those with transactions here that may begin no more, if all of these are still open."""

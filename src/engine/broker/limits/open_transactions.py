@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import NamedTuple
 
-from engine.broker.limits.present import DIGEST_SIZE, NOBODY, digest
+from engine.broker.limits.present import DIGEST_SIZE, NONE_ELSEWHERE, digest
 
 LOOK_S = 1.0  # between two looks at whether they are still open
 LOOKED_AT_MAX = 64  # at once
@@ -27,7 +27,7 @@ class RoleTransactions:
     __slots__ = ("_beginning", "_counted", "_looked", "_numbers", "others")
 
     def __init__(self) -> None:
-        self.others = NOBODY
+        self.others = NONE_ELSEWHERE
         self._counted: dict[int, _Counted] = {}
         self._numbers: dict[str, int] = {}  # by name
         self._looked: float | None = None  # when oldest() had an answer last

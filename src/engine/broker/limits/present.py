@@ -65,7 +65,7 @@ class Others:
         return len(self.names.difference(here)) + self.more
 
 
-NOBODY = Others()
+NONE_ELSEWHERE = Others()
 
 
 def others_of(shown: Iterable[Present]) -> dict[str, Others]:

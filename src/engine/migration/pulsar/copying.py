@@ -12,8 +12,8 @@ from typing import Any
 from engine._native.format.entry import EntryMessage
 from engine._native.produce.hashing import xxh64
 from engine.client import AsyncClient, AsyncProducer
-from engine.errors import AlreadyExistsError, CorruptionError, NotFoundError, QueueFullError, UnsupportedError
-from engine.migration.copying import BATCH_MESSAGES, TURN_MESSAGES, Extent, read_extent
+from engine.errors import AlreadyExistsError, CorruptionError, NotFoundError, UnsupportedError
+from engine.migration.copying import BATCH_MESSAGES, TURN_MESSAGES, Extent, read_extent, send_message
 from engine.migration.marker import PROPERTY
 from engine.migration.pulsar.places import Mark, Place
 from engine.migration.pulsar.reading import Source
@@ -93,7 +93,7 @@ class Copy:
                         # They never share an entry, and those that are open at the same time have no order.
                         producer._batcher.seal_all()
                         keyed = message.key is not None
-                    await _send(producer, message, newest)
+                    await send_message(producer, message, newest)
                     since += 1
                     if since >= TURN_MESSAGES:
                         await producer.writable()
@@ -204,21 +204,6 @@ async def mark_of(client: AsyncClient, target: str) -> Mark:
             "another name"
         )
     return mark
-
-
-async def _send(producer: AsyncProducer[Any], message: EntryMessage, sequence: int) -> None:
-    more: dict[str, Any] = {
-        "key": message.key,
-        "properties": message.properties or None,
-        "event_time": message.event_time_ms,
-        "sequence_id": sequence,
-        "deliver_at": message.deliver_at_ms,
-    }
-    try:
-        producer.send_nowait(message.value, **more)
-    except QueueFullError:
-        await producer.writable()
-        producer.send_nowait(message.value, **more)
 
 
 def _digest(message: EntryMessage) -> bytes:
