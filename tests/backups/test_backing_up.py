@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ import engine
 from engine.backups import source
 from engine.broker import server
 from engine.broker.assembly import storage_config
+from engine.model.admin_requests import Operation
 from engine.storage.disk.config import StorageConfig
 from tests.backups.scenes import Between, everything, opened, send, unacknowledged
 
@@ -280,3 +282,25 @@ def test_what_cannot_be_backed_up_is_refused(tmp_path: Path) -> None:
             engine.backup(e, "ftp://somewhere")
     with pytest.raises(engine.NotFoundError, match="holds no backups"):
         engine.list_backups(tmp_path / "data")
+
+
+async def test_answers_that_are_lost_cost_nothing_but_another_request(tmp_path: Path) -> None:
+    """The process of a broker that has answered may end behind any request."""
+    lost: dict[str, int] = {}
+    async with engine.open_async(tmp_path / "data") as e:
+        async with e.producer("orders") as producer:
+            await producer.send(b"one")
+        admin_call = e.admin._call
+
+        async def call(operation: Operation[Any], arguments: Mapping[str, Any]) -> Any:
+            answer = await admin_call(operation, arguments)
+            if not operation.http.startswith("GET") and lost.setdefault(operation.name, 0) < 2:
+                lost[operation.name] += 1
+                raise engine.UnknownOutcomeError("the connection was lost")
+            return answer
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(e.admin, "_call", call)
+            made = await engine.backup_async(e, tmp_path / "backups", verify=True)
+    assert made.generation.messages == 1
+    assert lost == {"begin_backup": 2, "end_backup": 2}

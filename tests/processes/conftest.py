@@ -9,16 +9,17 @@ import pytest
 
 from tests.cli.cli_server import Server, start_server, stop_server
 
+PROCESSES = 2
 Start = Callable[..., Server]
 
 
 @pytest.fixture
 def start() -> Iterator[Start]:
-    """Starts servers of two processes, which end with the test."""
+    """Starts servers of `PROCESSES`, which end with the test."""
     made: list[Server] = []
 
     def start_one(data: Path, *options: str) -> Server:
-        made.append(start_server(data, "--processes", "2", *options))
+        made.append(start_server(data, "--processes", str(PROCESSES), *options))
         return made[-1]
 
     yield start_one

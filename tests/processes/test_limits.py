@@ -17,7 +17,7 @@ import engine
 from engine.broker.rights.token_file import line_of
 from engine.client.client import AsyncClient
 from engine.errors import LimitExceededError
-from tests.processes.conftest import Start
+from tests.processes.conftest import PROCESSES, Start
 
 pytestmark = pytest.mark.timeout(300)
 
@@ -122,22 +122,22 @@ async def topics_and_storage_are_counted_over_all_processes(client: AsyncClient,
     await until(is_full, "it is never full")
 
 
-async def a_role_has_its_connections_at_each_process(client: AsyncClient, url: str) -> None:
-    """A client has one to each process that it needs, so the number is one of clients."""
+async def connections_of_a_role_are_counted_over_all_processes(client: AsyncClient, url: str) -> None:
+    """A client has one to each process that it needs, and each of them counts."""
     await client.admin.grant("public", "ann", ["produce", "consume"])
-    await client.admin.set_limits("role:ann", {"connections_max": 1})
+    await client.admin.set_limits("role:ann", {"connections_max": PROCESSES})
     async with AsyncClient(url, token="token-of-ann") as ann, ann.producer(WIDE) as producer:
-        await asyncio.gather(*(producer.send(b"x", key=f"key-{number}") for number in range(50)))
+        await asyncio.gather(*(producer.send(b"x", key=f"key-{number}") for number in range(50)))  # one to each
 
         async def is_refused() -> bool:
             try:
                 async with AsyncClient(url, token="token-of-ann") as another:
-                    await another.get_stats(WIDE)
+                    await another.producer(WIDE)
             except LimitExceededError as error:
-                return "connections_max of role:ann must be at most 1" in str(error)
+                return f"connections_max of role:ann must be at most {PROCESSES}, got connection" in str(error)
             return False
 
-        await until(is_refused, "a second client is served")
+        await until(is_refused, "one more is served, whichever process it is at")
 
 
 async def test_limits_hold_for_the_server(start: Start, tmp_path: Path) -> None:
@@ -147,6 +147,6 @@ async def test_limits_hold_for_the_server(start: Start, tmp_path: Path) -> None:
     url = start(tmp_path / "data", "--config", str(config)).url
     async with AsyncClient(url, token="token-of-root") as root:
         await root.admin.create_topic(WIDE, segments=12)
-        await a_role_has_its_connections_at_each_process(root, url)
+        await connections_of_a_role_are_counted_over_all_processes(root, url)
         await a_rate_is_shared_by_the_processes_as_they_need_it(root)
         await topics_and_storage_are_counted_over_all_processes(root, url)

@@ -9,11 +9,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pyroaring import BitMap64
 
+from engine._native.serve.undecided import Write
 from engine.errors import CorruptionError, FencedError, NotOwnerError, UnsupportedError
 from engine.metadata import keys
 from engine.metadata.memory import MemoryMetadataStore
 from engine.model.names import SegmentName
-from engine.storage.cursor.visibility import Visibility, Write, pack, unpack
+from engine.storage.cursor.visibility import Visibility, pack, unpack
 from engine.testing.clock import FakeClock
 
 SEGMENT = SegmentName.parse("segment://public/default/orders/0000-ffff-0")

@@ -13,13 +13,14 @@ import msgspec
 
 from engine.backups.destination import LockHeld
 from engine.clock import SystemClock
-from engine.errors import CorruptionError, UnsupportedError
+from engine.errors import CorruptionError, UnknownOutcomeError, UnsupportedError
 from engine.model.admin_backup_operations import BEGIN_BACKUP, END_BACKUP, READ_BACKUP, RENEW_BACKUP
 from engine.model.admin_requests import Operation
 from engine.model.backups import FORMAT, PLAN_FILE, READ_SIZE_MAX, Plan
 from engine.storage.disk.config import storage_error
 
 RENEW_S = 30.0
+ATTEMPTS_MAX = 3  # at what may be done twice, while connections are lost
 Call = Callable[[Operation[Any], Mapping[str, Any]], Any]
 
 
@@ -84,11 +85,11 @@ class Kept:
     """
 
     def __init__(self, call: Call, lock: LockHeld) -> None:
-        self._call = call
+        self._call = _repeated(call)
         self._lock = lock
         self._clock = SystemClock()
         self.data: Path | None = None
-        begun = call(BEGIN_BACKUP, {})
+        begun = self._call(BEGIN_BACKUP, {})  # one whose answer was lost ends by itself
         self._ident = str(begun["backup"])
         self._renewed = self._clock.monotonic()
         try:
@@ -127,3 +128,17 @@ class Kept:
     def end(self, *, done: bool) -> None:
         """The broker keeps it no longer."""
         self._call(END_BACKUP, {"ident": self._ident, "done": done})
+
+
+def _repeated(call: Call) -> Call:
+    """Operations may be repeated here: a broker, or the process of it that answered, may end behind any request."""
+
+    def repeated(operation: Operation[Any], arguments: Mapping[str, Any]) -> Any:
+        for _ in range(ATTEMPTS_MAX - 1):
+            try:
+                return call(operation, arguments)
+            except UnknownOutcomeError:
+                continue
+        return call(operation, arguments)
+
+    return repeated
