@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import grpc.aio
 import pytest
 
 from engine.clock import SystemClock
@@ -26,6 +27,7 @@ from engine.errors import (
     UnsupportedError,
 )
 from engine.limits import METADATA_VALUE_SIZE_MAX
+from engine.metadata.etcd.cluster import Cluster
 from engine.metadata.etcd.store import EtcdMetadataStore
 from engine.metadata.etcd.url import EtcdUrl
 from engine.metadata.store import (
@@ -415,6 +417,82 @@ async def test_user_and_password(tmp_path: Path, own: list[Etcd], caplog: pytest
     with pytest.raises(AuthorizationError) as elsewhere:
         await open_store(server.url("elsewhere", login="engine:s3cret@"))
     assert "s3cret" not in f"{wrong.value} {elsewhere.value}"
+
+
+class NewerStream:
+    """A stream of watches, with the answers of etcd 3.5.21 and 3.6: which watcher was refused they do not say."""
+
+    def __init__(self, stream: Any) -> None:
+        self.write = stream.write
+        self.cancel = stream.cancel
+        self._stream = stream
+
+    async def read(self) -> Any:
+        response = await self._stream.read()
+        if response is not grpc.aio.EOF and response.canceled and response.cancel_reason:
+            response.watch_id, response.cancel_reason = -1, "etcdserver: invalid auth token"
+        return response
+
+
+@pytest.mark.parametrize("newer", [False, True])
+async def test_a_watch_goes_on_where_its_server_has_forgotten_the_token(
+    tmp_path: Path, own: list[Etcd], monkeypatch: pytest.MonkeyPatch, newer: bool
+) -> None:
+    """etcd says "permission denied" then, as of a right that is lacking; no call has got another token before."""
+    open_watch = Cluster.open_watch
+
+    async def open_newer(cluster: Cluster) -> NewerStream:
+        return NewerStream(await open_watch(cluster))
+
+    if newer:
+        monkeypatch.setattr(Cluster, "open_watch", open_newer)
+    server = Etcd(tmp_path)
+    own.append(server)
+    await asyncio.to_thread(allow, server)
+    store = await open_store(server.url("engine", login="engine:s3cret@"))
+    watch = store.watch("/")
+    assert shown(await take(watch, 1)) == [(SNAPSHOT_END, "")]
+    other = await open_store(server.url("engine", login="engine:s3cret@"))
+    server.stop()
+    await asyncio.to_thread(server.start)
+    await other.put("/a", b"1")
+    assert shown(await take(watch, 1)) == [(PUT, "/a")]
+    await other.close()
+    await store.close()
+
+
+async def test_watches_begin_in_a_stream_whose_token_is_over(tmp_path: Path, own: list[Etcd]) -> None:
+    server = Etcd(tmp_path)
+    own.append(server)
+    await asyncio.to_thread(allow, server)
+    store = await open_store(server.url("engine", login="engine:s3cret@"))
+    before = store.watch("/")
+    assert shown(await take(before, 1)) == [(SNAPSHOT_END, "")]
+    await store.put("/a", b"1")
+    assert shown(await take(before, 1)) == [(PUT, "/a")]
+    for command in ("disable", "enable"):  # all tokens are over, and the stream goes on
+        await asyncio.to_thread(server.ctl, *(["--user", "root:admin"] * (command == "disable")), "auth", command)
+    behind = store.watch("/b")
+    assert shown(await take(behind, 1)) == [(SNAPSHOT_END, "")]
+    await store.put("/b", b"1")
+    for watch in (before, behind):
+        assert shown(await take(watch, 1)) == [(PUT, "/b")]
+    await store.close()
+
+
+async def test_a_watch_ends_with_the_right_to_read_its_keys(tmp_path: Path, own: list[Etcd]) -> None:
+    server = Etcd(tmp_path)
+    own.append(server)
+    await asyncio.to_thread(allow, server)
+    store = await open_store(server.url("engine", login="engine:s3cret@"))
+    watch = store.watch("/")
+    assert shown(await take(watch, 1)) == [(SNAPSHOT_END, "")]
+    await asyncio.to_thread(server.ctl, "--user", "root:admin", "user", "revoke-role", "engine", "engine")
+    server.stop()
+    await asyncio.to_thread(server.start)
+    with pytest.raises(AuthorizationError):
+        await take(watch, 1)
+    await store.close()
 
 
 def allow(server: Etcd) -> None:

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 import grpc.aio
 
 from engine.aio.backoff import RetryDelay
-from engine.errors import AuthorizationError, EngineError
+from engine.errors import AuthenticationError, AuthorizationError, EngineError
 from engine.metadata.etcd import messages as m
 from engine.metadata.etcd.cluster import Cluster
 from engine.metadata.etcd.feeds import Feed, Heard, event_of
@@ -40,6 +40,8 @@ log = logging.getLogger(__name__)
 HELD_S_MAX = 0.25  # events are held back, and a write waits for its events, for so long
 BEGUN_S_MAX = 0.5  # a write waits for so long for the snapshots of watches that were opened before it
 _NO_KEY = ""
+_REFUSED = -1  # as the number of a watcher: of one that was not begun
+_REFUSALS = ("permission denied", "invalid auth token", "auth store is old", "user name is empty")
 
 
 class WatchHub:
@@ -217,7 +219,8 @@ class WatchHub:
         sending = asyncio.get_running_loop().create_task(_send_all(out, stream), name="etcd watch requests")
         try:
             while (response := await stream.read()) is not grpc.aio.EOF:
-                delay.reset()
+                if not response.canceled:
+                    delay.reset()
                 await self._received(response)
         finally:
             stream.cancel()
@@ -226,10 +229,12 @@ class WatchHub:
 
     async def _received(self, response: Any) -> None:
         feed = self._by_ident.get(response.watch_id)
+        if response.canceled and response.watch_id == _REFUSED:  # etcd answers in order
+            feed = next((each for each in self._by_ident.values() if not each.live), None)
         if feed is None:
             return
         if response.canceled:
-            self._canceled(feed, response)
+            await self._canceled(feed, response)
             return
         if response.created:
             feed.live = True
@@ -247,17 +252,32 @@ class WatchHub:
                 self._deliver(feed, [event_of(one) for one in heard if one is not None])
         self._arrived.set()
 
-    def _canceled(self, feed: Feed, response: Any) -> None:
-        """etcd has ended a watcher: its history is gone, or this client may not have it."""
+    async def _canceled(self, feed: Feed, response: Any) -> None:
+        """etcd has ended a watcher: its history is gone, or it was refused."""
         del self._by_ident[feed.ident]
         feed.live = False
         if response.compact_revision:
             self.restarts += 1
             self._begin(feed)
-        elif "permission denied" in response.cancel_reason:
-            feed.watch.fail(AuthorizationError(f"the metadata store at {self._cluster.url.text}: permission denied"))
-        else:
-            raise EngineError(response.cancel_reason or "a watcher was canceled")
+            return
+        reason = response.cancel_reason or "a watcher was canceled"
+        if any(text in reason for text in _REFUSALS):
+            await self._check_allowed(feed)
+        if feed in self._feeds:
+            raise EngineError(reason)  # another stream
+
+    async def _check_allowed(self, feed: Feed) -> None:
+        """Fail a watch whose keys this client may not read.
+
+        etcd judges a watcher by the token with which its stream began, and some releases say "permission denied" of a
+        token that is over as well. A read with a new token tells the two apart, and the next stream begins with it.
+        """
+        self._cluster.forget_token()
+        start, end = feed.range
+        try:
+            await self._cluster.call("Range", m.RangeRequest(key=start, range_end=end, limit=1, keys_only=True))
+        except (AuthenticationError, AuthorizationError) as e:
+            feed.watch.fail(e)
 
     async def _whole(self, one: Heard) -> Heard | None:
         """An event with its record, which is read where its row does not carry it; None: it is gone, which follows."""
