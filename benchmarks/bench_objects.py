@@ -2,8 +2,10 @@
 
     python benchmarks/bench_objects.py    # one table: rates in turns, delay of an acknowledgement, requests when idle
     python benchmarks/bench_objects.py /path/to/versitygw    # the same on another S3 server
+    python benchmarks/bench_objects.py /path/to/s3s-fs       # on a third one
 
-The second is built by `go install github.com/versity/versitygw/cmd/versitygw@v1.8.0`.
+They are built by `go install github.com/versity/versitygw/cmd/versitygw@v1.8.0` and `cargo install s3s-fs --version 0.14.1
+--features binary`.
 
 All servers and the client share this machine; what a store of S3's class adds to a PUT is not in these figures.
 """
@@ -14,9 +16,11 @@ import asyncio
 import gc
 import os
 import re
+import socket
 import statistics
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import ClassVar
 
@@ -155,11 +159,34 @@ def start_versitygw(folder: Path, host: Host) -> tuple[demo_servers.Server, str,
     keys = "--access", ACCESS["AWS_ACCESS_KEY_ID"], "--secret", ACCESS["AWS_SECRET_ACCESS_KEY"]
     options = "--port", endpoint, "--health", "/healthz", "--quiet"
     command = [sys.argv[1], *keys, *options, "posix", str(folder / "versitygw")]
-    return demo_servers.Server("versitygw", command, folder / "run", {}), f"http://{endpoint}", ""
+    server = demo_servers.Server("versitygw", command, folder / "run", {})
+    demo_servers.wait([server], f"http://{endpoint}/healthz")
+    return server, f"http://{endpoint}", ""
+
+
+def start_s3s(folder: Path, host: Host) -> tuple[demo_servers.Server, str, str]:
+    """The same of the file system of the library s3s, which is written in Rust."""
+    (port,) = free_ports(1)
+    (folder / "s3s" / BUCKET).mkdir(parents=True)
+    keys = "--access-key", ACCESS["AWS_ACCESS_KEY_ID"], "--secret-key", ACCESS["AWS_SECRET_ACCESS_KEY"]
+    command = [sys.argv[1], *keys, "--host", host.address, "--port", str(port), str(folder / "s3s")]
+    server = demo_servers.Server("s3s-fs", command, folder / "run", {"RUST_LOG": "error"})
+    while True:
+        server.check()
+        try:
+            socket.create_connection((host.address, port), timeout=1).close()
+        except OSError:
+            time.sleep(0.05)
+        else:
+            return server, f"http://{host.address}:{port}", ""
+
+
+def other_server() -> Callable[[Path, Host], tuple[demo_servers.Server, str, str]]:
+    return start_s3s if Path(sys.argv[1]).name == "s3s-fs" else start_versitygw
 
 
 def both() -> dict[str, float]:
-    objects = start_versitygw if __name__ == "__main__" and sys.argv[1:] else start_objects
+    objects = other_server() if __name__ == "__main__" and sys.argv[1:] else start_objects
     with (
         directory() as folder,
         running_cluster(Path(folder), (HERE,), objects=objects) as cluster,

@@ -210,7 +210,7 @@ def running_cluster(
 ) -> Iterator[Cluster]:
     """Start etcd and SeaweedFS on the host `store` and a broker on each of the hosts, and stop all at the end, whatever
     happens. `settings`: of brokers, in the environment. `objects`: starts another S3 server, as start_objects() does;
-    its last URL is "" where there is the bucket. Raises NotFoundError, EngineError, TimeoutError.
+    its last URL is "" where it answers, and has the bucket. Raises NotFoundError, EngineError, TimeoutError.
     """
     with contextlib.ExitStack() as stack:
         etcd, metadata = start_etcd(folder, store)
@@ -220,7 +220,7 @@ def running_cluster(
         wait([etcd], f"{metadata}/health")
         if probe:
             wait([weed], probe, put=b"x" * 8192)
-        wait([weed], f"{endpoint}/healthz")
+            wait([weed], f"{endpoint}/healthz")
         ports = free_ports(2 * len(hosts))
         places = list(zip(hosts, ports[::2], ports[1::2], strict=True))
         brokers: list[Server] = []

@@ -5,6 +5,9 @@ header of its last file. While that session lives and its broker is the segment'
 (objects.py). Others keep the whole log of a session that has ended, or a part of another broker's. So the sweep, which
 reads all records, notes some of them, and the broker that sweeps asks their owners for a few at a time, which opens
 them: an owner uploads what is in no file, and its reference takes the place of those.
+
+A sweep that finds more than there is room for is followed by one that begins behind what was noted, and at the front
+again after the end: segments that fail each time do not keep those behind them waiting.
 """
 
 from __future__ import annotations
@@ -25,7 +28,7 @@ from engine.storage.objects.references import SegmentObjects
 
 log = logging.getLogger(__name__)
 
-NOTED_MAX = 2_000  # the rest is found by the next sweep
+NOTED_MAX = 2_000  # the next sweep begins behind them
 ASKED_AT_ONCE = 8  # in a round
 
 SpecOf = Callable[[TopicName, int], Awaitable[SegmentSpec]]
@@ -41,16 +44,27 @@ class LeftLogs:
         self._spec = spec
         self._ask = ask
         self._noted: dict[str, None] = {}  # keys of records, in the order in which they were noted
+        self._last = ""  # the key that was noted last
+        self._after = ""  # this sweep notes what is behind
+        self._full = False  # it has found more than was noted
+
+    def sweep_begins(self) -> None:
+        """All records are noted from now on, in the order of their keys."""
+        self._after = self._last if self._full else ""
+        self._full = False
 
     def note(self, record: Record, objects: SegmentObjects, sessions: Mapping[str, WalRecord]) -> None:
         """A segment's record that refers to logs. `sessions`: the records of all; one without has ended."""
-        if len(self._noted) >= NOTED_MAX or not objects.wal:
+        if record.key <= self._after or not objects.wal or self._full:
             return
         owner = Owner.of(record)
         if owner.url is not None and self._brokers.lives(owner.url, owner.session):
             return  # it has the segment open, or takes it over
         if any(_is_left(sessions.get(session), owner.heir) for session in objects.starts()):
-            self._noted[record.key] = None
+            self._full = len(self._noted) >= NOTED_MAX and record.key not in self._noted
+            if not self._full:
+                self._noted[record.key] = None
+                self._last = record.key
 
     async def round(self) -> None:
         """Have a few of them opened. What fails is noted again by the next sweep."""

@@ -237,6 +237,8 @@ class ObjectUpkeep:
             if not dry_run:
                 self._left.note(record, objects, sweep.found)
 
+        if not dry_run:
+            self._left.sweep_begins()
         now_ms, unshared = self._clock.time_ms, self._unshared
         sweep = Sweep(self._logs.store, self._metadata, self._logs.cluster, now_ms, unshared=unshared, refers=refers)
         return sweep
