@@ -4,8 +4,8 @@
     python benchmarks/bench_objects.py /path/to/versitygw    # the same on another S3 server
     python benchmarks/bench_objects.py /path/to/s3s-fs       # on a third one
 
-They are built by `go install github.com/versity/versitygw/cmd/versitygw@v1.8.0` and `cargo install s3s-fs --version 0.14.1
---features binary`.
+They are built by `go install github.com/versity/versitygw/cmd/versitygw@v1.8.0`, and by
+`cargo install s3s-fs --version 0.14.1 --features binary`.
 
 All servers and the client share this machine; what a store of S3's class adds to a PUT is not in these figures.
 """
