@@ -31,7 +31,11 @@ async def said_by_java(url: str, client: str) -> list[str]:
     java = (PULSAR / "java").read_text().strip()
     process = await asyncio.create_subprocess_exec(
         *(java, "-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1"),
-        *("-cp", ":".join([f"{PULSAR}/jars/*", *map(str, JARS.glob("protobuf-java-[0-9]*.jar"))]), str(CLIENTS / f"{client}.java")),
+        *(
+            "-cp",
+            ":".join([f"{PULSAR}/jars/*", *map(str, JARS.glob("protobuf-java-[0-9]*.jar"))]),
+            str(CLIENTS / f"{client}.java"),
+        ),
         *(url, TOPIC),
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.STDOUT,
