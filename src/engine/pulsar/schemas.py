@@ -2,8 +2,8 @@
 
 Theirs are recorded with ours, so that one history is checked for both. A version is its place in the history, as eight
 bytes. Values are what the client has written: those of an Avro schema are plain Avro, without the eight bytes by which
-a value of ours names its schema, so they have a type of their own there. Of a schema that has no definition, such as that
-of a number, only the type is recorded; two go together if they are of one type.
+a value of ours names its schema, so they have a type of their own there. Of a schema that has no definition, as
+that of a number, only the type is recorded; two go together if they are of one type.
 """
 
 from __future__ import annotations
