@@ -5,7 +5,6 @@ What a principal may do is judged by a plain model here: a set of (right, resour
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,7 +13,7 @@ import pytest
 
 from engine.broker.rights.table import COMMANDS, OPERATIONS
 from engine.broker.rights.token_file import line_of
-from engine.errors import AuthorizationError, EngineError, NotOwnerError
+from engine.errors import AuthorizationError, EngineError
 from engine.model.admin_operations import OPERATIONS as ROWS
 from engine.model.admin_requests import NO_BODY
 from engine.model.rights import Right
@@ -186,11 +185,7 @@ async def every_operation(broker: Any, session: aiohttp.ClientSession, who: Who,
         async with session.request(request.verb, url, **body, **options) as answer:
             text = await answer.text()
             assert (answer.status == 403) is not who.may(need), (who.name, row.name, answer.status, text)
-            if answer.status == 503:  # it is being drained, as was asked for above
-                assert row.name in ("unload_topic", "unload_segment"), text
-                assert json.loads(text)["code"] == NotOwnerError.code, text
-            else:
-                assert answer.status < 500 or answer.status == 501, (row.name, text)  # 501: not with this storage
+            assert answer.status < 500 or answer.status == 501, (row.name, text)  # 501: not with this storage
 
 
 async def test_nothing_of_the_admin_api_is_open(broker):

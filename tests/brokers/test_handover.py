@@ -352,6 +352,24 @@ def test_a_topic_and_a_segment_are_unloaded() -> None:
     run(body)
 
 
+def test_a_topic_is_unloaded_on_the_last_broker_that_is_left_although_it_drains() -> None:
+    async def body(cluster: SimCluster) -> None:
+        b1 = cluster.brokers["b1"]
+        await send(await cluster.client("p").producer(str(TOPIC)), range(60))
+        await admin(cluster).drain_broker(b1.url)
+        await asyncio.wait_for(drained(cluster, "b1"), 5)
+        for name in ("b2", "b3"):
+            await cluster.brokers[name].close()
+        for first in (60, 120):
+            await send(await cluster.client(f"p{first}").producer(str(TOPIC)), range(first, first + 60))
+            assert b1.broker.members.brokers.draining
+            assert {move["target"] for move in await admin(cluster).unload_topic(str(TOPIC))} == {b1.url}
+            assert await admin(cluster).unload_topic(str(TOPIC)) == []
+        assert len(await everything(cluster, "reader")) == 180
+
+    run(body)
+
+
 def test_a_broker_that_joins_gets_segments_from_the_balancer() -> None:
     async def body(cluster: SimCluster) -> None:
         traffic = Traffic(cluster, 1.0)

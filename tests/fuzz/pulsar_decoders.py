@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import base64
+import json
 import zlib
 from typing import Any
 
+from google.protobuf.descriptor_pb2 import FileDescriptorSet
 from google.protobuf.message import DecodeError
 
 from engine._native.format.crc32c import crc32c
@@ -15,13 +18,21 @@ from engine.errors import ProtocolError
 from engine.migration.pulsar.connection import Service
 from engine.migration.pulsar.reading import Source
 from engine.model.compression import compressor, decompressor
-from engine.model.schema import TopicSchema
-from engine.pulsar.messages import Command, MessageMetadata, command
+from engine.model.schema import DEFINED, SchemaType, TopicSchema
+from engine.pulsar.messages import FIELDS, Command, MessageMetadata, command
 from engine.pulsar.payloads import published
 from engine.pulsar.schemas import TYPES
+from tests.model.test_protobuf import file_of
 from tests.reference.pulsar_reference import PulsarMessage, batch_of, payload_of
 
 _SOURCE = Source(Service("pulsar://127.0.0.1:1"), "t")
+_ORDERS = [
+    FileDescriptorSet(file=[file_of(messages)]).SerializeToString()
+    for messages in (
+        {"Order": [(1, "int64"), (2, ".shop.Item", "repeated"), (3, ".shop.Colour")], "Item": [(1, "string")]},
+        {"Order": [(1, "bool", "required"), (2, ".shop.Order"), (7, "bytes")]},
+    )
+]
 _decompress = decompressor()
 _MESSAGES = [
     PulsarMessage(b"value", b"key", properties=(("n", "v"),), event_time=7, ordering_key=b"o"),
@@ -94,9 +105,24 @@ def schema(data: bytes) -> object:
 
 def schema_seeds() -> list[bytes]:
     record = b'{"type": "record", "name": "R", "fields": [{"name": "n", "type": ["null", "int"], "default": null}]}'
-    return [
-        bytes([number]) + (b"" if kind == "string" else record) for number, kind in enumerate(sorted(TYPES.values()))
-    ]
+    said = {kind: record if kind in DEFINED else b"" for kind in TYPES.values()}
+    said[SchemaType.PROTOBUF] = _protobuf(_ORDERS[0]).encode()
+    return [bytes([number]) + said[kind] for number, kind in enumerate(sorted(TYPES.values()))]
+
+
+def _protobuf(files: bytes) -> str:
+    names = {"rootMessageTypeName": "shop.Order", "rootFileDescriptorName": "shop.proto"}
+    return json.dumps({"fileDescriptorSet": base64.b64encode(files).decode(), **names})
+
+
+def protobuf(data: bytes) -> object:
+    """The files of a Protobuf native schema, beside another one: each read what the other wrote, or it is said why."""
+    made, known = (TopicSchema(SchemaType.PROTOBUF, _protobuf(files)) for files in (data, _ORDERS[0]))
+    return made.why_unreadable(known), known.why_unreadable(made)
+
+
+def protobuf_seeds() -> list[bytes]:
+    return _ORDERS
 
 
 def command_of(name: str, **fields: object) -> Any:
@@ -124,4 +150,8 @@ def command_seeds() -> list[bytes]:
         command("connect", client_version="c", protocol=19),
         command("subscribe", topic="t", subscription="s", consumer=1, request=2),
         command("flow", consumer=1, permits=1000),
+        command("auth_response", client_version="c", response={"auth_method": "token", "auth_data": b"t"}, protocol=19),
+        command("get_or_create_schema", topic="t", request=1, schema={"name": "s", "type": 20, "data": b"{}"}),
+        command("seek", consumer=1, request=2, message_id={"ledger": 1, "entry": 2, "ack_set": [3]}),
+        *(command(name) for name in FIELDS.values()),
     ]

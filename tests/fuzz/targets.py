@@ -433,6 +433,7 @@ def _targets() -> list[Target]:
             "pulsar-migrated", pulsar_decoders.migrated, pulsar_decoders.migrated_seeds, reseal=pulsar_decoders.resummed
         ),
         Target("pulsar-schema", pulsar_decoders.schema, pulsar_decoders.schema_seeds),
+        Target("pulsar-protobuf", pulsar_decoders.protobuf, pulsar_decoders.protobuf_seeds),
         Target("pulsar-command", pulsar_decoders.commands, pulsar_decoders.command_seeds, (ProtocolError,)),
         Target("log-opening", lambda d: Opening.unpack(d, "x"), lambda: opening, (EngineError,), crc_behind(0)),
         Target("log-closing", lambda d: Closing.unpack(d, SALT), lambda: closing, (), crc_behind(SALT)),

@@ -128,6 +128,18 @@ def test_what_is_no_definition_says_what_would_be(text: str):
         TopicSchema(SchemaType.PROTOBUF, text)
 
 
+@pytest.mark.parametrize("name", ["shop", "Order", "Colour", ".shop.Colour", "f1"])
+def test_names_are_text(name: str):
+    """Those of proto2 may be any bytes on the wire: of the package, a message, an enum, a field's type, a field."""
+    described = json.loads(definition((1, ".shop.Colour")))
+    files = base64.b64decode(described["fileDescriptorSet"])
+    mark, size = name.encode(), len(name).to_bytes(1)
+    assert size + mark in files
+    encoded = base64.b64encode(files.replace(size + mark, size + b"\xff" * len(mark))).decode()
+    with pytest.raises(InvalidArgumentError, match="must be UTF-8, got b'"):
+        parse_protobuf(json.dumps({**described, "fileDescriptorSet": encoded}))
+
+
 def test_limits():
     with pytest.raises(InvalidArgumentError, match=f"at most {SCHEMA_FIELDS_MAX} fields in shop.Order"):
         parse_protobuf(definition(*((n, "int32") for n in range(1, SCHEMA_FIELDS_MAX + 2))))

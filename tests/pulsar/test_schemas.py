@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 
+import _pulsar
 import pulsar
 import pytest
-from pulsar.schema import AvroSchema, Integer, JsonSchema, Record, String, StringSchema
+from pulsar.schema import AvroSchema, Integer, JsonSchema, Record, Schema, String, StringSchema
 
 import engine
 from engine.cli.main import main
@@ -87,6 +89,71 @@ async def test_protobuf_native_is_declared_given_back_and_compared() -> None:
             await raw.say_command("get_schema", topic=topic, request=9, version=answer.version)
             given = (await raw.heard("get_schema_response")).schema
             assert (given.type, given.data) == (kind, data)
+
+
+PRIMITIVES = [5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 16, 17, 18, 19]  # a truth value, numbers, times
+
+
+async def test_a_primitive_is_declared_given_back_and_goes_with_its_own_type_alone() -> None:
+    """The client of Python declares none of them; that of Java is in `make interop`."""
+    async with engine.open_async(":memory:", listen="127.0.0.1:0") as served, Raw(served) as raw:
+        await greeted(raw)
+        for kind in PRIMITIVES:
+            topic = f"persistent://public/default/of-{kind}"
+            await served.admin.create_topic(topic)
+            for other in (kind, kind, *(one for one in (1, 2, *PRIMITIVES) if one != kind)):
+                schema = {"name": "s", "type": other, "data": b'"int"' if other == 2 else b"ignored"}
+                await raw.say_command("get_or_create_schema", topic=topic, request=1, schema=schema)
+                answer = await raw.heard("get_or_create_schema_response")
+                assert answer.error == (0 if other == kind else server_errors.INCOMPATIBLE_SCHEMA), (kind, other)
+            await raw.say_command("get_schema", topic=topic, request=2)
+            answer = await raw.heard("get_schema_response")
+            assert (answer.schema.type, answer.schema.data, answer.version) == (kind, b"", bytes(8))
+
+
+@pytest.mark.parametrize("kind", [3, 15, 21])  # Protobuf by Avro, pairs, whatever the topic has
+async def test_a_schema_of_another_type_is_refused(kind: int) -> None:
+    topic = "persistent://public/default/refused"
+    async with engine.open_async(":memory:", listen="127.0.0.1:0") as served, Raw(served) as raw:
+        await served.admin.create_topic(topic)
+        await greeted(raw)
+        await raw.say_command("get_or_create_schema", topic=topic, request=1, schema={"type": kind, "data": b"{}"})
+        answer = await raw.heard("get_or_create_schema_response")
+        assert (answer.error, f"got the type {kind}" in answer.message) == (server_errors.NOT_ALLOWED, True)
+
+
+class Int32Schema(Schema):
+    def __init__(self):
+        super().__init__(int, _pulsar.SchemaType.INT32, None, "INT32")
+
+    def encode(self, value):
+        return value.to_bytes(4, "big", signed=True)
+
+    def decode(self, data):
+        return int.from_bytes(data, "big", signed=True)
+
+
+async def test_numbers_come_through(tmp_path, capfd):
+    """What the client of Java declares, the client of Python reads, as do clients of Engine."""
+    topic, data = "persistent://public/default/numbers", tmp_path / "o.jsonl"
+    async with engine.open_async(":memory:", listen="127.0.0.1:0") as served, Raw(served) as raw:
+        await served.admin.create_topic(topic)
+        await greeted(raw)
+        await raw.say_command("producer", topic=topic, producer=1, request=1, schema={"name": "INT32", "type": 8})
+        assert (await raw.heard("producer_success")).schema_version == bytes(8)
+        await asyncio.to_thread(numbers_through, served, topic, data)
+        assert json.loads(data.read_text())["value"] == "\x00\x00\x01\x00", capfd.readouterr().err
+
+
+def numbers_through(served, topic, data) -> None:
+    client = connect(service_url(served))
+    try:
+        client.create_producer(topic, schema=Int32Schema()).send(256)
+        consumer = client.subscribe(topic, "s", initial_position=EARLIEST, schema=Int32Schema())
+        assert consumer.receive(WAIT_MS).value() == 256
+    finally:
+        client.close()
+    assert main(["export", topic, str(data), "--url", served.service_url]) == 0
 
 
 def test_an_export_gives_values_of_plain_avro_as_bytes(served, client, topic, tmp_path, capfd):

@@ -102,6 +102,13 @@ def _no_schema(text: str) -> InvalidArgumentError:
     )
 
 
+def _text(name: str | bytes) -> str:
+    """A name of the set: protobuf gives one of proto2 that is no UTF-8 as bytes."""
+    if isinstance(name, bytes):
+        raise _no_schema(f"a name in the set must be UTF-8, got {name!r:.80}")
+    return name
+
+
 class _Types:
     """All types of a set of files. Only those of proto2 and proto3: an edition may change what a field's form is."""
 
@@ -122,12 +129,12 @@ class _Types:
 
     def _named(self, file: Any) -> Iterator[tuple[str, Any]]:
         """Every message of a file, also those inside others, by its full name."""
-        prefix = f"{file.package}." if file.package else ""
+        prefix = f"{_text(file.package)}." if file.package else ""
         self._add_enums(prefix, file.enum_type)
         left = deque((prefix, message) for message in file.message_type)
         while left:
             prefix, message = left.popleft()
-            name = prefix + message.name
+            name = prefix + _text(message.name)
             if name in self.messages or name in self._enums:
                 raise _no_schema(f"{name!r:.80} is defined twice")
             if len(self.messages) == SCHEMA_NAMES_MAX:
@@ -140,7 +147,7 @@ class _Types:
         for enum in enums:
             if len(enum.value) > SCHEMA_SYMBOLS_MAX:
                 raise _beyond(f"values in {prefix}{enum.name}", SCHEMA_SYMBOLS_MAX)
-            self._enums.add(prefix + enum.name)
+            self._enums.add(prefix + _text(enum.name))
 
     def _fill(self, message: ProtobufMessage, fields: Any) -> None:
         if len(fields) > SCHEMA_FIELDS_MAX:
@@ -149,12 +156,12 @@ class _Types:
             at = f"the field {one.name!r:.80} of {message.full_name}"
             if not 1 <= one.type <= len(_NAMES) or one.number in message.fields:
                 raise _no_schema(f"{at} has an unknown type, or the number of another one")
-            kind, name = _NAMES[one.type - 1], one.type_name.removeprefix(".")
+            kind, name = _NAMES[one.type - 1], _text(one.type_name).removeprefix(".")
             held = self.messages.get(name) if kind in ("message", "group") else None
             if (kind in ("message", "group") and held is None) or (kind == "enum" and name not in self._enums):
                 raise _no_schema(f"{at} is of a type that is not in the set: {name!r:.80}")
             message.fields[one.number] = ProtobufField(
-                one.name, kind, one.label == _REQUIRED, one.label == _REPEATED, held
+                _text(one.name), kind, one.label == _REQUIRED, one.label == _REPEATED, held
             )
 
 

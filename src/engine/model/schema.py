@@ -29,6 +29,28 @@ class SchemaType(enum.StrEnum):
     AVRO = "avro"  # each value in Avro's single-object encoding
     PLAIN_AVRO = "plain-avro"  # each value in Avro's binary encoding alone, as clients of Apache Pulsar write it
     PROTOBUF = "protobuf"  # each value in Protobuf's binary encoding, as clients of Apache Pulsar write it
+    # One number, truth value or time each, as clients of Apache Pulsar write it: big-endian.
+    BOOL = "bool"
+    INT8 = "int8"
+    INT16 = "int16"
+    INT32 = "int32"
+    INT64 = "int64"
+    FLOAT = "float"
+    DOUBLE = "double"
+    DATE = "date"
+    TIME = "time"
+    TIMESTAMP = "timestamp"
+    INSTANT = "instant"
+    LOCAL_DATE = "local-date"
+    LOCAL_TIME = "local-time"
+    LOCAL_DATE_TIME = "local-date-time"
+
+
+DEFINED = frozenset((SchemaType.JSON, SchemaType.MSGPACK, SchemaType.AVRO, SchemaType.PLAIN_AVRO, SchemaType.PROTOBUF))
+"""The types whose schemas have a definition, or may have one."""
+
+AS_BYTES = frozenset(SchemaType) - {SchemaType.STRING, SchemaType.JSON, SchemaType.MSGPACK, SchemaType.AVRO}
+"""The types that only clients of Apache Pulsar declare: clients of Engine read such values as bytes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,8 +76,8 @@ class TopicSchema:
             raise InvalidArgumentError(f"the schema's definition must be Unicode text: {e.reason}") from e
         if size > SCHEMA_SIZE_MAX:
             raise _too_large(f"{size} bytes")
-        if self.type is SchemaType.STRING and self.definition:
-            raise InvalidArgumentError("a string schema must have no definition")
+        if self.definition and self.type not in DEFINED:
+            raise InvalidArgumentError(f"a schema of type {self.type} must have no definition")
         if self.type in (SchemaType.AVRO, SchemaType.PLAIN_AVRO, SchemaType.PROTOBUF) and not self.definition:
             raise InvalidArgumentError(f"a schema of type {self.type} must have a definition")
         if self.definition and checked:

@@ -2,7 +2,8 @@
 
 Theirs are recorded with ours, so that one history is checked for both. A version is its place in the history, as eight
 bytes. Values are what the client has written: those of an Avro schema are plain Avro, without the eight bytes by which
-a value of ours names its schema, so they have a type of their own there.
+a value of ours names its schema, so they have a type of their own there. Of a schema that has no definition, as
+that of a number, only the type is recorded; two go together if they are of one type.
 """
 
 from __future__ import annotations
@@ -11,20 +12,40 @@ from typing import TYPE_CHECKING, Any
 
 from engine.errors import NotFoundError, UnsupportedError
 from engine.model.names import TopicName
-from engine.model.schema import SchemaType
+from engine.model.schema import DEFINED, SchemaType
 from engine.wire import commands
 
 if TYPE_CHECKING:
     from engine.pulsar.session import Session
 
-_NONE, _STRING, _JSON, _AVRO, _PROTOBUF_NATIVE = 0, 1, 2, 4, 20
+_NONE = 0
 TYPES = {
-    _STRING: SchemaType.STRING,
-    _JSON: SchemaType.JSON,
-    _AVRO: SchemaType.PLAIN_AVRO,
-    _PROTOBUF_NATIVE: SchemaType.PROTOBUF,
+    1: SchemaType.STRING,
+    2: SchemaType.JSON,
+    4: SchemaType.PLAIN_AVRO,
+    5: SchemaType.BOOL,
+    6: SchemaType.INT8,
+    7: SchemaType.INT16,
+    8: SchemaType.INT32,
+    9: SchemaType.INT64,
+    10: SchemaType.FLOAT,
+    11: SchemaType.DOUBLE,
+    12: SchemaType.DATE,
+    13: SchemaType.TIME,
+    14: SchemaType.TIMESTAMP,
+    16: SchemaType.INSTANT,
+    17: SchemaType.LOCAL_DATE,
+    18: SchemaType.LOCAL_TIME,
+    19: SchemaType.LOCAL_DATE_TIME,
+    20: SchemaType.PROTOBUF,
 }
+SCHEMA_MUST = "a schema must be of type bytes, string, JSON, Avro, Protobuf native, or of a number or time"
 _THEIRS = {ours: theirs for theirs, ours in TYPES.items()}
+
+
+def definition_of(schema: Any) -> str:
+    """What is recorded of a client's Schema of one of the TYPES, beside its type."""
+    return schema.data.decode("utf-8", "replace") if TYPES[schema.type] in DEFINED else ""
 
 
 def _named(number: int) -> bytes:
@@ -41,10 +62,8 @@ async def declare(session: Session, topic: TopicName, header: Any, *, producer: 
 async def _declare(session: Session, topic: TopicName, schema: Any, *, producer: bool) -> bytes:
     kind = TYPES.get(schema.type)
     if kind is None:
-        raise UnsupportedError(
-            f"a schema must be of type bytes, string, JSON, Avro or Protobuf native, got the type {schema.type}"
-        )
-    definition = "" if kind is SchemaType.STRING else schema.data.decode("utf-8", "replace")
+        raise UnsupportedError(f"{SCHEMA_MUST}, got the type {schema.type}")
+    definition = definition_of(schema)
     said = {"type": str(kind), "definition": definition}
     answer = await session.ask(
         lambda number: commands.TopicSchema(request_id=number, topic=str(topic), schema=said, producer=producer)

@@ -11,7 +11,7 @@ import msgspec
 
 from engine.client.base.schema import Schema
 from engine.errors import SchemaError
-from engine.model.schema import SchemaType, TopicSchema
+from engine.model.schema import AS_BYTES, SchemaType, TopicSchema
 
 _NATIVE = (bytes, datetime.datetime, datetime.date)
 _PLAIN: dict[str, Any] = {
@@ -38,7 +38,7 @@ def schema_of(versions: Sequence[TopicSchema]) -> Schema[Any]:
 
     Values of Apache Pulsar's clients that a consumer of ours reads as bytes are bytes here, too.
     """
-    if not versions or versions[-1].type in (SchemaType.PLAIN_AVRO, SchemaType.PROTOBUF):
+    if not versions or versions[-1].type in AS_BYTES:
         return Schema.bytes()
     facts = versions[-1]
     if facts.type is SchemaType.STRING:

@@ -19,8 +19,7 @@ from engine.migration.pulsar.places import Mark, Place
 from engine.migration.pulsar.reading import Source
 from engine.migration.topics import KEEP_ALL, declare
 from engine.migration.verifying import Verified
-from engine.model.schema import SchemaType
-from engine.pulsar.schemas import TYPES
+from engine.pulsar.schemas import SCHEMA_MUST, TYPES, definition_of
 
 DIGEST_SIZE = 16
 _HEAD = struct.Struct("<qqqq")  # event time, delivery time, sizes of key and value
@@ -69,10 +68,9 @@ class Copy:
                 continue
             kind = TYPES.get(schema.type)
             if kind is None:
-                name = self._source.topic
-                raise UnsupportedError(f"the schema of {name} must be bytes, string, JSON or Avro, got {schema.type}")
-            definition = "" if kind is SchemaType.STRING else schema.data.decode("utf-8", "replace")
-            await declare(self._client, self._target, {"type": str(kind), "definition": definition})
+                raise UnsupportedError(f"{self._source.topic}: {SCHEMA_MUST}, got the type {schema.type}")
+            facts = {"type": str(kind), "definition": definition_of(schema)}
+            await declare(self._client, self._target, facts)
 
     async def _send(self, producer: AsyncProducer[Any], end: Place, progressed: Callable[[int], object]) -> int:
         # Read again: only now no other run can change it.

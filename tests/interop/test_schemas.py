@@ -1,4 +1,4 @@
-"""Protobuf native schemas of Java's classic client: on a broker of ours, and on Apache Pulsar itself."""
+"""Schemas of Java's classic client, Protobuf native and primitive: on a broker of ours, and on Apache Pulsar itself."""
 
 from __future__ import annotations
 
@@ -13,17 +13,29 @@ from tests.interop.conftest import service_url
 from tests.interop.scenes.servers import JARS, Standalone
 
 pytestmark = pytest.mark.timeout(900)
-CLIENT = Path(__file__).parent / "java" / "schemas" / "ProtobufClient.java"
+CLIENTS = Path(__file__).parent / "java" / "schemas"
 TOPIC = "persistent://public/default/typed"
-SAID = ["1000.0", "1001.1", "1002.2", "refused", "refused", "done"]
+PRIMITIVES = [
+    *("BOOLEAN", "INT8", "INT16", "INT32", "INT64", "FLOAT", "DOUBLE", "DATE", "TIME", "TIMESTAMP", "INSTANT"),
+    *("LOCAL_DATE", "LOCAL_TIME", "LOCAL_DATE_TIME"),
+]
+# A primitive comes to a consumer of its type and to one of any type; producers and consumers of another are refused.
+SAID = {
+    "ProtobufClient": ["1000.0", "1001.1", "1002.2", "refused", "refused", "done"],
+    "PrimitiveClient": [*(line for kind in PRIMITIVES for line in (f"{kind} true true", *["refused"] * 2)), "done"],
+}
 
 
-async def said_by_java(url: str) -> list[str]:
+async def said_by_java(url: str, client: str) -> list[str]:
     """The library of Protobuf is that of the server's jars: the client does not bring it."""
     java = (PULSAR / "java").read_text().strip()
     process = await asyncio.create_subprocess_exec(
         *(java, "-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1"),
-        *("-cp", ":".join([f"{PULSAR}/jars/*", *map(str, JARS.glob("protobuf-java-[0-9]*.jar"))]), str(CLIENT)),
+        *(
+            "-cp",
+            ":".join([f"{PULSAR}/jars/*", *map(str, JARS.glob("protobuf-java-[0-9]*.jar"))]),
+            str(CLIENTS / f"{client}.java"),
+        ),
         *(url, TOPIC),
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.STDOUT,
@@ -41,15 +53,16 @@ async def said_by_java(url: str) -> list[str]:
     return found
 
 
-async def test_on_a_broker_of_ours() -> None:
+@pytest.mark.parametrize("client", SAID)
+async def test_on_a_broker_of_ours(client: str) -> None:
     async with engine.open_async(":memory:", listen="127.0.0.1:0") as served:
-        assert await said_by_java(service_url(served)) == SAID
+        assert await said_by_java(service_url(served), client) == SAID[client]
 
 
 async def test_on_apache_pulsar(tmp_path: Path) -> None:
     side = Standalone(tmp_path)
     await asyncio.to_thread(side.start)
     try:
-        assert await said_by_java(side.url) == SAID
+        assert {client: await said_by_java(side.url, client) for client in SAID} == SAID
     finally:
         side.close()
