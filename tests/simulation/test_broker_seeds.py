@@ -8,11 +8,12 @@ import pytest
 
 from engine.broker.settings.config import BrokerConfig
 from engine.testing.cluster import SimCluster, simulate
+from tests.kit.seeds import first_of
 from tests.simulation.broker_faults import DEATHS
 from tests.simulation.broker_scenario import BrokerPlan, BrokerScenario
 from tests.simulation.test_seeds import config_for
 
-SEEDS = range(10_000, 10_010)
+SEEDS = first_of(range(10_000, 10_010), 6)
 FUZZ_SEEDS = range(11_000, 14_000)
 CALM = BrokerPlan(kinds=("nothing",), changes=20)
 
