@@ -82,7 +82,7 @@ docs: build $(VENV)/.with-test $(VENV)/.with-faststream $(VENV)/.with-spark
 	@echo "The site: build/site/index.html"
 
 wheels: build $(VENV)/.with-wheels
-	$(PY) tools/wheels.py $(if $(ONLY),--only $(ONLY)) dist
+	$(PY) tools/wheels.py dist $(if $(ONLY),--only $(ONLY))
 	ENGINE_EXT=none $(PY) -m build -q --sdist --no-isolation --outdir dist
 
 pictures: build $(VENV)/.with-test $(VENV)/.with-chromium

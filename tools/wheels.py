@@ -1,4 +1,4 @@
-"""Wheels that install without a compiler, for other machines as well: `python tools/wheels.py [--only NAME…] FOLDER`.
+"""Wheels that install without a compiler, for other machines as well: `python tools/wheels.py FOLDER [--only NAME…]`.
 
 The C files that Cython writes are the same for every Python and every machine; zig, a C compiler from PyPI that has the
 headers of every system's C library, compiles them for each. What is needed besides is the headers of each Python: of an

@@ -345,7 +345,7 @@ async def test_what_comes_with_the_end_of_the_handshake_is_not_lost(start_broker
 async def test_a_handshake_under_way_does_not_hold_up_the_end(start_broker, files) -> None:
     authority = trustme.CA()
     chain = files(authority, "server")
-    async with start_broker(tls_cert=chain, tls_key=chain) as broker:
+    async with start_broker(tls_cert=chain, tls_key=chain, handshake_timeout=300.0) as broker:
         _, port = await broker.serve("127.0.0.1", 0)
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
         writer.write(b"\x16\x03\x01")  # a record begins

@@ -420,7 +420,7 @@ async def test_user_and_password(tmp_path: Path, own: list[Etcd], caplog: pytest
 
 
 class NewerStream:
-    """A stream of watches, with the answers of etcd 3.5.21 and 3.6: which watcher was refused they do not say."""
+    """A stream of watches, with answers that do not say which watcher was refused."""
 
     def __init__(self, stream: Any) -> None:
         self.write = stream.write
