@@ -20,7 +20,7 @@ import subprocess
 import sys
 import tempfile
 import zipfile
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -328,12 +328,17 @@ def build(wheels: Iterable[Wheel], folder: Path, optimization: str = "-O3") -> t
     return made, left_out
 
 
-def main() -> None:
-    """Build. Ends with 1 when a wheel could not be made."""
+def asked(words: Sequence[str] | None = None) -> argparse.Namespace:
+    """What the command line asks for."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("folder", type=Path)
     parser.add_argument("--only", nargs="*", default=[], help="words of names, as 3.14, musllinux, 3.11-macos-arm64")
-    options = parser.parse_args()
+    return parser.parse_args(words)
+
+
+def main() -> None:
+    """Build. Ends with 1 when a wheel could not be made."""
+    options = asked()
     made, left_out = build(chosen(options.only), options.folder.absolute())
     for reason in left_out:
         print(f"left out: {reason}", file=sys.stderr)

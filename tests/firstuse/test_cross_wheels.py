@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import shlex
 import subprocess
 import sys
 import venv
@@ -51,6 +52,15 @@ def pure(folder: Path) -> Path:
         opened.writestr("engine-0.1.0.dist-info/METADATA", "Metadata-Version: 2.1\nName: engine\nVersion: 0.1.0\n")
         opened.writestr("engine-0.1.0.dist-info/RECORD", "")
     return path
+
+
+@pytest.mark.parametrize("only", ["", "3.14-musllinux", "3.14 macos"])
+def test_make_asks_for_some_of_them_by_name(wheels: ModuleType, only: str):
+    command = ["make", "-n", "wheels", f"ONLY={only}"]
+    done = subprocess.run(command, cwd=ROOT, check=True, capture_output=True, text=True)
+    (line,) = (line for line in done.stdout.splitlines() if "tools/wheels.py" in line)
+    found = wheels.asked(shlex.split(line.partition("tools/wheels.py")[2]))
+    assert (found.only, found.folder) == (only.split(), Path("dist"))
 
 
 def test_there_is_one_for_each_python_and_platform(wheels: ModuleType):

@@ -10,7 +10,7 @@ from pathlib import Path
 from tests.firstuse.wheels import variables
 from tests.kit.programs import ROOT
 
-FOLDERS = ("src/engine", "docs", "tests", "tools", "benchmarks")
+FOLDERS = ("src/engine", "bindings", "docs", "tests", "tools", "benchmarks")
 ALONE = ("pyproject.toml", "setup.py", "Makefile", "README.md", "CHANGELOG.md", "CONTRIBUTING.md", "mkdocs.yml")
 BUILT = (".so", ".pyc")
 NOT_OURS = ("__pycache__", ".egg-info", ".hypothesis")

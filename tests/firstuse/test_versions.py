@@ -67,5 +67,9 @@ def test_without_a_history_it_is_the_fallback_or_what_it_is_told(tree: Path):
     rules = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools_scm"]
     assert version(tree) == rules["fallback_version"]
     assert version(tree, SETUPTOOLS_SCM_PRETEND_VERSION_FOR_ENGINE="3.0.0") == "3.0.0"
-    spark = tomllib.loads((ROOT / "bindings" / "pyspark" / "pyproject.toml").read_text())
-    assert spark["tool"]["setuptools_scm"]["fallback_version"] == rules["fallback_version"]
+    bindings = sorted((ROOT / "bindings").glob("*/pyproject.toml"))
+    assert len(bindings) == 2
+    for path in bindings:
+        binding = tomllib.loads(path.read_text())
+        assert binding["project"]["dynamic"] == ["version"]
+        assert binding["tool"]["setuptools_scm"] == {"root": "../..", "fallback_version": rules["fallback_version"]}
