@@ -22,7 +22,6 @@ import pytest
 from hypothesis import settings
 
 from tests.kit.optional import closing_line
-from tests.kit.rewriting import files_of, rewrite_share, share
 from tests.kit.schedule import rank_of
 
 if TYPE_CHECKING:
@@ -67,15 +66,6 @@ def pytest_configure(config: pytest.Config) -> None:
         os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", str(MEMORY))
     if is_fuzz(config) and config.getoption("--hypothesis-seed") is None:
         config.option.hypothesis_seed = str(random.SystemRandom().randrange(2**32))
-
-
-@pytest.hookimpl(tryfirst=True)
-def pytest_collection(session: pytest.Session) -> None:
-    """Each worker does a share of what all would do in a fresh clone."""
-    config = session.config
-    if worker := getattr(config, "workerinput", None):
-        number, count = int(worker["workerid"].removeprefix("gw")), worker["workercount"]
-        rewrite_share(config, share(files_of(config), number, count))
 
 
 @pytest.hookimpl(tryfirst=True)
