@@ -380,7 +380,6 @@ class Broker:
             log.info("broker on %s closed", self._data, extra={"data": str(self._data)})
         if admin is not None:
             await admin.close()
-        await self.doors.close()
         self.loop_lag.stop()
         if self._rights is not None:
             self._rights.audit.close()

@@ -34,7 +34,6 @@ from engine.proxy.metrics import proxy_families
 
 if TYPE_CHECKING:
     from engine.proxy.server import Proxy
-    from engine.wire.handshakes import Handshakes
 
 HEALTH, READY, METRICS = "/health", "/ready", "/metrics"
 LIMITS_PATH = "/admin/v2/proxy/configuration"
@@ -106,7 +105,7 @@ class ProxyHttp:
         trusted = self._proxy.tls_brokers
         return True if trusted is None else trusted
 
-    async def listen(self, host: str, port: int, tls: Handshakes | None) -> tuple[str, int]:
+    async def listen(self, host: str, port: int, tls: ssl.SSLContext | None) -> tuple[str, int]:
         """Serve; the address. Raises ConnectError."""
         self._session = aiohttp.ClientSession(
             auto_decompress=False,

@@ -28,8 +28,7 @@ from engine.proxy.session import Session
 from engine.proxy.side import Side
 from engine.wire import unix
 from engine.wire.connector import SocketConnector
-from engine.wire.tcp import reason
-from engine.wire.tcp import serve as listen_for
+from engine.wire.tcp import bind, cannot_listen, reason
 from engine.wire.url import format_url, parse_url, unix_path
 
 log = logging.getLogger(__name__)
@@ -93,14 +92,20 @@ class Proxy:
         InvalidConfigurationError: the address is reachable from other machines, and no token is configured.
         """
         self._check_open()
+        loop = asyncio.get_running_loop()
         await check_exposed(host, self.config)
         tls = self.doors.tls(self.config)
-
-        def client() -> asyncio.BaseProtocol:
-            return Session(self).client
-
-        accepted = client if tls is None else tls.accepting(client, self.config.handshake_timeout)
-        server = await listen_for(host, port, accepted, backlog=1024, sock=sock)
+        handshake = None if tls is None else self.config.handshake_timeout
+        sock = sock or bind(host, port)
+        try:
+            where = {"host": host, "port": port, "reuse_address": True} if sock is None else {"sock": sock}
+            server = await loop.create_server(
+                lambda: Session(self).client, backlog=1024, ssl=tls, ssl_handshake_timeout=handshake, **where
+            )
+        except OSError as e:
+            if sock is not None:
+                sock.close()
+            raise cannot_listen(host, port, e) from e
         self._servers.append(server)
         address = server.sockets[0].getsockname()[:2]
         log.info("forwarding clients from %s to %s", format_url(*address), ", ".join(self.config.brokers))
@@ -140,7 +145,6 @@ class Proxy:
             server.close()
         if self._http is not None:
             await self._http.close()
-        await self.doors.close()
         for session in list(self._sessions):
             session.close()
         try:

@@ -6,8 +6,7 @@ import asyncio
 import errno
 import socket
 import ssl
-from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import Any
 
 from engine.errors import ConnectError
 from engine.limits import FRAME_SIZE_MAX, HANDSHAKE_S_MAX
@@ -15,9 +14,6 @@ from engine.wire.chunks import ChunkPool
 from engine.wire.sockets import Accept, SocketStream
 from engine.wire.stream import FrameStream, Recognise
 from engine.wire.url import format_url, parse_url
-
-if TYPE_CHECKING:
-    from engine.wire.handshakes import Handshakes
 
 
 async def dial(
@@ -45,7 +41,7 @@ async def listen(
     accept: Accept,
     *,
     pool: ChunkPool,
-    tls: Handshakes | None = None,
+    tls: ssl.SSLContext | None = None,
     handshake_timeout: float = HANDSHAKE_S_MAX,
     frame_size_max: int = FRAME_SIZE_MAX,
     sock: socket.socket | None = None,
@@ -61,25 +57,17 @@ async def listen(
     def stream() -> SocketStream:
         return SocketStream(accept, pool, frame_size_max, recognise=recognise)
 
-    accepted = stream if tls is None else tls.accepting(stream, handshake_timeout)
-    return await serve(host, port, accepted, backlog=1024, sock=sock)
-
-
-async def serve(
-    host: str,
-    port: int,
-    accepted: Callable[[], asyncio.BaseProtocol],
-    *,
-    backlog: int,
-    sock: socket.socket | None = None,
-) -> asyncio.Server:
-    """Serve connections by the protocols that `accepted` makes; otherwise as listen()."""
     loop = asyncio.get_running_loop()
+    options: dict[str, Any] = {
+        "ssl": tls,
+        "ssl_handshake_timeout": None if tls is None else handshake_timeout,
+        "backlog": 1024,
+    }
     sock = sock or bind(host, port)
     try:
         if sock is not None:
-            return await loop.create_server(accepted, sock=sock, backlog=backlog)
-        return await loop.create_server(accepted, host, port, reuse_address=True, backlog=backlog)
+            return await loop.create_server(stream, sock=sock, **options)
+        return await loop.create_server(stream, host, port, reuse_address=True, **options)
     except OSError as e:
         if sock is not None:
             sock.close()

@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 import logging
 import socket
+import ssl
 from collections.abc import Callable, Collection, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from aiohttp import web
 from aiohttp.http_exceptions import HttpProcessingError
@@ -17,11 +18,8 @@ from engine.broker.admin.http_checks import from_here_only
 from engine.broker.admin.statuses import STATUSES
 from engine.errors import ConnectError, EngineError, InvalidArgumentError
 from engine.limits import HANDSHAKE_S_MAX, HTTP_CONNECTIONS_MAX, HTTP_HEAD_S_MAX
-from engine.wire.tcp import serve
+from engine.wire.tcp import bind, cannot_listen
 from engine.wire.url import WILDCARDS, format_url
-
-if TYPE_CHECKING:
-    from engine.wire.handshakes import Handshakes
 
 log = logging.getLogger(__name__)
 
@@ -77,7 +75,7 @@ class HttpDoor:
         return () if self._server is None else self._server.sockets
 
     async def listen(
-        self, host: str, port: int, tls: Handshakes | None = None, sock: socket.socket | None = None
+        self, host: str, port: int, tls: ssl.SSLContext | None = None, sock: socket.socket | None = None
     ) -> tuple[str, int]:
         """Serve; returns (host, port), the port chosen for 0. `sock`: bound to it already. Raises ConnectError."""
         runner = self._runner
@@ -85,14 +83,21 @@ class HttpDoor:
         await runner.setup()
         assert runner.server is not None
         self._count(runner.server)
-        accepted: Callable[[], asyncio.BaseProtocol] = runner.server
-        if tls is not None:
-            accepted = tls.accepting(accepted, HANDSHAKE_S_MAX)
         try:
-            self._server = await serve(host, port, accepted, backlog=128, sock=sock)
+            sock = sock or bind(host, port)
+            where = {"host": host, "port": port, "reuse_address": True} if sock is None else {"sock": sock}
+            handshake = None if tls is None else HANDSHAKE_S_MAX
+            self._server = await asyncio.get_running_loop().create_server(
+                runner.server, ssl=tls, ssl_handshake_timeout=handshake, backlog=128, **where
+            )
         except ConnectError:
             await self.close()
             raise
+        except OSError as e:
+            if sock is not None:
+                sock.close()
+            await self.close()
+            raise cannot_listen(host, port, e) from e
         self.scheme = "http" if tls is None else "https"
         self.host, self.port = self._server.sockets[0].getsockname()[:2]
         return self.host, self.port

@@ -7,10 +7,6 @@ delay that is `pending_max` guesses within DELAY_S_MAX, over any number of conne
 
 A peer without a token has not guessed. It is counted, and answered at once, so that a probe without the token does not
 shut out others of its address.
-
-A handshake of TLS that fails is slowed the same way: a source with `pending_max` failures, none of which is due yet,
-gets no further handshake until the first of them is. These are counted apart from tokens, so that a client without TLS
-does not shut out the tokens of others of its address.
 """
 
 from __future__ import annotations
@@ -59,27 +55,6 @@ class _Source:
         return len(self.due)
 
 
-class _Sources(OrderedDict[str, _Source]):
-    """By last failure."""
-
-    def failed(self, name: str, now: float, *, guess: bool) -> tuple[_Source, float]:
-        """Record a failure: its source, and the delay of its answer in seconds, 0 for one that is no guess."""
-        source = self.pop(name, None)
-        if source is None or now - source.last > FORGET_S:
-            source = _Source()
-        self[name] = source
-        if len(self) > SOURCES_MAX:
-            self.popitem(last=False)
-        delay = 0.0
-        if guess:
-            delay = min(DELAY_S_MAX, DELAY_S_MIN * 2.0 ** min(source.guesses, 30))
-            source.guesses += 1
-            source.due.append(max(now + delay, source.due[-1] if source.due else 0.0))
-        source.failures += 1
-        source.last = now
-        return source, delay
-
-
 class Attempts:
     """Failed authentications over all ports of a broker or a proxy."""
 
@@ -90,8 +65,7 @@ class Attempts:
         self.handshakes = 0  # of TLS that failed
         self._pending_max = pending_max
         self._now = now
-        self._sources = _Sources()
-        self._strangers = _Sources()  # of handshakes that failed
+        self._sources: OrderedDict[str, _Source] = OrderedDict()  # by last failure
 
     def refusal(
         self,
@@ -109,42 +83,45 @@ class Attempts:
 
     def crowded(self, peer: str | None) -> EngineError | None:
         """Why tokens of this peer are not checked now; None: they are."""
-        if not self._is_full(self._sources, peer):
+        source = self._sources.get(source_of(peer))
+        if source is None or source.pending(self._now()) < self._pending_max:
             return None
+        self.unchecked += 1
         return TooManyRequestsError(
             f"limit of pending failed authentications from this address reached ({self._pending_max}); try again later"
         )
 
     def failed(self, peer: str | None, error: AuthenticationError, *, guess: bool) -> float:
         """Record a failure; returns the delay of its answer in seconds. `guess`: whether a token was given."""
-        name = source_of(peer)
-        source, delay = self._sources.failed(name, self._now(), guess=guess)
+        now, name = self._now(), source_of(peer)
+        source = self._sources.pop(name, None)
+        if source is None or now - source.last > FORGET_S:
+            source = _Source()
+        self._sources[name] = source
+        if len(self._sources) > SOURCES_MAX:
+            self._sources.popitem(last=False)
+        delay = 0.0
+        if guess:
+            delay = min(DELAY_S_MAX, DELAY_S_MIN * 2.0 ** min(source.guesses, 30))
+            source.guesses += 1
+            source.due.append(max(now + delay, source.due[-1] if source.due else 0.0))
+        source.failures += 1
+        source.last = now
         self.failures += 1
         if source.failures & (source.failures - 1) == 0:  # 1, 2, 4, 8, …
             fields = {"peer": name, "count": source.failures}
             log.warning("authentication from %s failed, %d in a row: %s", name, source.failures, error, extra=fields)
         return delay
 
-    def handshakes_crowded(self, peer: str | None) -> bool:
-        """Whether handshakes of TLS with this peer are refused now, without a look at what it sends."""
-        return self._is_full(self._strangers, peer)
+    def handshake_failed(self, error: ssl.SSLError) -> None:
+        """Record a handshake of TLS that failed: plain text, an old version, a certificate of another authority.
 
-    def handshake_failed(self, peer: str | None, error: ssl.SSLError) -> None:
-        """Record a handshake of TLS that failed: plain text, an old version, a certificate of another authority."""
-        name = source_of(peer)
-        source, _ = self._strangers.failed(name, self._now(), guess=True)
+        It is not slowed: it guesses nothing, since a certificate proves the possession of a key.
+        """
         self.handshakes += 1
-        if source.failures & (source.failures - 1) == 0:
+        if self.handshakes & (self.handshakes - 1) == 0:
             why = error.reason or type(error).__name__
-            fields = {"peer": name, "count": source.failures}
-            log.warning("a TLS handshake with %s failed, %d in a row: %s", name, source.failures, why, extra=fields)
-
-    def _is_full(self, sources: _Sources, peer: str | None) -> bool:
-        source = sources.get(source_of(peer))
-        if source is None or source.pending(self._now()) < self._pending_max:
-            return False
-        self.unchecked += 1
-        return True
+            log.warning("a TLS handshake failed, %d so far: %s", self.handshakes, why, extra={"count": self.handshakes})
 
 
 def source_of(peer: str | None) -> str:

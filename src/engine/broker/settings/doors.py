@@ -13,6 +13,7 @@ from engine.broker.settings.tls import (
     ClusterCertified,
     ask_for_certificate,
     context_to_brokers,
+    report_failures,
     tls_context,
     trust_clients,
 )
@@ -24,7 +25,6 @@ from engine.wire.url import is_loopback
 
 if TYPE_CHECKING:
     from engine.broker.settings.config import BrokerConfig
-    from engine.wire.handshakes import Handshakes
 
 
 class Exposed(Guarded, Certified, Protocol):
@@ -44,33 +44,25 @@ class Doors:
 
     def __init__(self, clock: Clock, pending_max: int = PENDING_MAX) -> None:
         self.attempts = Attempts(clock.monotonic, pending_max)
-        self._listeners: list[Handshakes] = []
+        self._contexts: list[ssl.SSLContext] = []  # of the open listeners
         self._of_brokers: list[ssl.SSLContext] = []  # of the listeners that other brokers use
         self._to_brokers: SocketConnector | None = None
 
-    def tls(self, config: Certified) -> Handshakes | None:
-        """TLS of a new listener; None: plain text. Raises InvalidConfigurationError."""
+    def tls(self, config: Certified) -> ssl.SSLContext | None:
+        """The TLS context of a new listener; None: plain text. Raises InvalidConfigurationError."""
         context = tls_context(config)
-        if context is None:
-            return None
-        from engine.wire.handshakes import Handshakes  # few embedded engines need it
+        if context is not None:
+            report_failures(context, self.attempts.handshake_failed)
+            self._contexts.append(context)
+        return context
 
-        made = Handshakes(context, self.attempts.handshakes_crowded, self.attempts.handshake_failed)
-        self._listeners.append(made)
-        return made
-
-    def tls_for_all(self, config: ClusterCertified) -> Handshakes | None:
+    def tls_for_all(self, config: ClusterCertified) -> ssl.SSLContext | None:
         """As tls(), of a listener that other brokers use, too."""
-        made = self.tls(config)
-        if made is not None:
-            ask_for_certificate(made.context, config)
-            self._of_brokers.append(made.context)
-        return made
-
-    async def close(self) -> None:
-        """Abort handshakes that are under way, once nothing listens any more. Idempotent."""
-        for handshakes in self._listeners:
-            await handshakes.close()
+        context = self.tls(config)
+        if context is not None:
+            ask_for_certificate(context, config)
+            self._of_brokers.append(context)
+        return context
 
     def connector_to_brokers(self, config: ClusterCertified) -> SocketConnector:
         """Dials other brokers, by TLS where this one has it. Raises InvalidConfigurationError."""
@@ -81,9 +73,9 @@ class Doors:
         """Reload the certificate files, for later connections. Raises InvalidConfigurationError."""
         if config.tls_cert is None or tls_context(config) is None:  # raises before any context has half of a pair
             return
-        for handshakes in self._listeners:
-            handshakes.context.load_cert_chain(config.tls_cert, config.tls_key)
-            trust_clients(handshakes.context, config)
+        for context in self._contexts:
+            context.load_cert_chain(config.tls_cert, config.tls_key)
+            trust_clients(context, config)
 
     def renew_to_brokers(self, config: ClusterCertified) -> None:
         """Reload what this broker shows to others, and which authorities it trusts. Raises InvalidConfigurationError.
