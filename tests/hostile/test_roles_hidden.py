@@ -20,7 +20,7 @@ from tests.hostile.requests import ARGUMENTS, Requests
 from tests.hostile.stage import EVE, MINE, THEIRS, TOPIC, WEAKEST, Stage, eve, nothing_changes, staged
 
 DOORS = ("broker", "proxy")
-THERE, NOT_THERE = "victim", "nobody"  # of one length
+THERE, NOT_THERE = "victim", "absent"  # of one length
 NAMES_ROLES = ("role", "roles", "resource")  # a parameter of the admin API; of limits a resource may be a role
 RESOURCES = (MINE, "mine", THEIRS, "theirs", TOPIC.removeprefix("topic://"), "*", "role:@")
 CONNECTS: list[dict[str, Any]] = [

@@ -446,9 +446,7 @@ async def test_a_watch_goes_on_where_its_server_has_forgotten_the_token(
 
     if newer:
         monkeypatch.setattr(Cluster, "open_watch", open_newer)
-    server = Etcd(tmp_path)
-    own.append(server)
-    await asyncio.to_thread(allow, server)
+    server = await with_a_user(tmp_path, own)
     store = await open_store(server.url("engine", login="engine:s3cret@"))
     watch = store.watch("/")
     assert shown(await take(watch, 1)) == [(SNAPSHOT_END, "")]
@@ -462,9 +460,7 @@ async def test_a_watch_goes_on_where_its_server_has_forgotten_the_token(
 
 
 async def test_watches_begin_in_a_stream_whose_token_is_over(tmp_path: Path, own: list[Etcd]) -> None:
-    server = Etcd(tmp_path)
-    own.append(server)
-    await asyncio.to_thread(allow, server)
+    server = await with_a_user(tmp_path, own)
     store = await open_store(server.url("engine", login="engine:s3cret@"))
     before = store.watch("/")
     assert shown(await take(before, 1)) == [(SNAPSHOT_END, "")]
@@ -481,9 +477,7 @@ async def test_watches_begin_in_a_stream_whose_token_is_over(tmp_path: Path, own
 
 
 async def test_a_watch_ends_with_the_right_to_read_its_keys(tmp_path: Path, own: list[Etcd]) -> None:
-    server = Etcd(tmp_path)
-    own.append(server)
-    await asyncio.to_thread(allow, server)
+    server = await with_a_user(tmp_path, own)
     store = await open_store(server.url("engine", login="engine:s3cret@"))
     watch = store.watch("/")
     assert shown(await take(watch, 1)) == [(SNAPSHOT_END, "")]
@@ -493,6 +487,14 @@ async def test_a_watch_ends_with_the_right_to_read_its_keys(tmp_path: Path, own:
     with pytest.raises(AuthorizationError):
         await take(watch, 1)
     await store.close()
+
+
+async def with_a_user(tmp_path: Path, own: list[Etcd]) -> Etcd:
+    """A server that asks for one. It ends with the test."""
+    server = Etcd(tmp_path)
+    own.append(server)
+    await asyncio.to_thread(allow, server)
+    return server
 
 
 def allow(server: Etcd) -> None:
