@@ -10,11 +10,13 @@ from pathlib import Path
 from types import ModuleType
 
 import pytest
+from google.protobuf.descriptor_pb2 import FileDescriptorSet
 
 from tests.tidy.source_tree import ROOT, relative
 
 TOOL = ROOT / "tools" / "generate_admin.py"
 MAP_TOOL = ROOT / "tools" / "draw_map.py"
+PROTOCOL_TOOL = ROOT / "tools" / "compile_protocols.py"
 
 
 def loaded(path: Path) -> ModuleType:
@@ -34,6 +36,11 @@ def tool() -> ModuleType:
 @pytest.fixture(scope="module")
 def map_tool() -> ModuleType:
     return loaded(MAP_TOOL)
+
+
+@pytest.fixture(scope="module")
+def protocol_tool() -> ModuleType:
+    return loaded(PROTOCOL_TOOL)
 
 
 def stale(texts: dict[Path, str]) -> list[str]:
@@ -68,6 +75,28 @@ def test_a_change_of_the_house_is_seen(map_tool: ModuleType, monkeypatch: pytest
     assert map_tool.drawn(page) != page
     with pytest.raises(ValueError, match="must have"):
         map_tool.drawn("")
+
+
+def test_the_descriptors_of_other_protocols_are_current(protocol_tool: ModuleType):
+    """Compared as they are read: compilers of two versions may order their bytes differently."""
+    read = FileDescriptorSet.FromString
+    old = [
+        relative(path)
+        for path in protocol_tool.SOURCES
+        if read(protocol_tool.compiled(path)) != read(path.with_suffix(".binpb").read_bytes())
+    ]
+    assert not old, f"not what is compiled of these; run `python {relative(PROTOCOL_TOOL)}`: {old}"
+    assert set(protocol_tool.SOURCES) == set((ROOT / "src").rglob("*.proto"))
+
+
+def test_a_change_of_a_message_is_seen(protocol_tool: ModuleType, tmp_path: Path):
+    for path in protocol_tool.SOURCES:
+        other = tmp_path / path.name
+        other.write_text(re.sub(r"= 2;", "= 2000;", path.read_text(), count=1))
+        assert protocol_tool.compiled(other) != path.with_suffix(".binpb").read_bytes()
+    other.write_text("message")
+    with pytest.raises(RuntimeError, match="must be compiled"):
+        protocol_tool.compiled(other)
 
 
 def test_the_files_on_the_map_exist(map_tool: ModuleType):
