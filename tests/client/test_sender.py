@@ -273,6 +273,18 @@ async def test_what_is_behind_a_full_window_is_sent_as_receipts_come():
     await bench.end()
 
 
+async def test_what_is_behind_a_full_window_is_sent_although_all_before_it_is_refused():
+    bench = await attached([Entry(i, pending=FLOOR // 2, data=bytes(SEND_FRAME_BYTES)) for i in range(6)])
+    assert bench.entries_sent == 3
+    bench.refuse(0, MessageTooLargeError("large"))
+    assert bench.entries_sent == 4
+    for sequence in (1, 2, 3):
+        bench.refuse(sequence, MessageTooLargeError("large"))
+    assert bench.entries_sent == 6
+    assert not bench.sender.backlog.queue
+    await bench.end()
+
+
 async def test_a_successor_sends_nothing_before_all_its_predecessors_have_handed_on():
     bench = Bench()
     one, two = (Sender(bench.owner, segment(i)) for i in (1, 2))  # type: ignore[arg-type]

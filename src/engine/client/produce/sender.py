@@ -356,9 +356,9 @@ class Sender:
             refused = [e for e in backlog.sent if e.first_sequence == sequence]
             for entry in refused:
                 backlog.sent.remove(entry)
+                self._answered_bytes += entry.pending
             self._owner.in_flight.fail(refused, error)
-            if self.retired:
-                self._owner.settle_retired()
+            self._transmit_or_settle()
             return
         if not backlog.sent:
             return
