@@ -47,7 +47,9 @@ def main(folder: Path) -> str | None:
         program.parent.mkdir(parents=True, exist_ok=True)
         program.write_text(text)
         program.chmod(0o755)
-    return None if text and runs(program) else "The tests of the unit need systemd-analyze: install the package systemd."
+    return (
+        None if text and runs(program) else "The tests of the unit need systemd-analyze: install the package systemd."
+    )
 
 
 if __name__ == "__main__":
