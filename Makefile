@@ -59,7 +59,7 @@ demo: build
 cluster-demo: build $(VENV)/.with-test
 	$(VENV)/bin/engine demo --cluster
 
-test: build $(VENV)/.with-test $(VENV)/.with-faststream $(VENV)/.with-spark $(VENV)/.with-oldest-spark $(VENV)/.with-chromium $(NEWEST)
+test: build $(VENV)/.with-test $(VENV)/.with-faststream $(VENV)/.with-spark $(VENV)/.with-oldest-spark $(VENV)/.with-chromium $(VENV)/.with-systemd $(NEWEST)
 	$(PY) -m pytest -q -n $(WORKERS) --dist loadfile $(TESTS) $(PYTEST)
 
 build: $(VENV)/.built
@@ -168,8 +168,13 @@ $(VENV)/.with-oldest-spark: | $(VENV)/.with-spark
 
 # The browser of the console's tests: the machine's, else Debian's package, unpacked without root, else that of
 # Playwright. Without any, these tests say what to install.
-$(VENV)/.with-chromium: tools/chromium.py | $(VENV)/.with-test
+$(VENV)/.with-chromium: tools/chromium.py tools/debian.py | $(VENV)/.with-test
 	$(PY) $< $(VENV)/chromium || $(PY) -m playwright install chromium >/dev/null 2>&1 || true
+	@touch $@
+
+# The checker of the systemd unit, from the machine or from Debian's package. Without it, its test says what to install.
+$(VENV)/.with-systemd: tools/systemd.py tools/debian.py | $(VENV)/.with-test
+	$(PY) $< $(VENV)/systemd || true
 	@touch $@
 
 # Apache Pulsar's Java clients, its server, and the agent that tests speak to.

@@ -125,7 +125,9 @@ async def test_a_stream_moves_what_failed_too_often_with_its_reason(client: engi
         assert await after.receive(0.05) is None
 
 
-async def test_a_queue_hands_failed_messages_back_and_then_moves_them_with_the_reason(client: engine.AsyncClient):
+async def test_a_queue_hands_failed_messages_back_and_then_moves_them_with_the_reason(
+    client: engine.AsyncClient, caplog: pytest.LogCaptureFixture
+):
     await publish(client, "aaab")
     consumer = await client.queue_consumer(
         "t", "s", initial_position="earliest", nack_backoff=0, dead_letter=engine.DeadLetter(max_redeliveries=2)
@@ -145,9 +147,12 @@ async def test_a_queue_hands_failed_messages_back_and_then_moves_them_with_the_r
         return letter
 
     watching = asyncio.create_task(watch())
-    await asyncio.wait_for(consumer.run(handle, concurrency=2), BOUND_S)
+    with caplog.at_level(logging.WARNING):
+        await asyncio.wait_for(consumer.run(handle, concurrency=2), BOUND_S)
     letter = await watching
     assert attempts == [0, 1, 2]
+    lines = [record.getMessage() for record in caplog.records if "handler failed" in record.getMessage()]
+    assert [f", attempt {n}: KeyError: 'one'" in line for n, line in enumerate(lines, 1)] == [True] * 3
     assert letter.value == b"1"
     assert letter.properties["dead-letter-reason"] == "KeyError: 'one'"
     assert letter.properties["origin-redelivery-count"] == "2"

@@ -40,7 +40,11 @@ def test_names_of_the_specification(tmp_path):
 @pytest.mark.parametrize(
     ("values", "text"),
     [
-        ({"segmentz": 1}, "segmentz"),
+        ({"segmentz": 1}, "^segmentz is no argument; did you mean segments?"),
+        ({"keepAliv": 1}, "^keepAliv is no argument; did you mean keep_alive?"),
+        ({"bogus": 1}, "^bogus is no argument; the known ones are admin_hosts, .*, unix_users$"),
+        ({"segmentz": 1, "keepAliv": 1}, "segmentz is no argument; .*; keepAliv is no argument; "),
+        ({"segments": 0, "keep_alive": -1}, "^segments must be .*, got 0; keep_alive must be .*, got -1$"),
         ({"segments": 0}, "segments must be an integer from 1 .*, got 0"),
         ({"segments": True}, "segments"),
         ({"durability": "maybe"}, "durability must be fsync or interval or os, got 'maybe'"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import re
 import tomllib
 from pathlib import Path
 from typing import Any
@@ -125,3 +126,19 @@ def test_rules_that_join_settings_are_those_of_the_code_alone(validator: Any, tm
     assert validator.is_valid(tomllib.loads(pair))
     with pytest.raises(InvalidConfigurationError):
         BrokerConfig.load(tmp_path / "engine.toml")
+
+
+def test_all_that_is_wrong_is_said_at_once(tmp_path: Path):
+    file = tmp_path / "engine.toml"
+    file.write_text("segments = 0\nkeep_alive = -1\n[serve]\nlistn = 'a'\n")
+    said = refused(file)
+    assert re.fullmatch(
+        r"segments must be .*, got 0; keep_alive must be .*, got -1; listn is no key of \[serve\] in .*\.toml\. Did.*",
+        said,
+    )
+    file.write_text("segmentz = 0\nkeepAliv = 1\n")
+    assert refused(file) == (
+        f"segmentz is no key in {file}; did you mean segments?; keepAliv is no key in {file}; did you mean keep_alive?"
+    )
+    file.write_text("=\n")
+    assert refused(file).count("is not TOML") == 1

@@ -6,7 +6,9 @@ import configparser
 import json
 import re
 import shlex
+import shutil
 import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +19,7 @@ from engine.broker.settings.config import _FIELDS, BrokerConfig
 from engine.cli.main import cli
 from engine.cli.serve import command as serve
 from tests.kit.etcd import binaries
+from tests.kit.optional import lacking
 from tests.kit.pages import commands
 from tests.kit.s3_server import binary
 from tests.tidy.source_tree import ROOT
@@ -290,6 +293,44 @@ def test_the_unit_may_do_little():
     hardened = {"NoNewPrivileges": "yes", "ProtectSystem": "strict", "ProtectHome": "yes", "PrivateTmp": "yes"}
     assert {name: service[name] for name in hardened} == hardened
     assert service["CapabilityBoundingSet"] == ""
+
+
+def systemd_analyze() -> str:
+    """The machine's program, or the one that `make test` has unpacked."""
+    path = shutil.which("systemd-analyze") or shutil.which("systemd-analyze", path=f"{sys.prefix}/systemd/bin")
+    return path or lacking("systemd-analyze", "apt-get install systemd")
+
+
+def verified(folder: Path, *units: str) -> str:
+    """What systemd has to say against unit files of a folder."""
+    command = [systemd_analyze(), "verify", "--man=no", *(str(folder / name) for name in units)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    return done.stdout + done.stderr
+
+
+def test_systemd_takes_every_line_of_the_unit(tmp_path: Path):
+    text = (DEPLOY / "engine.service").read_text()
+    (tmp_path / "engine.service").write_text(text.replace("/opt/engine/bin/engine", sys.executable))
+    assert verified(tmp_path, "engine.service") == ""
+    (tmp_path / "wrong.service").write_text((tmp_path / "engine.service").read_text().replace("UMask", "UMaks"))
+    assert "UMaks" in verified(tmp_path, "wrong.service")
+
+
+def test_systemd_calls_the_unit_as_hardened_as_the_page_says(tmp_path: Path):
+    (said,) = re.findall(r"gives the unit an exposure of (\d+\.\d)\.", PAGE.read_text())
+    command = [systemd_analyze(), "security", "--offline=yes", "--no-pager"]
+    judged = subprocess.run([*command, DEPLOY / "engine.service"], capture_output=True, text=True, timeout=60)
+    assert f"Overall exposure level for engine.service: {said} OK" in judged.stdout, judged.stderr
+
+
+def test_systemd_takes_the_units_of_the_page_of_backups(tmp_path: Path):
+    (text,) = re.findall(r"```ini\n(.*?)```", (ROOT / "docs" / "backup.md").read_text(), re.DOTALL)
+    names = []
+    for path, unit_text in re.findall(r"# (/etc/systemd/system/\S+)\n(.*?)(?=\n# /etc|\Z)", text, re.DOTALL):
+        names.append(Path(path).name)
+        (tmp_path / names[-1]).write_text(unit_text.replace("/opt/engine/bin/engine", sys.executable))
+    assert names == ["engine-backup.service", "engine-backup.timer"]
+    assert verified(tmp_path, *names) == ""
 
 
 # -- the page --------------------------------------------------------------------------------------------------------

@@ -16,7 +16,8 @@ from tests.firstuse import wheels
 from tests.firstuse.pythons import interpreter, minors
 from tests.firstuse.wheels import MAIN, Installed
 
-APPLICATIONS = ["duckdb", "fastapi", "polars", "uvicorn"]  # besides the demo's: pandas and pyarrow
+# Besides the demo's, pandas and pyarrow. What pages name, and what protocols of others need.
+APPLICATIONS = ["duckdb", "fastapi", "httpx2", "opentelemetry-sdk", "polars", "protobuf", "uvicorn"]
 
 
 def environment(minor: int) -> Installed:

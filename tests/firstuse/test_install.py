@@ -16,6 +16,7 @@ from tests.kit.programs import ROOT
 
 pytestmark = pytest.mark.timeout(1800)  # the first test of each Python builds its wheel
 
+SOURCES = ("py", "pyi", "pxd", "proto", "binpb")
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
 
 
@@ -34,7 +35,7 @@ def test_versions_are_stated_once():
 
 def test_a_wheel_has_every_module_and_nothing_else(everywhere: Installed):
     source = ROOT / "src"
-    wanted = {p.relative_to(source).as_posix() for s in ("py", "pyi", "pxd") for p in source.glob(f"engine/**/*.{s}")}
+    wanted = {p.relative_to(source).as_posix() for s in SOURCES for p in source.glob(f"engine/**/*.{s}")}
     wanted |= {path.relative_to(source).with_suffix("").as_posix() for path in source.glob("engine/**/*.pyx")}
     wanted |= {"engine/py.typed", "engine/cli/engine.schema.json"}
     pages = [source / "engine" / "console" / folder for folder in ("assets", "templates")]
@@ -53,6 +54,12 @@ def test_it_was_installed_without_a_compiler(everywhere: Installed, tmp_path: Pa
     assert Path(where).is_relative_to(everywhere.folder)
     version = everywhere.run("python", "-c", "import sys; print(sys.version_info.minor)", at=tmp_path).strip()
     assert int(version) in stated(), f"pyproject.toml does not state Python 3.{version}, which this machine has"
+
+
+def test_messages_of_other_protocols_are_made_of_what_is_in_it(installed: Installed, tmp_path: Path):
+    program = "from engine.pulsar import messages as p; from engine.metadata.etcd import messages as e; "
+    program += "print(len(p.framed('connect')) > 8, e.RangeRequest(key=b'k').SerializeToString())"
+    assert installed.run("python", "-c", program, at=tmp_path).split() == ["True", r"b'\n\x01k'"]
 
 
 def test_the_demo(everywhere: Installed, tmp_path: Path):

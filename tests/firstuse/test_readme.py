@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -37,6 +38,16 @@ def test_programs(everywhere: Installed, tmp_path: Path):
         everywhere.run("sh", "-c", f"{line} --data ./data", at=tmp_path) for line in console("engine topics split")
     ]
     assert "SEALED" in clicks[-1]
+    files = [everywhere.run("sh", "-c", line, at=tmp_path) for line in console("engine export bulk")]
+    assert [text.splitlines()[0].partition(" (")[0].strip() for text in files[:-1]] == [
+        "100,000 messages in bulk.parquet",
+        "100,000 messages sent to copy",
+        "Backed up to ./backups",
+        "Restored to ./restored",
+    ]
+    assert json.loads((tmp_path / "engine.schema.json").read_text())["properties"]
+    again = everywhere.run("sh", "-c", console("engine export bulk")[1], at=tmp_path)
+    assert again == "all of it is in copy: 100,000 rows of an earlier run\n", "it adds nothing, as the comment says"
 
 
 def test_server(everywhere: Installed, tmp_path: Path):

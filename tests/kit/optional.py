@@ -17,10 +17,11 @@ _LEFT_OUT = "left out for want of "
 
 
 def lacking(what: str, package: str) -> NoReturn:
-    """The test cannot run: `what` is missing, which `pip install package` brings."""
+    """The test cannot run: `what` is missing, which `pip install package` brings, or the command that `package` is."""
+    remedy = package if " install " in package else f"pip install {package}"
     if os.environ.get("OPTIONAL") == "skip":
-        pytest.skip(f"{_LEFT_OUT}{what}: pip install {package}")
-    pytest.fail(f"{what} is missing: pip install {package}, or leave these tests out by OPTIONAL=skip", pytrace=False)
+        pytest.skip(f"{_LEFT_OUT}{what}: {remedy}")
+    pytest.fail(f"{what} is missing: {remedy}, or leave these tests out by OPTIONAL=skip", pytrace=False)
 
 
 def closing_line(reasons: Iterable[str]) -> str:

@@ -9,6 +9,7 @@ import click
 from engine.cli import lines
 from engine.cli.groups import Group, examples
 from engine.cli.serve_settings import check_serve
+from engine.errors import InvalidConfigurationError
 
 SCHEMA = Path(__file__).with_name("engine.schema.json")
 
@@ -23,14 +24,20 @@ def command() -> None:
 def check(file: str) -> None:
     """Check FILE as `engine serve --config` reads it.
 
-    Nothing is started. Files of secrets that it names are read; the environment is not. What would be unwise in
-    production, `engine doctor --config` says.
+    All that is wrong is said at once, and nothing is started. Files of secrets that it names are read; the
+    environment is not. What would be unwise in production, `engine doctor --config` says.
     """
     from engine.broker.settings.config import BrokerConfig
     from engine.cli.serve import command as serve
 
-    BrokerConfig.load(file)
-    check_serve(Path(file), serve)
+    faults = []
+    for read in (lambda: BrokerConfig.load(file), lambda: check_serve(Path(file), serve)):
+        try:
+            read()
+        except InvalidConfigurationError as e:
+            faults.append(str(e))
+    if faults:
+        raise InvalidConfigurationError("; ".join(dict.fromkeys(faults)))  # a file that is not TOML is one fault
     lines.line(f"{file} is valid")
 
 

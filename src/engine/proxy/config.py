@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -11,7 +10,7 @@ from typing import Any
 
 from engine.aio.memory_limiter import MemoryLimit
 from engine.broker.settings import checks
-from engine.broker.settings.file import override, read_secrets, read_section
+from engine.broker.settings.file import check_known, override, read_secrets, read_section, snake_case
 from engine.errors import InvalidArgumentError, InvalidConfigurationError
 from engine.limits import (
     CONNECTIONS_MAX,
@@ -158,17 +157,16 @@ class ProxyConfig:
 
 def setting(given: str) -> tuple[str, float | None]:
     """Our name of a key, and the factor from the specification's unit to ours; None: the name is ours."""
-    return _SPECIFICATION.get(given) or (re.sub(r"(?<=[a-z0-9])([A-Z])", r"_\1", given).lower(), None)
+    return _SPECIFICATION.get(given) or (snake_case(given), None)
 
 
 def _named(values: Mapping[str, Any], what: str) -> dict[str, Any]:
     """The values under our names and in our units."""
     named: dict[str, Any] = {}
     known = {f.name for f in dataclasses.fields(ProxyConfig)} | {f"{key}_file" for key in _SECRETS}
+    check_known({given: setting(given)[0] for given in values}, known, what)
     for given, value in values.items():
         key, factor = setting(given)
-        if key not in known:
-            raise InvalidConfigurationError(f"{given} is no {what}; the known ones are {', '.join(sorted(known))}")
         if factor is not None:
             if isinstance(value, bool) or not isinstance(value, int) or not abs(value) < 2**62:
                 raise InvalidConfigurationError(f"{given} must be a whole number, got {value!r:.80}")

@@ -28,7 +28,7 @@ from engine.broker.settings.checks import (
     Share,
     Timeout,
 )  # fmt: skip
-from engine.broker.settings.file import override, read_secrets, read_section
+from engine.broker.settings.file import check_known, override, read_secrets, read_section, snake_case
 from engine.broker.settings.machine import share_of_memory
 from engine.errors import InvalidArgumentError, InvalidConfigurationError
 from engine.limits import (
@@ -268,11 +268,14 @@ class BrokerConfig:
         object.__setattr__(self, "admin_hosts", checks.listed(self.admin_hosts))
         object.__setattr__(self, "superusers", checks.listed(self.superusers))
         object.__setattr__(self, "unix_users", checks.listed(self.unix_users))
-        for key, wanted in self._wrong().items():
-            if wanted and key in _SECRETS:
-                raise InvalidConfigurationError(f"{key} must be {wanted}, got text that is not")
-            if wanted:
-                raise InvalidConfigurationError(f"{key} must be {wanted}, got {getattr(self, key)!r:.200}")
+        faults = [
+            f"{key} must be {wanted}, got "
+            + ("text that is not" if key in _SECRETS else f"{getattr(self, key)!r:.200}")
+            for key, wanted in self._wrong().items()
+            if wanted
+        ]
+        if faults:
+            raise InvalidConfigurationError("; ".join(faults))
         self.auto_scale_policy()
 
     @property
@@ -420,14 +423,14 @@ def setting(name: str, value: Any) -> tuple[str, Any]:
 
 def _named(values: Mapping[str, Any], what: str) -> dict[str, Any]:
     """The values under our names and in our units."""
+    names = {given: _SPECIFICATION_NAMES.get(given) or snake_case(given) for given in values}
+    check_known(names, _FIELDS, what)
     named: dict[str, Any] = {}
     for given, value in values.items():
-        key = _SPECIFICATION_NAMES.get(given) or re.sub(r"(?<=[a-z0-9])([A-Z])", r"_\1", given).lower()
+        key = names[given]
         factor = next((factor for unit, factor in _UNITS.items() if given.endswith(unit)), None)
         if factor is not None and given in _SPECIFICATION_NAMES:
             value = _scaled(given, value, factor)
-        if key not in _FIELDS:
-            raise InvalidConfigurationError(f"{given} is no {what}; the known ones are {', '.join(sorted(_FIELDS))}")
         named[key] = value
     return named
 

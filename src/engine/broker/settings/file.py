@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import re
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +33,27 @@ def read_section(path: Path, name: str) -> dict[str, Any]:
     if not isinstance(section, dict):
         raise InvalidConfigurationError(f"{name} in {path} must be a section [{name}], got {section!r:.80}")
     return {**content, **section}
+
+
+def snake_case(name: str) -> str:
+    """`camelCase` as `camel_case`."""
+    return re.sub(r"(?<=[a-z0-9])([A-Z])", r"_\1", name).lower()
+
+
+def check_known(names: Mapping[str, str], known: Collection[str], what: str) -> None:
+    """Raise InvalidConfigurationError where a name, as it was given: as it is known, is none of the known ones. It has
+    all that are not, each with those that it may be a slip of; with all of them where there is nothing similar.
+    """
+    import difflib
+
+    faults = []
+    for given, name in names.items():
+        if name not in known:
+            near = difflib.get_close_matches(name, known, n=3, cutoff=0.7)
+            hint = f"did you mean {' or '.join(near)}?" if near else f"the known ones are {', '.join(sorted(known))}"
+            faults.append(f"{given} is no {what}; {hint}")
+    if faults:
+        raise InvalidConfigurationError("; ".join(faults))
 
 
 def override(values: dict[str, Any], later: Mapping[str, Any], *keys: str) -> None:

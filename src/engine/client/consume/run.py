@@ -155,10 +155,10 @@ class Run(ABC):
 
     async def _failed(self, job: Job, error: BaseException) -> None:
         self.failures += 1
-        failure = Failure.of(error)
+        failure, attempt = Failure.of(error), _attempt_of(job)
         log.warning(
-            "%s: the handler failed at %s, attempt %d: %s", self._consumer.topic, _name_of(job.item), job.attempts,
-            failure, extra={"topic": self._consumer.topic, "attempt": job.attempts, "reason": failure.reason},
+            "%s: the handler failed at %s, attempt %d: %s", self._consumer.topic, _name_of(job.item), attempt,
+            failure, extra={"topic": self._consumer.topic, "attempt": attempt, "reason": failure.reason},
         )  # fmt: skip
         await self._handle_failure(job, error, failure)
 
@@ -365,6 +365,12 @@ def _keys_of(message: Message) -> tuple[Hashable, ...]:
 def _place_of(message: Message) -> Hashable:
     """What only the same message has; a topic that is created again begins with the same offsets."""
     return message.topic, message.segment_id, message.offset, message.publish_time
+
+
+def _attempt_of(job: Job) -> int:
+    """Calls of a stream's handler are counted here, deliveries of a queue's message by the broker."""
+    first: Message = job.item[0] if isinstance(job.item, MessageBatch) else job.item
+    return job.attempts + first.redelivery_count
 
 
 def _name_of(item: Message | MessageBatch) -> str:
