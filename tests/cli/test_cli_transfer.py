@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import dataclasses
 import datetime
+import gc
 import io
 import json
 import os
@@ -552,6 +553,20 @@ def test_other_programs_read_the_parquet_file(engine: Any, data: Path, tmp_path:
     assert polars.read_parquet(file).height == 400
     count = duckdb.sql(f"select count(*), count(distinct key) from '{file}'").fetchall()[0]
     assert count == (400, 20)
+
+
+def test_a_parquet_file_is_read_page_by_page(tmp_path: Path):
+    file = tmp_path / "t.parquet"
+    # One row group of 24 MB, in which no value is there twice: whole columns of it would be 33 MB with a block.
+    pq.write_table(pa.table({"value": [os.urandom(400) for _ in range(60_000)]}), file)
+    assert pq.ParquetFile(file).metadata.num_row_groups == 1
+    gc.collect()
+    before = pa.total_allocated_bytes()
+    blocks = iter(readers.ParquetReader(str(file)))
+    first = next(blocks)
+    assert pa.total_allocated_bytes() - before < 16_000_000
+    ends = [first.first + first.count, *(rows.first + rows.count for rows in blocks)]
+    assert ends == [16_384, 32_768, 49_152, 60_000]
 
 
 def test_cells_as_large_as_they_may_be(engine: Any, tmp_path: Path, monkeypatch: Any):

@@ -123,7 +123,8 @@ cdef inline int builder_add(Builder* b, const Message* m) noexcept nogil:
     if b.count:
         before = b.records[b.count - 1]
     if (b.count >= b.records_room or before.value_end + m.value_size > b.values_room
-            or before.key_end + m.key_size > b.keys_room or extra):
+            or before.key_end + m.key_size > b.keys_room
+            or extra and (b.count >= b.extras_room or b.properties_size + m.properties_size > b.properties_room)):
         if builder_grow(b, m) < 0:
             return -1
     if b.count == 0:
