@@ -117,9 +117,13 @@ def test_the_image_is_built_of_files_and_extras_that_exist():
         *sources, _ = rest.split()
         missing = [source for source in sources if not (ROOT / source).exists()]
         assert not missing
-    extras = set(re.findall(r"\[([\w,]+)\]'", (DEPLOY / "Dockerfile").read_text())[0].split(","))
+    (default, *stages) = [rest for word, rest in instructions() if word == "ARG" and rest.startswith("EXTRAS")]
+    assert stages == ["EXTRAS", "EXTRAS"]  # else it is empty there
+    named = re.findall(r"--build-arg EXTRAS=([\w,]+)", (ROOT / "docs" / "deployment.md").read_text())
     declared = re.findall(r"(?m)^(\w+) = \[", (ROOT / "pyproject.toml").read_text())
-    assert extras <= set(declared)
+    assert named
+    for extras in (default.removeprefix("EXTRAS="), *named):
+        assert set(extras.split(",")) <= set(declared)
     first, second = (i for i, (word, _) in enumerate(instructions()) if word == "FROM")
     compilers = [i for i, (_, rest) in enumerate(instructions()) if "build-essential" in rest]
     assert all(first < i < second for i in compilers)
