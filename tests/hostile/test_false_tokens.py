@@ -250,6 +250,22 @@ async def test_claims_that_do_not_hold_are_refused_with_their_reason(tmp_path, d
         assert await ask(at, right(ROLE)) == PASSED
 
 
+async def test_the_cookie_of_the_console_is_for_its_own_pages_alone(tmp_path, capfd) -> None:
+    """And it is no token. A page of another site gets none, also by a right one."""
+    async with house(tmp_path, capfd) as at, aiohttp.ClientSession() as session:
+        for origin, status in ((at.console_url, 200), ("https://elsewhere.invalid", 403)):
+            said = {"json": {"token": right(ROLE)}, "headers": {"Origin": origin}}
+            async with session.post(f"{at.console_url}/login", **said) as answer:
+                assert answer.status == status
+                given = answer.headers.getall("Set-Cookie", [])
+            if status == 403:
+                assert given == []
+                continue
+            (cookie,) = given
+            assert {"HttpOnly", "SameSite=Strict"} <= {part.strip() for part in cookie.split(";")}
+            assert not any(part in cookie for part in right(ROLE).split("."))
+
+
 @pytest.mark.parametrize("name", LARGE)
 async def test_one_that_is_larger_than_a_header_is_not_read(tmp_path, name, capfd) -> None:
     async with house(tmp_path, capfd) as at, aiohttp.ClientSession() as session:
