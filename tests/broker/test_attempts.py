@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import ssl
 
 import aiohttp
 import pytest
-import trustme
 
 from engine.broker.admin import http as http_door
 from engine.broker.metrics.catalogue import metrics_text
@@ -213,50 +210,3 @@ async def test_a_delayed_refusal_does_not_hold_up_the_end(guarded, monkeypatch: 
         await broker.close()
         with pytest.raises((ConnectionError, AuthenticationError)):
             await answer
-
-
-@pytest.fixture
-def files(tmp_path):
-    """Makes a certificate of an authority: the path of chain and key."""
-
-    def made(authority: trustme.CA, name: str) -> str:
-        path = tmp_path / f"{name}.pem"
-        authority.issue_cert("localhost").private_key_and_cert_chain_pem.write_to_path(path)
-        return str(path)
-
-    return made
-
-
-async def test_handshakes_of_tls_that_fail_are_counted_at_every_port(start_broker, files, tmp_path, caplog) -> None:
-    authority, clients, others = trustme.CA(), trustme.CA(), trustme.CA()
-    clients.cert_pem.write_to_path(tmp_path / "clients.pem")
-    chain = files(authority, "server")
-    trusting = ssl.create_default_context()
-    authority.configure_trust(trusting)
-    trusting.load_cert_chain(files(others, "stranger"))
-    async with start_broker(
-        tls_cert=chain, tls_key=chain, tls_client_ca=str(tmp_path / "clients.pem"), superusers=("localhost",)
-    ) as broker:
-        _, wire = await broker.serve("127.0.0.1", 0)
-        _, admin = await broker.serve_admin("127.0.0.1", 0)
-        for count, port in enumerate((wire, admin), 1):  # plain text
-            reader, writer = await asyncio.open_connection("127.0.0.1", port)
-            writer.write(b"GET / HTTP/1.1\r\n\r\n")
-            assert await asyncio.wait_for(reader.read(), 10) == b""
-            writer.close()
-            assert broker.doors.attempts.handshakes == count
-        for count, port in enumerate((wire, admin), 3):  # a certificate of another authority
-            with contextlib.suppress(OSError):  # in TLS 1.3 the client learns of it behind its own handshake
-                reader, _ = await asyncio.open_connection("127.0.0.1", port, ssl=trusting, server_hostname="localhost")
-                assert await asyncio.wait_for(reader.read(), 10) == b""
-            assert broker.doors.attempts.handshakes == count
-        trusting = ssl.create_default_context()
-        authority.configure_trust(trusting)
-        trusting.load_cert_chain(files(clients, "client"))
-        _, writer = await asyncio.open_connection("127.0.0.1", wire, ssl=trusting, server_hostname="localhost")
-        writer.close()
-        assert broker.doors.attempts.handshakes == 4
-        assert broker.doors.attempts.failures == 0
-        assert "engine_tls_handshake_failures_total 4.0\n" in metrics_text(broker)
-    said = [record.getMessage() for record in caplog.records if "TLS handshake" in record.getMessage()]
-    assert [line.partition(":")[0] for line in said] == [f"a TLS handshake failed, {n} so far" for n in (1, 2, 4)]

@@ -118,6 +118,29 @@ def test_what_is_no_token_is_refused(verifier, text):
         verifier(jwks()).verify(text)
 
 
+@pytest.mark.parametrize("header", [{"alg": "HS256", "crit": ["x"]}, {"alg": "HS256", "crit": []}])
+def test_an_extension_that_is_critical_is_understood_by_nobody(verifier, monkeypatch, header):
+    """Whichever release of the library is there: older ones pass over it."""
+    monkeypatch.setattr(jwt, "get_unverified_header", lambda text: header)
+    monkeypatch.setattr(jwt, "decode", lambda *given, **options: {"sub": "ann", "exp": time.time() + 600})
+    with pytest.raises(AuthenticationError, match="the token is invalid"):
+        verifier(jwks()).verify(token())
+    header.pop("crit")
+    assert verifier(jwks()).verify(token()).role == "ann"
+
+
+@pytest.mark.parametrize("name", ["get_unverified_header", "decode"])
+def test_what_is_too_deep_is_refused(verifier, monkeypatch, name):
+    """Whichever release of the library is there: older ones let the interpreter's error out."""
+
+    def too_deep(*given, **options):
+        raise RecursionError
+
+    monkeypatch.setattr(jwt, name, too_deep)
+    with pytest.raises(AuthenticationError, match="the token is invalid"):
+        verifier(jwks()).verify(token())
+
+
 @pytest.mark.parametrize(
     "text",
     [

@@ -55,7 +55,7 @@ from engine.storage.store import SegmentStore
 from engine.wire import unix
 from engine.wire.chunks import ChunkPool
 from engine.wire.stream import Connector, FrameStream, Recognise
-from engine.wire.tcp import listen
+from engine.wire.tcp import Listener, listen
 from engine.wire.url import format_url
 
 if TYPE_CHECKING:
@@ -142,7 +142,7 @@ class Broker:
         self._parts: Parts | None = None
         self._pool = ChunkPool()
         self.memory.half_frames = HalfFrames(self._pool, self.connections, self.config.receive_buffers_max)
-        self._servers: list[asyncio.Server | unix.UnixListener] = []
+        self._servers: list[Listener | unix.UnixListener] = []
         self.up_since = 0.0  # the loop's time
         self._keep_alive = KeepAlive(
             self.connections,
@@ -380,6 +380,7 @@ class Broker:
             log.info("broker on %s closed", self._data, extra={"data": str(self._data)})
         if admin is not None:
             await admin.close()
+        await self.doors.close()
         self.loop_lag.stop()
         if self._rights is not None:
             self._rights.audit.close()

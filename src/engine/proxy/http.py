@@ -31,6 +31,7 @@ from engine.model.admin_broker_operations import LIST_DYNAMIC_CONFIGURATION
 from engine.model.admin_operations import OPERATIONS
 from engine.proxy.limits import LIMITS
 from engine.proxy.metrics import proxy_families
+from engine.wire.tls_listener import TlsListener
 
 if TYPE_CHECKING:
     from engine.proxy.server import Proxy
@@ -105,7 +106,7 @@ class ProxyHttp:
         trusted = self._proxy.tls_brokers
         return True if trusted is None else trusted
 
-    async def listen(self, host: str, port: int, tls: ssl.SSLContext | None) -> tuple[str, int]:
+    async def listen(self, host: str, port: int, tls: TlsListener | None) -> tuple[str, int]:
         """Serve; the address. Raises ConnectError."""
         self._session = aiohttp.ClientSession(
             auto_decompress=False,

@@ -28,7 +28,7 @@ from engine.proxy.session import Session
 from engine.proxy.side import Side
 from engine.wire import unix
 from engine.wire.connector import SocketConnector
-from engine.wire.tcp import bind, cannot_listen, reason
+from engine.wire.tcp import BACKLOG, Listener, reason, serve
 from engine.wire.url import format_url, parse_url, unix_path
 
 log = logging.getLogger(__name__)
@@ -73,7 +73,7 @@ class Proxy:
         self.clients = Clients(config, self.doors.attempts, clock)
         tls_context(config)  # raises now
         self._sessions: Bag[Session] = Bag()
-        self._servers: list[asyncio.Server] = []
+        self._servers: list[Listener] = []
         self._http: ProxyHttp | None = None
         self._admin = admin
         self._emptied = asyncio.Event()
@@ -92,20 +92,16 @@ class Proxy:
         InvalidConfigurationError: the address is reachable from other machines, and no token is configured.
         """
         self._check_open()
-        loop = asyncio.get_running_loop()
         await check_exposed(host, self.config)
-        tls = self.doors.tls(self.config)
-        handshake = None if tls is None else self.config.handshake_timeout
-        sock = sock or bind(host, port)
-        try:
-            where = {"host": host, "port": port, "reuse_address": True} if sock is None else {"sock": sock}
-            server = await loop.create_server(
-                lambda: Session(self).client, backlog=1024, ssl=tls, ssl_handshake_timeout=handshake, **where
-            )
-        except OSError as e:
-            if sock is not None:
-                sock.close()
-            raise cannot_listen(host, port, e) from e
+        server = await serve(
+            host,
+            port,
+            lambda: Session(self).client,
+            tls=self.doors.tls(self.config),
+            handshake_timeout=self.config.handshake_timeout,
+            backlog=BACKLOG,
+            sock=sock,
+        )
         self._servers.append(server)
         address = server.sockets[0].getsockname()[:2]
         log.info("forwarding clients from %s to %s", format_url(*address), ", ".join(self.config.brokers))
@@ -145,6 +141,7 @@ class Proxy:
             server.close()
         if self._http is not None:
             await self._http.close()
+        await self.doors.close()
         for session in list(self._sessions):
             session.close()
         try:

@@ -6,14 +6,18 @@ import asyncio
 import errno
 import socket
 import ssl
-from typing import Any
+from collections.abc import Callable
 
 from engine.errors import ConnectError
 from engine.limits import FRAME_SIZE_MAX, HANDSHAKE_S_MAX
 from engine.wire.chunks import ChunkPool
 from engine.wire.sockets import Accept, SocketStream
 from engine.wire.stream import FrameStream, Recognise
+from engine.wire.tls_listener import TlsListener
 from engine.wire.url import format_url, parse_url
+
+Listener = asyncio.Server | TlsListener  # its `sockets`, and close()
+BACKLOG = 1024
 
 
 async def dial(
@@ -41,37 +45,75 @@ async def listen(
     accept: Accept,
     *,
     pool: ChunkPool,
-    tls: ssl.SSLContext | None = None,
+    tls: TlsListener | None = None,
     handshake_timeout: float = HANDSHAKE_S_MAX,
     frame_size_max: int = FRAME_SIZE_MAX,
     sock: socket.socket | None = None,
     recognise: Recognise | None = None,
-) -> asyncio.Server:
+) -> Listener:
     """Serve connections; `accept` is called with each. Port 0 takes a free one.
 
-    `handshake_timeout`: seconds that a peer has for the handshake of TLS, before which `accept` does not see it.
-    `sock`: bound to the address already. `recognise`: other protocols that are served at the same address. Raises
-    ConnectError when the address cannot be had.
+    `tls`: what serves them by TLS; None: plain text. `handshake_timeout`: seconds that a peer has for the handshake of
+    TLS, before which `accept` does not see it. `sock`: bound to the address already. `recognise`: other protocols that
+    are served at the same address. Raises ConnectError when the address cannot be had.
     """
 
     def stream() -> SocketStream:
         return SocketStream(accept, pool, frame_size_max, recognise=recognise)
 
+    return await serve(host, port, stream, tls=tls, handshake_timeout=handshake_timeout, backlog=BACKLOG, sock=sock)
+
+
+async def serve(
+    host: str,
+    port: int,
+    make: Callable[[], asyncio.BaseProtocol],
+    *,
+    tls: TlsListener | None,
+    handshake_timeout: float,
+    backlog: int,
+    sock: socket.socket | None = None,
+) -> Listener:
+    """As listen(), for connections of any protocol: one that `make` makes."""
+    if tls is not None:
+        sockets = [sock] if sock is not None else await _bind_all(host, port)
+        try:
+            tls.serve(sockets, make, timeout=handshake_timeout, backlog=backlog)
+        except OSError as e:
+            tls.close()
+            raise cannot_listen(host, port, e) from e
+        return tls
     loop = asyncio.get_running_loop()
-    options: dict[str, Any] = {
-        "ssl": tls,
-        "ssl_handshake_timeout": None if tls is None else handshake_timeout,
-        "backlog": 1024,
-    }
     sock = sock or bind(host, port)
     try:
         if sock is not None:
-            return await loop.create_server(stream, sock=sock, **options)
-        return await loop.create_server(stream, host, port, reuse_address=True, **options)
+            return await loop.create_server(make, sock=sock, backlog=backlog)
+        return await loop.create_server(make, host, port, reuse_address=True, backlog=backlog)
     except OSError as e:
         if sock is not None:
             sock.close()
         raise cannot_listen(host, port, e) from e
+
+
+async def _bind_all(host: str, port: int) -> list[socket.socket]:
+    """bind(), where a name is bound at each of its addresses; "": at all interfaces. Raises ConnectError."""
+    sock = bind(host, port)
+    if sock is not None:
+        return [sock]
+    loop = asyncio.get_running_loop()
+    sockets: list[socket.socket] = []
+    try:
+        found = await loop.getaddrinfo(host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+        for address in dict.fromkeys(str(address[0]) for *_, address in found):
+            if (sock := bind(address, port)) is not None:
+                sockets.append(sock)
+    except BaseException as e:
+        for sock in sockets:
+            sock.close()
+        if isinstance(e, OSError):
+            raise cannot_listen(host, port, e) from e
+        raise
+    return sockets
 
 
 def bind(host: str, port: int, *, reuse_port: bool = False) -> socket.socket | None:

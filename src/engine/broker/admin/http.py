@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import socket
-import ssl
 from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
@@ -18,7 +17,8 @@ from engine.broker.admin.http_checks import from_here_only
 from engine.broker.admin.statuses import STATUSES
 from engine.errors import ConnectError, EngineError, InvalidArgumentError
 from engine.limits import HANDSHAKE_S_MAX, HTTP_CONNECTIONS_MAX, HTTP_HEAD_S_MAX
-from engine.wire.tcp import bind, cannot_listen
+from engine.wire.tcp import Listener, serve
+from engine.wire.tls_listener import TlsListener
 from engine.wire.url import WILDCARDS, format_url
 
 log = logging.getLogger(__name__)
@@ -61,7 +61,7 @@ class HttpDoor:
             shutdown_timeout=CLOSE_S_MAX,
             logger=_ServerLog(logging.getLogger("aiohttp.server"), {}),
         )
-        self._server: asyncio.Server | None = None
+        self._server: Listener | None = None
         self._headless: dict[web.RequestHandler, None] = {}  # connections without a complete head so far, oldest first
         self._idle: dict[web.RequestHandler, None] = {}  # those that have been answered, oldest answer first
         self._leaving: set[web.RequestHandler] = set()  # closed to make room; its task may not have ended yet
@@ -75,7 +75,7 @@ class HttpDoor:
         return () if self._server is None else self._server.sockets
 
     async def listen(
-        self, host: str, port: int, tls: ssl.SSLContext | None = None, sock: socket.socket | None = None
+        self, host: str, port: int, tls: TlsListener | None = None, sock: socket.socket | None = None
     ) -> tuple[str, int]:
         """Serve; returns (host, port), the port chosen for 0. `sock`: bound to it already. Raises ConnectError."""
         runner = self._runner
@@ -84,20 +84,12 @@ class HttpDoor:
         assert runner.server is not None
         self._count(runner.server)
         try:
-            sock = sock or bind(host, port)
-            where = {"host": host, "port": port, "reuse_address": True} if sock is None else {"sock": sock}
-            handshake = None if tls is None else HANDSHAKE_S_MAX
-            self._server = await asyncio.get_running_loop().create_server(
-                runner.server, ssl=tls, ssl_handshake_timeout=handshake, backlog=128, **where
+            self._server = await serve(
+                host, port, runner.server, tls=tls, handshake_timeout=HANDSHAKE_S_MAX, backlog=128, sock=sock
             )
         except ConnectError:
             await self.close()
             raise
-        except OSError as e:
-            if sock is not None:
-                sock.close()
-            await self.close()
-            raise cannot_listen(host, port, e) from e
         self.scheme = "http" if tls is None else "https"
         self.host, self.port = self._server.sockets[0].getsockname()[:2]
         return self.host, self.port

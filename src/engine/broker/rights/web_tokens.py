@@ -66,8 +66,10 @@ class WebTokens:
             raise invalid
         try:
             header = jwt.get_unverified_header(token)
-        except (jwt.PyJWTError, ValueError, TypeError):
+        except (jwt.PyJWTError, ValueError, TypeError, RecursionError):
             raise invalid from None
+        if "crit" in header:  # of what it names, each must be understood (RFC 7515, 4.1.11), and nothing is
+            raise invalid
         ident = header.get("kid")
         for key in self._keys:
             if key.algorithm == header.get("alg") and (ident is None or key.ident is None or key.ident == ident):
@@ -87,7 +89,7 @@ class WebTokens:
                     raise AuthenticationError("the token is not valid yet") from None
                 except (jwt.InvalidAudienceError, jwt.MissingRequiredClaimError) as e:
                     raise AuthenticationError(f"the token is not for this cluster: {e}") from None
-                except (jwt.PyJWTError, ValueError, TypeError, OverflowError):
+                except (jwt.PyJWTError, ValueError, TypeError, OverflowError, RecursionError):
                     raise invalid from None
                 return self._claims(found, key.digest)
         raise invalid

@@ -7,13 +7,16 @@ delay that is `pending_max` guesses within DELAY_S_MAX, over any number of conne
 
 A peer without a token has not guessed. It is counted, and answered at once, so that a probe without the token does not
 shut out others of its address.
+
+A handshake of TLS that fails is slowed likewise: each is due after the same delays, and a source with `pending_max` of
+them that are not due gets no further handshake until the first is. They are counted apart from tokens, which come
+over connections by TLS and without it.
 """
 
 from __future__ import annotations
 
 import ipaddress
 import logging
-import ssl
 from collections import OrderedDict, deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -54,9 +57,32 @@ class _Source:
             self.due.popleft()
         return len(self.due)
 
+    def guessed(self, now: float) -> float:
+        """Account for a guess; the delay of its answer."""
+        delay = min(DELAY_S_MAX, DELAY_S_MIN * 2.0 ** min(self.guesses, 30))
+        self.guesses += 1
+        self.due.append(max(now + delay, self.due[-1] if self.due else 0.0))
+        return delay
+
+
+class _Sources(OrderedDict[str, _Source]):
+    """By their last failure."""
+
+    def failed(self, name: str, now: float) -> _Source:
+        """The source, with one failure more."""
+        source = self.pop(name, None)
+        if source is None or now - source.last > FORGET_S:
+            source = _Source()
+        self[name] = source
+        if len(self) > SOURCES_MAX:
+            self.popitem(last=False)
+        source.failures += 1
+        source.last = now
+        return source
+
 
 class Attempts:
-    """Failed authentications over all ports of a broker or a proxy."""
+    """Failed authentications and handshakes of TLS over all ports of a broker or a proxy."""
 
     def __init__(self, now: Callable[[], float], pending_max: int = PENDING_MAX) -> None:
         """`now`: seconds of a clock that never goes back."""
@@ -65,7 +91,8 @@ class Attempts:
         self.handshakes = 0  # of TLS that failed
         self._pending_max = pending_max
         self._now = now
-        self._sources: OrderedDict[str, _Source] = OrderedDict()  # by last failure
+        self._sources = _Sources()
+        self._strangers = _Sources()  # those of handshakes
 
     def refusal(
         self,
@@ -83,10 +110,8 @@ class Attempts:
 
     def crowded(self, peer: str | None) -> EngineError | None:
         """Why tokens of this peer are not checked now; None: they are."""
-        source = self._sources.get(source_of(peer))
-        if source is None or source.pending(self._now()) < self._pending_max:
+        if not self._is_full(self._sources, peer):
             return None
-        self.unchecked += 1
         return TooManyRequestsError(
             f"limit of pending failed authentications from this address reached ({self._pending_max}); try again later"
         )
@@ -94,34 +119,39 @@ class Attempts:
     def failed(self, peer: str | None, error: AuthenticationError, *, guess: bool) -> float:
         """Record a failure; returns the delay of its answer in seconds. `guess`: whether a token was given."""
         now, name = self._now(), source_of(peer)
-        source = self._sources.pop(name, None)
-        if source is None or now - source.last > FORGET_S:
-            source = _Source()
-        self._sources[name] = source
-        if len(self._sources) > SOURCES_MAX:
-            self._sources.popitem(last=False)
-        delay = 0.0
-        if guess:
-            delay = min(DELAY_S_MAX, DELAY_S_MIN * 2.0 ** min(source.guesses, 30))
-            source.guesses += 1
-            source.due.append(max(now + delay, source.due[-1] if source.due else 0.0))
-        source.failures += 1
-        source.last = now
+        source = self._sources.failed(name, now)
+        delay = source.guessed(now) if guess else 0.0
         self.failures += 1
-        if source.failures & (source.failures - 1) == 0:  # 1, 2, 4, 8, …
+        if _is_logged(source.failures):
             fields = {"peer": name, "count": source.failures}
             log.warning("authentication from %s failed, %d in a row: %s", name, source.failures, error, extra=fields)
         return delay
 
-    def handshake_failed(self, error: ssl.SSLError) -> None:
-        """Record a handshake of TLS that failed: plain text, an old version, a certificate of another authority.
+    def handshakes_crowded(self, peer: str | None) -> bool:
+        """Whether handshakes of TLS with this peer are refused now."""
+        return self._is_full(self._strangers, peer)
 
-        It is not slowed: it guesses nothing, since a certificate proves the possession of a key.
-        """
+    def handshake_failed(self, peer: str | None, why: str) -> None:
+        """Record a handshake of TLS that failed: plain text, an old version, a certificate of another authority."""
+        now, name = self._now(), source_of(peer)
+        source = self._strangers.failed(name, now)
+        source.guessed(now)
         self.handshakes += 1
-        if self.handshakes & (self.handshakes - 1) == 0:
-            why = error.reason or type(error).__name__
-            log.warning("a TLS handshake failed, %d so far: %s", self.handshakes, why, extra={"count": self.handshakes})
+        if _is_logged(source.failures):
+            fields = {"peer": name, "count": source.failures}
+            log.warning("a TLS handshake with %s failed, %d in a row: %s", name, source.failures, why, extra=fields)
+
+    def _is_full(self, sources: _Sources, peer: str | None) -> bool:
+        source = sources.get(source_of(peer))
+        if source is None or source.pending(self._now()) < self._pending_max:
+            return False
+        self.unchecked += 1
+        return True
+
+
+def _is_logged(count: int) -> bool:
+    """1, 2, 4, 8, …"""
+    return count & (count - 1) == 0
 
 
 def source_of(peer: str | None) -> str:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import ipaddress
-import ssl
 from typing import TYPE_CHECKING, Protocol
 
 from engine.broker.settings.attempts import PENDING_MAX, Attempts
@@ -13,7 +12,6 @@ from engine.broker.settings.tls import (
     ClusterCertified,
     ask_for_certificate,
     context_to_brokers,
-    report_failures,
     tls_context,
     trust_clients,
 )
@@ -21,6 +19,7 @@ from engine.broker.settings.tokens import Guarded
 from engine.clock import Clock
 from engine.errors import InvalidConfigurationError
 from engine.wire.connector import SocketConnector
+from engine.wire.tls_listener import TlsListener
 from engine.wire.url import is_loopback
 
 if TYPE_CHECKING:
@@ -44,25 +43,33 @@ class Doors:
 
     def __init__(self, clock: Clock, pending_max: int = PENDING_MAX) -> None:
         self.attempts = Attempts(clock.monotonic, pending_max)
-        self._contexts: list[ssl.SSLContext] = []  # of the open listeners
-        self._of_brokers: list[ssl.SSLContext] = []  # of the listeners that other brokers use
+        self._listeners: list[TlsListener] = []
+        self._of_brokers: list[TlsListener] = []  # those that other brokers use
         self._to_brokers: SocketConnector | None = None
 
-    def tls(self, config: Certified) -> ssl.SSLContext | None:
-        """The TLS context of a new listener; None: plain text. Raises InvalidConfigurationError."""
+    def tls(self, config: Certified) -> TlsListener | None:
+        """A new listener by TLS, which does not listen yet; None: plain text. Raises InvalidConfigurationError."""
         context = tls_context(config)
-        if context is not None:
-            report_failures(context, self.attempts.handshake_failed)
-            self._contexts.append(context)
-        return context
+        if context is None:
+            return None
+        listener = TlsListener(context, self.attempts)
+        self._listeners.append(listener)
+        return listener
 
-    def tls_for_all(self, config: ClusterCertified) -> ssl.SSLContext | None:
+    def tls_for_all(self, config: ClusterCertified) -> TlsListener | None:
         """As tls(), of a listener that other brokers use, too."""
-        context = self.tls(config)
-        if context is not None:
-            ask_for_certificate(context, config)
-            self._of_brokers.append(context)
-        return context
+        listener = self.tls(config)
+        if listener is not None:
+            ask_for_certificate(listener.context, config)
+            self._of_brokers.append(listener)
+        return listener
+
+    async def close(self) -> None:
+        """Close the listeners by TLS, and wait for the end of their handshakes. Idempotent."""
+        for listener in self._listeners:
+            listener.close()
+        for listener in self._listeners:
+            await listener.ended()
 
     def connector_to_brokers(self, config: ClusterCertified) -> SocketConnector:
         """Dials other brokers, by TLS where this one has it. Raises InvalidConfigurationError."""
@@ -73,9 +80,9 @@ class Doors:
         """Reload the certificate files, for later connections. Raises InvalidConfigurationError."""
         if config.tls_cert is None or tls_context(config) is None:  # raises before any context has half of a pair
             return
-        for context in self._contexts:
-            context.load_cert_chain(config.tls_cert, config.tls_key)
-            trust_clients(context, config)
+        for listener in self._listeners:
+            listener.context.load_cert_chain(config.tls_cert, config.tls_key)
+            trust_clients(listener.context, config)
 
     def renew_to_brokers(self, config: ClusterCertified) -> None:
         """Reload what this broker shows to others, and which authorities it trusts. Raises InvalidConfigurationError.
@@ -85,8 +92,8 @@ class Doors:
         """
         if self._to_brokers is not None and (fresh := context_to_brokers(config)) is not None:
             self._to_brokers.tls = fresh
-        for context in self._of_brokers:
-            ask_for_certificate(context, config)
+        for listener in self._of_brokers:
+            ask_for_certificate(listener.context, config)
 
 
 def check_cluster(config: BrokerConfig) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ipaddress
 import ssl
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import Protocol
 
 from engine.errors import InvalidConfigurationError
@@ -59,22 +59,6 @@ def tls_context(config: Certified) -> ssl.SSLContext | None:
         files = f"tls_cert {config.tls_cert} and tls_key {config.tls_key}"
         raise InvalidConfigurationError(f"{files} cannot be used: {e.strerror or e}") from e
     return context
-
-
-def report_failures(context: ssl.SSLContext, failed: Callable[[ssl.SSLError], None]) -> None:
-    """Have handshakes of a listener that fail reported: its protocols are made only when one has succeeded."""
-
-    class Handshake(ssl.SSLObject):
-        def do_handshake(self) -> None:
-            try:
-                super().do_handshake()
-            except (ssl.SSLWantReadError, ssl.SSLWantWriteError):
-                raise
-            except ssl.SSLError as e:
-                failed(e)
-                raise
-
-    context.sslobject_class = Handshake
 
 
 def trust_clients(context: ssl.SSLContext, config: Certified) -> None:
