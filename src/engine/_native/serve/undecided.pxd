@@ -55,6 +55,7 @@ cdef class PendingWrite:
     cdef public object until              # a future, done once it is recorded
 
     cpdef add_record(self, object record)
+    cdef int add_part(self, object part, object version) except -1
     cpdef found(self)
 
 # The appends of one segment that are not answered, and the transactions that have ended with something undecided.
@@ -62,6 +63,8 @@ cdef class Undecided:
     cdef readonly dict writes             # by transaction: undecided writes, in the order of their offsets
     cdef readonly dict ended              # by transaction: its end, until that is applied
     cdef readonly dict confirming         # appends, in order, so that a simulation repeats
+    cdef readonly str segment             # its name
+    cdef readonly bytes segment_json      # that, as in a record
     cdef Landings landings                # appends of whose end the log has told
 
 # One frame of one transaction: what the log tells, what its operation record tells, and its answer.
@@ -79,6 +82,7 @@ cdef class PendingAppend:
 
     cdef int confirm(self) except -1
     cdef int over(self, bint failed) except -1
+    cdef int is_recorded(self, object part, object version) except -1
     cpdef go_on(self)
 
 # One append to the log of the frames of several transactions; `numbers` go with `appends`.

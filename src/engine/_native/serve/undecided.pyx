@@ -16,6 +16,7 @@ from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
 from engine._native.format cimport entry as e
 from engine._native.format.entry cimport load32, load64
 from libc.stdint cimport uint8_t, uint64_t
+from libc.stdio cimport snprintf
 
 from engine.errors import CorruptionError, InvalidArgumentError
 
@@ -176,10 +177,13 @@ cdef class PendingWrite:
 
     cpdef add_record(self, object record):
         """Add a record of this write; the earliest one counts."""
-        part, version = record.part, record.version
+        self.add_part(record.part, record.version)
+
+    cdef int add_part(self, object part, object version) except -1:
         if not self.parts or part not in self.parts:
             self.parts.append(part)
         self.version = version if self.version is None else min(self.version, version)
+        return 0
 
     cpdef found(self):
         """All its operation records are added."""
@@ -191,7 +195,10 @@ cdef class PendingWrite:
 cdef class Undecided:
     """The appends of one segment that are not answered, and what is not decided. Loop thread only."""
 
-    def __init__(self):
+    def __init__(self, str segment not None, bytes segment_json not None):
+        """`segment`: its name, also as in a record."""
+        self.segment = segment
+        self.segment_json = segment_json
         self.writes = {}
         self.ended = {}
         self.confirming = {}
@@ -286,12 +293,22 @@ cdef class PendingAppend:
         """Its operation record is durable."""
         if self.write is None or self.confirmed.done():
             return
-        self.write.add_record(record)
         if record.late:
+            self.write.add_record(record)
             self.recorded_late()
             return
+        self.is_recorded(record.part, record.version)
+
+    cdef int is_recorded(self, object part, object version) except -1:
+        self.write.add_part(part, version)
         self.write.found()
         self.go_on()
+        return 0
+
+    def recorded_in_time(self, part, version):
+        """Its operation record is durable, this part of it, and was written before the transaction ended."""
+        if self.write is not None and not self.confirmed.done():
+            self.is_recorded(part, version)
 
     # -- both --------------------------------------------------------------------------------------------------------
 
@@ -343,6 +360,62 @@ cdef class PendingAppend:
         if self.sends is not None:
             self.sends.over(failed)
         return 0
+
+
+cdef enum:
+    FACTS_SIZE_MAX = 256  # six numbers of 20 digits and their names
+
+
+def record_of(list appends not None):
+    """The record of the writes of several PendingAppends, of one transaction and none with an attempt; else None.
+
+    What operations_to_json() makes of their operations: those behind the first say only where they differ from it.
+    """
+    cdef PendingAppend append
+    cdef PendingWrite write, first = None
+    cdef Span span
+    cdef list more = []
+    cdef bytes head = b"", segment
+    cdef char text[FACTS_SIZE_MAX]
+    cdef int size
+    for append in appends:
+        write, segment = append.write, append.buffer.segment_json
+        span = write.span
+        if write.attempt:
+            return None
+        if first is None:
+            first = write
+            size = snprintf(
+                text, FACTS_SIZE_MAX,
+                b',"term":%llu,"producer":%llu,"sequences":[%llu,%llu],"ranges":[[%llu,%llu]]',
+                <unsigned long long> write.term, <unsigned long long> span.producer,
+                <unsigned long long> span.low, <unsigned long long> span.high,
+                <unsigned long long> write.write.first, <unsigned long long> write.write.last)
+            head = b'{"kind":"write","segment":' + segment + text[:size]
+        else:
+            more.append(difference_of(write, segment, first, (<PendingAppend> appends[0]).buffer.segment_json))
+    return head + b',"more":[' + b",".join(more) + b"]}" if more else head + b"}"
+
+
+cdef bytes difference_of(PendingWrite write, bytes segment, PendingWrite first, bytes first_segment):
+    cdef Span span = write.span, other = first.span
+    cdef char text[FACTS_SIZE_MAX]
+    cdef list said = []
+    if segment != first_segment:
+        said.append(b'"segment":' + segment)
+    if write.term != first.term:
+        said.append(text[:snprintf(text, FACTS_SIZE_MAX, b'"term":%llu', <unsigned long long> write.term)])
+    if span.producer != other.producer:
+        said.append(text[:snprintf(text, FACTS_SIZE_MAX, b'"producer":%llu', <unsigned long long> span.producer)])
+    if span.low != other.low or span.high != other.high:
+        said.append(text[:snprintf(
+            text, FACTS_SIZE_MAX, b'"sequences":[%llu,%llu]',
+            <unsigned long long> span.low, <unsigned long long> span.high)])
+    if write.write.first != first.write.first or write.write.last != first.write.last:
+        said.append(text[:snprintf(
+            text, FACTS_SIZE_MAX, b'"ranges":[[%llu,%llu]]',
+            <unsigned long long> write.write.first, <unsigned long long> write.write.last)])
+    return b"{" + b",".join(said) + b"}"
 
 
 cdef class JointAppend:

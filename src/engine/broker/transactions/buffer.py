@@ -20,6 +20,7 @@ import asyncio
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING
 
+import msgspec
 from pyroaring import BitMap64
 
 from engine._native.format.offsets import range_set
@@ -69,7 +70,7 @@ class TransactionBuffer(Undecided):
         rounds: SettlingRounds,
         changed: Callable[[], None],
     ) -> None:
-        super().__init__()
+        super().__init__(str(segment.name), msgspec.json.encode(str(segment.name)))
         self.visibility = visibility
         self.segment_name = segment.name
         self._segment = segment

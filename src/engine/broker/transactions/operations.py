@@ -23,9 +23,10 @@ from engine.control.transactions.operations import (
     INDEX_WRITES,
     Part,
     RecordedOperation,
-    Recording,
     forget,
     operations_in,
+    recorded,
+    recording_of,
 )
 from engine.errors import UnknownOutcomeError
 from engine.limits import METADATA_WRITE_ALL_MAX
@@ -209,7 +210,7 @@ class Operations:
     async def _append(
         self, number: int, operations: list[TransactionOperation], wanted: Callable[[], bool]
     ) -> list[RecordedOperation]:
-        ident, recording = id_text(number), Recording(operations)
+        ident, recording = id_text(number), recording_of(operations)
         prefix = keys.transaction_ops(ident)
         for _ in range(_ATTEMPTS_MAX):
             try:
@@ -224,7 +225,7 @@ class Operations:
                     break
                 record = found
             self.written += 1
-            return recording.written(record, late=await self._is_decided(ident))
+            return recorded(operations, record, late=await self._is_decided(ident))
         raise UnknownOutcomeError(f"the metadata store does not say whether an operation of {prefix} was written")
 
     async def _is_decided(self, ident: str) -> bool:
