@@ -85,19 +85,6 @@ def runs_of(frame):
         PyBuffer_Release(&view)
 
 
-def fresh_of(list places not None):
-    """(first offset, last offset) of the entries that are no duplicates; None: all of them are."""
-    cdef Appended place
-    cdef object first = None
-    cdef uint64_t last = 0
-    for place in places:
-        if not place.duplicate:
-            if first is None:
-                first = place.first_offset
-            last = <uint64_t> place.first_offset + place.count - 1
-    return None if first is None else (first, last)
-
-
 cdef class Write:
     """The undecided messages `first` to `last`, inclusive, of one transaction."""
 
@@ -106,11 +93,54 @@ cdef class Write:
         self.last = last
         self.open = True
 
-    def __lt__(self, Write other not None):
-        return self.first < other.first
-
     def __repr__(self):
         return f"<Write {self.first}..{self.last}{'' if self.open else ' decided'}>"
+
+
+cdef enum:
+    CLOSED_KEPT_MAX = 256  # closed items in front of the open ones, before these move to the front
+
+
+cdef class OpenWrites:
+    """The undecided writes of one segment, by their offsets. Loop thread only.
+
+    They are added in order, but for what recovery finds, and most are decided in order: so the first open one is found
+    in one step.
+    """
+
+    def __cinit__(self):
+        self.items = []
+
+    def __len__(self):
+        return self.count
+
+    @property
+    def first(self):
+        """The first undecided offset; None: there is none."""
+        return (<Write> self.items[self.head]).first if self.head < len(self.items) else None
+
+    cpdef Write add(self, uint64_t first, uint64_t last):
+        """A write of these offsets, inclusive."""
+        cdef Write write = Write(first, last)
+        cdef Py_ssize_t at = len(self.items)
+        while at > self.head and (<Write> self.items[at - 1]).first > first:
+            at -= 1
+        if at == len(self.items):
+            self.items.append(write)
+        else:
+            self.items.insert(at, write)
+        self.count += 1
+        return write
+
+    cpdef close(self, Write write):
+        """It is decided, or was not appended after all. Once for each."""
+        write.open = False
+        self.count -= 1
+        while self.head < len(self.items) and not (<Write> self.items[self.head]).open:
+            self.head += 1
+        if self.head == len(self.items) or self.head > CLOSED_KEPT_MAX:
+            del self.items[:self.head]
+            self.head = 0
 
 
 cdef class FrameCounts:
@@ -185,6 +215,15 @@ cdef class PendingWrite:
         self.version = version if self.version is None else min(self.version, version)
         return 0
 
+    # model.transactions.operation_counts()
+    cdef bint is_visible(self, object view) except -1:
+        return view is not None and self.version is not None and self.version <= view.version and (
+            view.header.counts(self.attempt))
+
+    def counts(self, view):
+        """Whether it is visible, given how the transaction has ended. None: its header is gone."""
+        return self.is_visible(view)
+
     cpdef found(self):
         """All its operation records are added."""
         self.recorded = True
@@ -203,6 +242,65 @@ cdef class Undecided:
         self.ended = {}
         self.confirming = {}
         self.landings = Landings(methodcaller("logged"))
+
+    def begin_jointly(self, JointAppend joint not None, runs, answers, sends, list places not None, uint64_t term, OpenWrites open not None,
+                      append_of, write_of):
+        """Begin an append for each run of one frame, which the log has taken at `places`.
+
+        `append_of`, `write_of`: the classes. The appends begin no records before they are durable.
+        """
+        cdef PendingAppend append
+        cdef PendingWrite write
+        cdef FrameCounts counts
+        cdef Run run
+        cdef Appended place
+        cdef Py_ssize_t at = 0, i
+        cdef uint64_t first, last
+        cdef bint fresh
+        for run, answer, counts in zip(runs, answers, sends, strict=True):
+            counts.begin()
+            append, write = append_of(self, run.number, counts, answer), None
+            joint.add(append, run.entries)
+            first, last, fresh = 0, 0, False
+            for i in range(at, at + run.entries):
+                place = places[i]
+                if not place.duplicate:
+                    if not fresh:
+                        first, fresh = place.first_offset, True
+                    last = <uint64_t> place.first_offset + place.count - 1
+            at += run.entries
+            if fresh:
+                write = write_of(run.number, run.attempt, open.add(first, last), term, run.span)
+                append.gathers = True
+                pending = self.writes.get(run.number)
+                if pending is None:
+                    self.writes[run.number] = [write]
+                else:
+                    pending.append(write)
+            append.begin(run.span, write)
+        joint.begun()
+
+    def decide(self, number, OpenWrites open not None, decided, hidden):
+        """Decide the writes of a transaction that has ended, where they can be decided.
+
+        The parts of their records; None: no write could be decided. `open`: of the segment; `decided`, `hidden`: bitmaps that take the offsets. What cannot be decided yet stays.
+        """
+        cdef PendingWrite pending
+        cdef Write write
+        cdef list parts = None, left = []
+        view = self.ended[number]
+        for pending in self.writes.pop(number, ()):
+            if not (pending.durable and pending.recorded):
+                left.append(pending)
+                continue
+            write = pending.write
+            if write.open:
+                (decided if pending.is_visible(view) else hidden).add_range(write.first, write.last + 1)
+                open.close(write)
+            parts = pending.parts if parts is None else parts + pending.parts
+        if left:
+            self.writes[number] = left
+        return parts
 
     def gather(self, append):
         """Record the write of an append."""

@@ -22,7 +22,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from engine.broker.transactions.writes import parts_of, recording_of_writes
 
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from engine.broker.session.connection import Connection
-    from engine.broker.transactions.operations import Gathered, Held
+    from engine.broker.transactions.operations import Held
     from engine.control.transactions.headers import TransactionView
     from engine.control.transactions.operations import Recording
     from engine.metadata.store import Record
@@ -48,7 +48,7 @@ class CommitBehind:
         self._held = held
         self._frames = frames
         self._sends = connection.sends.of(number)
-        self._writes: list[Gathered] = []
+        self._writes: list[Any] = []  # TransactionalAppends
         self._recording: Recording | None = None  # of these writes
         self._taken = False  # the writes are not held any more
 
@@ -83,18 +83,18 @@ class CommitBehind:
         self._taken = True
         return self._recording_of(self._held.take(self._sends))
 
-    def _recording_of(self, writes: list[Gathered]) -> Recording:
+    def _recording_of(self, writes: list[Any]) -> Recording:
         if self._recording is None or writes != self._writes:
             self._writes = writes  # before what may fail: they are released if it does
-            self._recording = recording_of_writes([write.writer for write in writes])
+            self._recording = recording_of_writes(writes)
         return self._recording
 
     def _recorded(self, record: Record) -> None:
         """The writers have their record, in time. An error of one does not concern the others."""
-        writers, version = [write.writer for write in self._writes], record.stat.version
-        for writer, part in zip(writers, parts_of(writers, record.key), strict=True):
+        writes, version = self._writes, record.stat.version
+        for write, part in zip(writes, parts_of(writes, record.key), strict=True):
             try:
-                writer.recorded_in_time(part, version)
+                write.recorded_in_time(part, version)
             except Exception:
                 log.exception("committed messages in %s could not be acknowledged", part.segment)
         self._connection.receipts.gather()

@@ -11,7 +11,6 @@ from engine._native.format import heads
 from engine._native.serve.transacted import Transacted, transacted
 from engine._native.serve.undecided import PendingWrite as Pending
 from engine._native.serve.undecided import Span, record_of
-from engine.control.transactions.headers import TransactionView
 from engine.control.transactions.operations import (
     INDEX_WRITES,
     NOTHING,
@@ -21,7 +20,7 @@ from engine.control.transactions.operations import (
     recording_of,
 )
 from engine.model.names import SegmentName
-from engine.model.transactions import OperationKind, TransactionOperation, operation_counts
+from engine.model.transactions import OperationKind, TransactionOperation
 from engine.storage.file.logfile import Block
 
 if TYPE_CHECKING:
@@ -45,12 +44,6 @@ class PendingWrite(Pending):
             if self.until is None:
                 self.until = asyncio.get_running_loop().create_future()
             await asyncio.wait([self.until])
-
-    def counts(self, view: TransactionView | None) -> bool:
-        """Whether it is visible, given how the transaction has ended. None: its header is gone."""
-        if view is None or self.version is None:
-            return False
-        return operation_counts(view.header, view.version, self.attempt, self.version)
 
     def operation(self, segment: SegmentName) -> TransactionOperation:
         """Its operation record."""
