@@ -296,7 +296,8 @@ class TransactionBuffer(Undecided):
     def _apply(self, number: int) -> None:
         """Decide the writes, of a transaction that has ended, that can be decided."""
         visibility = self.visibility
-        parts = self.decide(number, visibility.undecided_writes(), visibility.decided, visibility.hidden)
+        undecided = visibility.undecided_writes()
+        parts = self.decide(number, undecided, visibility.decided, visibility.hidden)
         if parts is not None:
             self._settling.soon(parts)
             if not self._notifying:

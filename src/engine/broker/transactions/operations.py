@@ -75,9 +75,11 @@ class Held:
         self._operations = operations
 
     def add(self, writer: Writer) -> None:
-        if self.writes and writer.sends is not self.writes[0].sends:
+        """A write that is in the log, or about to be."""
+        writes = self.writes
+        if writes and writer.sends is not writes[0].sends:
             self._mixed = True
-        self.writes.append(writer)
+        writes.append(writer)
 
     def count(self, sends: object) -> int:
         """The number of writes of a connection."""

@@ -92,7 +92,7 @@ class Visibility:
         if found is not None:
             self._settled_upto, self.hidden, self.decided, _ = unpack(found.value, key)
             self._cut(end())
-        self.open: OpenWrites | None = None  # the undecided ones; None: there was none
+        self._undecided: OpenWrites | None = None  # the undecided ones; None: there was none
         version = None if found is None else found.stat.version
         pieces = "" if found is None else found.pieces
         self._record = SavedRecord(metadata, key, version, self._image, lease, pieces=pieces)
@@ -133,11 +133,11 @@ class Visibility:
     @property
     def limit(self) -> int | None:
         """The last stable offset: nothing from there on may be read. None: everything may be."""
-        return None if self.open is None else self.open.first
+        return None if self._undecided is None else self._undecided.first
 
     @property
     def undecided(self) -> int:
-        return 0 if self.open is None else len(self.open)
+        return 0 if self._undecided is None else len(self._undecided)
 
     # -- for writers -----------------------------------------------------------------------------------------
 
@@ -167,11 +167,11 @@ class Visibility:
 
     def undecided_writes(self) -> OpenWrites:
         """Those of transactions that have not ended, as far as is known."""
-        if self.open is None:
+        if self._undecided is None:
             from engine._native.serve.undecided import OpenWrites  # loaded with the first transaction
 
-            self.open = OpenWrites()
-        return self.open
+            self._undecided = OpenWrites()
+        return self._undecided
 
     def decide(self, write: Write, *, visible: bool) -> None:
         """Make its messages, which are durable, visible or aborted; permanent after the next save(). Idempotent."""
