@@ -243,8 +243,8 @@ cdef class Undecided:
         self.confirming = {}
         self.landings = Landings(methodcaller("logged"))
 
-    def begin_jointly(self, JointAppend joint not None, runs, answers, sends, list places not None, uint64_t term, OpenWrites open not None,
-                      append_of, write_of):
+    def begin_jointly(self, JointAppend joint not None, runs, answers, sends, list places not None, uint64_t term,
+                      OpenWrites undecided not None, append_of, write_of):
         """Begin an append for each run of one frame, which the log has taken at `places`.
 
         `append_of`, `write_of`: the classes. The appends begin no records before they are durable.
@@ -270,7 +270,7 @@ cdef class Undecided:
                     last = <uint64_t> place.first_offset + place.count - 1
             at += run.entries
             if fresh:
-                write = write_of(run.number, run.attempt, open.add(first, last), term, run.span)
+                write = write_of(run.number, run.attempt, undecided.add(first, last), term, run.span)
                 append.gathers = True
                 pending = self.writes.get(run.number)
                 if pending is None:
@@ -280,10 +280,11 @@ cdef class Undecided:
             append.begin(run.span, write)
         joint.begun()
 
-    def decide(self, number, OpenWrites open not None, decided, hidden):
+    def decide(self, number, OpenWrites undecided not None, decided, hidden):
         """Decide the writes of a transaction that has ended, where they can be decided.
 
-        The parts of their records; None: no write could be decided. `open`: of the segment; `decided`, `hidden`: bitmaps that take the offsets. What cannot be decided yet stays.
+        The parts of their records; None: no write could be decided, and what cannot be stays. `undecided`: those of the
+        segment; `decided`, `hidden`: bitmaps that take the offsets.
         """
         cdef PendingWrite pending
         cdef Write write
@@ -296,7 +297,7 @@ cdef class Undecided:
             write = pending.write
             if write.open:
                 (decided if pending.is_visible(view) else hidden).add_range(write.first, write.last + 1)
-                open.close(write)
+                undecided.close(write)
             parts = pending.parts if parts is None else parts + pending.parts
         if left:
             self.writes[number] = left
