@@ -95,14 +95,14 @@ async def test_who_commits_is_answered_before_receipts_which_come_together(conne
 async def test_a_writer_that_fails_keeps_nobody_else_waiting(
     broker: Broker, connect: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    recorded, failures = TransactionalAppend.recorded, list[Exception]()
+    recorded, failures = TransactionalAppend.recorded_in_time, list[Exception]()
 
-    def fail_once(append: TransactionalAppend, record: Any) -> None:
+    def fail_once(append: TransactionalAppend, part: Any, version: int) -> None:
         if failures:
             raise failures.pop()
-        recorded(append, record)
+        recorded(append, part, version)
 
-    monkeypatch.setattr(TransactionalAppend, "recorded", fail_once)
+    monkeypatch.setattr(TransactionalAppend, "recorded_in_time", fail_once)
     sender = await Sender.ready(await connect())
     failures[:] = [RuntimeError("no")]
     sender.send(b"a", b"b")

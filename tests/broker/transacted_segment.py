@@ -98,10 +98,10 @@ class HeldOperations(Operations):
         self.before: Callable[[], Awaitable[object]] | None = None
         self.later = Supervisor("held records")
 
-    def gather(self, number: int, writer: Writer, sends: object = None) -> None:
+    def gather(self, number: int, writer: Writer) -> None:
         self.asked.set()
         if self.gate.is_set() and self.before is None:
-            super().gather(number, writer, sends)
+            super().gather(number, writer)
         else:
             self.later.spawn(self._gather_later(number, writer), "a record that is held")
 

@@ -7,8 +7,8 @@ from collections.abc import AsyncIterator
 import pytest
 
 from engine.control.transactions.coordinator import TransactionCoordinator
+from engine.control.transactions.operations import NOTHING, Recording
 from engine.errors import TransactionConflictError, TransactionNotFoundError
-from engine.model.transactions import TransactionOperation
 from tests.control.transaction_world import ABORTED, COMMITTED, World
 
 DAY_S = 86_400
@@ -163,12 +163,12 @@ class SetBack:
     def __init__(self, world: World) -> None:
         self._world = world
 
-    def so_far(self) -> list[TransactionOperation]:
-        return []
+    def prepare(self) -> None:
+        pass
 
-    async def stored(self) -> list[TransactionOperation]:
+    async def stored(self) -> Recording:
         self._world.clock.jump(-DAY_MS)
-        return []
+        return NOTHING
 
 
 async def test_set_back_the_header_of_a_commit_is_made_anew(world: World) -> None:

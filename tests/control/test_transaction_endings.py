@@ -13,6 +13,7 @@ import pytest
 
 from engine.control.transactions.coordinator import TransactionCoordinator
 from engine.control.transactions.headers import TransactionView
+from engine.control.transactions.operations import Recording, operations_in, recording_of
 from engine.errors import (
     CorruptionError,
     EngineError,
@@ -83,26 +84,24 @@ class Last:
         *operations: TransactionOperation,
         meanwhile: Callable[[], Awaitable[Any]] | None = None,
         known: TransactionView | None = None,
-        early: bool = True,
     ) -> None:
         self.known = known
         self.waited = False
         self._operations: list[TransactionOperation] | None = list(operations)
         self._meanwhile = meanwhile
-        self._early = early
 
     def refuse(self) -> Last:
         self._operations = None
         return self
 
-    def so_far(self) -> list[TransactionOperation] | None:
-        return self._operations if self._early else None
+    def prepare(self) -> None:
+        pass
 
-    async def stored(self) -> list[TransactionOperation] | None:
+    async def stored(self) -> Recording | None:
         if self._meanwhile is not None:
             await self._meanwhile()
         self.waited = True
-        return self._operations
+        return None if self._operations is None else recording_of(self._operations)
 
 
 async def test_what_was_prepared_is_written_without_another_look(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -114,8 +113,9 @@ async def test_what_was_prepared_is_written_without_another_look(world: World, m
     monkeypatch.undo()
     assert ended is not None
     assert (ended.view.header.state, ended.view.header.mark) == (COMMITTED, 7)
-    assert [operation.facts for operation in ended.operations] == [WRITE]
-    assert ended.operations[0].version < ended.view.version
+    assert ended.record is not None
+    assert [operation.facts for operation in operations_in(ended.record)] == [WRITE]
+    assert ended.record.stat.version < ended.view.version
     assert await world.one.get(begun.number) == ended.view
     assert world.one.counters.cas_ok == world.one.counters.committed == 1
 
@@ -128,7 +128,8 @@ async def test_more_time_that_it_gets_meanwhile_stays(world: World) -> None:
     assert ended.view.header.span_ms == 600_000
     assert ended.view.header.timeout_ms > begun.header.timeout_ms
     assert (ended.view.header.state, ended.view.header.mark) == (COMMITTED, 7)
-    assert len(ended.operations) == len(await world.one.operations(begun.number)) == 1
+    assert ended.record is not None
+    assert await world.one.operations(begun.number) == [WRITE]
     assert (world.one.counters.cas_conflict, world.one.counters.cas_ok) == (1, 1)
 
 
@@ -139,10 +140,10 @@ async def test_what_is_known_may_be_old(world: World) -> None:
     assert ended is not None
     assert ended.view.header.timeout_ms == longer.header.timeout_ms > begun.header.timeout_ms
     assert (ended.view.header.state, ended.view.header.mark) == (COMMITTED, 7)
-    assert ended.operations
+    assert ended.record is not None
     again = await world.one.commit_behind(begun.number, None, 7, Last(known=ended.view))
     assert again is not None
-    assert (again.view, again.operations) == (ended.view, ())
+    assert (again.view, again.record) == (ended.view, None)
 
 
 async def test_an_abort_meanwhile_is_a_conflict_and_nothing_is_recorded(world: World) -> None:
@@ -177,16 +178,15 @@ async def test_a_commit_by_the_same_mark_may_have_recorded_them(world: World) ->
 
 async def test_messages_that_are_not_stored_as_sent_leave_it_open(world: World) -> None:
     begun = await world.one.begin(60)
-    for last in (Last().refuse(), Last(early=False).refuse()):
+    for last in (Last().refuse(), Last(WRITE).refuse()):
         assert await world.one.commit_behind(begun.number, None, 7, last) is None
     assert await world.one.get(begun.number) == begun
     assert world.one.counters.committed == 0
 
 
-@pytest.mark.parametrize("early", [True, False])
-async def test_what_is_stored_is_recorded_whatever_was_told_before(world: World, early: bool) -> None:
+async def test_what_is_stored_is_recorded_whatever_was_there_before(world: World) -> None:
     begun, other = await world.one.begin(60), msgspec.structs.replace(WRITE, ranges=((5, 9),))
-    last = Last(WRITE, early=early)
+    last = Last(WRITE)
 
     async def more() -> None:
         last._operations = [WRITE, other]
@@ -194,7 +194,8 @@ async def test_what_is_stored_is_recorded_whatever_was_told_before(world: World,
     last._meanwhile = more
     ended = await world.one.commit_behind(begun.number, None, None, last)
     assert ended is not None
-    assert [operation.facts for operation in ended.operations] == [WRITE, other]
+    assert ended.record is not None
+    assert [operation.facts for operation in operations_in(ended.record)] == [WRITE, other]
     assert await world.one.operations(begun.number) == [WRITE, other]
 
 
@@ -253,7 +254,8 @@ async def test_an_unknown_outcome_of_what_was_prepared_is_resolved(
         ended = await world.one.commit_behind(begun.number, None, 7, Last(WRITE))
         assert ended is not None
         assert ended.view == await world.one.get(begun.number)
-        assert len(ended.operations) == len(await world.one.operations(begun.number)) == 1
+        assert ended.record is not None
+        assert await world.one.operations(begun.number) == [WRITE]
 
 
 async def test_record_and_header_of_one_write_may_bear_one_version(
@@ -284,7 +286,8 @@ async def test_record_and_header_of_one_write_may_bear_one_version(
         begun = await world.one.begin(60)
         ended = await world.one.commit_behind(begun.number, None, 7, Last(WRITE))
         assert ended is not None
-        (recorded,) = ended.operations
+        assert ended.record is not None
+        (recorded,) = operations_in(ended.record)
         assert recorded.version == ended.view.version
         assert operation_counts(ended.view.header, ended.view.version, recorded.facts.attempt, recorded.version)
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import hypothesis.strategies as st
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -13,6 +15,7 @@ ITEMS = st.integers(0, 60).map(lambda n: f"{n:02}")
 STEPS = st.lists(
     st.one_of(
         st.tuples(st.just("toggle"), ITEMS),
+        st.tuples(st.just("toggle all"), st.lists(ITEMS, unique=True, max_size=9).map(tuple)),
         st.tuples(st.just("read"), ITEMS, ITEMS, st.none() | st.integers(-1, 9)),
     ),
     max_size=200,
@@ -29,13 +32,18 @@ def unsorted_max(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
 @pytest.mark.usefixtures("unsorted_max")
 @given(st.sets(ITEMS), STEPS)
 @settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-def test_it_agrees_with_a_plain_set(first: set[str], steps: list[tuple[str, ...]]):
+def test_it_agrees_with_a_plain_set(first: set[str], steps: list[tuple[Any, ...]]):
     plain, made = set(first), OrderedSet(sorted(first))
     for name, *arguments in [*steps, ("read", "", "99", None)]:
         if name == "toggle":
             (item,) = arguments
             (made.remove if item in plain else made.add)(item)
             plain ^= {item}
+        elif name == "toggle all":
+            (items,) = arguments
+            made.remove_all([item for item in items if item in plain])
+            made.add_all([item for item in items if item not in plain])
+            plain ^= set(items)
         else:
             start, end, limit = arguments
             wanted = [item for item in sorted(plain) if start <= item < end]
@@ -54,6 +62,11 @@ def test_what_waits_for_its_place_is_bounded(monkeypatch: pytest.MonkeyPatch):
         made.remove(item)
         assert len(made._removed) <= 10
     assert made.between("", "z") == items[1::2]
+    made.add_all(items[::2])
+    assert len(made._added) <= 10
+    made.remove_all(items[1::2])
+    assert len(made._removed) <= 10
+    assert made.between("", "z") == items[::2]
 
 
 def test_what_is_soon_taken_out_again_never_has_a_place():

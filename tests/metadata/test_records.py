@@ -303,6 +303,10 @@ async def test_a_record_can_have_several_keys_in_an_index(store):
     assert await store.list_index("segment", "", "a") == []
     with pytest.raises(InvalidArgumentError, match="at least one"):
         await store.put("/t", b"", indexes={"segment": ()})
+    for wrong in ((1,), ("7", []), ("7", "")):
+        for _ in range(2):  # the second is not taken for one that was checked
+            with pytest.raises(InvalidArgumentError):
+                await store.put("/t", b"", indexes={"segment": wrong})
 
 
 async def test_sequence_records_can_be_indexed(store):

@@ -47,6 +47,21 @@ async def test_m2_changes_follow_in_order(store):
     assert event.version == store.version
 
 
+async def test_a_watch_gets_what_begins_as_its_prefix_wherever_the_slashes_are(store):
+    keys = ["/w", "/w/", "/w/1", "/w/1/a", "/w/12", "/w-x/1", "/x", "plain", "w/1", "//"]
+    prefixes = ["", "/", "/w", "/w/", "/w/1", "/w/1/", "/w-x/", "p", "w/", "//"]
+    watches = {prefix: store.watch(prefix) for prefix in prefixes}
+    for watch in watches.values():
+        await take(watch, 1)
+    dropped = store.watch("/w/")
+    dropped.close()
+    for key in keys:
+        await store.put(key, b"")
+    for prefix, watch in watches.items():
+        wanted = [key for key in keys if key.startswith(prefix)]
+        assert shown(await take(watch, len(wanted))) == [(PUT, key) for key in wanted]
+
+
 async def test_a_waiting_reader_is_woken(store):
     watch = store.watch("/w/")
     await take(watch, 1)

@@ -7,6 +7,7 @@ Only one batch exists at a time.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from functools import lru_cache
 
 from engine.errors import AlreadyClosedError, InvalidArgumentError
 from engine.limits import (
@@ -32,6 +33,7 @@ from engine.metadata.store import (
 from engine.metadata.table import NO_INDEXES, Change, Row, Table
 
 _SURELY_FITS = METADATA_KEY_SIZE_MAX // 4  # characters of ASCII that need not be measured
+_INDEX_KEYS_CACHED = 256
 
 
 class Batch:
@@ -203,6 +205,15 @@ def check_indexes(indexes: Indexes | None) -> Indexes:
 def _check_index_keys(keys: str | tuple[str, ...]) -> str | tuple[str, ...]:
     if not isinstance(keys, tuple):
         return check_key(keys, "index key")
+    try:
+        return _checked_index_keys(keys)
+    except TypeError:  # one has no hash
+        return _checked_index_keys.__wrapped__(keys)
+
+
+# Records with several keys in an index come again and again with the same: writes of one topic's transactions.
+@lru_cache(_INDEX_KEYS_CACHED, typed=True)
+def _checked_index_keys(keys: tuple[str, ...]) -> tuple[str, ...]:
     if not keys:
         raise InvalidArgumentError("metadata index keys must be at least one, got ()")
     for key in keys:

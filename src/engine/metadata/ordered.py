@@ -57,6 +57,28 @@ class OrderedSet(Generic[T]):
         if len(self._removed) > _UNSORTED_MAX:
             self._sort(_SORTED_AT_ONCE)
 
+    def add_all(self, items: Iterable[T]) -> None:
+        """Add items that are absent."""
+        added, removed = self._added, self._removed
+        for item in items:
+            if item in removed:
+                del removed[item]
+            else:
+                added[item] = None
+        while len(added) > _UNSORTED_MAX:
+            self._sort(_SORTED_AT_ONCE)
+
+    def remove_all(self, items: Iterable[T]) -> None:
+        """Remove items that are present."""
+        added, removed = self._added, self._removed
+        for item in items:
+            if item in added:
+                del added[item]
+            else:
+                removed[item] = None
+        while len(removed) > _UNSORTED_MAX:
+            self._sort(_SORTED_AT_ONCE)
+
     def _sort(self, count: int | None = None) -> None:
         """Sort pending changes into the chunks: all, or the `count` oldest."""
         for item in sorted(islice(self._removed, count)):

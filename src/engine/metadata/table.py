@@ -88,16 +88,20 @@ class Table:
     def _unindex(self, row: Row) -> None:
         key = row.record.key
         for index, index_keys in row.indexes.items():
-            for index_key in (index_keys,) if isinstance(index_keys, str) else index_keys:
-                self._indexes[index].remove((index_key, key))
+            if isinstance(index_keys, str):
+                self._indexes[index].remove((index_keys, key))
+            else:
+                self._indexes[index].remove_all([(index_key, key) for index_key in index_keys])
         if row.record.stat.session is not None:
             self.sessions.get(row.record.stat.session, set()).discard(key)
 
     def _index(self, row: Row) -> None:
         key = row.record.key
         for index, index_keys in row.indexes.items():
-            for index_key in (index_keys,) if isinstance(index_keys, str) else index_keys:
-                self._indexes[index].add((index_key, key))
+            if isinstance(index_keys, str):
+                self._indexes[index].add((index_keys, key))
+            else:
+                self._indexes[index].add_all([(index_key, key) for index_key in index_keys])
         if row.record.stat.session is not None:
             self.sessions.setdefault(row.record.stat.session, set()).add(key)
 

@@ -177,8 +177,9 @@ class IndexWatch(TableWatch):
 
 
 class WatchHub:
-    """All watches of one table. A change costs one look-up per distinct length of a watched prefix, of its key and of
-    its index keys: so watches of single keys cost the changes of others nothing, however many they are.
+    """All watches of one table. A change costs one look-up per distinct length of a watched prefix that begins as its
+    key does, and of its index keys: so watches of single keys cost the changes of others nothing, however many they
+    are.
     """
 
     def __init__(self, table: Table) -> None:
@@ -186,14 +187,21 @@ class WatchHub:
         # In dicts: watches are notified in the order in which they were opened.
         self._by_prefix: dict[str, dict[PrefixWatch, None]] = {}
         self._by_index: dict[str, dict[str, dict[IndexWatch, None]]] = {}  # and by what the range has in common
-        self._lengths: Counter[int] = Counter()
+        # Lengths of watched prefixes, by what they have up to the second slash; "" for those that end before it.
+        self._lengths: dict[str, Counter[int]] = {}
         self._index_lengths: dict[str, Counter[int]] = {}
 
     def notify(self, changes: list[Change]) -> None:
         """Notify watches of changes that are visible in the table."""
+        short = self._lengths.get("", ())
         for change in changes:
-            for length in self._lengths:
-                for prefix_watch in self._by_prefix.get(change.key[:length], ()):
+            key = change.key
+            for length in short:
+                for prefix_watch in self._by_prefix.get(key[:length], ()):
+                    prefix_watch.notice(change)
+            head = key[: key.find("/", 1) + 1]  # _head_of() of it, for each change
+            for length in self._lengths.get(head, ()) if head else ():
+                for prefix_watch in self._by_prefix.get(key[:length], ()):
                     prefix_watch.notice(change)
             if self._by_index:
                 for index in _indexes_of(change):
@@ -223,7 +231,7 @@ class WatchHub:
             keys = self.table.keys(prefix, prefix_end(prefix)) if prefix else list(self.table.rows)
             watch.start(Snapshot(self.table, keys))
         self._by_prefix.setdefault(prefix, {})[watch] = None
-        self._lengths[len(prefix)] += 1
+        self._lengths.setdefault(_head_of(prefix), Counter())[len(prefix)] += 1
         return watch
 
     def watch_index(self, index: str, start: str, end: str) -> IndexWatch:
@@ -240,8 +248,11 @@ class WatchHub:
         del watches[watch]
         if not watches:
             del self._by_prefix[watch.prefix]
-        self._lengths[len(watch.prefix)] -= 1
-        self._lengths += Counter()  # drops lengths without watches
+        head = _head_of(watch.prefix)
+        self._lengths[head][len(watch.prefix)] -= 1
+        self._lengths[head] += Counter()  # drops lengths without watches
+        if not self._lengths[head]:
+            del self._lengths[head]
 
     def drop_index(self, watch: IndexWatch) -> None:
         by_common, lengths = self._by_index[watch.index], self._index_lengths[watch.index]
@@ -254,6 +265,11 @@ class WatchHub:
             del lengths[len(watch.common)]
         if not by_common:
             del self._by_index[watch.index], self._index_lengths[watch.index]
+
+
+def _head_of(key: str) -> str:
+    """What is before the second slash, with it; "" where there is none."""
+    return key[: key.find("/", 1) + 1]
 
 
 def _indexes_of(change: Change) -> Iterable[str]:

@@ -29,6 +29,16 @@ cdef class Write:
     cdef readonly uint64_t last
     cdef public bint open
 
+# The open writes of one segment: `items` from `head` on, of which the first is open, by their offsets.
+@cython.final
+cdef class OpenWrites:
+    cdef list items
+    cdef Py_ssize_t head
+    cdef Py_ssize_t count                 # of open ones
+
+    cpdef Write add(self, uint64_t first, uint64_t last)
+    cpdef close(self, Write write)
+
 # The frames of one transaction on one connection.
 cdef class FrameCounts:
     cdef readonly Py_ssize_t frames       # received
@@ -55,6 +65,8 @@ cdef class PendingWrite:
     cdef public object until              # a future, done once it is recorded
 
     cpdef add_record(self, object record)
+    cdef bint is_visible(self, object view) except -1
+    cdef int add_part(self, object part, object version) except -1
     cpdef found(self)
 
 # The appends of one segment that are not answered, and the transactions that have ended with something undecided.
@@ -62,6 +74,8 @@ cdef class Undecided:
     cdef readonly dict writes             # by transaction: undecided writes, in the order of their offsets
     cdef readonly dict ended              # by transaction: its end, until that is applied
     cdef readonly dict confirming         # appends, in order, so that a simulation repeats
+    cdef readonly str segment             # its name
+    cdef readonly bytes segment_json      # that, as in a record
     cdef Landings landings                # appends of whose end the log has told
 
 # One frame of one transaction: what the log tells, what its operation record tells, and its answer.
@@ -76,9 +90,12 @@ cdef class PendingAppend:
     cdef readonly FrameCounts sends
     cdef public bint late                 # the transaction had ended before its record was written
     cdef public bint gathers              # its record is to be gathered once the log has it
+    cdef public object recording          # a task that finds or writes its record
+    cdef public object task               # one that answers it
 
     cdef int confirm(self) except -1
     cdef int over(self, bint failed) except -1
+    cdef int is_recorded(self, object part, object version) except -1
     cpdef go_on(self)
 
 # One append to the log of the frames of several transactions; `numbers` go with `appends`.

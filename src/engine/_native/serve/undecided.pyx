@@ -16,6 +16,7 @@ from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
 from engine._native.format cimport entry as e
 from engine._native.format.entry cimport load32, load64
 from libc.stdint cimport uint8_t, uint64_t
+from libc.stdio cimport snprintf
 
 from engine.errors import CorruptionError, InvalidArgumentError
 
@@ -84,19 +85,6 @@ def runs_of(frame):
         PyBuffer_Release(&view)
 
 
-def fresh_of(list places not None):
-    """(first offset, last offset) of the entries that are no duplicates; None: all of them are."""
-    cdef Appended place
-    cdef object first = None
-    cdef uint64_t last = 0
-    for place in places:
-        if not place.duplicate:
-            if first is None:
-                first = place.first_offset
-            last = <uint64_t> place.first_offset + place.count - 1
-    return None if first is None else (first, last)
-
-
 cdef class Write:
     """The undecided messages `first` to `last`, inclusive, of one transaction."""
 
@@ -105,11 +93,54 @@ cdef class Write:
         self.last = last
         self.open = True
 
-    def __lt__(self, Write other not None):
-        return self.first < other.first
-
     def __repr__(self):
         return f"<Write {self.first}..{self.last}{'' if self.open else ' decided'}>"
+
+
+cdef enum:
+    CLOSED_KEPT_MAX = 256  # closed items in front of the open ones, before these move to the front
+
+
+cdef class OpenWrites:
+    """The undecided writes of one segment, by their offsets. Loop thread only.
+
+    They are added in order, but for what recovery finds, and most are decided in order: so the first open one is found
+    in one step.
+    """
+
+    def __cinit__(self):
+        self.items = []
+
+    def __len__(self):
+        return self.count
+
+    @property
+    def first(self):
+        """The first undecided offset; None: there is none."""
+        return (<Write> self.items[self.head]).first if self.head < len(self.items) else None
+
+    cpdef Write add(self, uint64_t first, uint64_t last):
+        """A write of these offsets, inclusive."""
+        cdef Write write = Write(first, last)
+        cdef Py_ssize_t at = len(self.items)
+        while at > self.head and (<Write> self.items[at - 1]).first > first:
+            at -= 1
+        if at == len(self.items):
+            self.items.append(write)
+        else:
+            self.items.insert(at, write)
+        self.count += 1
+        return write
+
+    cpdef close(self, Write write):
+        """It is decided, or was not appended after all. Once for each."""
+        write.open = False
+        self.count -= 1
+        while self.head < len(self.items) and not (<Write> self.items[self.head]).open:
+            self.head += 1
+        if self.head == len(self.items) or self.head > CLOSED_KEPT_MAX:
+            del self.items[:self.head]
+            self.head = 0
 
 
 cdef class FrameCounts:
@@ -176,10 +207,22 @@ cdef class PendingWrite:
 
     cpdef add_record(self, object record):
         """Add a record of this write; the earliest one counts."""
-        part, version = record.part, record.version
+        self.add_part(record.part, record.version)
+
+    cdef int add_part(self, object part, object version) except -1:
         if not self.parts or part not in self.parts:
             self.parts.append(part)
         self.version = version if self.version is None else min(self.version, version)
+        return 0
+
+    # model.transactions.operation_counts()
+    cdef bint is_visible(self, object view) except -1:
+        return view is not None and self.version is not None and self.version <= view.version and (
+            view.header.counts(self.attempt))
+
+    def counts(self, view):
+        """Whether it is visible, given how the transaction has ended. None: its header is gone."""
+        return self.is_visible(view)
 
     cpdef found(self):
         """All its operation records are added."""
@@ -191,11 +234,74 @@ cdef class PendingWrite:
 cdef class Undecided:
     """The appends of one segment that are not answered, and what is not decided. Loop thread only."""
 
-    def __init__(self):
+    def __init__(self, str segment not None, bytes segment_json not None):
+        """`segment`: its name, also as in a record."""
+        self.segment = segment
+        self.segment_json = segment_json
         self.writes = {}
         self.ended = {}
         self.confirming = {}
         self.landings = Landings(methodcaller("logged"))
+
+    def begin_jointly(self, JointAppend joint not None, runs, answers, sends, list places not None, uint64_t term,
+                      OpenWrites undecided not None, append_of, write_of):
+        """Begin an append for each run of one frame, which the log has taken at `places`.
+
+        `append_of`, `write_of`: the classes. The appends begin no records before they are durable.
+        """
+        cdef PendingAppend append
+        cdef PendingWrite write
+        cdef FrameCounts counts
+        cdef Run run
+        cdef Appended place
+        cdef Py_ssize_t at = 0, i
+        cdef uint64_t first, last
+        cdef bint fresh
+        for run, answer, counts in zip(runs, answers, sends, strict=True):
+            counts.begin()
+            append, write = append_of(self, run.number, counts, answer), None
+            joint.add(append, run.entries)
+            first, last, fresh = 0, 0, False
+            for i in range(at, at + run.entries):
+                place = places[i]
+                if not place.duplicate:
+                    if not fresh:
+                        first, fresh = place.first_offset, True
+                    last = <uint64_t> place.first_offset + place.count - 1
+            at += run.entries
+            if fresh:
+                write = write_of(run.number, run.attempt, undecided.add(first, last), term, run.span)
+                append.gathers = True
+                pending = self.writes.get(run.number)
+                if pending is None:
+                    self.writes[run.number] = [write]
+                else:
+                    pending.append(write)
+            append.begin(run.span, write)
+        joint.begun()
+
+    def decide(self, number, OpenWrites undecided not None, decided, hidden):
+        """Decide the writes of a transaction that has ended, where they can be decided.
+
+        The parts of their records; None: no write could be decided, and what cannot be stays. `undecided`: those of the
+        segment; `decided`, `hidden`: bitmaps that take the offsets.
+        """
+        cdef PendingWrite pending
+        cdef Write write
+        cdef list parts = None, left = []
+        view = self.ended[number]
+        for pending in self.writes.pop(number, ()):
+            if not (pending.durable and pending.recorded):
+                left.append(pending)
+                continue
+            write = pending.write
+            if write.open:
+                (decided if pending.is_visible(view) else hidden).add_range(write.first, write.last + 1)
+                undecided.close(write)
+            parts = pending.parts if parts is None else parts + pending.parts
+        if left:
+            self.writes[number] = left
+        return parts
 
     def gather(self, append):
         """Record the write of an append."""
@@ -286,12 +392,22 @@ cdef class PendingAppend:
         """Its operation record is durable."""
         if self.write is None or self.confirmed.done():
             return
-        self.write.add_record(record)
         if record.late:
+            self.write.add_record(record)
             self.recorded_late()
             return
+        self.is_recorded(record.part, record.version)
+
+    cdef int is_recorded(self, object part, object version) except -1:
+        self.write.add_part(part, version)
         self.write.found()
         self.go_on()
+        return 0
+
+    def recorded_in_time(self, part, version):
+        """Its operation record is durable, this part of it, and was written before the transaction ended."""
+        if self.write is not None and not self.confirmed.done():
+            self.is_recorded(part, version)
 
     # -- both --------------------------------------------------------------------------------------------------------
 
@@ -343,6 +459,62 @@ cdef class PendingAppend:
         if self.sends is not None:
             self.sends.over(failed)
         return 0
+
+
+cdef enum:
+    FACTS_SIZE_MAX = 256  # six numbers of 20 digits and their names
+
+
+def record_of(list appends not None):
+    """The record of the writes of several PendingAppends, of one transaction and none with an attempt; else None.
+
+    What operations_to_json() makes of their operations: those behind the first say only where they differ from it.
+    """
+    cdef PendingAppend append
+    cdef PendingWrite write, first = None
+    cdef Span span
+    cdef list more = []
+    cdef bytes head = b"", segment
+    cdef char text[FACTS_SIZE_MAX]
+    cdef int size
+    for append in appends:
+        write, segment = append.write, append.buffer.segment_json
+        span = write.span
+        if write.attempt:
+            return None
+        if first is None:
+            first = write
+            size = snprintf(
+                text, FACTS_SIZE_MAX,
+                b',"term":%llu,"producer":%llu,"sequences":[%llu,%llu],"ranges":[[%llu,%llu]]',
+                <unsigned long long> write.term, <unsigned long long> span.producer,
+                <unsigned long long> span.low, <unsigned long long> span.high,
+                <unsigned long long> write.write.first, <unsigned long long> write.write.last)
+            head = b'{"kind":"write","segment":' + segment + text[:size]
+        else:
+            more.append(difference_of(write, segment, first, (<PendingAppend> appends[0]).buffer.segment_json))
+    return head + b',"more":[' + b",".join(more) + b"]}" if more else head + b"}"
+
+
+cdef bytes difference_of(PendingWrite write, bytes segment, PendingWrite first, bytes first_segment):
+    cdef Span span = write.span, other = first.span
+    cdef char text[FACTS_SIZE_MAX]
+    cdef list said = []
+    if segment != first_segment:
+        said.append(b'"segment":' + segment)
+    if write.term != first.term:
+        said.append(text[:snprintf(text, FACTS_SIZE_MAX, b'"term":%llu', <unsigned long long> write.term)])
+    if span.producer != other.producer:
+        said.append(text[:snprintf(text, FACTS_SIZE_MAX, b'"producer":%llu', <unsigned long long> span.producer)])
+    if span.low != other.low or span.high != other.high:
+        said.append(text[:snprintf(
+            text, FACTS_SIZE_MAX, b'"sequences":[%llu,%llu]',
+            <unsigned long long> span.low, <unsigned long long> span.high)])
+    if write.write.first != first.write.first or write.write.last != first.write.last:
+        said.append(text[:snprintf(
+            text, FACTS_SIZE_MAX, b'"ranges":[[%llu,%llu]]',
+            <unsigned long long> write.write.first, <unsigned long long> write.write.last)])
+    return b"{" + b",".join(said) + b"}"
 
 
 cdef class JointAppend:

@@ -223,7 +223,7 @@ class Producer:
 
     def _append_jointly(self, payload: memoryview, runs: list[Run]) -> bool:
         buffer, connection = self.hosted.transactions, self.connection
-        if buffer is None or not all(buffer.admits(run.number, connection.role) for run in runs):
+        if buffer is None or not buffer.admits_all([run.number for run in runs], connection.role):
             return False
         environment = self.hosted.environment
         now, landed = environment.latency.now(), environment.landings.add

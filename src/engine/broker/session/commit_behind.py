@@ -5,7 +5,7 @@ operation record, and another write for the header, one after the other. Here th
 
     END_TXN        Operations.hold(), in the turn of the loop in which the last frames came: their record is not written
        │
-    so_far()       while the log is synced, the coordinator makes the record and the header
+    prepare()      while the log is synced, the coordinator makes the record and the header
        │
     stored()       every frame is in the log, and the writes are taken from the held ones. If a frame was refused or
        │           dropped, or its record is written already, the transaction stays open
@@ -22,16 +22,18 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+
+from engine.broker.transactions.writes import parts_of, recording_of_writes
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from engine.broker.session.connection import Connection
-    from engine.broker.transactions.operations import Gathered, Held
+    from engine.broker.transactions.operations import Held
     from engine.control.transactions.headers import TransactionView
-    from engine.control.transactions.operations import RecordedOperation
-    from engine.model.transactions import TransactionOperation
+    from engine.control.transactions.operations import Recording
+    from engine.metadata.store import Record
 
 log = logging.getLogger(__name__)
 
@@ -46,8 +48,8 @@ class CommitBehind:
         self._held = held
         self._frames = frames
         self._sends = connection.sends.of(number)
-        self._writes: list[Gathered] = []
-        self._operations: list[TransactionOperation] = []  # of these writes
+        self._writes: list[Any] = []  # TransactionalAppends
+        self._recording: Recording | None = None  # of these writes
         self._taken = False  # the writes are not held any more
 
     async def commit(self, accepted: Sequence[str] | None, mark: int | None) -> TransactionView | None:
@@ -61,36 +63,38 @@ class CommitBehind:
             raise
         if ended is None:
             return None
-        if ended.operations:
+        if ended.record is not None:
             self._connection.host.segments.operations.written += 1
-            asyncio.get_running_loop().call_soon(self._recorded, ended.operations)  # after the answer
+            asyncio.get_running_loop().call_soon(self._recorded, ended.record)  # after the answer
         return ended.view
 
     @property
     def known(self) -> TransactionView | None:
         return self._connection.host.segments.transactions.headers.known(self._number)
 
-    def so_far(self) -> Sequence[TransactionOperation] | None:
+    def prepare(self) -> None:
         writes = self._held.of(self._sends)
-        return self._operations_of(writes) if len(writes) == self._sends.open else None
+        if len(writes) == self._sends.open:
+            self._recording_of(writes)
 
-    async def stored(self) -> Sequence[TransactionOperation] | None:
+    async def stored(self) -> Recording | None:
         if not await self._sends.complete(self._frames, self._held):
             return None
         self._taken = True
-        return self._operations_of(self._held.take(self._sends))
+        return self._recording_of(self._held.take(self._sends))
 
-    def _operations_of(self, writes: list[Gathered]) -> list[TransactionOperation]:
-        if writes != self._writes:
+    def _recording_of(self, writes: list[Any]) -> Recording:
+        if self._recording is None or writes != self._writes:
             self._writes = writes  # before what may fail: they are released if it does
-            self._operations = [write.writer.operation() for write in writes]
-        return self._operations
+            self._recording = recording_of_writes(writes)
+        return self._recording
 
-    def _recorded(self, operations: Sequence[RecordedOperation]) -> None:
+    def _recorded(self, record: Record) -> None:
         """The writers have their record, in time. An error of one does not concern the others."""
-        for write, operation in zip(self._writes, operations, strict=True):
+        writes, version = self._writes, record.stat.version
+        for write, part in zip(writes, parts_of(writes, record.key), strict=True):
             try:
-                write.writer.recorded(operation)
+                write.recorded_in_time(part, version)
             except Exception:
-                log.exception("committed messages in %s could not be acknowledged", operation.facts.segment)
+                log.exception("committed messages in %s could not be acknowledged", part.segment)
         self._connection.receipts.gather()

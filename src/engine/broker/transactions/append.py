@@ -20,8 +20,6 @@ from engine.errors import EngineError
 
 if TYPE_CHECKING:
     from engine._native.serve.groups import Appended
-    from engine.broker.transactions.buffer import TransactionBuffer
-    from engine.broker.transactions.sends import TransactionSends
     from engine.broker.transactions.writes import PendingWrite
     from engine.model.transactions import TransactionOperation
 
@@ -55,19 +53,12 @@ class TransactionalAppend(PendingAppend):
     given. No task runs in the usual case: the frame is in the log, and its record was in time.
     """
 
-    __slots__ = ("_recording", "_task")
-
-    def __init__(
-        self, buffer: TransactionBuffer, number: int, sends: TransactionSends | None, confirmed: Answer
-    ) -> None:
-        super().__init__(buffer, number, sends, confirmed)
-        self._recording: asyncio.Task[None] | None = None
-        self._task: asyncio.Task[None] | None = None
+    __slots__ = ()
 
     def abandon(self) -> None:
         """Drop it without an answer. Idempotent."""
         self.drop()
-        for task in (self._recording, self._task):
+        for task in (self.recording, self.task):
             if task is not None:
                 task.cancel()
 
@@ -81,7 +72,7 @@ class TransactionalAppend(PendingAppend):
     def unrecorded(self, error: BaseException) -> None:
         """An attempt to write its record has failed, outcome unknown."""
         if self.write is not None and isinstance(error, Exception) and not self.confirmed.done():
-            self._recording = self._start(self._insist(self.write))
+            self.recording = self._start(self._insist(self.write))
 
     # -- the other cases ---------------------------------------------------------------------------------------------
 
@@ -96,7 +87,7 @@ class TransactionalAppend(PendingAppend):
                 self.refuse(e)
 
     def recorded_late(self) -> None:
-        self._recording = self._start(self._find_records(self.write))
+        self.recording = self._start(self._find_records(self.write))
 
     def log_failed(self) -> None:
         """Withdraw the write, and answer with the error."""
@@ -107,10 +98,10 @@ class TransactionalAppend(PendingAppend):
             if self.gathers:
                 self.write.found()  # it has no record
             withdrawn = self.buffer.withdraw(self.write)
-        self._task = self._start(self._refuse(withdrawn))
+        self.task = self._start(self._refuse(withdrawn))
 
     def check_places(self) -> None:
-        self._task = self._start(self._check())
+        self.task = self._start(self._check())
 
     async def _insist(self, write: PendingWrite) -> None:
         await self.buffer.record(write)

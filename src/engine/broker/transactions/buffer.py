@@ -20,11 +20,12 @@ import asyncio
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING
 
+import msgspec
 from pyroaring import BitMap64
 
 from engine._native.format.offsets import range_set
 from engine._native.serve.transacted import Transacted, size_below
-from engine._native.serve.undecided import JointAppend, Run, Span, Undecided, fresh_of
+from engine._native.serve.undecided import JointAppend, Run, Span, Undecided
 from engine.broker.transactions.append import Answer, TransactionalAppend
 from engine.broker.transactions.settling import Settling, insist
 from engine.broker.transactions.writes import (
@@ -69,7 +70,7 @@ class TransactionBuffer(Undecided):
         rounds: SettlingRounds,
         changed: Callable[[], None],
     ) -> None:
-        super().__init__()
+        super().__init__(str(segment.name), msgspec.json.encode(str(segment.name)))
         self.visibility = visibility
         self.segment_name = segment.name
         self._segment = segment
@@ -84,6 +85,7 @@ class TransactionBuffer(Undecided):
         self._settling = Settling(segment, visibility, rounds)
         self._notifying = False
         self._closed = False
+        self.heard = self._heard  # made once: it is compared with itself
         visibility.changed = self._notify_soon
 
     # -- for readers -------------------------------------------------------------------------------------------------
@@ -116,10 +118,18 @@ class TransactionBuffer(Undecided):
 
         `role`: which adds to it, and must have begun it; "" for any.
         """
-        if self._withdrawing or self._closed or not self._headers.follow_open(number, self._heard):
+        if self._withdrawing or self._closed or not self._headers.follow_open(number, self.heard):
             return False
         self._followed.add(number)
         return self._headers.belongs_to(number, role)
+
+    def admits_all(self, numbers: list[int], role: str) -> bool:
+        """admits() of each, as far as the first that is not admitted."""
+        if self._withdrawing or self._closed:
+            return False
+        count, admitted = self._headers.follow_all_open(numbers, self.heard, role)
+        self._followed.update(numbers if admitted else numbers[:count])
+        return admitted
 
     async def admit(self, number: int, role: str = "") -> None:
         """Wait until append() may be called.
@@ -130,10 +140,10 @@ class TransactionBuffer(Undecided):
         if self._closed:
             raise AlreadyClosedError(f"{self._segment.name} is closed")
         await self.visibility.mark()
-        await self._headers.authorise(number, self._heard)
+        await self._headers.authorise(number, self.heard)
         while self._withdrawing:
             await asyncio.wait(list(self._withdrawing))
-            await self._headers.authorise(number, self._heard)  # at once, unless it has ended meanwhile
+            await self._headers.authorise(number, self.heard)  # at once, unless it has ended meanwhile
         self._followed.add(number)
         if not self._headers.belongs_to(number, role):
             raise TransactionNotFoundError(f"there is no transaction {id_text(number)} of this role")
@@ -176,7 +186,7 @@ class TransactionBuffer(Undecided):
             self.writes.setdefault(number, []).append(pending)
         append.begin(span, pending)
         if pending is not None:
-            self._operations.gather(number, append, sends)
+            self._operations.gather(number, append)
 
     def append_jointly(
         self,
@@ -197,22 +207,14 @@ class TransactionBuffer(Undecided):
         places = self._segment.append_for(joint, payload, producer, self._term, several=True)
         if places is None:
             return False
-        at = 0
-        for run, answer, counts in zip(runs, answers, sends, strict=True):
-            counts.begin()
-            append, pending = TransactionalAppend(self, run.number, counts, answer), None
-            joint.add(append, run.entries)
-            if (fresh := fresh_of(places[at : at + run.entries])) is not None:
-                pending = PendingWrite(run.number, run.attempt, self.visibility.wrote(*fresh), self._term, run.span)
-                self.writes.setdefault(run.number, []).append(pending)
-            append.gathers = pending is not None
-            append.begin(run.span, pending)
-            at += run.entries
-        joint.begun()
+        open_writes = self.visibility.undecided_writes()
+        self.begin_jointly(
+            joint, runs, answers, sends, places, self._term, open_writes, TransactionalAppend, PendingWrite
+        )
         return True
 
     def gather(self, append: TransactionalAppend) -> None:
-        self._operations.gather(append.number, append, append.sends)
+        self._operations.gather(append.number, append)
 
     def all_confirmed(self) -> None:
         idle, self._idle = self._idle, []
@@ -293,16 +295,14 @@ class TransactionBuffer(Undecided):
 
     def _apply(self, number: int) -> None:
         """Decide the writes, of a transaction that has ended, that can be decided."""
-        view, left = self.ended[number], list[PendingWrite]()
-        for pending in self.writes.pop(number, ()):
-            if pending.ready:
-                self.visibility.decide(pending.write, visible=pending.counts(view))
-                self._settling.soon(pending.parts)
-            else:
-                left.append(pending)
-        if left:
-            self.writes[number] = left
-        else:
+        visibility = self.visibility
+        undecided = visibility.undecided_writes()
+        parts = self.decide(number, undecided, visibility.decided, visibility.hidden)
+        if parts is not None:
+            self._settling.soon(parts)
+            if not self._notifying:
+                visibility.changed()
+        if number not in self.writes:
             self._leave(number)
 
     def _forget(self, pending: PendingWrite) -> None:
@@ -316,7 +316,7 @@ class TransactionBuffer(Undecided):
     def _leave(self, number: int) -> None:
         del self.ended[number]
         self._followed.discard(number)
-        self._headers.release(number, self._heard)
+        self._headers.release(number, self.heard)
 
     def _notify_soon(self) -> None:
         if not self._notifying:
@@ -406,7 +406,7 @@ class TransactionBuffer(Undecided):
         for gone in list(self._withdrawing):
             gone.cancel()
         for number in self._followed | self.ended.keys():
-            self._headers.release(number, self._heard)
+            self._headers.release(number, self.heard)
         self._followed.clear()
 
     # -- recovery ----------------------------------------------------------------------------------------------------
@@ -438,7 +438,7 @@ class TransactionBuffer(Undecided):
 
     async def _resume(self, number: int) -> None:
         """Follow a transaction that is open; apply one that has ended."""
-        self._headers.follow(number, self._heard)
+        self._headers.follow(number, self.heard)
         self._followed.add(number)
         view = await self._headers.read(number)
         unrecorded = [pending for pending in self.writes.get(number, ()) if not pending.recorded]

@@ -95,6 +95,22 @@ class TransactionHeaders:
         followed.listeners[listener] = None
         return True
 
+    def follow_all_open(self, numbers: list[int], listener: Listener, role: str) -> tuple[int, bool]:
+        """Follow each that is known to be open and belongs to the role, up to the first that is not.
+
+        How many it follows now, and whether that is all of them; one of another role is followed.
+        """
+        followed_of = self._followed.get
+        for at, number in enumerate(numbers):
+            followed = followed_of(number)
+            if followed is not None and followed.is_open:
+                followed.listeners[listener] = None
+            elif not self.follow_open(number, listener):
+                return at, False
+            if role and not self.belongs_to(number, role):
+                return at + 1, False
+        return len(numbers), True
+
     def known(self, number: int) -> TransactionView | None:
         """The newest known state of a transaction that is followed."""
         followed = self._followed.get(number)

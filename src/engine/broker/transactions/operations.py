@@ -14,8 +14,6 @@ import asyncio
 from collections.abc import Callable, Iterable, Sequence
 from typing import Protocol
 
-import msgspec
-
 from engine.aio.bag import Bag
 from engine.aio.histogram import Histogram
 from engine.control.transactions.operations import (
@@ -23,9 +21,10 @@ from engine.control.transactions.operations import (
     INDEX_WRITES,
     Part,
     RecordedOperation,
-    Recording,
     forget,
     operations_in,
+    recorded,
+    recording_of,
 )
 from engine.errors import UnknownOutcomeError
 from engine.limits import METADATA_WRITE_ALL_MAX
@@ -40,7 +39,10 @@ _ATTEMPTS_MAX = 8
 
 
 class Writer(Protocol):
-    """A write that needs a record."""
+    """A write that needs a record. `sends`: counts the frames of its connection, for a commit."""
+
+    @property
+    def sends(self) -> object: ...
 
     def operation(self) -> TransactionOperation:
         """Its part of the record; made when it is needed, while the log is being written."""
@@ -56,13 +58,6 @@ class Writer(Protocol):
         """An attempt has failed, outcome unknown."""
 
 
-class Gathered(msgspec.Struct, frozen=True, eq=False):
-    """One write without a record. `sends`: counts the frames of its connection."""
-
-    writer: Writer
-    sends: object
-
-
 class Held:
     """The writes of one transaction without a record. Loop thread only.
 
@@ -70,36 +65,55 @@ class Held:
     the header, and releases the rest.
     """
 
-    __slots__ = ("_operations", "held", "number", "writes")
+    __slots__ = ("_mixed", "_operations", "held", "number", "writes")
 
     def __init__(self, operations: Operations, number: int) -> None:
         self.number = number
         self.held = False
-        self.writes: list[Gathered] = []
+        self.writes: list[Writer] = []
+        self._mixed = False  # they may be of several connections
         self._operations = operations
+
+    def add(self, writer: Writer) -> None:
+        """A write that is in the log, or about to be."""
+        writes = self.writes
+        if writes and writer.sends is not writes[0].sends:
+            self._mixed = True
+        writes.append(writer)
 
     def count(self, sends: object) -> int:
         """The number of writes of a connection."""
-        return len(self.of(sends))
+        return len(self._of(sends))
 
-    def of(self, sends: object) -> list[Gathered]:
+    def of(self, sends: object) -> list[Writer]:
         """The writes of a connection."""
-        return [write for write in self.writes if write.sends is sends]
+        return list(self._of(sends))
 
-    def take(self, sends: object) -> list[Gathered]:
+    def _of(self, sends: object) -> list[Writer]:
+        if self._mixed:
+            return [write for write in self.writes if write.sends is sends]
+        return self.writes if self.writes and self.writes[0].sends is sends else []
+
+    def take(self, sends: object) -> list[Writer]:
         """Remove and return the writes of a connection."""
-        taken = self.of(sends)
-        self.writes = [write for write in self.writes if write.sends is not sends]
+        taken = self._of(sends)
+        if taken is self.writes:
+            self.writes = []
+        elif self._mixed:
+            self.writes = [write for write in self.writes if write.sends is not sends]
         return taken
 
-    def release(self, writes: Sequence[Gathered] = ()) -> None:
+    def release(self, writes: Sequence[Writer] = ()) -> None:
         """Record these writes, and all that are held, on their own."""
-        self.writes += writes
+        for write in writes:
+            self.add(write)
         self._operations.release(self)
 
 
 class _Waiter:
     """A caller that awaits its record."""
+
+    sends: object = None
 
     def __init__(self, operation: TransactionOperation) -> None:
         self._operation = operation
@@ -142,16 +156,16 @@ class Operations:
             return await waiter.future
         return (await self._append(number, [operation], lambda: True))[0]
 
-    def gather(self, number: int, writer: Writer, sends: object = None) -> None:
+    def gather(self, number: int, writer: Writer) -> None:
         """Record a write together with others of the transaction in this turn of the loop.
 
-        `sends`: counts the frames of its connection, for a commit. The writer is called in a later turn.
+        The writer is called in a later turn.
         """
         found = self._gathered.get(number)
         if found is None or (len(found.writes) >= PARTS_MAX and not found.held):
             found = self._gathered[number] = Held(self, number)
             self._begin(found)  # at the end of this turn
-        found.writes.append(Gathered(writer, sends))
+        found.add(writer)
 
     def hold(self, number: int) -> Held | None:
         """Record no writes of a transaction, of this turn and later, until they are released.
@@ -188,28 +202,28 @@ class Operations:
         self._writing.add(task)
         task.add_done_callback(self._writing.discard)
 
-    async def _write_all(self, number: int, writes: Sequence[Gathered]) -> None:
+    async def _write_all(self, number: int, writes: Sequence[Writer]) -> None:
         for start in range(0, len(writes), PARTS_MAX):
             await self._write_some(number, writes[start : start + PARTS_MAX])
 
-    async def _write_some(self, number: int, writes: Sequence[Gathered]) -> None:
+    async def _write_some(self, number: int, writes: Sequence[Writer]) -> None:
         """Write one record, and call the writers. If no writer waits for it any more, there is one attempt."""
         try:
-            operations = [write.writer.operation() for write in writes]
-            found = await self._append(number, operations, lambda: any(write.writer.waits for write in writes))
+            operations = [write.operation() for write in writes]
+            found = await self._append(number, operations, lambda: any(write.waits for write in writes))
         except BaseException as e:
             for write in writes:
-                write.writer.unrecorded(e)
+                write.unrecorded(e)
             if not isinstance(e, Exception):
                 raise
         else:
             for write, one in zip(writes, found, strict=True):
-                write.writer.recorded(one)
+                write.recorded(one)
 
     async def _append(
         self, number: int, operations: list[TransactionOperation], wanted: Callable[[], bool]
     ) -> list[RecordedOperation]:
-        ident, recording = id_text(number), Recording(operations)
+        ident, recording = id_text(number), recording_of(operations)
         prefix = keys.transaction_ops(ident)
         for _ in range(_ATTEMPTS_MAX):
             try:
@@ -224,7 +238,7 @@ class Operations:
                     break
                 record = found
             self.written += 1
-            return recording.written(record, late=await self._is_decided(ident))
+            return recorded(operations, record, late=await self._is_decided(ident))
         raise UnknownOutcomeError(f"the metadata store does not say whether an operation of {prefix} was written")
 
     async def _is_decided(self, ident: str) -> bool:

@@ -5,16 +5,22 @@ from __future__ import annotations
 import asyncio
 from bisect import bisect_left
 from collections.abc import Iterable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from engine._native.format import heads
 from engine._native.serve.transacted import Transacted, transacted
 from engine._native.serve.undecided import PendingWrite as Pending
-from engine._native.serve.undecided import Span
-from engine.control.transactions.headers import TransactionView
-from engine.control.transactions.operations import RecordedOperation
+from engine._native.serve.undecided import Span, record_of
+from engine.control.transactions.operations import (
+    INDEX_WRITES,
+    NOTHING,
+    Part,
+    RecordedOperation,
+    Recording,
+    recording_of,
+)
 from engine.model.names import SegmentName
-from engine.model.transactions import OperationKind, TransactionOperation, operation_counts
+from engine.model.transactions import OperationKind, TransactionOperation
 from engine.storage.file.logfile import Block
 
 if TYPE_CHECKING:
@@ -39,12 +45,6 @@ class PendingWrite(Pending):
                 self.until = asyncio.get_running_loop().create_future()
             await asyncio.wait([self.until])
 
-    def counts(self, view: TransactionView | None) -> bool:
-        """Whether it is visible, given how the transaction has ended. None: its header is gone."""
-        if view is None or self.version is None:
-            return False
-        return operation_counts(view.header, view.version, self.attempt, self.version)
-
     def operation(self, segment: SegmentName) -> TransactionOperation:
         """Its operation record."""
         write, span = self.write, self.span
@@ -64,6 +64,23 @@ class PendingWrite(Pending):
         facts = operation.facts
         same = (operation.number, facts.attempt, facts.term) == (self.number, self.attempt, self.term)
         return same and any(first <= self.write.first and self.write.last <= last for first, last in facts.ranges)
+
+
+def recording_of_writes(appends: list[Any]) -> Recording:
+    """The record of the writes of these TransactionalAppends, of one transaction."""
+    if not appends:
+        return NOTHING
+    value = record_of(appends)
+    if value is None:
+        return recording_of([append.operation() for append in appends])
+    segments = [append.buffer.segment for append in appends]
+    return Recording(value, {INDEX_WRITES: tuple(segments) if len(segments) > 1 else segments[0]})
+
+
+def parts_of(appends: list[Any], key: str) -> list[Part]:
+    """Of the record with that key, one for each of these TransactionalAppends."""
+    count = len(appends)
+    return [Part(key, count, append.buffer.segment, append.write.write.first) for append in appends]
 
 
 def span_recorded(facts: TransactionOperation) -> Span | None:

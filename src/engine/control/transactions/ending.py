@@ -16,7 +16,6 @@ transaction ended, from which its retention counts; one that was prepared too lo
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -24,10 +23,10 @@ import msgspec
 
 from engine.clock import Clock
 from engine.control.transactions.headers import HeaderRecords, HeaderWrite, TransactionView
-from engine.control.transactions.operations import RecordedOperation, Recording
+from engine.control.transactions.operations import Recording
 from engine.errors import EngineError, TransactionConflictError, UnknownOutcomeError
 from engine.metadata.store import ConflictError, Record
-from engine.model.transactions import TransactionOperation, TransactionState, id_text
+from engine.model.transactions import TransactionState, id_text
 
 _ATTEMPTS_MAX = 16
 _PREPARED_MS_MAX = 1_000
@@ -54,10 +53,10 @@ class LastWrites(Protocol):
     def known(self) -> TransactionView | None:
         """The transaction as this broker knows it without reading, maybe an old version; None: it must be read."""
 
-    def so_far(self) -> Sequence[TransactionOperation] | None:
-        """The operations that stored() will return, as far as that can be told now; None: not yet."""
+    def prepare(self) -> None:
+        """Make what stored() will return, as far as that can be told now."""
 
-    async def stored(self) -> Sequence[TransactionOperation] | None:
+    async def stored(self) -> Recording | None:
         """Wait until all messages are in the log; the operations to be recorded with the commit.
 
         None: a message was refused, lost or recorded already. Then the transaction stays open.
@@ -65,10 +64,10 @@ class LastWrites(Protocol):
 
 
 class EndedTransaction(msgspec.Struct, frozen=True):
-    """A transaction that was ended, and the operations that were recorded with that write, in their order."""
+    """A transaction that was ended, and the record of the operations that were written with that, if there are any."""
 
     view: TransactionView
-    operations: Sequence[RecordedOperation] = ()
+    record: Record | None = None
 
 
 class Ending:
@@ -102,21 +101,17 @@ class Ending:
 
         Raises TransactionConflictError or UnknownOutcomeError where it was committed, and not with these operations.
         """
-        recording = _recording_of(last.so_far())
+        last.prepare()
         await self._prepare(last.known)
-        operations = await last.stored()
-        if operations is None:
+        recording = await last.stored()
+        if recording is None:
             return None
-        if recording is None or recording.operations != operations:
-            recording = _recording_of(operations)
         if self._prepared is not None and self._is_old(self._prepared):
             self._prepared = None
-        view, record = await self._decide(recording)
-        if recording is None:
-            return EndedTransaction(view)
-        if record is None:
+        view, record = await self._decide(recording or None)
+        if recording and record is None:
             raise self._not_recorded(view)
-        return EndedTransaction(view, recording.written(record))
+        return EndedTransaction(view, record)
 
     async def _prepare(self, known: TransactionView | None) -> None:
         """Make the header before it may be written. A newer version in the store shows when it is."""
@@ -173,7 +168,3 @@ class Ending:
                 f"the transaction {view.id} is committed; it is unknown whether with all messages"
             )
         return TransactionConflictError(f"the transaction {view.id} was committed before all its messages came")
-
-
-def _recording_of(operations: Sequence[TransactionOperation] | None) -> Recording | None:
-    return Recording(operations) if operations else None

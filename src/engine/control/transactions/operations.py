@@ -57,20 +57,30 @@ class RecordedOperation(msgspec.Struct, frozen=True):
         return Part(self.key, self.parts, str(self.facts.segment), _first(self.facts))
 
 
-class Recording:
-    """Operations of one transaction, serialised as one record."""
+class Recording(msgspec.Struct, frozen=True, eq=False):
+    """Operations of one transaction, serialised as one record. False: there are none."""
 
-    __slots__ = ("indexes", "operations", "value")
+    value: bytes
+    indexes: Indexes
 
-    def __init__(self, operations: Sequence[TransactionOperation]) -> None:
-        self.operations = operations
-        self.value = operations_to_json(operations)
-        self.indexes = indexes_of(operations)
+    def __bool__(self) -> bool:
+        return bool(self.value)
 
-    def written(self, record: Record, *, late: bool = False) -> list[RecordedOperation]:
-        """The operations, once that record is in the store."""
-        number, version, parts = parse_id(record.key.rsplit("/", 2)[1]), record.stat.version, len(self.operations)
-        return [RecordedOperation(number, record.key, version, facts, parts, late) for facts in self.operations]
+
+NOTHING = Recording(b"", {})
+
+
+def recording_of(operations: Sequence[TransactionOperation]) -> Recording:
+    """The record of these operations."""
+    return Recording(operations_to_json(operations), indexes_of(operations)) if operations else NOTHING
+
+
+def recorded(
+    operations: Sequence[TransactionOperation], record: Record, *, late: bool = False
+) -> list[RecordedOperation]:
+    """The operations, once their record is in the store."""
+    number, version, parts = parse_id(record.key.rsplit("/", 2)[1]), record.stat.version, len(operations)
+    return [RecordedOperation(number, record.key, version, facts, parts, late) for facts in operations]
 
 
 def _first(operation: TransactionOperation) -> int:

@@ -18,7 +18,6 @@ nowhere else.
 from __future__ import annotations
 
 import asyncio
-import heapq
 import struct
 from collections.abc import Callable
 from typing import TYPE_CHECKING
@@ -36,7 +35,7 @@ from engine.storage.cursor.record import SavedRecord, claim
 from engine.storage.file.owners import Lease
 
 if TYPE_CHECKING:
-    from engine._native.serve.undecided import Write
+    from engine._native.serve.undecided import OpenWrites, Write
 
 # In the metadata store: do not change. magic "ENVI", crc of the rest, version, settled_upto, the owner's term (0
 # without a lease), sizes of the bitmaps that follow: hidden, decided.
@@ -86,15 +85,14 @@ class Visibility:
     ) -> None:
         self.changed: Callable[[], None] = lambda: None
         self.hidden = BitMap64()  # the aborted ranges
-        self._decided = BitMap64()  # at or above `_settled_upto`
+        self.decided = BitMap64()  # at or above `_settled_upto`
         self._settled_upto = 0
         self._end = end
         self._lease = lease
         if found is not None:
-            self._settled_upto, self.hidden, self._decided, _ = unpack(found.value, key)
+            self._settled_upto, self.hidden, self.decided, _ = unpack(found.value, key)
             self._cut(end())
-        self._undecided: list[Write] = []  # a heap; the first is open, unless it is empty
-        self._count = 0
+        self._undecided: OpenWrites | None = None  # the undecided ones; None: there was none
         version = None if found is None else found.stat.version
         pieces = "" if found is None else found.pieces
         self._record = SavedRecord(metadata, key, version, self._image, lease, pieces=pieces)
@@ -126,7 +124,7 @@ class Visibility:
 
     def _cut(self, end: int) -> None:
         self._settled_upto = min(self._settled_upto, end)
-        for bitmap in (self.hidden, self._decided):
+        for bitmap in (self.hidden, self.decided):
             if bitmap and bitmap.max() >= end:
                 bitmap.remove_range(end, bitmap.max() + 1)
 
@@ -135,11 +133,11 @@ class Visibility:
     @property
     def limit(self) -> int | None:
         """The last stable offset: nothing from there on may be read. None: everything may be."""
-        return self._undecided[0].first if self._undecided else None
+        return None if self._undecided is None else self._undecided.first
 
     @property
     def undecided(self) -> int:
-        return self._count
+        return 0 if self._undecided is None else len(self._undecided)
 
     # -- for writers -----------------------------------------------------------------------------------------
 
@@ -161,22 +159,25 @@ class Visibility:
 
     def is_decided(self, offset: int) -> bool:
         """Whether the messages of a transactional entry at that offset are decided."""
-        return offset < self._settled_upto or offset in self._decided or offset in self.hidden
+        return offset < self._settled_upto or offset in self.decided or offset in self.hidden
 
     def wrote(self, first: int, last: int) -> Write:
         """A transaction's messages have these offsets. Call it before they can become durable."""
-        from engine._native.serve.undecided import Write  # loaded with the first transaction
+        return self.undecided_writes().add(first, last)
 
-        write = Write(first, last)
-        heapq.heappush(self._undecided, write)
-        self._count += 1
-        return write
+    def undecided_writes(self) -> OpenWrites:
+        """Those of transactions that have not ended, as far as is known."""
+        if self._undecided is None:
+            from engine._native.serve.undecided import OpenWrites  # loaded with the first transaction
+
+            self._undecided = OpenWrites()
+        return self._undecided
 
     def decide(self, write: Write, *, visible: bool) -> None:
         """Make its messages, which are durable, visible or aborted; permanent after the next save(). Idempotent."""
         if not write.open:
             return
-        (self._decided if visible else self.hidden).add_range(write.first, write.last + 1)
+        (self.decided if visible else self.hidden).add_range(write.first, write.last + 1)
         self._close(write)
 
     def withdraw(self, write: Write) -> None:
@@ -185,10 +186,7 @@ class Visibility:
             self._close(write)
 
     def _close(self, write: Write) -> None:
-        write.open = False
-        self._count -= 1
-        while self._undecided and not self._undecided[0].open:
-            heapq.heappop(self._undecided)
+        self.undecided_writes().close(write)
         self.changed()
 
     def save(self) -> asyncio.Future[None]:
@@ -200,12 +198,12 @@ class Visibility:
         """No further than the durable end: what is written before the first undecided message may still be lost."""
         limit, end = self.limit, self._end()
         self._settled_upto = max(self._settled_upto, end if limit is None else min(limit, end))
-        if self._decided and self._decided.min() < self._settled_upto:
-            self._decided.remove_range(0, self._settled_upto)
+        if self.decided and self.decided.min() < self._settled_upto:
+            self.decided.remove_range(0, self._settled_upto)
 
     def _image(self) -> bytes:
         self._settle()
-        return pack(self._settled_upto, self.hidden, self._decided, 0 if self._lease is None else self._lease.term)
+        return pack(self._settled_upto, self.hidden, self.decided, 0 if self._lease is None else self._lease.term)
 
     def forget_below(self, offset: int) -> None:
         """Retention has deleted everything below the offset."""
