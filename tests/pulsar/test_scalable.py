@@ -5,10 +5,13 @@ The same by Apache Pulsar's own client is in tests/interop.
 
 from __future__ import annotations
 
+import asyncio
+import threading
 from typing import Any
 
 import pytest
 
+from engine.pulsar.producers import Producers
 from tests.pulsar.raw import Raw, framed_send, greeted
 from tests.reference.pulsar_reference import PulsarMessage
 
@@ -38,6 +41,14 @@ async def produced(raw: Raw, segment: str, messages: list[PulsarMessage], produc
     await raw.heard("producer_success")
     await raw.say(framed_send(producer, messages))
     await raw.heard("send_receipt")
+
+
+async def answered(raw: Raw) -> tuple[str, Any]:
+    """The next answer to a PRODUCER."""
+    while (heard := await raw.hear()) is not None:
+        if heard[0] in ("producer_success", "error"):
+            return heard
+    raise AssertionError("the connection has ended")
 
 
 async def subscribed(raw: Raw, segment: str, name: str, consumer: int, **more: Any) -> None:
@@ -182,6 +193,53 @@ async def test_a_sealed_segment_takes_no_producer(served, topic):
         served.admin.split_segment(topic, 0)
         await raw.say_command("producer", topic=segment, producer=1, request=1)
         assert (await raw.heard("error")).error == terminated
+
+
+async def test_a_producer_whose_segment_is_sealed_as_it_opens_is_asked_to_open_again(served, topic, monkeypatch):
+    """What it sent would be lost, and nothing would tell its client."""
+    not_ready, terminated = 6, 15
+    served.admin.create_topic(topic, key_hash="murmur3", auto_scale={"enabled": False})
+    find_routing = Producers._routing_of
+
+    async def sealed_meanwhile(self, name):
+        await asyncio.to_thread(served.admin.split_segment, topic, 0)
+        return await find_routing(self, name)
+
+    async with Raw(served) as raw:
+        await greeted(raw)
+        (segment,) = names_of(await looked_up(raw, topic))
+        with monkeypatch.context() as patched:
+            patched.setattr(Producers, "_routing_of", sealed_meanwhile)
+            await raw.say_command("producer", topic=segment, producer=1, request=1)
+            name, found = await answered(raw)
+        assert (name, found.error) == ("error", not_ready)
+        await raw.say_command("producer", topic=segment, producer=1, request=2)
+        name, found = await answered(raw)
+        assert (name, found.error) == ("error", terminated)
+
+
+async def test_a_producer_that_its_client_closes_as_it_opens_leaves_its_name(served, topic, monkeypatch):
+    served.admin.create_topic(topic, key_hash="murmur3")
+    find_routing, is_attached, was_closed = Producers._routing_of, threading.Event(), threading.Event()
+
+    async def closed_meanwhile(self, name):
+        is_attached.set()
+        await asyncio.to_thread(was_closed.wait, 60)
+        return await find_routing(self, name)
+
+    async with Raw(served) as raw:
+        await greeted(raw)
+        (segment,) = names_of(await looked_up(raw, topic))
+        with monkeypatch.context() as patched:
+            patched.setattr(Producers, "_routing_of", closed_meanwhile)
+            await raw.say_command("producer", topic=segment, producer=1, request=1, name="maker")
+            assert await asyncio.to_thread(is_attached.wait, 60)
+            await raw.say_command("close_producer", producer=1, request=2)
+            await raw.heard("success")
+            was_closed.set()
+            assert (await answered(raw))[0] == "error"
+        await raw.say_command("producer", topic=segment, producer=2, request=3, name="maker")
+        assert (await answered(raw))[0] == "producer_success"
 
 
 async def test_a_consumer_that_registers_again_keeps_its_connection(served, topic):

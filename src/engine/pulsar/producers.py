@@ -24,7 +24,7 @@ from msgspec.structs import replace
 from engine._native.produce.hashing import KEY_HASHES, xxh64
 from engine.broker.segment.access import given_name
 from engine.broker.segment.producer import ENTRY_ERRORS
-from engine.errors import EngineError, FencedError, ProducerBusyError, UnsupportedError
+from engine.errors import EngineError, FencedError, NotOwnerError, ProducerBusyError, UnsupportedError
 from engine.model.partitions import partition_of
 from engine.model.transactions import parse_id
 from engine.pulsar.layouts import place_of
@@ -146,6 +146,8 @@ class Producers:
         except EngineError:
             session.native(commands.CloseProducer(producer_id=ident))
             raise
+        if ident not in session.connection.producers:  # what it sends would be dropped, and its name stay taken
+            raise NotOwnerError(f"the producer {asked.producer_name!r} of {place} was closed as it opened; try again")
         self._producers[ident] = _Producer(
             header.producer, asked.producer_name, place, routing, partition_of(topic), answer.last_sequence
         )
