@@ -195,6 +195,61 @@ async def test_a_sealed_segment_takes_no_producer(served, topic):
         assert (await raw.heard("error")).error == terminated
 
 
+async def test_what_meets_a_seal_is_stored_and_answered_or_its_producer_is_closed(served, topic):
+    """Each message, of whatever number of entries: so a client that sends again what has no receipt loses nothing."""
+    served.admin.create_topic(topic, key_hash="murmur3", entry_buckets=4, auto_scale={"enabled": False})
+    sends = 300
+    async with Raw(served) as raw:
+        await greeted(raw)
+        (segment,) = names_of(await looked_up(raw, topic))
+        await raw.say_command("producer", topic=segment, producer=1, request=1)
+        await raw.heard("producer_success")
+        splitting = asyncio.ensure_future(asyncio.to_thread(served.admin.split_segment, topic, 0))
+        for number in range(sends):
+            batch = [PulsarMessage(b"%d" % number, b"k%d" % key) for key in range(8)]  # an entry for each bucket
+            await raw.say(framed_send(1, batch, 8 * number))
+            await asyncio.sleep(0)
+        answered_to, heard = [], set()
+        while not {"close_producer", "new layout"} <= heard:
+            name, found = await raw.hear()
+            assert name not in ("error", "send_error"), found
+            if name == "send_receipt":
+                assert "close_producer" not in heard
+                answered_to.append(found.sequence)
+            heard.add("new layout" if name == "scalable_update" and found.dag.epoch else name)
+        await splitting
+    assert answered_to == [8 * number for number in range(len(answered_to))]
+    with served.stream_consumer(topic, "s", initial_position="earliest") as consumer:
+        values = [consumer.receive(timeout=60).value for _ in range(8 * len(answered_to))]
+        assert sorted(values) == sorted(b"%d" % number for number in range(len(answered_to)) for _ in range(8))
+        assert consumer.receive(timeout=0.2) is None
+
+
+async def test_what_is_sent_behind_a_seal_is_dropped_once_its_producer_is_closed(served, topic):
+    served.admin.create_topic(topic, key_hash="murmur3", auto_scale={"enabled": False})
+    async with Raw(served) as raw:
+        await greeted(raw)
+        (segment,) = names_of(await looked_up(raw, topic))
+        await produced(raw, segment, [PulsarMessage(b"before", b"k")])
+        await asyncio.to_thread(served.admin.split_segment, topic, 0)
+        await raw.say(framed_send(1, [PulsarMessage(b"lost", b"k")], 1))
+        heard = []
+        while not heard or heard[-1] != "new layout":
+            name, found = await raw.hear()
+            heard.append("new layout" if name == "scalable_update" and found.dag.epoch else name)
+        told = [name for name in heard if name != "scalable_update"]  # owners of segments
+        assert told == ["close_producer", "new layout"]
+        await raw.say_command("close_producer", producer=1, request=9)  # the client need not have heard of it
+        assert (await raw.heard("success")).request == 9
+        upper = names_of(found)[2]  # the child that has the key
+        await produced(raw, upper, [PulsarMessage(b"behind", b"k")], 2)
+    with served.stream_consumer(topic, "s", initial_position="earliest") as consumer:
+        for value in (b"before", b"behind"):
+            message = consumer.receive(timeout=60)
+            assert message.value == value
+            consumer.acknowledge_cumulative(message)
+
+
 async def test_a_producer_whose_segment_is_sealed_as_it_opens_is_asked_to_open_again(served, topic, monkeypatch):
     """What it sent would be lost, and nothing would tell its client."""
     not_ready, terminated = 6, 15

@@ -29,7 +29,7 @@ from engine.model.partitions import partition_of
 from engine.model.transactions import parse_id
 from engine.pulsar.layouts import place_of
 from engine.pulsar.messages import MessageIdData, framed
-from engine.pulsar.names import attached_to
+from engine.pulsar.names import attached_to, producer_of
 from engine.pulsar.payloads import Routing, published
 from engine.pulsar.scalable import key_hash_of
 from engine.pulsar.schemas import declare
@@ -106,19 +106,19 @@ class Producers:
             raise UnsupportedError("messages that are encrypted end to end by Apache Pulsar's clients are not served")
         if not 0 <= header.access_mode < len(_MODES):
             raise UnsupportedError(f"producer_access_mode must be 0 to {len(_MODES) - 1}, got {header.access_mode}")
-        topic = attached_to(header.topic)
+        topic, name = attached_to(header.topic), producer_of(header.name)
         asked = commands.Producer(
             request_id=0,
             producer_id=ident,
             topic=str(topic),
-            producer_name=header.name or self._new_name(),
+            producer_name=name or self._new_name(),
             access_mode=_MODES[header.access_mode],
             properties={pair.key: pair.value for pair in header.metadata} or None,
         )
         session.check(asked)
         place = await place_of(session, header.topic, create=True)
-        self._check_name(ident, header.name, str(place.name))
-        self._opening[ident] = str(place.name), header.name
+        self._check_name(ident, name, str(place.name))
+        self._opening[ident] = str(place.name), name
         try:
             await self._attach(header, asked, place.name)
         finally:
@@ -127,6 +127,7 @@ class Producers:
     async def _attach(self, header: Any, asked: commands.Producer, place: SegmentName) -> None:
         """The rest of _opened(), while no other producer can be opened by its name."""
         session, topic, ident = self._session, place.topic, asked.producer_id
+        name = header.name or asked.producer_name  # as the client knows it
         version = await declare(session, topic, header, producer=True)
         if header.HasField("topic_epoch"):
             asked = replace(asked, renewal=True, claim=_claim(header.topic_epoch, place.segment_id))
@@ -134,7 +135,7 @@ class Producers:
         if _MODES[header.access_mode] == "wait_for_exclusive":
             await asyncio.wait([opening], timeout=_WAIT_S)
             if not opening.done():
-                session.say("producer_success", request=header.request, name=asked.producer_name, ready=False)
+                session.say("producer_success", request=header.request, name=name, ready=False)
         try:
             answer = await opening
         except ProducerBusyError as e:
@@ -151,7 +152,7 @@ class Producers:
         self._producers[ident] = _Producer(
             header.producer, asked.producer_name, place, routing, partition_of(topic), answer.last_sequence
         )
-        success = {"request": header.request, "name": asked.producer_name, "last_sequence": answer.last_sequence}
+        success = {"request": header.request, "name": name, "last_sequence": answer.last_sequence}
         if answer.claim is not None:
             success["topic_epoch"] = answer.claim[1] << 32 | answer.claim[2]
         if version:
