@@ -26,6 +26,7 @@ from engine.broker.segment.access import given_name
 from engine.broker.segment.producer import ENTRY_ERRORS
 from engine.errors import EngineError, FencedError, NotOwnerError, ProducerBusyError, UnsupportedError
 from engine.model.partitions import partition_of
+from engine.model.subscriptions import InitialPosition, SubscriptionKind
 from engine.model.transactions import parse_id
 from engine.pulsar.layouts import place_of
 from engine.pulsar.messages import MessageIdData, framed
@@ -38,7 +39,7 @@ from engine.pulsar.transactions import transaction_of
 from engine.wire import commands
 
 if TYPE_CHECKING:
-    from engine.model.names import SegmentName
+    from engine.model.names import SegmentName, TopicName
     from engine.pulsar.session import Session
     from engine.wire.stream import Payload
 
@@ -116,7 +117,13 @@ class Producers:
             properties={pair.key: pair.value for pair in header.metadata} or None,
         )
         session.check(asked)
+        if header.initial_subscription:
+            session.check(_subscribed(topic, header.initial_subscription))
         place = await place_of(session, header.topic, create=True)
+        if header.initial_subscription:  # so that what is sent before its first consumer comes waits for that
+            await session.host.calls.ensure_subscription(
+                topic, header.initial_subscription, InitialPosition.EARLIEST, SubscriptionKind.QUEUE
+            )
         self._check_name(ident, name, str(place.name))
         self._opening[ident] = str(place.name), name
         try:
@@ -271,6 +278,13 @@ class Producers:
             if producer.partition >= 0:
                 place.partition = producer.partition
             self._session.say("send_receipt", **facts, message_id=place, highest_sequence=done.highest)
+
+
+def _subscribed(topic: TopicName, subscription: str) -> commands.Subscribe:
+    """The header that the creation of a subscription stands for, as far as rights are concerned."""
+    return commands.Subscribe(
+        request_id=0, consumer_id=0, topic=str(topic), subscription=subscription, consumer_name="", mode="queue"
+    )
 
 
 def _claim(epoch: int, segment: int) -> list[int]:
