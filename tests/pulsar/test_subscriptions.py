@@ -376,6 +376,23 @@ def test_a_key_does_not_change_hands_while_it_is_held(client, topic):
     assert sorted(message.partition_key() for message in take(second, 8)) == keys
 
 
+def test_messages_are_received_in_batches(client, topic):
+    publish(client, topic, 5, batched=False)
+    policy = pulsar.ConsumerBatchReceivePolicy(3, 1 << 20, WAIT_MS)
+    consumer = client.subscribe(topic, "s", SHARED, initial_position=EARLIEST, batch_receive_policy=policy)
+    first = consumer.batch_receive()
+    assert values_of(first) == [b"0", b"1", b"2"]
+    for message in first:
+        consumer.acknowledge(message)
+    consumer.close()
+    assert values_of(take(client.subscribe(topic, "s", SHARED), 2)) == [b"3", b"4"]
+
+
+def test_a_table_view_is_refused(client, topic):
+    with pytest.raises(pulsar.NotAllowedError):
+        client.create_table_view(topic)
+
+
 async def test_a_producer_creates_the_subscription_that_it_names(served, client, topic):
     """As those of dead letters do where the policy names one: what they send waits for it."""
     async with Raw(served) as raw:
