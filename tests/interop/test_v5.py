@@ -11,7 +11,7 @@ import pytest
 import engine
 from engine.testing.checker import check, describe
 from engine.testing.history import History, value_of
-from tests.interop.agent import Agent, AgentError, place_of
+from tests.interop.agent import UNBATCHED, Agent, AgentError, place_of
 from tests.interop.conftest import service_url
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -116,7 +116,7 @@ async def test_consumers_follow_splits_merges_and_rebuckets(served, agent, topic
     """Per-key order, and nothing lost, by what was acknowledged, what a stream was given, and what is stored."""
     await created(served, topic, 2, entry_buckets=4)
     history = History(asyncio.get_running_loop().time)
-    await agent.ask("producer", name="p", topic=topic)
+    await agent.ask("producer", name="p", topic=topic, **UNBATCHED)
     await agent.ask("stream", name="s", topic=topic, subscription="s", **EARLIEST)
     await agent.ask("queue", name="q", topic=topic, subscription="q", **EARLIEST)
     attached = history.invoke("s", "attach", subscription="s", kind="stream", topic=topic)
@@ -245,7 +245,7 @@ async def test_exclusive_access_is_of_one_producer(served, agent, topic):
 
 async def test_a_checkpoint_goes_on_behind_what_was_received_also_through_a_split(served, agent, topic):
     await created(served, topic, 2)
-    await agent.ask("producer", name="p", topic=topic)
+    await agent.ask("producer", name="p", topic=topic, **UNBATCHED)
     values = await send_all(agent, 50)
     await agent.ask("checkpoint_consumer", name="c", topic=topic, start="earliest")
     first = await agent.receive("c", 20)

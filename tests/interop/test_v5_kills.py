@@ -17,7 +17,7 @@ from engine.testing.workload import QueueReader, Sender, StreamReader, read_all,
 from tests.chaos.progress import Progress, acknowledged
 from tests.chaos.server import Server
 from tests.chaos.test_kill_loop import ENDING_S_MAX, IDLE_S, judge
-from tests.interop.agent import Agent, AgentError, place_of
+from tests.interop.agent import UNBATCHED, Agent, AgentError, place_of
 
 TOPIC = "topic://public/default/orders"
 KEYS = 8
@@ -36,7 +36,7 @@ class V5Writer:
         self._stopped = True
 
     async def run(self) -> None:
-        await self._agent.ask("producer", name="p", topic=TOPIC, **{"as": "v5"})
+        await self._agent.ask("producer", name="p", topic=TOPIC, **UNBATCHED, **{"as": "v5"})
         await asyncio.gather(*(self._send(number) for number in range(KEYS)))
 
     async def _send(self, number: int) -> None:

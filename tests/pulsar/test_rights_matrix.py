@@ -193,6 +193,7 @@ CASES: dict[str, list[Case]] = {
         producer(MADE[0], looks_up(MADE[0], create=True)),
         producer(TYPED, declares(TYPED, producer=True), schema=SCHEMA),
         *(producer(CLASSIC, access_mode=mode, producer=mode, name=f"p-{mode}") for mode in (3, 1)),
+        *(producer(CLASSIC, consumes(CLASSIC, name), initial_subscription=name) for name in ("s", "mine-s")),
     ],
     "send": [Case("send", {"producer": 1}, before=(producer(topic),)) for topic in (CLASSIC, SEGMENT)],
     "close_producer": [

@@ -5,10 +5,13 @@ The same by Apache Pulsar's own client is in tests/interop.
 
 from __future__ import annotations
 
+import asyncio
+import threading
 from typing import Any
 
 import pytest
 
+from engine.pulsar.producers import Producers
 from tests.pulsar.raw import Raw, framed_send, greeted
 from tests.reference.pulsar_reference import PulsarMessage
 
@@ -38,6 +41,14 @@ async def produced(raw: Raw, segment: str, messages: list[PulsarMessage], produc
     await raw.heard("producer_success")
     await raw.say(framed_send(producer, messages))
     await raw.heard("send_receipt")
+
+
+async def answered(raw: Raw) -> tuple[str, Any]:
+    """The next answer to a PRODUCER."""
+    while (heard := await raw.hear()) is not None:
+        if heard[0] in ("producer_success", "error"):
+            return heard
+    raise AssertionError("the connection has ended")
 
 
 async def subscribed(raw: Raw, segment: str, name: str, consumer: int, **more: Any) -> None:
@@ -182,6 +193,108 @@ async def test_a_sealed_segment_takes_no_producer(served, topic):
         served.admin.split_segment(topic, 0)
         await raw.say_command("producer", topic=segment, producer=1, request=1)
         assert (await raw.heard("error")).error == terminated
+
+
+async def test_what_meets_a_seal_is_stored_and_answered_or_its_producer_is_closed(served, topic):
+    """Each message, of whatever number of entries: so a client that sends again what has no receipt loses nothing."""
+    served.admin.create_topic(topic, key_hash="murmur3", entry_buckets=4, auto_scale={"enabled": False})
+    sends = 300
+    async with Raw(served) as raw:
+        await greeted(raw)
+        (segment,) = names_of(await looked_up(raw, topic))
+        await raw.say_command("producer", topic=segment, producer=1, request=1)
+        await raw.heard("producer_success")
+        splitting = asyncio.ensure_future(asyncio.to_thread(served.admin.split_segment, topic, 0))
+        for number in range(sends):
+            batch = [PulsarMessage(b"%d" % number, b"k%d" % key) for key in range(8)]  # an entry for each bucket
+            await raw.say(framed_send(1, batch, 8 * number))
+            await asyncio.sleep(0)
+        answered_to, heard = [], set()
+        while not {"close_producer", "new layout"} <= heard:
+            name, found = await raw.hear()
+            assert name not in ("error", "send_error"), found
+            if name == "send_receipt":
+                assert "close_producer" not in heard
+                answered_to.append(found.sequence)
+            heard.add("new layout" if name == "scalable_update" and found.dag.epoch else name)
+        await splitting
+    assert answered_to == [8 * number for number in range(len(answered_to))]
+    with served.stream_consumer(topic, "s", initial_position="earliest") as consumer:
+        values = [consumer.receive(timeout=60).value for _ in range(8 * len(answered_to))]
+        assert sorted(values) == sorted(b"%d" % number for number in range(len(answered_to)) for _ in range(8))
+        assert consumer.receive(timeout=0.2) is None
+
+
+async def test_what_is_sent_behind_a_seal_is_dropped_once_its_producer_is_closed(served, topic):
+    served.admin.create_topic(topic, key_hash="murmur3", auto_scale={"enabled": False})
+    async with Raw(served) as raw:
+        await greeted(raw)
+        (segment,) = names_of(await looked_up(raw, topic))
+        await produced(raw, segment, [PulsarMessage(b"before", b"k")])
+        await asyncio.to_thread(served.admin.split_segment, topic, 0)
+        await raw.say(framed_send(1, [PulsarMessage(b"lost", b"k")], 1))
+        heard = []
+        while not heard or heard[-1] != "new layout":
+            name, found = await raw.hear()
+            heard.append("new layout" if name == "scalable_update" and found.dag.epoch else name)
+        told = [name for name in heard if name != "scalable_update"]  # owners of segments
+        assert told == ["close_producer", "new layout"]
+        await raw.say_command("close_producer", producer=1, request=9)  # the client need not have heard of it
+        assert (await raw.heard("success")).request == 9
+        upper = names_of(found)[2]  # the child that has the key
+        await produced(raw, upper, [PulsarMessage(b"behind", b"k")], 2)
+    with served.stream_consumer(topic, "s", initial_position="earliest") as consumer:
+        for value in (b"before", b"behind"):
+            message = consumer.receive(timeout=60)
+            assert message.value == value
+            consumer.acknowledge_cumulative(message)
+
+
+async def test_a_producer_whose_segment_is_sealed_as_it_opens_is_asked_to_open_again(served, topic, monkeypatch):
+    """What it sent would be lost, and nothing would tell its client."""
+    not_ready, terminated = 6, 15
+    served.admin.create_topic(topic, key_hash="murmur3", auto_scale={"enabled": False})
+    find_routing = Producers._routing_of
+
+    async def sealed_meanwhile(self, name):
+        await asyncio.to_thread(served.admin.split_segment, topic, 0)
+        return await find_routing(self, name)
+
+    async with Raw(served) as raw:
+        await greeted(raw)
+        (segment,) = names_of(await looked_up(raw, topic))
+        with monkeypatch.context() as patched:
+            patched.setattr(Producers, "_routing_of", sealed_meanwhile)
+            await raw.say_command("producer", topic=segment, producer=1, request=1)
+            name, found = await answered(raw)
+        assert (name, found.error) == ("error", not_ready)
+        await raw.say_command("producer", topic=segment, producer=1, request=2)
+        name, found = await answered(raw)
+        assert (name, found.error) == ("error", terminated)
+
+
+async def test_a_producer_that_its_client_closes_as_it_opens_leaves_its_name(served, topic, monkeypatch):
+    served.admin.create_topic(topic, key_hash="murmur3")
+    find_routing, is_attached, was_closed = Producers._routing_of, threading.Event(), threading.Event()
+
+    async def closed_meanwhile(self, name):
+        is_attached.set()
+        await asyncio.to_thread(was_closed.wait, 60)
+        return await find_routing(self, name)
+
+    async with Raw(served) as raw:
+        await greeted(raw)
+        (segment,) = names_of(await looked_up(raw, topic))
+        with monkeypatch.context() as patched:
+            patched.setattr(Producers, "_routing_of", closed_meanwhile)
+            await raw.say_command("producer", topic=segment, producer=1, request=1, name="maker")
+            assert await asyncio.to_thread(is_attached.wait, 60)
+            await raw.say_command("close_producer", producer=1, request=2)
+            await raw.heard("success")
+            was_closed.set()
+            assert (await answered(raw))[0] == "error"
+        await raw.say_command("producer", topic=segment, producer=2, request=3, name="maker")
+        assert (await answered(raw))[0] == "producer_success"
 
 
 async def test_a_consumer_that_registers_again_keeps_its_connection(served, topic):

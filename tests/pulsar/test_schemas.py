@@ -161,3 +161,13 @@ def test_an_export_gives_values_of_plain_avro_as_bytes(served, client, topic, tm
     assert main(["export", topic, str(tmp_path / "o.jsonl"), "--url", served.service_url]) == 0, capfd.readouterr().err
     (row,) = map(json.loads, (tmp_path / "o.jsonl").read_text().splitlines())
     assert row["value"] == "\x02\x02a\x02\x02"
+
+
+async def test_a_producer_that_asks_for_the_version_of_plain_bytes_is_told_that_there_is_none(served, topic):
+    """Java's client does so for dead letters, and asks again for ever where that fails."""
+    async with Raw(served) as raw:
+        await greeted(raw)
+        plain = {"name": "s", "data": b"", "type": 0}
+        await raw.say_command("get_or_create_schema", request=1, topic=topic, schema=plain)
+        found = await raw.heard("get_or_create_schema_response")
+        assert (found.request, found.HasField("error"), found.version) == (1, False, b"")

@@ -10,6 +10,8 @@ import pulsar
 import pytest
 
 from tests.pulsar.conftest import EARLIEST, WAIT_MS, connect, is_quiet, service_url, take
+from tests.pulsar.raw import Raw, framed_send, greeted
+from tests.reference.pulsar_reference import PulsarMessage
 
 SHARED = pulsar.ConsumerType.Shared
 FAILOVER = pulsar.ConsumerType.Failover
@@ -372,3 +374,33 @@ def test_a_key_does_not_change_hands_while_it_is_held(client, topic):
     for key in keys:
         producer.send(b"2", partition_key=key)
     assert sorted(message.partition_key() for message in take(second, 8)) == keys
+
+
+def test_messages_are_received_in_batches(client, topic):
+    publish(client, topic, 5, batched=False)
+    policy = pulsar.ConsumerBatchReceivePolicy(3, 1 << 20, WAIT_MS)
+    consumer = client.subscribe(topic, "s", SHARED, initial_position=EARLIEST, batch_receive_policy=policy)
+    first = consumer.batch_receive()
+    assert values_of(first) == [b"0", b"1", b"2"]
+    for message in first:
+        consumer.acknowledge(message)
+    consumer.close()
+    assert values_of(take(client.subscribe(topic, "s", SHARED), 2)) == [b"3", b"4"]
+
+
+def test_a_table_view_is_refused(client, topic):
+    with pytest.raises(pulsar.NotAllowedError):
+        client.create_table_view(topic)
+
+
+async def test_a_producer_creates_the_subscription_that_it_names(served, client, topic):
+    """As those of dead letters do where the policy names one: what they send waits for it."""
+    async with Raw(served) as raw:
+        await greeted(raw)
+        await raw.say_command("producer", topic=topic, producer=1, request=1, initial_subscription="letters")
+        await raw.heard("producer_success")
+        await raw.say(framed_send(1, [PulsarMessage(b"before")]))
+        await raw.heard("send_receipt")
+    assert served.admin.get_stats(topic)["subscriptions"]["letters"]["backlog"] == 1
+    consumer = client.subscribe(topic, "letters", SHARED)  # at the end, if it were new
+    assert consumer.receive(WAIT_MS).data() == b"before"

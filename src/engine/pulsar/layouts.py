@@ -60,10 +60,7 @@ async def owner_of(session: Session, name: SegmentName) -> str:
 
 
 async def partitions_of(session: Session, topic: TopicName) -> int:
-    """How many partitions a topic has, 0: it is a topic itself, or there is none. Raises UnsupportedError."""
-    try:
-        await segment_of(session, topic, create=False)  # which checks that the client may look it up
-        record = await session.host.service.get_metadata(topic)
-    except NotFoundError:
-        return 0
+    """How many partitions a topic has, 0: it is a topic itself. Raises NotFoundError, UnsupportedError."""
+    await segment_of(session, topic, create=False)  # which checks that the client may look it up
+    record = await session.host.service.get_metadata(topic)
     return partition_count(topic, record.get("properties"))

@@ -40,6 +40,13 @@ def segment_in(text: str) -> SegmentName | None:
     return SegmentName.parse(text) if text.startswith(SEGMENT_SCHEME) else None
 
 
+def producer_of(text: str) -> str:
+    """The name here of a producer with a client's own name: `/` and `%` are escaped. Java's client has `/` in those of
+    its producers of dead letters.
+    """
+    return text.replace("%", "%25").replace("/", "%2F")
+
+
 def attached_to(text: str) -> TopicName:
     """The topic of what producers and consumers of a name attach to. Raises UnsupportedError, InvalidArgumentError."""
     name = segment_in(text)

@@ -24,12 +24,13 @@ from msgspec.structs import replace
 from engine._native.produce.hashing import KEY_HASHES, xxh64
 from engine.broker.segment.access import given_name
 from engine.broker.segment.producer import ENTRY_ERRORS
-from engine.errors import EngineError, FencedError, ProducerBusyError, UnsupportedError
+from engine.errors import EngineError, FencedError, NotOwnerError, ProducerBusyError, UnsupportedError
 from engine.model.partitions import partition_of
+from engine.model.subscriptions import InitialPosition, SubscriptionKind
 from engine.model.transactions import parse_id
 from engine.pulsar.layouts import place_of
 from engine.pulsar.messages import MessageIdData, framed
-from engine.pulsar.names import attached_to
+from engine.pulsar.names import attached_to, producer_of
 from engine.pulsar.payloads import Routing, published
 from engine.pulsar.scalable import key_hash_of
 from engine.pulsar.schemas import declare
@@ -38,7 +39,7 @@ from engine.pulsar.transactions import transaction_of
 from engine.wire import commands
 
 if TYPE_CHECKING:
-    from engine.model.names import SegmentName
+    from engine.model.names import SegmentName, TopicName
     from engine.pulsar.session import Session
     from engine.wire.stream import Payload
 
@@ -106,19 +107,25 @@ class Producers:
             raise UnsupportedError("messages that are encrypted end to end by Apache Pulsar's clients are not served")
         if not 0 <= header.access_mode < len(_MODES):
             raise UnsupportedError(f"producer_access_mode must be 0 to {len(_MODES) - 1}, got {header.access_mode}")
-        topic = attached_to(header.topic)
+        topic, name = attached_to(header.topic), producer_of(header.name)
         asked = commands.Producer(
             request_id=0,
             producer_id=ident,
             topic=str(topic),
-            producer_name=header.name or self._new_name(),
+            producer_name=name or self._new_name(),
             access_mode=_MODES[header.access_mode],
             properties={pair.key: pair.value for pair in header.metadata} or None,
         )
         session.check(asked)
+        if header.initial_subscription:
+            session.check(_subscribed(topic, header.initial_subscription))
         place = await place_of(session, header.topic, create=True)
-        self._check_name(ident, header.name, str(place.name))
-        self._opening[ident] = str(place.name), header.name
+        if header.initial_subscription:  # so that what is sent before its first consumer comes waits for that
+            await session.host.calls.ensure_subscription(
+                topic, header.initial_subscription, InitialPosition.EARLIEST, SubscriptionKind.QUEUE
+            )
+        self._check_name(ident, name, str(place.name))
+        self._opening[ident] = str(place.name), name
         try:
             await self._attach(header, asked, place.name)
         finally:
@@ -127,6 +134,7 @@ class Producers:
     async def _attach(self, header: Any, asked: commands.Producer, place: SegmentName) -> None:
         """The rest of _opened(), while no other producer can be opened by its name."""
         session, topic, ident = self._session, place.topic, asked.producer_id
+        name = header.name or asked.producer_name  # as the client knows it
         version = await declare(session, topic, header, producer=True)
         if header.HasField("topic_epoch"):
             asked = replace(asked, renewal=True, claim=_claim(header.topic_epoch, place.segment_id))
@@ -134,7 +142,7 @@ class Producers:
         if _MODES[header.access_mode] == "wait_for_exclusive":
             await asyncio.wait([opening], timeout=_WAIT_S)
             if not opening.done():
-                session.say("producer_success", request=header.request, name=asked.producer_name, ready=False)
+                session.say("producer_success", request=header.request, name=name, ready=False)
         try:
             answer = await opening
         except ProducerBusyError as e:
@@ -146,10 +154,12 @@ class Producers:
         except EngineError:
             session.native(commands.CloseProducer(producer_id=ident))
             raise
+        if ident not in session.connection.producers:  # what it sends would be dropped, and its name stay taken
+            raise NotOwnerError(f"the producer {asked.producer_name!r} of {place} was closed as it opened; try again")
         self._producers[ident] = _Producer(
             header.producer, asked.producer_name, place, routing, partition_of(topic), answer.last_sequence
         )
-        success = {"request": header.request, "name": asked.producer_name, "last_sequence": answer.last_sequence}
+        success = {"request": header.request, "name": name, "last_sequence": answer.last_sequence}
         if answer.claim is not None:
             success["topic_epoch"] = answer.claim[1] << 32 | answer.claim[2]
         if version:
@@ -268,6 +278,13 @@ class Producers:
             if producer.partition >= 0:
                 place.partition = producer.partition
             self._session.say("send_receipt", **facts, message_id=place, highest_sequence=done.highest)
+
+
+def _subscribed(topic: TopicName, subscription: str) -> commands.Subscribe:
+    """The header that the creation of a subscription stands for, as far as rights are concerned."""
+    return commands.Subscribe(
+        request_id=0, consumer_id=0, topic=str(topic), subscription=subscription, consumer_name="", mode="queue"
+    )
 
 
 def _claim(epoch: int, segment: int) -> list[int]:

@@ -83,7 +83,12 @@ class Requests:
             )
             return
         classic = segment_in(header.topic) is None
-        count = await partitions_of(self._session, topic_of(header.topic)) if classic else 0
+        try:
+            count = await partitions_of(self._session, topic_of(header.topic)) if classic else 0
+        except NotFoundError:
+            if not header.create:  # the client asks whether it is there
+                raise
+            count = 0
         self._session.say("partitioned_response", request=header.request, response=_SUCCESS, partitions=count)
 
     async def _topics(self, header: Any) -> None:

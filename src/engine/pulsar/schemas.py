@@ -96,5 +96,10 @@ async def schema_of(session: Session, topic: TopicName, version: bytes) -> tuple
 
 
 async def create_schema(session: Session, topic: TopicName, schema: Any) -> bytes:
-    """The version of a schema, which becomes one of the topic's if it is none. Raises SchemaError, UnsupportedError."""
+    """The version of a schema, which becomes one of the topic's if it is none; b"" for bytes, which have none.
+
+    Raises SchemaError, UnsupportedError.
+    """
+    if schema.type <= _NONE:
+        return b""
     return await _declare(session, topic, schema, producer=True)

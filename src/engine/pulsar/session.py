@@ -51,6 +51,7 @@ _FRAME_HEAD = 8
 _METADATA_ROOM = 128 * 1024  # of a frame, beside the largest message
 _FRAME_MAX = MESSAGE_SIZE_MAX + _METADATA_ROOM
 _VERSION_MAX = 19  # of the protocol: nothing of 20, which moves a topic to another cluster, is used
+_FEATURES = ("topic_watchers", "partitions_without_creation", "scalable_topics", "tc_discovery")
 _IDENT_MAX = 2**60
 _KINDS = 8  # of ids of a connection
 _TOKEN_USED = 0.8  # of the time that a token is valid, after which a newer one is asked for
@@ -319,5 +320,5 @@ class Session:
             server_version="engine",
             protocol=min(self._protocol, _VERSION_MAX),
             max_message_size=MESSAGE_SIZE_MAX,
-            features={"topic_watchers": True, "scalable_topics": True, "tc_discovery": True},
+            features=dict.fromkeys(_FEATURES, True),
         )

@@ -8,6 +8,7 @@ import java.util.Map;
 import java.util.concurrent.ConcurrentHashMap;
 import java.util.concurrent.TimeUnit;
 import org.apache.pulsar.client.api.Consumer;
+import org.apache.pulsar.client.api.DeadLetterPolicy;
 import org.apache.pulsar.client.api.Message;
 import org.apache.pulsar.client.api.MessageId;
 import org.apache.pulsar.client.api.Producer;
@@ -21,6 +22,7 @@ import org.apache.pulsar.client.api.transaction.Transaction;
 final class Classic {
     private static final Map<String, Object> KEPT = new ConcurrentHashMap<>();
     private static final Map<String, MessageId> IDS = new ConcurrentHashMap<>();
+    private static final Map<String, Message<byte[]>> MESSAGES = new ConcurrentHashMap<>();
 
     private Classic() {
     }
@@ -46,14 +48,21 @@ final class Classic {
                         .sendTimeout(0, TimeUnit.SECONDS).enableBatching(asked.has("batched"))
                         .batchingMaxPublishDelay(200, TimeUnit.MILLISECONDS).create());
                 return null;
-            case "classic_consumer":
-                KEPT.put(name, client(asked).newConsumer(Schema.BYTES).topic(text(asked, "topic"))
+            case "classic_consumer": {
+                var builder = client(asked).newConsumer(Schema.BYTES).topic(text(asked, "topic"))
                         .subscriptionName("s").subscriptionType(SubscriptionType.valueOf(text(asked, "type")))
                         .subscriptionInitialPosition(SubscriptionInitialPosition.Earliest)
                         .acknowledgmentGroupTime(0, TimeUnit.MILLISECONDS).isAckReceiptEnabled(true)
                         .enableBatchIndexAcknowledgment(true)
-                        .negativeAckRedeliveryDelay(200, TimeUnit.MILLISECONDS).subscribe());
+                        .negativeAckRedeliveryDelay(200, TimeUnit.MILLISECONDS);
+                if (asked.has("retries")) {  // by way of the retry topic, after which a message is a dead letter
+                    int most = asked.get("retries").getAsInt();
+                    builder.enableRetry(true)
+                            .deadLetterPolicy(DeadLetterPolicy.builder().maxRedeliverCount(most).build());
+                }
+                KEPT.put(name, builder.subscribe());
                 return null;
+            }
             case "classic_send": {
                 var producer = (Producer<byte[]>) KEPT.get(name);
                 var in = transaction(asked);
@@ -86,6 +95,9 @@ final class Classic {
                         ? consumer.acknowledgeCumulativeAsync(id, transaction(asked))
                         : consumer.acknowledgeAsync(id, transaction(asked));
             }
+            case "classic_retry":
+                return ((Consumer<byte[]>) KEPT.get(name)).reconsumeLaterAsync(
+                        MESSAGES.get(text(asked, "message")), asked.get("delay_ms").getAsLong(), TimeUnit.MILLISECONDS);
             case "classic_nack":
                 ((Consumer<byte[]>) KEPT.get(name)).negativeAcknowledge(IDS.get(text(asked, "message")));
                 return null;
@@ -118,7 +130,9 @@ final class Classic {
         shown.put("value", new String(one.getValue(), StandardCharsets.UTF_8));
         shown.put("key", one.getKey());
         shown.put("redelivered", one.getRedeliveryCount());
+        shown.put("properties", one.getProperties());
         shown.put("message", told(one.getMessageId()));
+        MESSAGES.put((String) shown.get("message"), one);
         return shown;
     }
 

@@ -8,7 +8,7 @@ import json
 import time
 from typing import Any
 
-from tests.interop.agent import Agent, AgentError
+from tests.interop.agent import UNBATCHED, Agent, AgentError
 from tests.interop.scenes.servers import Side, scalable
 from tests.interop.scenes.world import Trace
 
@@ -104,7 +104,7 @@ class JavaWorld:
 
     async def producer(self, client: str = "plain", name: str = "p", topic: str = "", **more: Any) -> None:
         self._open[name] = "close"
-        await self.ask("producer", name, topic=topic or self.topic, client=client, **more)
+        await self.ask("producer", name, topic=topic or self.topic, client=client, **UNBATCHED, **more)
 
     async def send(self, value: str, key: str = "k", producer: str = "p", **more: Any) -> str:
         return str(await self.ask("send", producer, value=value, key=key, **more))
@@ -162,9 +162,9 @@ class JavaWorld:
         more = {"batched": True} if batched else {}
         await self.ask("classic_producer", name, topic=classic(topic or self.topic), **more)
 
-    async def classic_consumer(self, kind: str = "Shared", name: str = "c", topic: str = "") -> None:
+    async def classic_consumer(self, kind: str = "Shared", name: str = "c", topic: str = "", **more: Any) -> None:
         self._open[name] = "classic_close"
-        await self.ask("classic_consumer", name, topic=classic(topic or self.topic), type=kind)
+        await self.ask("classic_consumer", name, topic=classic(topic or self.topic), type=kind, **more)
 
     async def classic_send(self, *values: str, producer: str = "p", **more: Any) -> None:
         """Under way at the same time: a producer that batches makes one batch of them."""

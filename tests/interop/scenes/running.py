@@ -25,6 +25,7 @@ from tests.interop.scenes import (
     killing,
     producing,
     redelivering,
+    retrying,
     scalable,
     scalable_consumers,
     seeking,
@@ -36,7 +37,7 @@ from tests.interop.scenes.servers import Side, Standalone
 from tests.interop.scenes.world import SCENARIOS, Scenario, Trace, World
 
 OF_PYTHON = (producing, subscribing, redelivering, seeking, killing)
-OF_JAVA = (scalable, scalable_consumers, transacting, java_killing)
+OF_JAVA = (scalable, scalable_consumers, transacting, retrying, java_killing)
 TRACES = Path(__file__).with_name("traces.json")
 DIFFERENCES = TRACES.with_name("differences.json")
 OPERATION_S = 60

@@ -353,7 +353,7 @@ PULSAR: dict[str, tuple[type[Header], ...]] = {
     "get_topics": (commands.GetTopicsOfNamespace,),
     "get_schema": (commands.TopicSchema,),
     "get_or_create_schema": (commands.TopicSchema,),
-    "producer": (commands.Producer, *_CLASSIC, commands.TopicSchema),
+    "producer": (commands.Producer, *_CLASSIC, commands.TopicSchema, commands.Subscribe),
     "send": (commands.Send,),
     "close_producer": (commands.CloseProducer,),
     "subscribe": (commands.Subscribe, *_CLASSIC, commands.TopicSchema, commands.SegmentOffset),
