@@ -10,7 +10,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from engine.errors import CorruptionError, InvalidArgumentError, MissingKeyError
+from engine._native.format.envelope import why_closed
+from engine.errors import CorruptionError, InvalidArgumentError
 from engine.limits import ENTRY_SIZE_MAX
 
 # In every entry's header: do not change.
@@ -52,7 +53,8 @@ def _lz4_compressor() -> Compressor:
 def decompressor() -> Callable[[int, Any, int], bytes]:
     """A function (codec, body, raw size) -> body, for one thread at a time. It costs nothing before it is used.
 
-    It raises CorruptionError for a damaged body, MissingKeyError for an encrypted one.
+    It raises CorruptionError for a damaged body, DecryptionError for an encrypted one: a MissingKeyError, unless only
+    clients of Apache Pulsar can read it.
     """
     used: dict[int, Decompressor] = {}
 
@@ -60,7 +62,7 @@ def decompressor() -> Callable[[int, Any, int], bytes]:
         if not 0 <= raw_size <= ENTRY_SIZE_MAX:
             raise CorruptionError(f"an entry's header says {raw_size:,} bytes when decompressed; the limit is lower")
         if codec & ENCRYPTED:
-            raise MissingKeyError("the message is encrypted: there must be a private key of it in decryption_keys")
+            raise why_closed(body)
         if codec not in used:
             if codec not in _DECOMPRESSORS:
                 raise CorruptionError(f"an entry names the unknown compression {codec}")

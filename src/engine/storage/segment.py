@@ -352,6 +352,10 @@ class Segment:
         """The highest sequence id appended by a producer, durable or not; -1 for none."""
         return self._dedup.last_sequence(producer_id(producer))
 
+    def last_part(self, producer: str) -> tuple[int, int]:
+        """(sequence, offset) of the newest chunk of a producer which others follow, durable or not; -1: not known."""
+        return self._dedup.last_part(producer_id(producer))
+
     def floor(self, producer: str) -> int:
         """Every message of a producer with a lower sequence id is durable, as its entries state; 0: unknown."""
         return self._dedup.floor(producer_id(producer))

@@ -2,6 +2,7 @@
 """The headers of entries in a block, for code that routes, counts and times entries and never opens them."""
 cimport cython
 from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
+from engine._native.format.envelope cimport CIPHER_FOREIGN_PLAIN, CIPHER_FOREIGN_PLAIN_PART, cipher_of
 from engine._native.format.layout cimport (
     AT_COMPRESSION, AT_COUNT, AT_FIRST_OFFSET, AT_FIRST_SEQUENCE, AT_FLAGS, AT_LAST_SEQUENCE, AT_PRODUCER_ID,
     AT_PUBLISH_TIME, AT_SIZE, DELIVER_AT, ENCRYPTED, HEADER_SIZE, load32, load64,
@@ -96,7 +97,7 @@ def span_of(block):
 
 
 def all_encrypted(block):
-    """Whether each entry of a block is encrypted, as its header says. Of bytes that are no entry: False."""
+    """Whether each entry of a block is encrypted, as its header and envelope say. Of bytes that are no entry: False."""
     cdef Py_buffer view
     cdef Py_ssize_t at = 0
     cdef const uint8_t* p
@@ -107,6 +108,8 @@ def all_encrypted(block):
             if not p[AT_COMPRESSION] & ENCRYPTED or load32(p + AT_SIZE) < HEADER_SIZE:
                 return False
             at += load32(p + AT_SIZE)
+            if at > view.len or cipher_of(p) in (0, CIPHER_FOREIGN_PLAIN, CIPHER_FOREIGN_PLAIN_PART):
+                return False
         return at == view.len
     finally:
         PyBuffer_Release(&view)
