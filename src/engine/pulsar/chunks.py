@@ -16,7 +16,8 @@ which chunk of that. A message is known by its uuid, sequence id, publish time, 
 those of the client's first attempt whenever it sends it again. Another process that begins anew with the same producer
 name and sequence id says another time: its message is another one, and its chunks get new numbers.
 
-**A message that is stored** whole, as its sequence id says, is answered without being stored.
+**A message that is stored** whole, as its sequence id says: its chunks are answered without being stored, and its last
+one finds itself a duplicate.
 
 A chunk must be one of those that are there, or the next one. So what a segment holds of a message is in order, without
 gaps, and once, except where a message was given up in the middle: its client has to drop what there is of it.
@@ -24,11 +25,12 @@ gaps, and once, except where a message was given up in the middle: its client ha
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from engine._native.format.entry import Entry
 from engine._native.format.heads import entry_heads
-from engine._native.pulsar.foreign import content_of
+from engine._native.pulsar.foreign import sent_metadata
 from engine.errors import CorruptionError, InvalidArgumentError, UnsupportedError
 from engine.pulsar.messages import MessageMetadata
 
@@ -41,16 +43,18 @@ Known = tuple[str, int, int, int, int]  # a message: uuid, sequence id, publish 
 class Chunks:
     """Of one producer, from when it is opened until it is closed. Loop thread only.
 
-    `whole`: of a topic of one segment. `level`: the number of the newest chunk, -1 for none. `stored_upto`: the
-    sequence id up to which its messages are stored. `newest`: metadata of the newest chunk; None: not known.
+    `whole`: of a topic of one segment. `level`: the number of the newest chunk, -1 for none. `stored`: by the kind of an
+    entry, the sequence id up to which messages are stored. `newest`: metadata of the newest chunk; None: not known.
     """
 
-    __slots__ = ("_first", "_last", "_level", "_message", "_stored_upto", "_whole")
+    __slots__ = ("_first", "_last", "_level", "_message", "_stored", "_whole")
 
-    def __init__(self, *, whole: bool = True, level: int = -1, stored_upto: int = -1, newest: Any = None) -> None:
+    def __init__(
+        self, *, whole: bool = True, level: int = -1, stored: Mapping[int, int] | None = None, newest: Any = None
+    ) -> None:
         self._whole = whole
         self._level = level
-        self._stored_upto = stored_upto
+        self._stored = stored or {}
         # The message whose chunks came last, its highest chunk, and the number of its first one.
         self._message: Known | None = None
         self._last = -1
@@ -59,15 +63,15 @@ class Chunks:
             self._message, self._last = _known(newest), newest.chunk
             self._first = level - newest.chunk
 
-    def stored(self, metadata: Any) -> bool:
-        """Whether all of its message is stored, and the chunk can be answered at once.
+    def is_stored(self, metadata: Any, kind: int) -> bool:
+        """Whether all of a message was stored before. `kind`: of its entries, as in storage/dedup.
 
-        The newest message is not answered so: its chunks are found where they are.
+        Of the newest message with chunks it is not said: these are found where they are.
         """
-        return metadata.sequence <= self._stored_upto and _known(metadata) != self._message
+        return metadata.sequence <= self._stored.get(kind, -1) and _known(metadata) != self._message
 
     def number_of(self, metadata: Any) -> int | None:
-        """What a chunk is stored under; None: it is the last one of its message.
+        """What a chunk of a message that is not stored goes under; None: its sequence id, as the last one.
 
         Raises InvalidArgumentError for one that does not follow those that came; UnsupportedError where a topic has
         several segments.
@@ -113,7 +117,7 @@ async def chunks_of(segment: Segment, producer: str, *, whole: bool) -> Chunks:
             break
         level, offset = again
     newest = None if offset < 0 else await _metadata_at(segment, offset)
-    return Chunks(whole=whole, level=level, stored_upto=segment.last_sequence(producer), newest=newest)
+    return Chunks(whole=whole, level=level, stored=segment.levels(producer), newest=newest)
 
 
 async def _metadata_at(segment: Segment, offset: int) -> Any:
@@ -122,9 +126,7 @@ async def _metadata_at(segment: Segment, offset: int) -> Any:
     block = found if found is None or hasattr(found, "data") else await found
     for head in () if block is None else entry_heads(block.data):
         if head.first == offset:
-            content = content_of(Entry(block.data[head.start : head.stop]))
-            size = int.from_bytes(content[:4], "big")
-            metadata = MessageMetadata.FromString(content[4 : 4 + size])
+            metadata = MessageMetadata.FromString(sent_metadata(Entry(block.data[head.start : head.stop])))
             if not 0 <= metadata.chunk < metadata.chunks - 1:
                 raise CorruptionError(f"the entry at offset {offset} must be a chunk which others follow; it is not")
             return metadata

@@ -29,6 +29,7 @@ from engine.pulsar.chunks import Chunks
 from engine.pulsar.messages import MessageMetadata, SingleMessageMetadata
 
 _MAGIC = b"\x0e\x01"
+_KEYED, _TRANSACTIONAL = 1, 2  # flags of an entry
 _SUMMED = 6  # bytes of the magic and the checksum
 _SEQUENCE_MAX = 2**63 - 1
 _PLAIN, _LZ4, _ZLIB, _ZSTD, _SNAPPY = range(5)
@@ -131,18 +132,21 @@ def _as_sent(
     if (size := int.from_bytes(content[:4], "big")) > PROPERTIES_SIZE_MAX:
         text = f"the metadata of a message that is encrypted or in chunks must have at most {PROPERTIES_SIZE_MAX:,} bytes"
         raise MessageTooLargeError(f"{text}, got {size:,}")
-    count = _count_of(metadata)
+    count, key = _count_of(metadata), _key_of(metadata)
     last = max(metadata.highest_sequence, first + count - 1)
     if last > _SEQUENCE_MAX:
         raise CorruptionError(f"a sequence id must be below 2^63, got {last}")
     number: int | None = None
+    stored = False
     if chunked:
-        if count > 1 or metadata.HasField("count"):
+        if metadata.HasField("count"):
             raise CorruptionError("a message in chunks must not be a batch")
-        if chunks.stored(metadata):
-            return Published(b"", 0, first)
-        number = chunks.number_of(metadata)
         last = first
+        kind = (_KEYED if key is not None else 0) | (_TRANSACTIONAL if transaction is not None else 0)
+        if not (stored := chunks.is_stored(metadata, kind)):
+            number = chunks.number_of(metadata)
+        elif metadata.chunk != metadata.chunks - 1:
+            return Published(b"", 0, first)
     entry = foreign_entry(
         content,
         count,
@@ -150,15 +154,16 @@ def _as_sent(
         first if number is None else number,
         last if number is None else number,
         encrypted=encrypted,
+        chunk=(metadata.uuid.encode(), metadata.chunk) if chunked else None,
         part=number is not None,
-        key=_key_of(metadata),
+        key=key,
         ordering_key=metadata.ordering_key if metadata.HasField("ordering_key") else None,
         deliver_at=metadata.deliver_at if metadata.HasField("deliver_at") else None,
         hashes=routing.hashes,
         key_hash=routing.key_hash,
         transaction=transaction,
     )
-    if chunked:
+    if chunked and not stored:
         chunks.sent(metadata)
     return Published(entry, 1, first)
 

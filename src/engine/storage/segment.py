@@ -352,6 +352,10 @@ class Segment:
         """The highest sequence id appended by a producer, durable or not; -1 for none."""
         return self._dedup.last_sequence(producer_id(producer))
 
+    def levels(self, producer: str) -> dict[int, int]:
+        """By the kind of an entry, the highest sequence id that the segment has of a producer, durable or not."""
+        return self._dedup.levels(producer_id(producer))
+
     def last_part(self, producer: str) -> tuple[int, int]:
         """(sequence, offset) of the newest chunk of a producer which others follow, durable or not; -1: not known."""
         return self._dedup.last_part(producer_id(producer))

@@ -17,8 +17,14 @@
     ...  ciphertext of the body, compressed or not, and its tag of 16 bytes
 
 *Foreign* is an entry whose messages only clients of Apache Pulsar can read, as they have encrypted or cut them. Its
-cipher is 2 to 5, it has no recipients, the hash of its key for Key_Shared (u16) and zeros as a nonce, zeros as the id
-of a key, and in place of the ciphertext, without a tag,
+cipher is 2 to 5. It has no recipients, zeros as the id of a key, as a nonce
+
+    0    hash of its key for Key_Shared u16
+    2    place u8: 0 it is alone, 1 the first of its group, 2 a later one
+    3    zero u8
+    4    group u64, of a chunk: hash of its message's uuid. Entries of one group go to one queue consumer
+
+and, in place of the ciphertext, without a tag,
 
     metadata size u32, big-endian | MessageMetadata | payload
 
@@ -44,12 +50,16 @@ cdef enum:
     AT_CIPHER = AT_ENVELOPE_VERSION + 1
     AT_RECIPIENTS = AT_CIPHER + 1
     AT_NONCE = AT_RECIPIENTS + 2
+    AT_GROUP_PLACE = AT_NONCE + 2       # of a foreign entry, as is the next one
+    AT_GROUP = AT_NONCE + 4
     AT_ENVELOPE_ZERO = AT_NONCE + 12
     AT_KEY_ID = AT_ENVELOPE_ZERO + 4
     AT_DELIVER_AT = AT_KEY_ID + 16
     RECIPIENT_HEAD = 16
     TAG_SIZE = 16
     RECIPIENTS_MAX = 64
+    GROUP_BEGINS = 1
+    GROUP_GOES_ON = 2
     FOREIGN_SIZE_MIN = 4          # of what is in place of the ciphertext
 
 # The cipher of the entry at `p`, whose header was checked; 0: it is not encrypted.

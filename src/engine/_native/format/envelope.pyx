@@ -133,11 +133,12 @@ def why_closed(buffer):
     cdef uint8_t cipher = cipher_of(entry.p)
     if not is_foreign(cipher):
         return MissingKeyError("the message is encrypted: there must be a private key of it in decryption_keys")
+    where = f"segment {entry.segment_id}, offsets {entry.first_offset}..{entry.first_offset + entry.count - 1}"
     if cipher in (CIPHER_FOREIGN, CIPHER_FOREIGN_PART):
         return DecryptionError(
-            "the message was encrypted by a client of Apache Pulsar: only such a client that has its key can read it")
+            f"{where}: encrypted by a client of Apache Pulsar: only such a client that has its key can read it")
     return DecryptionError(
-        "the message was sent in chunks by a client of Apache Pulsar: only such a client can put it together")
+        f"{where}: sent in chunks by a client of Apache Pulsar: only such a client can put the message together")
 
 
 cdef bytes _copy(const uint8_t* p, size_t size):

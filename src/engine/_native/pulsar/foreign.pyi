@@ -12,6 +12,7 @@ def foreign_entry(
     last: int,
     *,
     encrypted: bool,
+    chunk: tuple[bytes, int] | None = None,
     part: bool = False,
     key: bytes | None = None,
     ordering_key: bytes | None = None,
@@ -20,4 +21,4 @@ def foreign_entry(
     key_hash: int = 1,
     transaction: int | None = None,
 ) -> bytes: ...
-def content_of(entry: Entry) -> bytes: ...
+def sent_metadata(entry: Entry) -> bytes: ...

@@ -12,8 +12,9 @@ from engine._native.format.entry cimport (
     TRANSACTIONAL, VERSION, Entry, seal, store16, store32, store64,
 )
 from engine._native.format.envelope cimport (
-    AT_CIPHER, AT_DELIVER_AT, AT_ENVELOPE_SIZE, AT_ENVELOPE_VERSION, AT_NONCE, CIPHER_FOREIGN,
-    CIPHER_FOREIGN_PLAIN, ENVELOPE_VERSION, FOREIGN_SIZE_MIN, cipher_of, envelope_fits, is_foreign,
+    AT_CIPHER, AT_DELIVER_AT, AT_ENVELOPE_SIZE, AT_ENVELOPE_VERSION, AT_GROUP, AT_GROUP_PLACE, AT_NONCE,
+    CIPHER_FOREIGN, CIPHER_FOREIGN_PLAIN, ENVELOPE_VERSION, FOREIGN_SIZE_MIN, GROUP_BEGINS, GROUP_GOES_ON, cipher_of,
+    envelope_fits, is_foreign,
 )
 from engine._native.format.layout cimport (
     AT_BUCKET_MAX, AT_BUCKET_MIN, AT_COMPRESSION, AT_COUNT, AT_FLAGS, AT_RAW_SIZE, AT_SEGMENT_HASH_MAX,
@@ -38,12 +39,12 @@ cdef uint32_t _hash_of(bytes key, int algorithm) noexcept:
 
 
 def foreign_entry(content, uint32_t count, bytes name not None, uint64_t first, uint64_t last, *, bint encrypted,
-                  bint part=False, key=None, ordering_key=None, deliver_at=None, hashes=(0, 65535),
+                  chunk=None, bint part=False, key=None, ordering_key=None, deliver_at=None, hashes=(0, 65535),
                   int key_hash=KEY_MURMUR3, transaction=None):
     """The entry of `count` messages with the sequences `first` to `last` of the producer `name`.
 
-    `content`: the size of the metadata (u32, big-endian), the MessageMetadata, and the payload. `part`: it is a chunk
-    which others follow. `key`, `ordering_key`: bytes or None. `deliver_at`: of all messages, milliseconds since 1970.
+    `content`: the size of the metadata (u32, big-endian), the MessageMetadata, and the payload. `chunk`: the
+    uuid of its message, bytes, and which one of it; `part`: others follow it. `key`, `ordering_key`: bytes or None. `deliver_at`: of all messages, milliseconds since 1970.
     `hashes`: of the segment, inclusive. `key_hash`: of the topic, as in hashing.pxd. `transaction`: the number of the
     one that they belong to. Raises InvalidArgumentError, MessageTooLargeError.
     """
@@ -98,6 +99,9 @@ def foreign_entry(content, uint32_t count, bytes name not None, uint64_t first, 
     body[AT_ENVELOPE_VERSION] = ENVELOPE_VERSION
     body[AT_CIPHER] = (CIPHER_FOREIGN if encrypted else CIPHER_FOREIGN_PLAIN) + (2 if part else 0)
     store16(body + AT_NONCE, <uint16_t> sticky)
+    if chunk is not None:
+        body[AT_GROUP_PLACE] = GROUP_BEGINS if chunk[1] == 0 else GROUP_GOES_ON
+        store64(body + AT_GROUP, xxh64(chunk[0], 42))
     if deliver_at is not None:
         due = deliver_at
         for i in range(count):
@@ -118,11 +122,11 @@ cdef const uint8_t* content_at(Entry entry, size_t* size) except NULL:
     return body + envelope
 
 
-def content_of(Entry entry not None):
-    """A copy of what a client of Apache Pulsar has sent: size of the metadata, MessageMetadata, payload.
+def sent_metadata(Entry entry not None):
+    """A copy of the MessageMetadata that a client of Apache Pulsar has sent, encoded.
 
     Raises CorruptionError, also for an entry that is none of these.
     """
     cdef size_t size = 0
     cdef const uint8_t* p = content_at(entry, &size)
-    return PyBytes_FromStringAndSize(<const char*> p, size)
+    return PyBytes_FromStringAndSize(<const char*> p + FOREIGN_SIZE_MIN, load32_big(p))

@@ -176,6 +176,14 @@ class Dedup(Lanes):
         inherited = (known.seen[1] for known in self._from_parents.get(producer_id, ()) if not known.kind & PART)
         return max((*own, *inherited), default=-1)
 
+    def levels(self, producer_id: int) -> dict[int, int]:
+        """By the kind of an entry, the highest sequence stored of a producer: of the segment's own entries."""
+        found: dict[int, int] = {}
+        for key, lane in self.lanes.items():
+            if key[0] == producer_id:
+                found[key[1]] = max(found.get(key[1], -1), lane.last)
+        return found
+
     def last_part(self, producer_id: int) -> tuple[int, int]:
         """(sequence, offset) of the newest chunk of a producer which others follow; -1 for what is not known."""
         found = [(-1, UNKNOWN_OFFSET)]
