@@ -19,6 +19,12 @@ from tests.pulsar.opaque import KEYS, chunk_of, make_keys, metadata_of, send_of
 from tests.pulsar.raw import Raw, greeted
 
 BIG = bytes(range(256)) * (2 * MESSAGE_SIZE_MAX // 256 + 1)  # 3 chunks
+TYPES = [
+    pulsar.ConsumerType.Exclusive,
+    pulsar.ConsumerType.Failover,
+    pulsar.ConsumerType.Shared,
+    pulsar.ConsumerType.KeyShared,
+]
 TOPIC = "persistent://public/default/chunks"
 
 
@@ -26,23 +32,26 @@ def chunking(client: pulsar.Client, topic: str, name: str | None = None, **optio
     return client.create_producer(topic, name, chunking_enabled=True, send_timeout_millis=0, **options)
 
 
-@pytest.mark.parametrize(
-    "kind", [pulsar.ConsumerType.Exclusive, pulsar.ConsumerType.Failover, pulsar.ConsumerType.Shared], ids=str
-)
+@pytest.mark.parametrize("kind", TYPES, ids=str)
 def test_a_large_message_comes_whole_between_others(client, served, topic, kind) -> None:
     producer = chunking(client, topic, compression_type=pulsar.CompressionType.NONE)
     producer.send(b"before")
     ident = producer.send(BIG, partition_key="k", properties={"p": "q"})
     producer.send(b"behind")
-    consumer = client.subscribe(topic, "s", kind, initial_position=EARLIEST)
+    consumer = client.subscribe(
+        topic, "s", kind, initial_position=EARLIEST, negative_ack_redelivery_delay_ms=10, start_message_id_inclusive=True
+    )
     messages = take(consumer, 3)
     assert [message.data() for message in messages] == [b"before", BIG, b"behind"]
     assert (messages[1].properties(), messages[1].partition_key()) == ({"p": "q"}, "k")
     assert messages[1].message_id() == ident
+    consumer.acknowledge(messages[0])
+    consumer.acknowledge(messages[2])
     consumer.negative_acknowledge(messages[1])
+    assert consumer.receive(WAIT_MS).data() == BIG
     consumer.seek(ident)
     assert [message.data() for message in take(consumer, 2)] == [BIG, b"behind"]
-    for message in messages:
+    for message in messages[1:]:
         consumer.acknowledge(message)
     consumer.close()
     assert served.admin.get_stats(topic)["subscriptions"]["s"]["backlog"] == 0
@@ -91,7 +100,7 @@ def test_clients_of_ours_are_told_what_it_is(client, served, topic) -> None:
 
 def test_a_topic_that_demands_encryption_does_not_take_plain_chunks(client, served, topic) -> None:
     served.admin.create_topic(topic)
-    served.admin.set_topic_policies(topic, encryption_required=True)
+    served.admin.set_topic_policies(topic, {"encryption_required": True})
     with pytest.raises(pulsar.PulsarException):
         chunking(client, topic).send(BIG)
     assert served.admin.get_stats(topic)["segments"]["0"]["nextOffset"] == 0
@@ -217,7 +226,9 @@ async def test_chunks_of_two_messages_do_not_mix(served, topic) -> None:
 
 
 async def test_a_scalable_topic_takes_no_chunks(served) -> None:
-    async with producing(served, "topic://public/default/split") as raw:
+    served.admin.create_topic("topic://public/default/split", key_hash="murmur3")
+    ends = "0000-ffff-0"
+    async with producing(served, f"segment://public/default/split/{ends}") as raw:
         ((name, why),) = await answers(raw, message(0, 2)[0])
         assert (name, "persistent://" in why) == ("send_error", True)
         assert await answers(raw, send_of(0, metadata_of(0, encryption_keys=KEYS), b"x")) == receipts(0)

@@ -108,7 +108,7 @@ class QueueConsumer(Consumer):
     def redeliver(self, header: commands.Redeliver) -> None:
         """Take `ranges` back, to be delivered again after `backoff`."""
         offsets = offset_set(header.ranges, self.hosted.segment.durable_offset)
-        self._dispatcher.redeliver(self, offsets, backoff_of(header.backoff))
+        self._dispatcher.redeliver(self, self._dispatcher.whole(offsets), backoff_of(header.backoff))
 
 
 class QueueDispatcher:
@@ -175,6 +175,10 @@ class QueueDispatcher:
         consumer.unacknowledged -= handed
         self._hand_back(handed, backoff)
         self.pump()
+
+    def whole(self, offsets: BitMap64) -> BitMap64:
+        """With all of each group of entries that one of them is of."""
+        return offsets if self._together is None else self._together.whole(offsets)
 
     def put_back(self, consumer: QueueConsumer, offsets: BitMap64) -> None:
         """The user of a consumer that leaves has not seen these: they are due again, and not counted."""
@@ -370,7 +374,8 @@ class QueueDispatcher:
             if not (due := self._due(block, entry)):
                 self._pass(entry)
                 continue
-            consumer = together.owner(group, self.consumers, begins=begins)
+            together.meet(group, entry.first, begins=begins)
+            consumer = together.owner(group, self.consumers)
             if consumer is None:
                 if not (ready := self._ready()):
                     return
