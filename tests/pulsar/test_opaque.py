@@ -33,10 +33,9 @@ def keys(tmp_path_factory: pytest.TempPathFactory) -> pulsar.CryptoKeyReader:
 
 
 def produce(client: pulsar.Client, topic: str, keys: pulsar.CryptoKeyReader, values: list[bytes], **options: Any) -> None:
-    """Encrypted, in one batch where it is batched."""
-    producer = client.create_producer(
-        topic, encryption_key="k", crypto_key_reader=keys, batching_max_publish_delay_ms=10_000, **options
-    )
+    """Encrypted, in one batch unless `options` say that it is none."""
+    said = {"batching_enabled": True, "batching_max_publish_delay_ms": 10_000, **options}
+    producer = client.create_producer(topic, encryption_key="k", crypto_key_reader=keys, **said)
     for n, value in enumerate(values):
         producer.send_async(value, None, partition_key=f"k{n % 3}", properties={"n": str(n)}, event_timestamp=5)
     producer.flush()
@@ -123,7 +122,7 @@ def test_one_key_comes_to_one_consumer_in_its_order(client, topic, keys) -> None
         client.subscribe(topic, "s", pulsar.ConsumerType.KeyShared, initial_position=EARLIEST, crypto_key_reader=keys)
         for _ in range(3)
     ]
-    produce(client, topic, keys, VALUES, batching_type=pulsar.BatchingType.KeyBased)
+    produce(client, topic, keys, VALUES, batching_enabled=False)
     found: dict[str, list[bytes]] = {}
     for consumer in consumers:
         while True:
