@@ -86,7 +86,11 @@ def test_only_what_is_encrypted_passes_as_encrypted() -> None:
 @pytest.mark.parametrize(("encrypted", "text"), [(True, "encrypted by a client"), (False, "in chunks by a client")])
 def test_who_opens_it_is_told_what_it_is(encrypted: bool, text: str) -> None:
     data = foreign_entry(CONTENT, 1, b"p", 0, 0, encrypted=encrypted)
-    for read in (lambda: Entry(data).messages(decompressor()), lambda: enclosed(data), lambda: _raise(why_closed(data))):
+    for read in (
+        lambda: Entry(data).messages(decompressor()),
+        lambda: enclosed(data),
+        lambda: _raise(why_closed(data)),
+    ):
         with pytest.raises(DecryptionError, match=text):
             read()
 

@@ -39,7 +39,12 @@ def test_a_large_message_comes_whole_between_others(client, served, topic, kind)
     ident = producer.send(BIG, partition_key="k", properties={"p": "q"})
     producer.send(b"behind")
     consumer = client.subscribe(
-        topic, "s", kind, initial_position=EARLIEST, negative_ack_redelivery_delay_ms=10, start_message_id_inclusive=True
+        topic,
+        "s",
+        kind,
+        initial_position=EARLIEST,
+        negative_ack_redelivery_delay_ms=10,
+        start_message_id_inclusive=True,
     )
     messages = take(consumer, 3)
     assert [message.data() for message in messages] == [b"before", BIG, b"behind"]

@@ -32,7 +32,9 @@ def keys(tmp_path_factory: pytest.TempPathFactory) -> pulsar.CryptoKeyReader:
     return pulsar.CryptoKeyReader(str(folder / "public.pem"), str(folder / "secret.pem"))
 
 
-def produce(client: pulsar.Client, topic: str, keys: pulsar.CryptoKeyReader, values: list[bytes], **options: Any) -> None:
+def produce(
+    client: pulsar.Client, topic: str, keys: pulsar.CryptoKeyReader, values: list[bytes], **options: Any
+) -> None:
     """Encrypted, in one batch unless `options` say that it is none."""
     said = {"batching_enabled": True, "batching_max_publish_delay_ms": 10_000, **options}
     producer = client.create_producer(topic, encryption_key="k", crypto_key_reader=keys, **said)
@@ -218,7 +220,9 @@ async def answered(raw: Raw, *frames: bytes) -> list[tuple[str, Any]]:
 
 async def read_all(raw: Raw, topic: str, count: int) -> list[bytes]:
     """The payloads of so many MESSAGEs, behind their checksum."""
-    await raw.say_command("subscribe", topic=topic, subscription="r", type=0, consumer=7, request=70, initial_position=1)
+    await raw.say_command(
+        "subscribe", topic=topic, subscription="r", type=0, consumer=7, request=70, initial_position=1
+    )
     await raw.heard("success")
     await raw.say_command("flow", consumer=7, permits=100_000)
     for _ in range(count):
@@ -276,7 +280,9 @@ async def test_lies_are_refused_and_nothing_of_them_is_stored(served, topic, fie
     async with Raw(served) as raw:
         await opened(raw, topic)
         metadata = metadata_of(**{"sequence": 0, "encryption_keys": KEYS} | fields)
-        answers = await answered(raw, send_of(0, metadata, b"x"), send_of(1, metadata_of(1, encryption_keys=KEYS), b"y"))
+        answers = await answered(
+            raw, send_of(0, metadata, b"x"), send_of(1, metadata_of(1, encryption_keys=KEYS), b"y")
+        )
         assert [name for name, _ in answers] == ["send_error", "send_receipt"]
         assert text in answers[0][1].message
         assert len(await read_all(raw, topic, 1)) == 1

@@ -7,7 +7,7 @@ All chunks of a message have its one sequence id, and come one behind the other.
     stored as   n   n+1  n+2   s                n+3  n+4
 
 The last chunk is stored under the sequence id, so that the message counts as stored only when it is complete. Those
-before it have a lane of their own in the duplicate detection of the segment (PART, see storage/dedup/dedup.py), in which
+before it have a lane of their own in the duplicate detection of the segment (PART, see storage/dedup/dedup.py), where
 the door numbers them: n, n+1 and so on, whatever the sequence ids are.
 
 **A chunk that comes again**, after a reconnection or a kill -9 of the broker, gets its number again, and is found to be
@@ -26,6 +26,7 @@ gaps, and once, except where a message was given up in the middle: its client ha
 from __future__ import annotations
 
 from collections.abc import Mapping
+from inspect import isawaitable
 from typing import TYPE_CHECKING, Any
 
 from engine._native.format.entry import Entry
@@ -33,6 +34,7 @@ from engine._native.format.heads import entry_heads
 from engine._native.pulsar.foreign import sent_metadata
 from engine.errors import CorruptionError, InvalidArgumentError, UnsupportedError
 from engine.pulsar.messages import MessageMetadata
+from engine.storage.dedup.dedup import producer_id
 
 if TYPE_CHECKING:
     from engine.storage.segment import Segment
@@ -43,8 +45,8 @@ Known = tuple[str, int, int, int, int]  # a message: uuid, sequence id, publish 
 class Chunks:
     """Of one producer, from when it is opened until it is closed. Loop thread only.
 
-    `whole`: of a topic of one segment. `level`: the number of the newest chunk, -1 for none. `stored`: by the kind of an
-    entry, the sequence id up to which messages are stored. `newest`: metadata of the newest chunk; None: not known.
+    `whole`: of a topic of one segment. `level`: the number of the newest chunk, -1 for none. `stored`: by the kind of
+    an entry, the sequence id up to which messages are stored. `newest`: metadata of the newest chunk; None: not known.
     """
 
     __slots__ = ("_first", "_last", "_level", "_message", "_stored", "_whole")
@@ -78,7 +80,7 @@ class Chunks:
         """
         if not self._whole:
             raise UnsupportedError("a message in chunks must be sent to a topic persistent://…, whose segment is one")
-        chunk, chunks = metadata.chunk, metadata.chunks
+        chunk, chunks = int(metadata.chunk), int(metadata.chunks)
         if not metadata.uuid or not 0 <= chunk < chunks:
             raise InvalidArgumentError(f"a chunk must have a uuid and be one of {chunks}, got {chunk} of it")
         same = _known(metadata) == self._message
@@ -110,20 +112,21 @@ def _known(metadata: Any) -> Known:
 
 async def chunks_of(segment: Segment, producer: str, *, whole: bool) -> Chunks:
     """What a segment has of a producer's chunks. `whole`: the topic has one segment. Raises StorageError."""
-    level, offset = segment.last_part(producer)
+    ident = producer_id(producer)
+    level, offset = segment.dedup.last_part(ident)
     while offset >= segment.durable_offset:  # of an earlier session, on its way to the disk; it may fail as well
         await segment.when_durable(offset)
-        if (level, offset) == (again := segment.last_part(producer)):
+        if (level, offset) == (again := segment.dedup.last_part(ident)):
             break
         level, offset = again
     newest = None if offset < 0 else await _metadata_at(segment, offset)
-    return Chunks(whole=whole, level=level, stored=segment.levels(producer), newest=newest)
+    return Chunks(whole=whole, level=level, stored=segment.dedup.levels(ident), newest=newest)
 
 
 async def _metadata_at(segment: Segment, offset: int) -> Any:
     """Of the chunk at an offset; None where it is not there any more."""
     found = segment.read(offset)
-    block = found if found is None or hasattr(found, "data") else await found
+    block = await found if isawaitable(found) else found
     for head in () if block is None else entry_heads(block.data):
         if head.first == offset:
             metadata = MessageMetadata.FromString(sent_metadata(Entry(block.data[head.start : head.stop])))

@@ -130,7 +130,9 @@ def _as_sent(
         text = f"got one of {metadata.chunks} chunks" if chunked else "got one that its client has encrypted"
         raise UnsupportedError(f"a message must be whole and readable here, {text}")
     if (size := int.from_bytes(content[:4], "big")) > PROPERTIES_SIZE_MAX:
-        text = f"the metadata of a message that is encrypted or in chunks must have at most {PROPERTIES_SIZE_MAX:,} bytes"
+        text = (
+            f"the metadata of a message that is encrypted or in chunks must have at most {PROPERTIES_SIZE_MAX:,} bytes"
+        )
         raise MessageTooLargeError(f"{text}, got {size:,}")
     count, key = _count_of(metadata), _key_of(metadata)
     last = max(metadata.highest_sequence, first + count - 1)

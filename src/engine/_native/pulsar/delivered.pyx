@@ -275,7 +275,7 @@ def frame_of(Entry entry not None, uint64_t consumer_id, decompress, *, uint64_t
              int64_t partition=-1, bytes schema_version=b""):
     """The frame of a checked entry for one consumer. `due`: of its messages, by index, those that are delivered.
 
-    Raises CorruptionError for a body that cannot be read, DecryptionError for one that is encrypted for clients of ours.
+    Raises CorruptionError for a body that cannot be read, DecryptionError for one that is encrypted for our clients.
     """
     cdef Frame frame
     cdef bytes made, kept

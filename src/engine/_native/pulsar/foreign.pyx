@@ -43,14 +43,16 @@ def foreign_entry(content, uint32_t count, bytes name not None, uint64_t first, 
                   int key_hash=KEY_MURMUR3, transaction=None):
     """The entry of `count` messages with the sequences `first` to `last` of the producer `name`.
 
-    `content`: the size of the metadata (u32, big-endian), the MessageMetadata, and the payload. `chunk`: the
-    uuid of its message, bytes, and which one of it; `part`: others follow it. `key`, `ordering_key`: bytes or None. `deliver_at`: of all messages, milliseconds since 1970.
-    `hashes`: of the segment, inclusive. `key_hash`: of the topic, as in hashing.pxd. `transaction`: the number of the
-    one that they belong to. Raises InvalidArgumentError, MessageTooLargeError.
+    `content`: the size of the metadata (u32, big-endian), the MessageMetadata, and the payload. `chunk`: the uuid of its
+    message, bytes, and which one of it; `part`: others follow it. `key`, `ordering_key`: bytes or None. `deliver_at`: of
+    all messages, milliseconds since 1970. `hashes`: of the segment, inclusive. `key_hash`: of the topic, as in
+    hashing.pxd. `transaction`: the number of the one that they belong to. Raises InvalidArgumentError,
+    MessageTooLargeError.
     """
     cdef Lease lease = hold(content)
     cdef size_t room = lease.size, envelope = AT_DELIVER_AT, size
     cdef uint32_t hash, sticky = 0, spread, i
+    cdef uint8_t flags = SEQUENCES if last - first != count - 1 else 0
     cdef int64_t due
     cdef bytes entry
     cdef uint8_t* p
@@ -82,8 +84,8 @@ def foreign_entry(content, uint32_t count, bytes name not None, uint64_t first, 
     store32(p + AT_MAGIC, MAGIC)
     store32(p + AT_SIZE, <uint32_t> size)
     p[AT_VERSION], p[AT_COMPRESSION] = VERSION, ENCRYPTED
-    p[AT_FLAGS] = ((KEYED if key is not None else 0) | (DELIVER_AT if deliver_at is not None else 0)
-                   | (SEQUENCES if last - first != count - 1 else 0) | (TRANSACTIONAL if transaction is not None else 0))
+    flags |= (KEYED if key is not None else 0) | (DELIVER_AT if deliver_at is not None else 0)
+    p[AT_FLAGS] = flags | (TRANSACTIONAL if transaction is not None else 0)
     store32(p + AT_COUNT, count)
     store32(p + AT_RAW_SIZE, <uint32_t> room)
     store16(p + AT_BUCKET_MIN, <uint16_t> hash)

@@ -10,9 +10,9 @@ the sequences first..last,
     first > level          new: the level becomes `last`
     first <= level < last  part of it is stored: refused, since an entry has one place or none
 
-**Chunks.** All chunks of a message of Apache Pulsar's clients have the sequence id of that message. So only the last one
-is in the lane of its kind, and makes the message known as stored. Those before it are in a lane of their own (PART), by
-numbers that their door to the broker gives them, one for each: see pulsar/chunks.py.
+**Chunks.** All chunks of a message of Apache Pulsar's clients have the sequence id of that message. So only the last
+one is in the lane of its kind, and makes the message known as stored. Those before it are in a lane of their own
+(PART), by numbers that their door to the broker gives them, one for each: see pulsar/chunks.py.
 
 **Across reshapes.** A split, merge or rebucket seals the parents and creates children, and a client then sends to a
 child what the parents did not acknowledge. So each parent hands its children a *producer snapshot*: per producer and
