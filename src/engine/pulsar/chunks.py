@@ -29,6 +29,8 @@ from collections.abc import Mapping
 from inspect import isawaitable
 from typing import TYPE_CHECKING, Any
 
+from google.protobuf.message import DecodeError
+
 from engine._native.format.entry import Entry
 from engine._native.format.heads import entry_heads
 from engine._native.pulsar.foreign import sent_metadata
@@ -37,6 +39,7 @@ from engine.pulsar.messages import MessageMetadata
 from engine.storage.dedup.dedup import producer_id
 
 if TYPE_CHECKING:
+    from engine.storage.file.logfile import Block
     from engine.storage.segment import Segment
 
 Known = tuple[str, int, int, int, int]  # a message: uuid, sequence id, publish time, chunks, size
@@ -124,13 +127,16 @@ async def chunks_of(segment: Segment, producer: str, *, whole: bool) -> Chunks:
 
 
 async def _metadata_at(segment: Segment, offset: int) -> Any:
-    """Of the chunk at an offset; None where it is not there any more."""
+    """Of the chunk at an offset; None where it is not there any more, or is none: a client of ours may store anything."""
     found = segment.read(offset)
-    block = await found if isawaitable(found) else found
-    for head in () if block is None else entry_heads(block.data):
+    block: Block | None = await found if isawaitable(found) else found
+    if block is None:
+        return None
+    for head in entry_heads(block.data):
         if head.first == offset:
-            metadata = MessageMetadata.FromString(sent_metadata(Entry(block.data[head.start : head.stop])))
-            if not 0 <= metadata.chunk < metadata.chunks - 1:
-                raise CorruptionError(f"the entry at offset {offset} must be a chunk which others follow; it is not")
-            return metadata
+            try:
+                metadata = MessageMetadata.FromString(sent_metadata(Entry(block.data[head.start : head.stop])))
+            except (CorruptionError, DecodeError):
+                return None
+            return metadata if 0 <= metadata.chunk < metadata.chunks - 1 else None
     return None
