@@ -127,7 +127,7 @@ async def chunks_of(segment: Segment, producer: str, *, whole: bool) -> Chunks:
 
 
 async def _metadata_at(segment: Segment, offset: int) -> Any:
-    """Of the chunk at an offset; None where it is not there any more, or is none: a client of ours may store anything."""
+    """Of the chunk at an offset; None where it is gone, or is none: a client of ours may store anything."""
     found = segment.read(offset)
     block: Block | None = await found if isawaitable(found) else found
     if block is None:
