@@ -222,8 +222,8 @@ def _closed(entry: Any) -> str:
     """How its body is closed, besides being compressed."""
     if not entry.encrypted:
         return ""
-    from engine._native.format.envelope import why_closed
     from engine.errors import MissingKeyError
+    from engine.model.compression import why_closed
 
     ours = isinstance(why_closed(entry.data()), MissingKeyError)
     return ", encrypted" if ours else ", as sent by Apache Pulsar's client"

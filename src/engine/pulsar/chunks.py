@@ -33,14 +33,13 @@ from google.protobuf.message import DecodeError
 
 from engine._native.format.entry import Entry
 from engine._native.format.heads import entry_heads
+from engine._native.produce.hashing import xxh64
 from engine._native.pulsar.foreign import sent_metadata
 from engine.errors import CorruptionError, InvalidArgumentError, UnsupportedError
 from engine.pulsar.messages import MessageMetadata
-from engine.storage.dedup.dedup import producer_id
 
 if TYPE_CHECKING:
-    from engine.storage.file.logfile import Block
-    from engine.storage.segment import Segment
+    from engine.broker.segment.hosted import HostedSegment
 
 Known = tuple[str, int, int, int, int]  # a message: uuid, sequence id, publish time, chunks, size
 
@@ -113,23 +112,23 @@ def _known(metadata: Any) -> Known:
     return metadata.uuid, metadata.sequence, metadata.publish_time, metadata.chunks, metadata.chunks_size
 
 
-async def chunks_of(segment: Segment, producer: str, *, whole: bool) -> Chunks:
+async def chunks_of(hosted: HostedSegment, producer: str, *, whole: bool) -> Chunks:
     """What a segment has of a producer's chunks. `whole`: the topic has one segment. Raises StorageError."""
-    ident = producer_id(producer)
+    segment, ident = hosted.segment, xxh64(producer.encode())
     level, offset = segment.dedup.last_part(ident)
     while offset >= segment.durable_offset:  # of an earlier session, on its way to the disk; it may fail as well
         await segment.when_durable(offset)
         if (level, offset) == (again := segment.dedup.last_part(ident)):
             break
         level, offset = again
-    newest = None if offset < 0 else await _metadata_at(segment, offset)
+    newest = None if offset < 0 else await _metadata_at(hosted, offset)
     return Chunks(whole=whole, level=level, stored=segment.dedup.levels(ident), newest=newest)
 
 
-async def _metadata_at(segment: Segment, offset: int) -> Any:
+async def _metadata_at(hosted: HostedSegment, offset: int) -> Any:
     """Of the chunk at an offset; None where it is gone, or is none: a client of ours may store anything."""
-    found = segment.read(offset)
-    block: Block | None = await found if isawaitable(found) else found
+    found = hosted.segment.read(offset)
+    block = await found if isawaitable(found) else found
     if block is None:
         return None
     for head in entry_heads(block.data):

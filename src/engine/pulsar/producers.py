@@ -192,7 +192,7 @@ class Producers:
         opened = self._session.connection.producers.get(asked.producer_id)
         if opened is None:
             raise AlreadyClosedError("the producer was closed before it was open; open it again")
-        return await chunks_of(opened.hosted.segment, opened.name, whole=place.topic.classic)
+        return await chunks_of(opened.hosted, opened.name, whole=place.topic.classic)
 
     def _new_name(self) -> str:
         """A name that no other producer has, on whatever broker."""

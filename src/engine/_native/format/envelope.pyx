@@ -128,7 +128,7 @@ def enclosed(buffer):
 
 
 def why_closed(buffer):
-    """The error of who has no key of an encrypted entry: a DecryptionError that says who can read it."""
+    """The error of a reader without a key of an encrypted entry: a DecryptionError that says what can read it."""
     cdef Entry entry = Entry(buffer)
     cdef uint8_t cipher = cipher_of(entry.p)
     if not is_foreign(cipher):

@@ -1,9 +1,9 @@
 """`Together`: which queue consumer gets the entries of one group, the chunks of a message of Apache Pulsar's clients.
 
-A consumer puts a message together from its chunks, so all of them have to come to the same one, in order. Whoever gets
-the first chunk gets those that follow. While it takes no messages, they are kept back, and so is what is behind them in
-the same message; other entries go on. What is kept back is due again at the next event of the subscription: see
-QueueDispatcher.pump().
+A consumer puts a message together from its chunks, so all of them have to come to the same one, in order. The one
+that gets the first chunk gets those that follow. While it takes no messages, they are kept back, and so is what is
+behind them in the same message; other entries go on. What is kept back is due again at the next event of the
+subscription: see QueueDispatcher.pump().
 
 A client that hands a message back may name its last chunk alone, as that of C++ does: all of it is due again.
 """
