@@ -38,6 +38,12 @@ cdef uint32_t _hash_of(bytes key, int algorithm) noexcept:
     return key32_of(<const uint8_t*> PyBytes_AS_STRING(key), PyBytes_GET_SIZE(key), algorithm)
 
 
+# The hash of a keyless entry, as of those of published.pyx. `start`, `size`: the hashes of the segment.
+cdef uint32_t _spread(uint64_t sequence, uint32_t start, uint32_t size) noexcept:
+    cdef uint32_t spread = <uint32_t> sequence * <uint32_t> 2654435761
+    return (start + ((spread >> 16) * <uint64_t> size >> 16)) << 16 | (spread & 0xFFFF)
+
+
 def foreign_entry(content, uint32_t count, bytes name not None, uint64_t first, uint64_t last, *, bint encrypted,
                   chunk=None, bint part=False, key=None, ordering_key=None, deliver_at=None, hashes=(0, 65535),
                   int key_hash=KEY_MURMUR3, transaction=None):
@@ -51,7 +57,7 @@ def foreign_entry(content, uint32_t count, bytes name not None, uint64_t first, 
     """
     cdef Lease lease = hold(content)
     cdef size_t room = lease.size, envelope = AT_DELIVER_AT, size
-    cdef uint32_t hash, sticky = 0, spread, i
+    cdef uint32_t hash, sticky = 0, i
     cdef uint8_t flags = SEQUENCES if last - first != count - 1 else 0
     cdef int64_t due
     cdef bytes entry
@@ -70,9 +76,7 @@ def foreign_entry(content, uint32_t count, bytes name not None, uint64_t first, 
     if size > SIZE_MAX:
         raise MessageTooLargeError(f"an entry must have at most {SIZE_MAX:,} bytes, got {size:,}")
     if key is None:
-        spread = <uint32_t> first * <uint32_t> 2654435761  # as of keyless entries of published.pyx
-        hash = <uint32_t> hashes[0] + ((spread >> 16) * <uint64_t> (hashes[1] + 1 - hashes[0]) >> 16)
-        hash = hash << 16 | (spread & 0xFFFF)
+        hash = _spread(first, hashes[0], hashes[1] + 1 - hashes[0])
     else:
         hash = _hash_of(key, key_hash)
     if ordering_key is not None or key is not None:
