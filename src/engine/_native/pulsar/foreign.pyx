@@ -49,11 +49,10 @@ def foreign_entry(content, uint32_t count, bytes name not None, uint64_t first, 
                   int key_hash=KEY_MURMUR3, transaction=None):
     """The entry of `count` messages with the sequences `first` to `last` of the producer `name`.
 
-    `content`: the size of the metadata (u32, big-endian), the MessageMetadata, and the payload. `chunk`: the uuid
-    of its message, bytes, and which one of it; `part`: others follow it. `key`, `ordering_key`: bytes or None.
-    `deliver_at`: of all messages, milliseconds since 1970. `hashes`: of the segment, inclusive. `key_hash`: of the
-    topic, as in hashing.pxd. `transaction`: the number of the one that they belong to. Raises InvalidArgumentError,
-    MessageTooLargeError.
+    `content`: size of the metadata (u32, big-endian), MessageMetadata, payload. `chunk`: the uuid of its message,
+    bytes, and which one of it; `part`: others follow it. `key`, `ordering_key`: bytes or None. `deliver_at`: ms
+    since 1970. `hashes`: of the segment, inclusive. `key_hash`: of the topic, as in hashing.pxd. `transaction`: its
+    number. Raises InvalidArgumentError, MessageTooLargeError.
     """
     cdef Lease lease = hold(content)
     cdef size_t room = lease.size, envelope = AT_DELIVER_AT, size
