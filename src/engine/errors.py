@@ -269,7 +269,10 @@ class SubscriptionNotFoundError(NotFoundError):
 
 
 class DecryptionError(EngineError):
-    """An encrypted entry cannot be opened with the keys at hand. Nothing is lost: with the right key it can be read."""
+    """An entry cannot be opened with the keys at hand. Nothing is lost: with the right key it can be read.
+
+    This class itself: it was encrypted, or sent in chunks, by a client of Apache Pulsar, and only these can read it.
+    """
 
     code = 50
 

@@ -11,18 +11,22 @@ from google.protobuf.descriptor_pb2 import FileDescriptorSet
 from google.protobuf.message import DecodeError
 
 from engine._native.format.crc32c import crc32c
-from engine._native.format.entry import Entry, compress
+from engine._native.format.entry import Entry, compress, walk
 from engine._native.pulsar.delivered import frame_of, key_hashes
+from engine._native.pulsar.foreign import foreign_entry
 from engine._native.pulsar.published import entries_of
+from engine._native.serve.log import entries as claims_of
 from engine.errors import ProtocolError
 from engine.migration.pulsar.connection import Service
 from engine.migration.pulsar.reading import Source
 from engine.model.compression import compressor, decompressor
 from engine.model.schema import DEFINED, SchemaType, TopicSchema
+from engine.pulsar.chunks import Chunks
 from engine.pulsar.messages import FIELDS, Command, MessageMetadata, command
 from engine.pulsar.payloads import published
 from engine.pulsar.schemas import TYPES
 from tests.model.test_protobuf import file_of
+from tests.pulsar.opaque import KEYS, chunk_of, metadata_of
 from tests.reference.pulsar_reference import PulsarMessage, batch_of, payload_of
 
 _SOURCE = Source(Service("pulsar://127.0.0.1:1"), "t")
@@ -54,15 +58,33 @@ def batch_seeds() -> list[bytes]:
 
 
 def payload(data: bytes) -> int:
-    """A payload with its metadata, compressed or not."""
-    return published(memoryview(data), b"p", -1).number
+    """A payload with its metadata, compressed or not; what cannot be taken apart comes back as it was."""
+    made = published(memoryview(data), b"p", -1, chunks=Chunks())
+    for entry in walk(made.entries) if made.number else ():
+        if entry.encrypted:
+            content = data[6:] if data[:2] == b"\x0e\x01" else data
+            assert frame_of(entry, 1, None).endswith(content)
+            claims_of(entry.data())
+    return made.number
 
 
 def payload_seeds() -> list[bytes]:
     raw = batch_of(_MESSAGES)
     metadata = MessageMetadata(sequence=1, count=3, compression=2, uncompressed_size=len(raw)).SerializeToString()
     packed = len(metadata).to_bytes(4, "big") + metadata + zlib.compress(raw)
-    return [payload_of(_MESSAGES), payload_of(_MESSAGES, alone=True), b"\x0e\x01" + bytes(4) + packed, packed]
+    whole = [payload_of(_MESSAGES), payload_of(_MESSAGES, alone=True), b"\x0e\x01" + bytes(4) + packed, packed]
+    return [*whole, *(summed(b"\x0e\x01" + bytes(4) + one) for one in _foreign_contents())]
+
+
+def _foreign_contents() -> list[bytes]:
+    """Encrypted, in a batch, and in chunks."""
+    said = [
+        metadata_of(1, encryption_keys=KEYS, key=b"aw==", key_base64=True, deliver_at=5, ordering_key=b"o"),
+        metadata_of(1, encryption_keys=KEYS, count=3, highest_sequence=9),
+        chunk_of(1, 0, 3),
+        chunk_of(1, 0, 2, encryption_keys=KEYS),
+    ]
+    return [len(one).to_bytes(4, "big") + one + b"payload" for one in said]
 
 
 def dealt(data: bytes) -> bytes:
@@ -78,7 +100,8 @@ def dealt_seeds() -> list[bytes]:
     made = entries_of(batch_of(_MESSAGES[:1] * 40), 40, b"p", sequence=90)
     number, pack = compressor("lz4")
     assert pack is not None
-    return [*entries, *made, bytes(compress(made[0], number, pack))]
+    foreign = [foreign_entry(one, 3, b"p", 1, 3, encrypted=True, key=b"k") for one in _foreign_contents()]
+    return [*entries, *made, bytes(compress(made[0], number, pack)), *foreign]
 
 
 def migrated(data: bytes) -> int:

@@ -428,7 +428,13 @@ def _targets() -> list[Target]:
         Target("entry-published", published, entry_seeds, (EngineError,), sealed_unstamped),
         Target("pulsar-batch", pulsar_decoders.batch, pulsar_decoders.batch_seeds),
         Target("pulsar-payload", pulsar_decoders.payload, pulsar_decoders.payload_seeds, reseal=pulsar_decoders.summed),
-        Target("pulsar-dealt", pulsar_decoders.dealt, pulsar_decoders.dealt_seeds, (CorruptionError,), reseal_entry),
+        Target(
+            "pulsar-dealt",
+            pulsar_decoders.dealt,
+            pulsar_decoders.dealt_seeds,
+            (CorruptionError, DecryptionError),
+            reseal_entry,
+        ),
         Target(
             "pulsar-migrated", pulsar_decoders.migrated, pulsar_decoders.migrated_seeds, reseal=pulsar_decoders.resummed
         ),

@@ -21,6 +21,7 @@ class Raw:
         # Of the MESSAGEs that came: how many messages each has, and for which consumer.
         self.counts: list[int] = []
         self.consumers: list[int] = []
+        self.payloads: list[bytes] = []  # behind their checksum
 
     async def __aenter__(self) -> Raw:
         self.reader, self.writer = await asyncio.open_connection("127.0.0.1", self._port, ssl=self._tls)
@@ -56,6 +57,7 @@ class Raw:
         metadata = MessageMetadata.FromString(payload[10 : 10 + size])
         self.counts.append(metadata.count if metadata.HasField("count") else 1)
         self.consumers.append(consumer)
+        self.payloads.append(payload[6:])
 
     async def heard(self, wanted: str) -> Any:
         """The next command of that name; others are passed, but for errors."""

@@ -212,10 +212,21 @@ def entry_row(entry: Any) -> dict[str, Any]:
         "buckets": f"{entry.bucket_min:04x}-{entry.bucket_max:04x}",
         "sequences": f"{entry.first_sequence}-{entry.last_sequence}",
         "published": when(entry.publish_time_ms),
-        "compression": COMPRESSIONS.get(entry.compression, "?") + (", encrypted" if entry.encrypted else ""),
+        "compression": COMPRESSIONS.get(entry.compression, "?") + _closed(entry),
         "durable_upto": entry.durable_upto,
         "term": entry.term,
     }
+
+
+def _closed(entry: Any) -> str:
+    """How its body is closed, besides being compressed."""
+    if not entry.encrypted:
+        return ""
+    from engine.errors import MissingKeyError
+    from engine.model.compression import why_closed
+
+    ours = isinstance(why_closed(entry.data()), MissingKeyError)
+    return ", encrypted" if ours else ", as sent by Apache Pulsar's client"
 
 
 def message_rows(entry: Any) -> list[dict[str, Any]]:

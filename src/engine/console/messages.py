@@ -90,7 +90,7 @@ async def browse(client: AsyncClient, topic: str, wanted: Wanted) -> MessagePage
     try:
         return await search.read(client, ranges)
     except DecryptionError as e:
-        return MessagePage(facts.topic, values.name, note=f"the messages are encrypted: {e}")
+        return MessagePage(facts.topic, values.name, note=f"the messages cannot be read: {e}")
 
 
 class _Search:

@@ -21,9 +21,10 @@ from typing import TYPE_CHECKING, Any
 from pyroaring import BitMap64
 
 from engine._native.format.entry import Entry
-from engine._native.format.heads import Head, entry_heads
+from engine._native.format.heads import Head, entry_heads, groups_in
 from engine._native.pulsar.delivered import key_hashes
 from engine.broker.delivery.queue import QueueConsumer, QueueDispatcher
+from engine.broker.delivery.together import Together
 from engine.errors import ConsumerBusyError, InvalidArgumentError
 from engine.limits import HASH_RING_SIZE
 from engine.model.compression import decompressor
@@ -148,8 +149,14 @@ class KeyDispatcher(QueueDispatcher):
         if start < block.first_offset:  # as in the dispatcher of queues
             self._replay.remove_range(start, block.first_offset)
             self._next = max(self._next, block.first_offset)
+        groups = groups_in(block.data)
+        if groups and self._together is None:
+            self._together = Together()
         for entry in entry_heads(block.data):
             due = self._due(block, entry)
+            if due and self._together is not None and entry.start in groups:
+                group, begins = groups[entry.start]
+                self._together.meet(group, entry.first, begins=begins)
             self._pass(entry)
             if due:
                 self._replay -= due

@@ -3,11 +3,14 @@
     0x0e01, the magic | CRC32C u32 of all behind it | size of the metadata u32 | MessageMetadata | messages, compressed
 
 Without the magic there is no checksum: clients of before Apache Pulsar 1.15 sent none.
+
+What its client has encrypted or cut into chunks is not opened: it becomes an entry as it is (`_native/pulsar/foreign`).
 """
 
 from __future__ import annotations
 
 import zlib
+from base64 import b64decode
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -17,13 +20,18 @@ from google.protobuf.message import DecodeError
 from engine._native.format.crc32c import crc32c
 from engine._native.format.entry import compress
 from engine._native.produce.hashing import MURMUR3
+from engine._native.pulsar.foreign import foreign_entry
 from engine._native.pulsar.published import entries_of
 from engine.errors import CorruptionError, MessageTooLargeError, UnsupportedError
-from engine.limits import ENTRY_MESSAGES_MAX, ENTRY_SIZE_MAX, HASH_RING_SIZE
+from engine.limits import ENTRY_MESSAGES_MAX, ENTRY_SIZE_MAX, HASH_RING_SIZE, PROPERTIES_SIZE_MAX
 from engine.model.compression import LZ4, ZSTD, compressor, decompressor
+from engine.pulsar.chunks import Chunks
 from engine.pulsar.messages import MessageMetadata, SingleMessageMetadata
 
 _MAGIC = b"\x0e\x01"
+_KEYED, _TRANSACTIONAL = 1, 2  # flags of an entry
+_SUMMED = 6  # bytes of the magic and the checksum
+_SEQUENCE_MAX = 2**63 - 1
 _PLAIN, _LZ4, _ZLIB, _ZSTD, _SNAPPY = range(5)
 # A codec of theirs -> ours, which an entry of such messages is stored with.
 _STORED = {_LZ4: "lz4", _ZLIB: "zstd", _ZSTD: "zstd", _SNAPPY: "lz4"}
@@ -31,7 +39,9 @@ _WORTH = 512  # bytes of an entry below which compressing it saves little
 
 
 class Published(NamedTuple):
-    """`entries`: whole entries back to back, `number` of them. `sequence`: of the first message."""
+    """`entries`: whole entries back to back, `number` of them: none of a chunk whose message is stored already.
+    `sequence`: of the first message.
+    """
 
     entries: bytes
     number: int
@@ -75,26 +85,24 @@ def published(
     transaction: int | None = None,
     *,
     compress: bool = True,
+    chunks: Chunks | None = None,
 ) -> Published:
     """The entries of a payload. `name`: the producer's. `stored`: its last sequence id that may be stored already.
     `transaction`: the number of the one that it belongs to. `compress`: whether they are compressed where it was.
+    `chunks`: of the producer, which is given its messages that are encrypted or in chunks as they are; None: there are
+    none of these.
 
-    Raises CorruptionError, MessageTooLargeError; UnsupportedError for encrypted and chunked messages.
+    Raises CorruptionError, MessageTooLargeError; UnsupportedError for markers, and what `chunks` are missing for.
     """
     metadata, packed = metadata_of(payload)
-    if metadata.encryption_keys:
-        raise UnsupportedError("messages that are encrypted end to end by Apache Pulsar's clients are not served")
-    if metadata.chunks > 1:
-        raise UnsupportedError(f"a message must come in one piece, got one of {metadata.chunks} chunks")
-    if metadata.marker:
-        raise UnsupportedError("markers, which brokers write, are not taken from a client")
+    if metadata.encryption_keys or metadata.chunks > 1 or metadata.marker:
+        if metadata.marker:
+            raise UnsupportedError("markers, which brokers write, are not taken from a client")
+        content = payload[_SUMMED:] if payload[:2] == _MAGIC else payload
+        return _as_sent(content, metadata, name, routing, transaction, chunks)
     batch = _decompressed(metadata.compression, packed, metadata.uncompressed_size)
-    count = 1
-    if metadata.HasField("count"):
-        count = metadata.count
-        if not 1 <= count <= ENTRY_MESSAGES_MAX:
-            raise CorruptionError(f"a batch must have 1 to {ENTRY_MESSAGES_MAX:,} messages, got {count:,}")
-    else:
+    count = _count_of(metadata)
+    if not metadata.HasField("count"):
         batch = _batch_of_one(metadata, batch)
     entries = entries_of(
         batch,
@@ -111,6 +119,76 @@ def published(
     if compress and (codec := _STORED.get(metadata.compression)) is not None:
         entries = [_compressed(entry, codec) for entry in entries]
     return Published(entries[0] if len(entries) == 1 else b"".join(entries), len(entries), metadata.sequence)
+
+
+def _as_sent(
+    content: memoryview, metadata: Any, name: bytes, routing: Routing, transaction: int | None, chunks: Chunks | None
+) -> Published:
+    """The entry of what only these clients can read. None, as `number` says, where the message is stored already."""
+    encrypted, chunked, first = bool(metadata.encryption_keys), metadata.chunks > 1, metadata.sequence
+    if chunks is None:
+        text = f"got one of {metadata.chunks} chunks" if chunked else "got one that its client has encrypted"
+        raise UnsupportedError(f"a message must be whole and readable here, {text}")
+    if (size := int.from_bytes(content[:4], "big")) > PROPERTIES_SIZE_MAX:
+        text = (
+            f"the metadata of a message that is encrypted or in chunks must have at most {PROPERTIES_SIZE_MAX:,} bytes"
+        )
+        raise MessageTooLargeError(f"{text}, got {size:,}")
+    count, key = _count_of(metadata), _key_of(metadata)
+    last = max(metadata.highest_sequence, first + count - 1)
+    if last > _SEQUENCE_MAX:
+        raise CorruptionError(f"a sequence id must be below 2^63, got {last}")
+    number: int | None = None
+    stored = False
+    if chunked:
+        if metadata.HasField("count"):
+            raise CorruptionError("a message in chunks must not be a batch")
+        last = first
+        kind = (_KEYED if key is not None else 0) | (_TRANSACTIONAL if transaction is not None else 0)
+        if not (stored := chunks.is_stored(metadata, kind)):
+            number = chunks.number_of(metadata)
+        elif metadata.chunk != metadata.chunks - 1:
+            return Published(b"", 0, first)
+    entry = foreign_entry(
+        content,
+        count,
+        name,
+        first if number is None else number,
+        last if number is None else number,
+        encrypted=encrypted,
+        chunk=(metadata.uuid.encode(), metadata.chunk) if chunked else None,
+        part=number is not None,
+        key=key,
+        ordering_key=metadata.ordering_key if metadata.HasField("ordering_key") else None,
+        deliver_at=metadata.deliver_at if metadata.HasField("deliver_at") else None,
+        hashes=routing.hashes,
+        key_hash=routing.key_hash,
+        transaction=transaction,
+    )
+    if chunked and not stored:
+        chunks.sent(metadata)
+    return Published(entry, 1, first)
+
+
+def _count_of(metadata: Any) -> int:
+    """How many messages it has. Raises CorruptionError."""
+    count = metadata.count if metadata.HasField("count") else 1
+    if not 1 <= count <= ENTRY_MESSAGES_MAX:
+        raise CorruptionError(f"a batch must have 1 to {ENTRY_MESSAGES_MAX:,} messages, got {count:,}")
+    return int(count)
+
+
+def _key_of(metadata: Any) -> bytes | None:
+    """The key that it is routed by. Raises CorruptionError, MessageTooLargeError."""
+    if not metadata.HasField("key") or metadata.null_key:
+        return None
+    key: bytes = metadata.key
+    if metadata.key_base64:
+        try:
+            key = b64decode(key, validate=True)
+        except ValueError as e:
+            raise CorruptionError("the key of a message must be base64, as its metadata say; it is not") from e
+    return key
 
 
 def _batch_of_one(metadata: Any, value: bytes | memoryview) -> bytes:

@@ -24,10 +24,18 @@ from msgspec.structs import replace
 from engine._native.produce.hashing import KEY_HASHES, xxh64
 from engine.broker.segment.access import given_name
 from engine.broker.segment.producer import ENTRY_ERRORS
-from engine.errors import EngineError, FencedError, NotOwnerError, ProducerBusyError, UnsupportedError
+from engine.errors import (
+    AlreadyClosedError,
+    EngineError,
+    FencedError,
+    NotOwnerError,
+    ProducerBusyError,
+    UnsupportedError,
+)
 from engine.model.partitions import partition_of
 from engine.model.subscriptions import InitialPosition, SubscriptionKind
 from engine.model.transactions import parse_id
+from engine.pulsar.chunks import Chunks, chunks_of
 from engine.pulsar.layouts import place_of
 from engine.pulsar.messages import MessageIdData, framed
 from engine.pulsar.names import attached_to, producer_of
@@ -53,9 +61,12 @@ _NOWHERE = 2**64 - 1  # the place of a message that is not known
 class _Sent:
     """One SEND. `left`: entries that are not answered."""
 
-    __slots__ = ("highest", "left", "offset", "refusal", "sequence")
+    __slots__ = ("chunk", "highest", "left", "offset", "refusal", "sequence")
 
-    def __init__(self, sequence: int, highest: int, left: int, refusal: EngineError | None = None) -> None:
+    def __init__(
+        self, sequence: int, highest: int, left: int, refusal: EngineError | None = None, *, chunk: bool = False
+    ) -> None:
+        self.chunk = chunk
         self.sequence = sequence
         self.highest = highest
         self.left = left
@@ -66,11 +77,19 @@ class _Sent:
 class _Producer:
     """One producer. `number`: its id as the client says it. `stored`: its last sequence id when it was opened."""
 
-    __slots__ = ("name", "number", "partition", "place", "routing", "segment", "sent", "stored")
+    __slots__ = ("chunks", "name", "number", "partition", "place", "routing", "segment", "sent", "stored")
 
     def __init__(
-        self, number: int, name: str, place: SegmentName, routing: Routing, partition: int, stored: int
+        self,
+        number: int,
+        name: str,
+        place: SegmentName,
+        routing: Routing,
+        partition: int,
+        stored: int,
+        chunks: Chunks,
     ) -> None:
+        self.chunks = chunks
         self.number = number
         self.name = name.encode()
         self.place = str(place)
@@ -103,8 +122,6 @@ class Producers:
         from engine.pulsar.session import producer_ident
 
         session, ident = self._session, producer_ident(header.producer)
-        if header.encrypted:
-            raise UnsupportedError("messages that are encrypted end to end by Apache Pulsar's clients are not served")
         if not 0 <= header.access_mode < len(_MODES):
             raise UnsupportedError(f"producer_access_mode must be 0 to {len(_MODES) - 1}, got {header.access_mode}")
         topic, name = attached_to(header.topic), producer_of(header.name)
@@ -151,13 +168,14 @@ class Producers:
             raise
         try:
             routing = await self._routing_of(place)
+            chunks = await self._chunks_of(place, asked)
         except EngineError:
             session.native(commands.CloseProducer(producer_id=ident))
             raise
         if ident not in session.connection.producers:  # what it sends would be dropped, and its name stay taken
             raise NotOwnerError(f"the producer {asked.producer_name!r} of {place} was closed as it opened; try again")
         self._producers[ident] = _Producer(
-            header.producer, asked.producer_name, place, routing, partition_of(topic), answer.last_sequence
+            header.producer, asked.producer_name, place, routing, partition_of(topic), answer.last_sequence, chunks
         )
         success = {"request": header.request, "name": name, "last_sequence": answer.last_sequence}
         if answer.claim is not None:
@@ -186,6 +204,13 @@ class Producers:
         ends, ring = layout.segment(name.segment_id).bucket_ends, name.hash_range
         return Routing((ring.start, ring.end), ends, KEY_HASHES[right])
 
+    async def _chunks_of(self, place: SegmentName, asked: commands.Producer) -> Chunks:
+        """What is stored of its messages in chunks."""
+        opened = self._session.connection.producers.get(asked.producer_id)
+        if opened is None:
+            raise AlreadyClosedError("the producer was closed before it was open; open it again")
+        return await chunks_of(opened.hosted, opened.name, whole=place.topic.classic)
+
     def _new_name(self) -> str:
         """A name that no other producer has, on whatever broker."""
         self._named += 1
@@ -206,12 +231,16 @@ class Producers:
         try:
             transaction = transaction_of(header)
             number = None if transaction is None else parse_id(transaction)
-            made = published(payload, producer.name, producer.stored, producer.routing, number)
+            chunks = producer.chunks
+            made = published(payload, producer.name, producer.stored, producer.routing, number, chunks=chunks)
         except EngineError as e:
             producer.sent.append(_Sent(header.sequence, highest, 0, e))
             self._answer(producer)
             return
-        producer.sent.append(_Sent(header.sequence, highest, made.number))
+        producer.sent.append(_Sent(header.sequence, highest, made.number, chunk=header.is_chunk))
+        if not made.number:
+            self._answer(producer)
+            return
         sent = commands.Send(producer_id=ident, entries=made.number, transaction=transaction)
         self._session.native(sent, memoryview(made.entries))
 
@@ -248,6 +277,8 @@ class Producers:
             head = producer.sent[0]
             head.left -= 1
             head.refusal = error
+            if head.chunk:
+                producer.chunks.give_up()
             self._answer(producer)
         return b""
 

@@ -105,7 +105,7 @@ class Segment:
         self._heir: str | None = None  # set by leave_to()
         # Its content.
         self._files = found.files
-        self._dedup = found.dedup
+        self.dedup = found.dedup
         self._reader = Reader(context, self._files, name.segment_id)
         self._time_ms = max(f.last_time_ms for f in self._files)
         last = self._files[-1]
@@ -286,9 +286,9 @@ class Segment:
             raise InvalidArgumentError(f"an append must have at most {LOG_FILE_MESSAGES_MAX} messages")
         groups, appended, start = self._groups, self._appended, self._groups.next_offset
         try:
-            places, fresh = place(self._dedup, claims, start, self._commit.durable_offset)
+            places, fresh = place(self.dedup, claims, start, self._commit.durable_offset)
         except EngineError:
-            self._dedup.undo(start)
+            self.dedup.undo(start)
             raise
         if len(fresh) < len(claims):
             appended.duplicates += len(claims) - len(fresh)
@@ -350,37 +350,37 @@ class Segment:
 
     def last_sequence(self, producer: str) -> int:
         """The highest sequence id appended by a producer, durable or not; -1 for none."""
-        return self._dedup.last_sequence(producer_id(producer))
+        return self.dedup.last_sequence(producer_id(producer))
 
     def floor(self, producer: str) -> int:
         """Every message of a producer with a lower sequence id is durable, as its entries state; 0: unknown."""
-        return self._dedup.floor(producer_id(producer))
+        return self.dedup.floor(producer_id(producer))
 
     @property
     def remembered_producers(self) -> int:
         """How many producers' sequences it remembers."""
-        return self._dedup.producers
+        return self.dedup.producers
 
     def remembers(self, producer: str) -> bool:
         """Whether it remembers sequences of the producer of this name."""
-        return self._dedup.remembers(producer_id(producer))
+        return self.dedup.remembers(producer_id(producer))
 
     def producer_attached(self, producer: str) -> None:
         """A new session of a producer begins: what failed in an earlier one need not be sent again first."""
-        self._dedup.forget_refused(producer_id(producer))
+        self.dedup.forget_refused(producer_id(producer))
 
     def dedup_snapshot(self) -> bytes:
         """The producer snapshot for the segments that follow this one in the layout."""
-        return self._dedup.child_snapshot(self.durable_offset)
+        return self.dedup.child_snapshot(self.durable_offset)
 
     async def inherit(self, snapshots: Sequence[bytes]) -> None:
         """Store the parents' producer snapshots durably, before the first append. Idempotent. NotOwnerError."""
         for snapshot in snapshots:
-            self._dedup.load(snapshot, from_parent=True)
+            self.dedup.load(snapshot, from_parent=True)
         await self._turns.take(self._save_inherited)
 
     async def _save_inherited(self) -> None:
-        snapshot = self._dedup.parents_snapshot()
+        snapshot = self.dedup.parents_snapshot()
         await save_producer_snapshot(self._context, self.directory, snapshot, self.lease)
         if self._backing is not None:
             await self._backing.keep_inherited(snapshot)
@@ -557,7 +557,7 @@ class Segment:
     # What group commit needs (commit.ports.SegmentLog)
 
     def plan_file(self, first_offset: int) -> LogFile:
-        snapshot, terms = self._dedup.snapshot(first_offset), self._terms.plan(first_offset)
+        snapshot, terms = self.dedup.snapshot(first_offset), self._terms.plan(first_offset)
         end, restart = self._continuation
         before = end if first_offset == restart else first_offset
         facts = file_facts(self._context, self.name, self.durability)
@@ -571,7 +571,7 @@ class Segment:
         self.on_gap()
 
     def snapshot(self, below: int) -> bytes:
-        return self._dedup.snapshot(below)
+        return self.dedup.snapshot(below)
 
     def file_created(self, file: LogFile) -> None:
         if self._files[-1].first_offset == file.first_offset:
@@ -587,7 +587,7 @@ class Segment:
         self._wake(group.next_offset)
 
     def rolled_back(self, offset: int) -> None:
-        self._dedup.rollback(offset, self.durable_offset)
+        self.dedup.rollback(offset, self.durable_offset)
         if offset < self.durable_offset:
             self._context.cache.clear(self._reader.tail)
 

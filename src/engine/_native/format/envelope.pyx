@@ -16,7 +16,7 @@ from engine._native.format.entry cimport seal
 from libc.stdint cimport uint8_t, uint16_t
 from libc.string cimport memcpy, memset
 
-from engine.errors import CorruptionError, InvalidArgumentError, MessageTooLargeError
+from engine.errors import CorruptionError, DecryptionError, InvalidArgumentError, MessageTooLargeError, MissingKeyError
 from engine.limits import ENTRY_SIZE_MAX
 
 cdef size_t SIZE_MAX = ENTRY_SIZE_MAX
@@ -104,7 +104,8 @@ cdef size_t _write_recipient(
 def enclosed(buffer):
     """(nonce, key id, recipients, authenticated, ciphertext) of an encrypted entry.
 
-    As enclose() takes them; the ciphertext is a copy. Checks the header and the envelope. Raises CorruptionError.
+    As enclose() takes them; the ciphertext is a copy. Checks the header and the envelope. Raises CorruptionError;
+    DecryptionError for one that clients of Apache Pulsar alone can read.
     """
     cdef Entry entry = Entry(buffer)
     cdef const uint8_t* body = entry.p + HEADER_SIZE
@@ -112,6 +113,8 @@ def enclosed(buffer):
     cdef list recipients = []
     if not entry.p[AT_COMPRESSION] & ENCRYPTED or not envelope_fits(entry.p):
         raise CorruptionError("the envelope of an encrypted entry must fit its body; this one does not")
+    if is_foreign(cipher_of(entry.p)):
+        raise why_closed(buffer)
     envelope = load32(body + AT_ENVELOPE_SIZE)
     for _ in range(load16(body + AT_RECIPIENTS)):
         name, wrapped = load16(body + at), load16(body + at + 2)
@@ -122,6 +125,20 @@ def enclosed(buffer):
     return (
         _copy(body + AT_NONCE, 12), _copy(body + AT_KEY_ID, 16), recipients, _authenticated(entry.p, envelope),
         _copy(body + envelope, entry.size - HEADER_SIZE - envelope))
+
+
+def why_closed(buffer):
+    """The error of a reader without a key of an encrypted entry: a DecryptionError that says what can read it."""
+    cdef Entry entry = Entry(buffer)
+    cdef uint8_t cipher = cipher_of(entry.p)
+    if not is_foreign(cipher):
+        return MissingKeyError("the message is encrypted: there must be a private key of it in decryption_keys")
+    where = f"segment {entry.segment_id}, offsets {entry.first_offset}..{entry.first_offset + entry.count - 1}"
+    if cipher in (CIPHER_FOREIGN, CIPHER_FOREIGN_PART):
+        return DecryptionError(
+            f"{where}: encrypted by a client of Apache Pulsar: only such a client that has its key can read it")
+    return DecryptionError(
+        f"{where}: sent in chunks by a client of Apache Pulsar: only such a client can put the message together")
 
 
 cdef bytes _copy(const uint8_t* p, size_t size):

@@ -2,6 +2,9 @@
 """The headers of entries in a block, for code that routes, counts and times entries and never opens them."""
 cimport cython
 from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
+from engine._native.format.envelope cimport (
+    AT_GROUP, AT_GROUP_PLACE, CIPHER_FOREIGN_PLAIN, CIPHER_FOREIGN_PLAIN_PART, GROUP_BEGINS, cipher_of, is_foreign,
+)
 from engine._native.format.layout cimport (
     AT_COMPRESSION, AT_COUNT, AT_FIRST_OFFSET, AT_FIRST_SEQUENCE, AT_FLAGS, AT_LAST_SEQUENCE, AT_PRODUCER_ID,
     AT_PUBLISH_TIME, AT_SIZE, DELIVER_AT, ENCRYPTED, HEADER_SIZE, load32, load64,
@@ -96,7 +99,7 @@ def span_of(block):
 
 
 def all_encrypted(block):
-    """Whether each entry of a block is encrypted, as its header says. Of bytes that are no entry: False."""
+    """Whether each entry of a block is encrypted, as its header and envelope say. Of bytes that are no entry: False."""
     cdef Py_buffer view
     cdef Py_ssize_t at = 0
     cdef const uint8_t* p
@@ -107,9 +110,28 @@ def all_encrypted(block):
             if not p[AT_COMPRESSION] & ENCRYPTED or load32(p + AT_SIZE) < HEADER_SIZE:
                 return False
             at += load32(p + AT_SIZE)
+            if at > view.len or cipher_of(p) in (0, CIPHER_FOREIGN_PLAIN, CIPHER_FOREIGN_PLAIN_PART):
+                return False
         return at == view.len
     finally:
         PyBuffer_Release(&view)
+
+
+def groups_in(const uint8_t[::1] block not None):
+    """{where an entry begins: (its group, whether it is the first one)} of a block of whole entries, mostly empty.
+
+    The entries of one group go to one queue consumer. Headers must have been checked before.
+    """
+    cdef size_t at = 0, n = block.shape[0]
+    cdef const uint8_t* body
+    cdef dict found = {}
+    while at + HEADER_SIZE <= n:
+        if block[at + AT_COMPRESSION] & ENCRYPTED and load32(&block[at + AT_SIZE]) <= n - at:
+            body = &block[at] + HEADER_SIZE
+            if is_foreign(cipher_of(&block[at])) and body[AT_GROUP_PLACE]:
+                found[at] = load64(body + AT_GROUP), body[AT_GROUP_PLACE] == GROUP_BEGINS
+        at += max(load32(&block[at + AT_SIZE]), <uint32_t> HEADER_SIZE)
+    return found
 
 
 def apparent_heads(block):

@@ -5,7 +5,7 @@ The cost is small beside the checksum of the same bytes: offsets are compared ei
 together are within the limit of one message needs no check of each, and a compressed body is not decompressed.
 """
 from engine._native.format.body cimport Columns, map_columns
-from engine._native.format.envelope cimport AT_ENVELOPE_SIZE, TAG_SIZE, envelope_fits
+from engine._native.format.envelope cimport AT_ENVELOPE_SIZE, TAG_SIZE, cipher_of, envelope_fits, is_foreign
 from engine._native.format.layout cimport (
     AT_COMPRESSION, AT_COUNT, AT_FIRST_SEQUENCE, AT_FLAGS, AT_LAST_SEQUENCE, AT_PADDING, AT_PRODUCER_NAME_SIZE,
     AT_RAW_SIZE, AT_SIZE, COMPRESSION_LZ4, COMPRESSION_MASK, COMPRESSION_NONE, DELIVER_AT, ENCRYPTED, EVENT_TIMES,
@@ -95,6 +95,7 @@ cdef Flaw _check_properties(const Columns* columns, uint32_t n) noexcept nogil:
 cdef Flaw _check_compressed(const uint8_t* p) noexcept nogil:
     cdef uint64_t n = load32(p + AT_COUNT), raw_size = load32(p + AT_RAW_SIZE), offsets = pad8(4 * (n + 1))
     cdef uint64_t packed = load32(p + AT_SIZE) - HEADER_SIZE - p[AT_PADDING], least = offsets
+    cdef bint foreign = is_foreign(cipher_of(p))  # then it has no columns inside
     cdef uint8_t flags = p[AT_FLAGS], codec = p[AT_COMPRESSION] & COMPRESSION_MASK
     if p[AT_COMPRESSION] & ENCRYPTED:
         if not envelope_fits(p):
@@ -104,7 +105,7 @@ cdef Flaw _check_compressed(const uint8_t* p) noexcept nogil:
     least += 8 * n if flags & DELIVER_AT else 0
     least += (8 * n if flags & EVENT_TIMES else 0) + (pad8(4 * n) if flags & SEQUENCES else 0)
     least += pad8(load16(p + AT_PRODUCER_NAME_SIZE))
-    if raw_size < least or raw_size % 8 != 0:
+    if not foreign and (raw_size < least or raw_size % 8 != 0):
         return FLAW_ROOM
     if not flags & SEQUENCES and load64(p + AT_LAST_SEQUENCE) - load64(p + AT_FIRST_SEQUENCE) != n - 1:
         return FLAW_SEQUENCES

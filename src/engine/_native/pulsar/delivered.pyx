@@ -14,6 +14,9 @@ What has become a property on its way in, of a name that begins with "pulsar.", 
 UTF-8 is base64, as a text has to be.
 
 Everything is measured first, and then written into memory of that size.
+
+An entry that only these clients can read (foreign.pyx) has metadata and messages as they were sent, which are passed on
+as they are.
 """
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
 from engine._native.format.crc32c cimport crc32c_update
@@ -24,6 +27,7 @@ from engine._native.produce.hashing cimport KEY_MURMUR3, key32_of
 from engine._native.pulsar.fields cimport (
     bytes_size, number_size, put32_big, put_bytes, put_number, put_varint, varint_size,
 )
+from engine._native.pulsar.foreign cimport content_at, holds_foreign, sticky_hash
 from libc.stdint cimport INT64_MIN, int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 from libc.string cimport memcmp, memcpy, memset
 
@@ -181,9 +185,7 @@ cdef struct Frame:
     size_t total
 
 
-cdef void _measure(Entry entry, Frame* f) noexcept nogil:
-    cdef uint16_t name_size = load16(entry.p + AT_PRODUCER_NAME_SIZE)
-    cdef size_t payload = 0
+cdef void _measure_command(Entry entry, Frame* f) noexcept nogil:
     cdef uint32_t i
     f.place_size = number_size(1, entry.segment_id) + number_size(2, entry.first_offset)
     f.place_size += number_size(3, <uint64_t> f.partition) if f.partition >= 0 else 0
@@ -192,6 +194,13 @@ cdef void _measure(Entry entry, Frame* f) noexcept nogil:
     for i in range(f.words_count):
         f.message_size += number_size(4, f.words[i])
     f.command_size = number_size(1, MESSAGE_COMMAND) + bytes_size(MESSAGE_COMMAND, f.message_size)
+
+
+cdef void _measure(Entry entry, Frame* f) noexcept nogil:
+    cdef uint16_t name_size = load16(entry.p + AT_PRODUCER_NAME_SIZE)
+    cdef size_t payload = 0
+    cdef uint32_t i
+    _measure_command(entry, f)
     f.metadata_size = bytes_size(1, name_size) + number_size(3, <uint64_t> entry.publish_ms())
     f.metadata_size += bytes_size(16, f.version_size) if f.version_size else 0
     if entry.columns.deliver_at is not NULL and entry.columns.deliver_at[0] != INT64_MIN:
@@ -266,12 +275,17 @@ def frame_of(Entry entry not None, uint64_t consumer_id, decompress, *, uint64_t
              int64_t partition=-1, bytes schema_version=b""):
     """The frame of a checked entry for one consumer. `due`: of its messages, by index, those that are delivered.
 
-    Raises CorruptionError for a body that cannot be read.
+    Raises CorruptionError for a body that cannot be read, DecryptionError for one that is encrypted for our clients.
     """
     cdef Frame frame
     cdef bytes made, kept
     cdef uint8_t* out
-    entry.open_body(decompress)
+    cdef const uint8_t* content = NULL
+    cdef size_t size = 0
+    if holds_foreign(entry):
+        content = content_at(entry, &size)
+    else:
+        entry.open_body(decompress)
     memset(&frame, 0, sizeof(Frame))
     frame.consumer_id, frame.redelivered, frame.partition = consumer_id, redelivered, partition
     frame.version, frame.version_size = PyBytes_AS_STRING(schema_version), PyBytes_GET_SIZE(schema_version)
@@ -279,12 +293,27 @@ def frame_of(Entry entry not None, uint64_t consumer_id, decompress, *, uint64_t
         kept = _words_of(due, entry.count)
         frame.words, frame.words_count = <const uint64_t*> PyBytes_AS_STRING(kept), len(kept) // 8
     with nogil:
-        _measure(entry, &frame)
+        if content is NULL:
+            _measure(entry, &frame)
+        else:
+            _measure_command(entry, &frame)
+            frame.total = 4 + frame.command_size + MAGIC_SIZE + 4 + size
     made = PyBytes_FromStringAndSize(NULL, 4 + frame.total)
     out = <uint8_t*> PyBytes_AS_STRING(made)
     with nogil:
-        _write(entry, &frame, out)
+        if content is NULL:
+            _write(entry, &frame, out)
+        else:
+            _write_foreign(entry, &frame, content, size, out)
     return made
+
+
+cdef void _write_foreign(Entry entry, const Frame* f, const uint8_t* content, size_t size, uint8_t* at) noexcept nogil:
+    at = put32_big(put32_big(at, <uint32_t> f.total), <uint32_t> f.command_size)
+    at = _put_command(entry, f, at)
+    at[0], at[1] = 0x0E, 0x01
+    at = put32_big(at + MAGIC_SIZE, crc32c_update(0, content, size))
+    memcpy(at, content, size)
 
 
 cdef bytes _words_of(object due, uint32_t count):
@@ -301,7 +330,7 @@ cdef bytes _words_of(object due, uint32_t count):
 def key_hashes(Entry entry not None, decompress):
     """For each message a u16, little-endian: the low half of the hash of its ordering key, else of its key, else 0.
 
-    It names the consumer of a Key_Shared subscription. Raises CorruptionError for a body that cannot be read.
+    It names the consumer of a Key_Shared subscription. Raises as frame_of().
     """
     cdef bytes hashes
     cdef uint16_t* out
@@ -310,9 +339,14 @@ def key_hashes(Entry entry not None, decompress):
     cdef const uint8_t* key
     cdef size_t size
     cdef uint8_t ordering[65536]
-    entry.open_body(decompress)
+    if not holds_foreign(entry):
+        entry.open_body(decompress)
     hashes = PyBytes_FromStringAndSize(NULL, 2 * entry.count)
     out = <uint16_t*> PyBytes_AS_STRING(hashes)
+    if holds_foreign(entry):
+        for i in range(entry.count):
+            out[i] = sticky_hash(entry)
+        return hashes
     with nogil:
         for i in range(entry.count):
             out[i] = 0

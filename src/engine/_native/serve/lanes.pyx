@@ -1,7 +1,8 @@
 # cython: language_level=3
 """Which entries of a producer a segment has: a lane for each producer, kind and bucket.
 
-In a lane sequences rise. For an entry with the sequences first..last,
+A kind is that of a batch: keyed or not, transactional or not; and chunks of Apache Pulsar's clients which others
+follow are a kind of their own. In a lane sequences rise. For an entry with the sequences first..last,
 
     last <= level          a duplicate
     first > level          new: the level becomes `last`
@@ -14,14 +15,15 @@ and decides what is rare: how a lane begins, and the cells that a bucket is cut 
 from engine.errors import InvalidArgumentError, PartlyStoredError, StorageError
 
 from engine._native.format cimport entry as e
-from engine._native.serve.log cimport RECENT, Claim, Seen
+from engine._native.serve.log cimport PART, RECENT, Claim, Seen
 from cpython.mem cimport PyMem_Free, PyMem_Realloc
-from libc.stdint cimport int64_t, uint64_t
+from libc.stdint cimport int64_t, uint32_t, uint64_t
 from libc.string cimport memmove
 
 UNKNOWN_OFFSET = -1
 
 cdef int64_t UNKNOWN = -1
+cdef uint32_t ORDER = e.KEYED | PART  # of a kind: what is one order after a failure
 
 
 cdef class Lane:
@@ -222,7 +224,7 @@ cdef class Lanes:
         else:
             lane.push(claim, offset, durable, area)
         if self.refused:
-            self.came_again((claim.producer_id, claim.kind & e.KEYED, key[2]), claim.last_sequence)
+            self.came_again((claim.producer_id, claim.kind & ORDER, key[2]), claim.last_sequence)
         if claim.floor:
             self.raise_floor(claim.producer_id, claim.floor)
 
@@ -258,7 +260,7 @@ cdef class Lanes:
     cdef int admit(self, Claim claim, int bucket) except -1:
         if not self.refused:
             return 0
-        refused, first = self.refused.get((claim.producer_id, claim.kind & e.KEYED, bucket)), claim.first_sequence
+        refused, first = self.refused.get((claim.producer_id, claim.kind & ORDER, bucket)), claim.first_sequence
         if refused and first > refused[0]:
             if first not in refused:
                 refused.append(first)

@@ -5,6 +5,7 @@ from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 
 cdef enum:
     RECENT = 16                       # entries of a lane whose offsets are remembered; a power of two
+    PART = 4                          # of a kind: chunks which others follow, see envelope.pxd
 
 # The fields of an entry's header that decide where it may be stored and whether it is a duplicate.
 @cython.final
@@ -12,7 +13,7 @@ cdef class Claim:
     cdef public uint64_t position     # in the buffer that it was received in
     cdef readonly uint32_t size
     cdef readonly uint32_t count
-    cdef readonly uint32_t kind       # KEYED and TRANSACTIONAL flags
+    cdef readonly uint32_t kind       # KEYED and TRANSACTIONAL flags, and PART
     cdef readonly uint16_t bucket_min
     cdef readonly uint16_t bucket_max
     cdef readonly uint16_t segment_hash_min
@@ -32,7 +33,7 @@ cdef struct Seen:
 # The newest entries of one producer in one bucket. Their sequences rise from entry to entry.
 cdef struct Lane:
     uint64_t producer_id
-    uint32_t kind                     # the entry's KEYED and TRANSACTIONAL flags: each kind is batched apart
+    uint32_t kind                     # as in a Claim: each kind is batched apart
     uint32_t bucket                   # index of the bucket in the segment
     uint64_t floor                    # the highest floor of its entries
     uint64_t entries                  # how many so far; the newest is recent[(entries - 1) % RECENT]. 0: a free slot

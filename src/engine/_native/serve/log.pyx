@@ -32,6 +32,7 @@ from engine.errors import InvalidArgumentError
 from engine._native.format cimport entry as e
 from engine._native.format.body cimport Lease, hold
 from engine._native.format.entry cimport Fault, load16, load32, load64
+from engine._native.format.envelope cimport cipher_of, is_part
 from engine._native.format.structure cimport FLAW_NONE, Flaw, check_structure, raise_flaw
 from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 from libc.stdlib cimport calloc, free, realloc
@@ -62,12 +63,17 @@ cdef class Claim:
         self.floor = floor
 
 
+# Of a chunk which others follow, the sequences are the door's own: they rise beside those of the producer.
+cdef inline uint32_t _kind_of(const uint8_t* p) noexcept nogil:
+    return p[e.AT_FLAGS] & KINDS | (PART if is_part(cipher_of(p)) else 0)
+
+
 cdef Claim _claim_at(const uint8_t* p, size_t position):
     cdef Claim claim = Claim.__new__(Claim)
     claim.position = position
     claim.size = load32(p + e.AT_SIZE)
     claim.count = load32(p + e.AT_COUNT)
-    claim.kind = p[e.AT_FLAGS] & KINDS
+    claim.kind = _kind_of(p)
     claim.bucket_min = load16(p + e.AT_BUCKET_MIN)
     claim.bucket_max = load16(p + e.AT_BUCKET_MAX)
     claim.segment_hash_min = load16(p + e.AT_SEGMENT_HASH_MIN)
@@ -352,11 +358,10 @@ cdef class Scan:
         cdef Seen* seen
         if self.lane_count * 2 >= self.lane_room and self.grow_lanes() < 0:
             return -1
-        lane = self.lane_of(load64(p + e.AT_PRODUCER_ID), p[e.AT_FLAGS] & (e.KEYED | e.TRANSACTIONAL),
-                            self.bucket_of(load16(p + e.AT_BUCKET_MIN)))
+        lane = self.lane_of(load64(p + e.AT_PRODUCER_ID), _kind_of(p), self.bucket_of(load16(p + e.AT_BUCKET_MIN)))
         if lane.entries == 0:
             lane.producer_id = load64(p + e.AT_PRODUCER_ID)
-            lane.kind = p[e.AT_FLAGS] & (e.KEYED | e.TRANSACTIONAL)
+            lane.kind = _kind_of(p)
             lane.bucket = self.bucket_of(load16(p + e.AT_BUCKET_MIN))
             self.lane_count += 1
         seen = &lane.recent[lane.entries % RECENT]

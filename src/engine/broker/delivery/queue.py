@@ -13,7 +13,8 @@ How the dispatcher deals (`_pump`):
 3. One consumer alone gets a new block whole, if no message of it is acknowledged, delayed or hidden.
 4. Otherwise each gets a run of consecutive entries in turn, about _TURNS_PER_BLOCK runs of a block. Of each entry the
    messages are due that are free (not acknowledged, not in an open transaction, not hidden) and not delayed.
-5. An entry with more messages than a consumer has credit for is dealt in parts, so that several consumers share its
+5. Entries of one group, the chunks of a message, go to one consumer: see together.py.
+6. An entry with more messages than a consumer has credit for is dealt in parts, so that several consumers share its
    work (parts.py).
 
 A message that is dealt moves into `unacknowledged` of its consumer. It leaves by an acknowledgement, or goes back to
@@ -31,7 +32,7 @@ from typing import TYPE_CHECKING, Any
 from pyroaring import BitMap64
 
 from engine import checks
-from engine._native.format.heads import Head, entry_heads
+from engine._native.format.heads import Head, entry_heads, groups_in
 from engine._native.format.offsets import offset_set, range_set
 from engine.broker.delivery.consumer import Consumer
 from engine.broker.delivery.delayed import Delays, has_delays
@@ -44,6 +45,7 @@ from engine.broker.delivery.parts import (
     payload_of,
 )
 from engine.broker.delivery.redelivery import backoff_of
+from engine.broker.delivery.together import Together
 from engine.broker.delivery.transactional_acks import acknowledge_some, transaction_of
 from engine.broker.segment.reader import SegmentReader
 from engine.errors import EngineError, InvalidArgumentError
@@ -106,7 +108,7 @@ class QueueConsumer(Consumer):
     def redeliver(self, header: commands.Redeliver) -> None:
         """Take `ranges` back, to be delivered again after `backoff`."""
         offsets = offset_set(header.ranges, self.hosted.segment.durable_offset)
-        self._dispatcher.redeliver(self, offsets, backoff_of(header.backoff))
+        self._dispatcher.redeliver(self, self._dispatcher.whole(offsets), backoff_of(header.backoff))
 
 
 class QueueDispatcher:
@@ -118,7 +120,7 @@ class QueueDispatcher:
     """
 
     __slots__ = ("_asked", "_counts", "_cursor", "_delays", "_kept", "_next", "_opened", "_pumping", "_reader",
-                 "_replay", "_turn", "consumers", "hosted", "subscription")  # fmt: skip
+                 "_replay", "_together", "_turn", "consumers", "hosted", "subscription")  # fmt: skip
 
     def __init__(self, subscription: HostedSubscription) -> None:
         self.subscription = subscription
@@ -131,6 +133,7 @@ class QueueDispatcher:
         self._counts = subscription.redeliveries
         self._delays = Delays(self._wall_ms, self._released)
         self._kept = Delays(self._steady_ms, self._released)  # handed back; not affected by the wall clock
+        self._together: Together | None = None  # from the first entry of a group on
         self._turn = 0
         self._opened = hosted.environment.open_entries
         self._pumping = False
@@ -173,6 +176,10 @@ class QueueDispatcher:
         self._hand_back(handed, backoff)
         self.pump()
 
+    def whole(self, offsets: BitMap64) -> BitMap64:
+        """With all of each group of entries that one of them is of."""
+        return offsets if self._together is None else self._together.whole(offsets)
+
     def put_back(self, consumer: QueueConsumer, offsets: BitMap64) -> None:
         """The user of a consumer that leaves has not seen these: they are due again, and not counted."""
         consumer.unacknowledged -= offsets
@@ -198,6 +205,8 @@ class QueueDispatcher:
     def set_aside(self, by: QueueConsumer, offsets: BitMap64) -> None:
         """No consumer holds these any more, and none gets them while `subscription.free` excludes them."""
         self._replay -= offsets
+        if self._together is not None:
+            self._together.kept -= offsets
         self._delays.forget(offsets)
         self._kept.forget(offsets)
         for holder in (by,) if offsets <= by.unacknowledged else self.consumers:  # there may be thousands
@@ -221,6 +230,8 @@ class QueueDispatcher:
         """Deal until credit, room or durable messages run out."""
         if self._pumping:
             return
+        if self._together is not None and self._together.kept:
+            self._replay |= self._together.release()
         if self._replay and self._reader.waiting:
             self._reader.stop()
         self._pumping = True
@@ -284,6 +295,8 @@ class QueueDispatcher:
 
     def _ready(self) -> list[QueueConsumer]:
         """The consumers that may be sent messages: those with credit, of the best priority among them."""
+        if self._together is not None and self._together.full:
+            return []
         ready = [c for c in self.consumers if c.ready]
         return [c for c in ready if c.priority == ready[0].priority] if ready else ready
 
@@ -296,6 +309,9 @@ class QueueDispatcher:
             self._replay.remove_range(start, block.first_offset)
             start = block.first_offset
             self._next = max(self._next, start)
+        if groups := groups_in(block.data):
+            self._deal_grouped(block, groups)
+            return
         if len(self.consumers) == 1 and self._deal_whole(block, start):
             return
         entries, at = entry_heads(block.data), 0
@@ -342,6 +358,36 @@ class QueueDispatcher:
             at += 1
         self._send(consumer, block, taken)
         return at
+
+    def _deal_grouped(self, block: Block, groups: dict[int, tuple[int, bool]]) -> None:
+        """Deal a block with entries of which all of a group go to one consumer."""
+        together = self._together = self._together or Together()
+        for entry in entry_heads(block.data):
+            at = 0
+            while at == 0 and entry.start not in groups and (ready := self._ready()):
+                at = self._deal_turn(block, [entry], at, 1, ready)
+            if entry.start not in groups:
+                if at == 0:
+                    return
+                continue
+            group, begins = groups[entry.start]
+            if not (due := self._due(block, entry)):
+                self._pass(entry)
+                continue
+            together.meet(group, entry.first, begins=begins)
+            consumer = together.owner(group, self.consumers)
+            if consumer is None:
+                if not (ready := self._ready()):
+                    return
+                self._turn += 1
+                consumer = ready[self._turn % len(ready)]
+                together.give(group, consumer)
+            self._pass(entry)
+            if consumer.ready and not together.waits(group):
+                self._send(consumer, block, [(entry, due)])
+            else:
+                self._replay -= due
+                together.keep(group, due)
 
     def _take(self, wanted: BitMap64, block: Block, entry: Head, consumer: QueueConsumer, room: int) -> BitMap64:
         """The messages of an entry that the consumer gets; it has credit for `room`."""

@@ -10,6 +10,10 @@ the sequences first..last,
     first > level          new: the level becomes `last`
     first <= level < last  part of it is stored: refused, since an entry has one place or none
 
+**Chunks.** All chunks of a message of Apache Pulsar's clients have the sequence id of that message. So only the last
+one is in the lane of its kind, and makes the message known as stored. Those before it are in a lane of their own
+(PART), by numbers that their door to the broker gives them, one for each: see pulsar/chunks.py.
+
 **Across reshapes.** A split, merge or rebucket seals the parents and creates children, and a client then sends to a
 child what the parents did not acknowledge. So each parent hands its children a *producer snapshot*: per producer and
 kind, the rectangles (segment hashes by bucket hashes) below whose level everything is stored.
@@ -51,6 +55,7 @@ from engine.storage.dedup.lanes import RECENT, GridLane, Seen, seen_up_to
 LANES_MAX = 16_384  # of one segment; the lane that was silent longest is forgotten first
 CHILD_RECORDS_MAX = 8_192  # of producers; the snapshots of two parents and their shapes fit a frame's header
 KEYED = 1  # of an entry's kind
+PART = 4  # of an entry's kind: a chunk which others follow; as in _native/serve/log.pxd
 
 # On disk: do not change. producer id, last sequence, last entry's first sequence and offset, segment range, bucket
 # range, kind, whether it is the segment's own (1) or a parent's (0), the last entry's messages (0: not known, as in
@@ -150,7 +155,7 @@ class Dedup(Lanes):
             failed = lane.drop(max(offset, acknowledged))
             lane.drop(offset)
             if failed:
-                key = (producer_id, kind & KEYED, bucket)
+                key = (producer_id, kind & (KEYED | PART), bucket)
                 self.refused[key] = sorted(failed + self.refused.pop(key, []))
         for key in list(self.refused)[:-LANES_MAX]:
             del self.refused[key]
@@ -167,9 +172,25 @@ class Dedup(Lanes):
 
     def last_sequence(self, producer_id: int) -> int:
         """The highest sequence stored of a producer, -1 for none."""
-        own = (lane.last for key, lane in self.lanes.items() if key[0] == producer_id)
-        inherited = (known.seen[1] for known in self._from_parents.get(producer_id, ()))
+        own = (lane.last for key, lane in self.lanes.items() if key[0] == producer_id and not key[1] & PART)
+        inherited = (known.seen[1] for known in self._from_parents.get(producer_id, ()) if not known.kind & PART)
         return max((*own, *inherited), default=-1)
+
+    def levels(self, producer_id: int) -> dict[int, int]:
+        """By the kind of an entry, the highest sequence stored of a producer: of the segment's own entries."""
+        found: dict[int, int] = {}
+        for key, lane in self.lanes.items():
+            if key[0] == producer_id:
+                found[key[1]] = max(found.get(key[1], -1), lane.last)
+        return found
+
+    def last_part(self, producer_id: int) -> tuple[int, int]:
+        """(sequence, offset) of the newest chunk of a producer which others follow; -1 for what is not known."""
+        found = [(-1, UNKNOWN_OFFSET)]
+        for key, lane in self.lanes.items():
+            if key[0] == producer_id and key[1] & PART:
+                found.append((lane.last, lane.recent[-1][2] if lane.recent else UNKNOWN_OFFSET))
+        return max(found)
 
     @property
     def producers(self) -> int:
