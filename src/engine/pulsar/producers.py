@@ -24,14 +24,7 @@ from msgspec.structs import replace
 from engine._native.produce.hashing import KEY_HASHES, xxh64
 from engine.broker.segment.access import given_name
 from engine.broker.segment.producer import ENTRY_ERRORS
-from engine.errors import (
-    AlreadyClosedError,
-    EngineError,
-    FencedError,
-    NotOwnerError,
-    ProducerBusyError,
-    UnsupportedError,
-)
+from engine.errors import EngineError, FencedError, NotOwnerError, ProducerBusyError, UnsupportedError
 from engine.model.partitions import partition_of
 from engine.model.subscriptions import InitialPosition, SubscriptionKind
 from engine.model.transactions import parse_id
@@ -173,7 +166,7 @@ class Producers:
             session.native(commands.CloseProducer(producer_id=ident))
             raise
         if ident not in session.connection.producers:  # what it sends would be dropped, and its name stay taken
-            raise NotOwnerError(f"the producer {asked.producer_name!r} of {place} was closed as it opened; try again")
+            raise _closed_early(asked.producer_name, place)
         self._producers[ident] = _Producer(
             header.producer, asked.producer_name, place, routing, partition_of(topic), answer.last_sequence, chunks
         )
@@ -208,7 +201,7 @@ class Producers:
         """What is stored of its messages in chunks."""
         opened = self._session.connection.producers.get(asked.producer_id)
         if opened is None:
-            raise AlreadyClosedError("the producer was closed before it was open; open it again")
+            raise _closed_early(asked.producer_name, place)
         return await chunks_of(opened.hosted, opened.name, whole=place.topic.classic)
 
     def _new_name(self) -> str:
@@ -316,6 +309,10 @@ def _subscribed(topic: TopicName, subscription: str) -> commands.Subscribe:
     return commands.Subscribe(
         request_id=0, consumer_id=0, topic=str(topic), subscription=subscription, consumer_name="", mode="queue"
     )
+
+
+def _closed_early(name: str, place: SegmentName) -> NotOwnerError:
+    return NotOwnerError(f"the producer {name!r} of {place} was closed as it opened; try again")
 
 
 def _claim(epoch: int, segment: int) -> list[int]:
