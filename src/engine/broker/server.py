@@ -34,6 +34,7 @@ from engine.broker.session.handlers import accept
 from engine.broker.session.keepalive import KeepAlive
 from engine.broker.settings.config import BrokerConfig
 from engine.broker.settings.current import CurrentConfig
+from engine.broker.settings.certificate_files import CertificateFiles
 from engine.broker.settings.doors import Doors, check_cluster, check_exposed
 from engine.broker.settings.shares import ProcessSet
 from engine.broker.upkeep.cluster_parts import ClusterParts
@@ -309,6 +310,9 @@ class Broker:
             self.rights.use(following.grants, self.store.rng)
             self.tasks.spawn(following.follow_identities(), "identities")
         self.tasks.spawn(await limits.start(), "watch of the limits")
+        if self.config.tls_cert is not None:
+            files = CertificateFiles(lambda: self.dynamic.base, self.doors.renew_all)
+            self.tasks.spawn(files.follow(), "files of certificates")
         for name, run in parts.loops:
             self.tasks.spawn(run(), name)
 

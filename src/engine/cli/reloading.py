@@ -35,8 +35,7 @@ def reload_broker(broker: Broker, config: BrokerConfig) -> None:
     if broker.refusing:
         raise AlreadyClosedError("the broker is not running")
     merged = reloaded(broker.dynamic.base, config)
-    broker.doors.renew(merged)
-    broker.doors.renew_to_brokers(merged)
+    broker.doors.renew_all(merged)
     broker.dynamic.rebase(merged)
 
 

@@ -14,6 +14,7 @@ from engine.aio.memory_limiter import AsyncDualMemoryLimiter, LimitType
 from engine.aio.semaphore import PoolStatistics
 from engine.aio.shielded import shielded
 from engine.aio.tasks import Supervisor
+from engine.broker.settings.certificate_files import CertificateFiles
 from engine.broker.settings.doors import Doors, check_exposed
 from engine.broker.settings.tls import tls_context
 from engine.clock import SystemClock
@@ -103,6 +104,9 @@ class Proxy:
             sock=sock,
         )
         self._servers.append(server)
+        if len(self._servers) == 1:
+            files = CertificateFiles(lambda: self.limits.base, self.renew)
+            self.tasks.spawn(files.follow(), "files of certificates")
         address = server.sockets[0].getsockname()[:2]
         log.info("forwarding clients from %s to %s", format_url(*address), ", ".join(self.config.brokers))
         return address[0], address[1]

@@ -84,6 +84,11 @@ class Doors:
             listener.context.load_cert_chain(config.tls_cert, config.tls_key)
             trust_clients(listener.context, config)
 
+    def renew_all(self, config: ClusterCertified) -> None:
+        """Both renew() and renew_to_brokers(). Raises InvalidConfigurationError."""
+        self.renew(config)
+        self.renew_to_brokers(config)
+
     def renew_to_brokers(self, config: ClusterCertified) -> None:
         """Reload what this broker shows to others, and which authorities it trusts. Raises InvalidConfigurationError.
 

@@ -12,7 +12,7 @@ from engine.cli.doctor.finding import Finding, State, graded, problem
 DAY_S = 86_400.0
 SOON_S = 30 * DAY_S
 AT_ONCE_S = 7 * DAY_S
-RENEW = "Renew the certificate, and send the server SIGHUP, which reads it again."
+RENEW = "Renew the certificate in its files; the server reads them again when they have changed."
 
 # Of OpenSSL's verification, by its codes: X509_V_ERR_…
 REMEDIES = {
