@@ -9,6 +9,7 @@ import gc
 import io
 import json
 import os
+import random
 import signal
 import subprocess
 import sys
@@ -558,7 +559,8 @@ def test_other_programs_read_the_parquet_file(engine: Any, data: Path, tmp_path:
 def test_a_parquet_file_is_read_page_by_page(tmp_path: Path):
     file = tmp_path / "t.parquet"
     # One row group of 24 MB, in which no value is there twice: whole columns of it would be 33 MB with a block.
-    pq.write_table(pa.table({"value": [os.urandom(400) for _ in range(60_000)]}), file)
+    rng = random.Random(7)
+    pq.write_table(pa.table({"value": [rng.randbytes(400) for _ in range(60_000)]}), file)
     assert pq.ParquetFile(file).metadata.num_row_groups == 1
     gc.collect()
     before = pa.total_allocated_bytes()

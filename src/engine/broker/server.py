@@ -32,9 +32,9 @@ from engine.broker.segment.environment import Environment
 from engine.broker.session.connection import Connection
 from engine.broker.session.handlers import accept
 from engine.broker.session.keepalive import KeepAlive
+from engine.broker.settings.certificate_files import CertificateFiles
 from engine.broker.settings.config import BrokerConfig
 from engine.broker.settings.current import CurrentConfig
-from engine.broker.settings.certificate_files import CertificateFiles
 from engine.broker.settings.doors import Doors, check_cluster, check_exposed
 from engine.broker.settings.shares import ProcessSet
 from engine.broker.upkeep.cluster_parts import ClusterParts

@@ -26,7 +26,7 @@ _Look = tuple[tuple[str, tuple[int, int, int] | None], ...]
 class CertificateFiles(Generic[C]):
     """The files that the configuration of one program names. Loop thread only.
 
-    A certificate and its key are two files, which do not fit while somebody replaces them: so they are read at the
+    A certificate and its key are two files, which do not fit while they are being replaced: so they are read at the
     first look that finds them as the one before has.
     """
 

@@ -39,10 +39,11 @@ _ATTEMPTS_MAX = 8
 
 
 class Writer(Protocol):
-    """A write that needs a record. `sends`: counts the frames of its connection, for a commit."""
+    """A write that needs a record."""
 
     @property
-    def sends(self) -> object: ...
+    def sends(self) -> object:
+        """Counts the frames of its connection, for a commit."""
 
     def operation(self) -> TransactionOperation:
         """Its part of the record; made when it is needed, while the log is being written."""
