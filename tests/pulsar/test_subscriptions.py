@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 import time
 from typing import Any
@@ -404,3 +405,23 @@ async def test_a_producer_creates_the_subscription_that_it_names(served, client,
     assert served.admin.get_stats(topic)["subscriptions"]["letters"]["backlog"] == 1
     consumer = client.subscribe(topic, "letters", SHARED)  # at the end, if it were new
     assert consumer.receive(WAIT_MS).data() == b"before"
+
+
+async def test_a_subscription_that_others_read_is_removed_by_force(served, topic):
+    shared, name = 1, f"persistent://public/default/{topic.rpartition('/')[2]}"
+    async with Raw(served) as raw, Raw(served) as other:
+        for one in (raw, other):
+            await greeted(one)
+            await one.say_command("subscribe", topic=name, subscription="s", type=shared, consumer=1, request=1)
+            if one is other:
+                await raw.heard("ping")  # which proves that the first consumer lives
+                await raw.say_command("pong")
+            await one.heard("success")
+        closed = asyncio.create_task(other.heard("close_consumer"))  # which answers pings
+        await raw.say_command("unsubscribe", consumer=1, request=2)
+        with pytest.raises(AssertionError, match="is read by another consumer"):
+            await raw.heard("success")
+        await raw.say_command("unsubscribe", consumer=1, request=3, force=True)
+        assert (await raw.heard("success")).request == 3
+        assert (await closed).consumer == 1
+    assert "s" not in served.admin.get_stats(name)["subscriptions"]

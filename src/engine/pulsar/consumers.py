@@ -295,7 +295,8 @@ class Consumers:
             await self._closing(header)
             return
         topic = consumer.broker_side.hosted.name.topic
-        await self._check_alone(consumer)
+        if not header.force:
+            await self._check_alone(consumer)
         await self._detach(consumer)
         await self._session.ask(
             lambda number: commands.DeleteSubscription(
