@@ -1,4 +1,11 @@
-"""Rights: what a check costs, the memory of the grants that it looks in, and what messages cost with rights on."""
+r"""Rights: what a check costs, the memory of the grants that it looks in, and what messages cost with rights on.
+
+Instructions do not depend on the load of a machine, so the last is also counted by them. One side's work, once and
+three times as much; the difference is that of twice the work, without the start:
+
+    valgrind --tool=cachegrind --cache-sim=no --cachegrind-out-file=/dev/null \
+        python benchmarks/bench_rights.py queue on 1
+"""
 
 from __future__ import annotations
 
@@ -7,6 +14,7 @@ import gc
 import os
 import random
 import statistics
+import sys
 import tempfile
 import time
 import tracemalloc
@@ -104,15 +112,7 @@ async def _ratio(work: str) -> float:
     with tempfile.TemporaryDirectory() as directory:
         roles = Path(directory) / "roles"
         roles.write_text(line_of("billing", "token") + "\n")
-        sides = []
-        for name, config in (("off", BrokerConfig()), ("on", BrokerConfig(roles_file=str(roles)))):
-            broker = Broker(Path(directory) / name, config=config)
-            await broker.start()
-            host, port = await broker.serve("127.0.0.1", 0)
-            await broker.admin.create_topic("orders", durability="os")
-            await broker.admin.grant("public", "billing", ["produce", "consume"])
-            token = "token" if config.has_roles else None
-            sides.append((broker, engine.AsyncClient(f"engine://{host}:{port}", token=token)))
+        sides = [await _side(Path(directory) / name, config) for name, config in _sides(roles).items()]
         spent: list[list[float]] = [[], []]
         for turn in range(SIZES["turns"]):
             for side in (0, 1) if turn % 2 else (1, 0):
@@ -124,6 +124,31 @@ async def _ratio(work: str) -> float:
             await client.close()
             await broker.close()
         return statistics.median(spent[1]) / statistics.median(spent[0])
+
+
+def _sides(roles: Path) -> dict[str, BrokerConfig]:
+    return {"off": BrokerConfig(), "on": BrokerConfig(roles_file=str(roles))}
+
+
+async def _side(data: Path, config: BrokerConfig) -> tuple[Broker, engine.AsyncClient]:
+    broker = Broker(data, config=config)
+    await broker.start()
+    host, port = await broker.serve("127.0.0.1", 0)
+    await broker.admin.create_topic("orders", durability="os")
+    await broker.admin.grant("public", "billing", ["produce", "consume"])
+    token = "token" if config.has_roles else None
+    return broker, engine.AsyncClient(f"engine://{host}:{port}", token=token)
+
+
+async def _once(work: str, name: str) -> None:
+    """One side's work alone, to be counted."""
+    with tempfile.TemporaryDirectory() as directory:
+        roles = Path(directory) / "roles"
+        roles.write_text(line_of("billing", "token") + "\n")
+        broker, client = await _side(Path(directory) / name, _sides(roles)[name])
+        await _WORK[work](client, work)
+        await client.close()
+        await broker.close()
 
 
 async def _produce(client: engine.AsyncClient, name: str) -> None:
@@ -207,3 +232,9 @@ _WORK = {"one_by_one": _one_by_one, "publishers": _publishers} | {
     "queue": _queue,
     "transactions": _transactions,
 }
+
+
+if __name__ == "__main__":
+    times = int(sys.argv[3])
+    SIZES.update(messages=10_000 * times, transactions=40 * times, alone=200 * times)
+    asyncio.run(_once(sys.argv[1], sys.argv[2]))
