@@ -1,16 +1,18 @@
 """Schemas of topics, as Apache Pulsar's clients declare them and ask for them.
 
 Theirs are recorded with ours, so that one history is checked for both. A version is its place in the history, as eight
-bytes. Values are what the client has written: those of an Avro schema are plain Avro, without the eight bytes by which
-a value of ours names its schema, so they have a type of their own there. Of a schema that has no definition, as
-that of a number, only the type is recorded; two go together if they are of one type.
+bytes; with a message that place is stored, unless it is 0. Values are what the client has written: those of an Avro
+schema are plain Avro, without the eight bytes by which a value of ours names its schema, so they have a type of their
+own there. Of a schema that has no definition, as that of a number, only the type is recorded; two go together if they
+are of one type.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from engine.errors import NotFoundError, UnsupportedError
+from engine.errors import InvalidArgumentError, NotFoundError, UnsupportedError
 from engine.model.names import TopicName
 from engine.model.schema import DEFINED, SchemaType
 from engine.wire import commands
@@ -43,6 +45,19 @@ SCHEMA_MUST = "a schema must be of type bytes, string, JSON, Avro, Protobuf nati
 _THEIRS = {ours: theirs for theirs, ours in TYPES.items()}
 
 
+FIRST_VERSION = bytes(8)
+
+
+class Declared(NamedTuple):
+    """`version`: of the schema that was declared; b"": none was. `count`: of the topic's versions. `first`: what a
+    message that says no version was written with; b"" where these clients cannot read the topic's schema.
+    """
+
+    version: bytes
+    count: int
+    first: bytes
+
+
 def definition_of(schema: Any) -> str:
     """What is recorded of a client's Schema of one of the TYPES, beside its type."""
     return schema.data.decode("utf-8", "replace") if TYPES[schema.type] in DEFINED else ""
@@ -52,14 +67,15 @@ def _named(number: int) -> bytes:
     return number.to_bytes(8, "big")
 
 
-async def declare(session: Session, topic: TopicName, header: Any, *, producer: bool) -> bytes:
-    """Declare the schema of a header, and return its version; b"" for none. Raises SchemaError, UnsupportedError."""
+async def declare(session: Session, topic: TopicName, header: Any, *, producer: bool) -> Declared:
+    """Declare the schema of a header, if it has one. Raises SchemaError, UnsupportedError, NotFoundError."""
     if not header.HasField("schema") or header.schema.type <= _NONE:
-        return b""
+        versions = (await session.host.service.schemas.history(topic)).versions
+        return _declared(b"", [str(one.type) for one in versions])
     return await _declare(session, topic, header.schema, producer=producer)
 
 
-async def _declare(session: Session, topic: TopicName, schema: Any, *, producer: bool) -> bytes:
+async def _declare(session: Session, topic: TopicName, schema: Any, *, producer: bool) -> Declared:
     kind = TYPES.get(schema.type)
     if kind is None:
         raise UnsupportedError(f"{SCHEMA_MUST}, got the type {schema.type}")
@@ -70,7 +86,23 @@ async def _declare(session: Session, topic: TopicName, schema: Any, *, producer:
     )
     versions = [(one["type"], one.get("definition", "")) for one in _versions(answer)]
     same = [number for number, one in enumerate(versions) if one == (str(kind), definition)]
-    return _named(same[-1] if same else max(len(versions) - 1, 0))
+    return _declared(_named(same[-1] if same else max(len(versions) - 1, 0)), [kind for kind, _ in versions])
+
+
+def _declared(version: bytes, kinds: list[str]) -> Declared:
+    return Declared(version, len(kinds), FIRST_VERSION if kinds and kinds[0] in _THEIRS else b"")
+
+
+def version_in(said: bytes, versions: Sequence[int | None]) -> int:
+    """What a message is stored with that says a version. `versions`: for each that it may say, by its place; None:
+    that one has no definition. Raises InvalidArgumentError.
+    """
+    number = int.from_bytes(said[:8], "big")
+    if len(said) != len(FIRST_VERSION) or number >= len(versions):
+        text = "the schema version of a message must be eight bytes, and one of those of its topic"
+        got = number if len(said) == len(FIRST_VERSION) else f"{len(said):,} bytes"
+        raise InvalidArgumentError(f"{text}, which are {len(versions)} from 0, got {got}")
+    return versions[number] or 0
 
 
 def _versions(answer: Any) -> list[Any]:
@@ -95,11 +127,11 @@ async def schema_of(session: Session, topic: TopicName, version: bytes) -> tuple
     return fields, _named(number)
 
 
-async def create_schema(session: Session, topic: TopicName, schema: Any) -> bytes:
-    """The version of a schema, which becomes one of the topic's if it is none; b"" for bytes, which have none.
+async def create_schema(session: Session, topic: TopicName, schema: Any) -> Declared | None:
+    """The version of a schema, which becomes one of the topic's if it is none; None for bytes, which have none.
 
     Raises SchemaError, UnsupportedError.
     """
     if schema.type <= _NONE:
-        return b""
+        return None
     return await _declare(session, topic, schema, producer=True)
