@@ -46,6 +46,7 @@ _THEIRS = {ours: theirs for theirs, ours in TYPES.items()}
 
 
 FIRST_VERSION = bytes(8)
+VERSION_PROPERTY = "pulsar.schema-version"  # of a message, as published.pyx writes it
 
 
 class Declared(NamedTuple):
