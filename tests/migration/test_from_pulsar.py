@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import random
 import sys
 from collections.abc import AsyncIterator, Iterator
@@ -24,9 +25,12 @@ from engine.errors import (
     NotFoundError,
     UnsupportedError,
 )
+from engine.migration.marker import PROPERTY
 from engine.migration.pulsar.places import Mark, Place
 from engine.migration.pulsar.reading import Source
+from engine.migration.topics import _schemas, declare
 from engine.model.positions import Checkpoint
+from engine.pulsar.schemas import VERSION_PROPERTY
 from tests.chaos.server import Server
 from tests.kit.programs import environment, program
 from tests.pulsar.conftest import connect, service_url
@@ -133,17 +137,66 @@ def test_partitions_come_over_and_those_never_used_are_empty(old: engine.Engine,
     assert [m.sent for m in again] == [0] * 4
 
 
-def test_schemas_come_over_in_order(old: engine.Engine, new: engine.Engine):
-    class Order(pulsar.schema.Record):
-        n = pulsar.schema.Integer()
+def schemas_of(served: engine.Engine, topic: str) -> list[dict[str, str]]:
+    return served._portal.run(_schemas(served._client, topic, None))
 
+
+def test_schemas_come_over_in_order_and_each_message_with_its_own(old: engine.Engine, new: engine.Engine):
+    """Also where the copy has versions of its own."""
+    definitions = [avro(*names) for names in (["a"], ["a", "b"], ["a", "c"])]
+    new.admin.create_topic(TOPIC, properties={PROPERTY: Mark(TOPIC, service_url(old)).text()})
+    declare_all(new, definitions[2:])
+    declare_all(old, definitions)
     client = connect(service_url(old))
-    producer = client.create_producer(TOPIC, schema=pulsar.schema.JsonSchema(Order))
-    producer.send(Order(n=3))
+    for definition in (definitions[1], definitions[0], definitions[1], definitions[2]):
+        schema = pulsar.schema.AvroSchema(None, json.loads(definition))
+        client.create_producer(TOPIC, schema=schema).send({"a": 1, "b": 2, "c": 3})
     client.close()
-    engine.migrate_from_pulsar(service_url(old), new, TOPIC, verify=True)
-    one, other = (e.admin.get_metadata(TOPIC).get("schemas") for e in (old, new))
-    assert one == other
+    for _ in range(2):
+        (done,) = engine.migrate_from_pulsar(service_url(old), new, TOPIC, verify=True)
+        assert done.verified is not None
+    assert [one["definition"] for one in schemas_of(new, TOPIC)] == [definitions[n] for n in (2, 0, 1)]
+    found = [facts(m)[2].get(VERSION_PROPERTY) for m in new._portal.run(read(new._client, TOPIC, 4))]
+    assert found == ["2", "1", "2", None]
+    assert len(new._portal.run(entries_in(new._client, TOPIC, 4))) == 4
+
+
+def test_a_version_that_was_deleted_at_the_source_hides_no_later_one(
+    old: engine.Engine, new: engine.Engine, monkeypatch: pytest.MonkeyPatch
+):
+    whole, definitions = Source._schema, [avro(*names) for names in (["a"], ["a", "b"], ["a", "c"])]
+    declare_all(old, definitions)
+
+    async def deleted(self: Source, connection: Any, version: bytes) -> Any:
+        return None if version == bytes(7) + b"\1" else await whole(self, connection, version)
+
+    monkeypatch.setattr(Source, "_schema", deleted)
+    engine.migrate_from_pulsar(service_url(old), new, TOPIC)
+    assert [one["definition"] for one in schemas_of(new, TOPIC)] == [definitions[0], definitions[2]]
+
+
+def avro(*names: str) -> str:
+    fields = [{"name": name, "type": "int", "default": 0} for name in names]
+    return json.dumps({"type": "record", "name": "R", "fields": fields}, indent=1)  # as that client spells it
+
+
+def declare_all(served: engine.Engine, definitions: list[str]) -> None:
+    if not served.admin.list_topics("public/default"):
+        served.admin.create_topic(TOPIC)
+    for definition in definitions:
+        served._portal.run(declare(served._client, TOPIC, {"type": "plain-avro", "definition": definition}))
+
+
+async def entries_in(client: Any, topic: str, count: int) -> set[int]:
+    consumer = await client.checkpoint_consumer(topic, start=Checkpoint.earliest())
+    found, seen = set[int](), 0
+    while seen < count:
+        batch = await consumer.receive_batch(timeout=WAIT_S)
+        for part in batch.slices:
+            found.add(part.entry.first_offset)
+            seen += part.stop - part.start
+    await consumer.close()
+    return found
 
 
 def test_what_was_deleted_at_the_source_is_no_difference(

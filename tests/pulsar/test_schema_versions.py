@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import pulsar
@@ -32,19 +33,17 @@ DEFINITIONS = [
 ]
 
 
-class Order(Record):
-    name = String()
+def record(named: str, **fields: Any) -> Any:
+    """A class of records, with the name that its definition has."""
+    return type(Record)(named, (Record,), fields)
 
 
-def _noted() -> Any:
-    class Order(Record):  # of the same name, as the definition has it
-        name = String()
-        note = String(default="none", required_default=True)
-
-    return Order
+def note() -> String:
+    return String(default="none", required_default=True)
 
 
-NotedOrder = _noted()
+Order = record("Order", name=String())
+NotedOrder = record("Order", name=String(), note=note())
 SCHEMAS = pytest.mark.parametrize("schema", [AvroSchema, JsonSchema])
 
 
@@ -97,7 +96,9 @@ def test_what_is_delivered_again_keeps_its_version(clients, topic, schema):
     messages = take(first, 4)
     first.acknowledge(messages[0])
     first.close()  # the rest is due to others
-    second = clients[1].subscribe(topic, "s", pulsar.ConsumerType.Shared, schema=schema(NotedOrder))
+    second = clients[1].subscribe(
+        topic, "s", pulsar.ConsumerType.Shared, schema=schema(NotedOrder), negative_ack_redelivery_delay_ms=100
+    )
     again = take(second, 3)
     assert sorted(facts(message) for message in again) == AS_NEW[1:]
     second.negative_acknowledge(again[0])
@@ -141,7 +142,9 @@ def test_values_of_ours_are_read_whatever_their_version(served, client, topic):
         producer.send({"name": "n0"})
     with served.producer(topic, schema=Native) as producer:
         producer.send(Native("n1", "new"))
-    consumer = client.subscribe(topic, "s", initial_position=EARLIEST, schema=JsonSchema(NotedOrder))
+    consumer = client.subscribe(
+        topic, "s", initial_position=EARLIEST, schema=JsonSchema(record("value", name=String(), note=note()))
+    )
     assert [facts(message) for message in take(consumer, 2)] == [("n0", "none", 0), ("n1", "new", 0)]
 
 
@@ -150,8 +153,9 @@ def test_an_entry_of_several_versions_comes_in_order_and_is_acknowledged(served,
     versions = [None, "1", "1", None, "2", None]
     numbers = [int(version or 0) for version in versions]
     client.create_producer(topic, schema=JsonSchema(Order)).close()
-    consumer = client.subscribe(topic, "s", initial_position=EARLIEST, schema=JsonSchema(Order))
-    with served.producer(topic, batching_max_delay=10.0) as producer:
+    attach = partial(client.subscribe, topic, "s", schema=JsonSchema(Order), batch_index_ack_enabled=True)
+    consumer = attach(initial_position=EARLIEST)
+    with served.producer(topic, batching=engine.Batching(max_delay=10.0)) as producer:
         for n, version in enumerate(versions):
             more = {VERSION_PROPERTY: version} if version else {}
             producer.send_nowait(b'{"name": "n%d"}' % n, properties={"n": str(n), **more})
@@ -164,7 +168,7 @@ def test_an_entry_of_several_versions_comes_in_order_and_is_acknowledged(served,
     for message in messages:
         consumer.acknowledge(message)
     consumer.close()
-    assert is_quiet(client.subscribe(topic, "s", schema=JsonSchema(Order)))
+    assert is_quiet(attach())
 
 
 def test_many_turns_of_versions_are_not_as_many_frames():
@@ -231,7 +235,7 @@ async def test_a_version_that_comes_after_the_producer_may_be_said(topic):
         await raw.heard("message")
         await declared(raw, topic, 2)
         for n, version in enumerate((FIRST, SECOND, None), 1):
-            await raw.say(framed_send(1, [PulsarMessage(b"%d" % n)] * n, n, version))
+            await raw.say(framed_send(1, [PulsarMessage(b"%d" % n)] * n, 10 * n, version))
             await raw.heard("message")
         found = []
         for payload in raw.payloads:
