@@ -192,7 +192,7 @@ class Producers:
         """The versions of a topic's schema, as a client on this connection has been told them."""
         for ident, producer in self._producers.items():
             if producer.topic == topic:
-                producer.versions = range(schema.count)
+                producer.versions = range(schema.known)
                 if schema.first and (opened := self._session.connection.producers.get(ident)) is not None:
                     opened.hosted.with_schema = True
 

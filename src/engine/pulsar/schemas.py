@@ -50,12 +50,12 @@ VERSION_PROPERTY = "pulsar.schema-version"  # of a message, as published.pyx wri
 
 
 class Declared(NamedTuple):
-    """`version`: of the schema that was declared; b"": none was. `count`: of the topic's versions. `first`: what a
-    message that says no version was written with; b"" where these clients cannot read the topic's schema.
+    """`version`: of the schema that was declared; b"": none was. `known`: how many versions the topic's has. `first`:
+    what a message that says none was written with; b"" where these clients cannot read the topic's schema.
     """
 
     version: bytes
-    count: int
+    known: int
     first: bytes
 
 
