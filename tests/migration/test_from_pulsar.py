@@ -148,17 +148,20 @@ def test_schemas_come_over_in_order_and_each_message_with_its_own(old: engine.En
     declare_all(new, definitions[2:])
     declare_all(old, definitions)
     client = connect(service_url(old))
-    for definition in (definitions[1], definitions[0], definitions[1], definitions[2]):
-        schema = pulsar.schema.AvroSchema(None, json.loads(definition))
-        client.create_producer(TOPIC, schema=schema).send({"a": 1, "b": 2, "c": 3})
+    made = [pulsar.schema.AvroSchema(None, json.loads(definition)) for definition in definitions]
+    producers = [client.create_producer(TOPIC, schema=schema, batching_enabled=True) for schema in made]
+    for n in range(300):
+        producers[n // 10 % 3].send_async({"a": 1, "b": 2, "c": 3}, lambda result, ident: None)
+        if n % 10 == 9:
+            producers[n // 10 % 3].flush()
     client.close()
     for _ in range(2):
         (done,) = engine.migrate_from_pulsar(service_url(old), new, TOPIC, verify=True)
         assert done.verified is not None
     assert [one["definition"] for one in schemas_of(new, TOPIC)] == [definitions[n] for n in (2, 0, 1)]
-    found = [facts(m)[2].get(VERSION_PROPERTY) for m in new._portal.run(read(new._client, TOPIC, 4))]
-    assert found == ["2", "1", "2", None]
-    assert len(new._portal.run(entries_in(new._client, TOPIC, 4))) == 4
+    found = [facts(m)[2].get(VERSION_PROPERTY) for m in new._portal.run(read(new._client, TOPIC, 300))]
+    assert found == (["1"] * 10 + ["2"] * 10 + [None] * 10) * 10
+    assert {len(versions) for versions in new._portal.run(versions_in(new._client, TOPIC, 300))} == {1}
 
 
 def test_a_version_that_was_deleted_at_the_source_hides_no_later_one(
@@ -187,16 +190,20 @@ def declare_all(served: engine.Engine, definitions: list[str]) -> None:
         served._portal.run(declare(served._client, TOPIC, {"type": "plain-avro", "definition": definition}))
 
 
-async def entries_in(client: Any, topic: str, count: int) -> set[int]:
+async def versions_in(client: Any, topic: str, count: int) -> list[set[str | None]]:
+    """Of the messages of each entry."""
     consumer = await client.checkpoint_consumer(topic, start=Checkpoint.earliest())
-    found, seen = set[int](), 0
+    found: dict[int, set[str | None]] = {}
+    seen = 0
     while seen < count:
         batch = await consumer.receive_batch(timeout=WAIT_S)
         for part in batch.slices:
-            found.add(part.entry.first_offset)
-            seen += part.stop - part.start
+            messages = part.entry.messages()[part.start : part.stop]
+            said = {message.properties.get(VERSION_PROPERTY) for message in messages}
+            found[part.entry.first_offset] = found.get(part.entry.first_offset, set()) | said
+            seen += len(messages)
     await consumer.close()
-    return found
+    return list(found.values())
 
 
 def test_what_was_deleted_at_the_source_is_no_difference(
