@@ -141,8 +141,17 @@ def schemas_of(served: engine.Engine, topic: str) -> list[dict[str, str]]:
     return served._portal.run(_schemas(served._client, topic, None))
 
 
-def test_schemas_come_over_in_order_and_each_message_with_its_own(old: engine.Engine, new: engine.Engine):
-    """Also where the copy has versions of its own."""
+def test_schemas_come_over_in_order_and_each_message_with_its_own(
+    old: engine.Engine, new: engine.Engine, monkeypatch: pytest.MonkeyPatch
+):
+    """Also where the copy has versions of its own, and when many messages are there at once."""
+    whole = Source.messages
+
+    async def at_once(self: Source, behind: Place, end: Place) -> AsyncIterator[Any]:
+        if found := [message async for messages in whole(self, behind, end) for message in messages]:
+            yield found
+
+    monkeypatch.setattr(Source, "messages", at_once)
     definitions = [avro(*names) for names in (["a"], ["a", "b"], ["a", "c"])]
     new.admin.create_topic(TOPIC, properties={PROPERTY: Mark(TOPIC, service_url(old)).text()})
     declare_all(new, definitions[2:])
@@ -150,8 +159,9 @@ def test_schemas_come_over_in_order_and_each_message_with_its_own(old: engine.En
     client = connect(service_url(old))
     made = [pulsar.schema.AvroSchema(None, json.loads(definition)) for definition in definitions]
     producers = [client.create_producer(TOPIC, schema=schema, batching_enabled=True) for schema in made]
+    value = {"a": 1, "b": 2, "c": 3}
     for n in range(300):
-        producers[n // 10 % 3].send_async({"a": 1, "b": 2, "c": 3}, lambda result, ident: None)
+        producers[n // 10 % 3].send_async(value, lambda result, ident: None, partition_key="k")
         if n % 10 == 9:
             producers[n // 10 % 3].flush()
     client.close()
