@@ -255,6 +255,20 @@ async def test_a_definition_is_answered_by_its_version(topic):
             assert (answer.schema.data, answer.version) == (definition, version or SECOND)
 
 
+async def test_a_topic_with_partitions_answers_what_these_declare(topic):
+    """Java's client asks it, and not the partition that a message is of."""
+    async with engine.open_async(":memory:", listen="127.0.0.1:0") as served, Raw(served) as raw:
+        await served.admin.create_topic(topic, properties={"pulsar.partitions": "3"})
+        await served.admin.create_topic(f"{topic}-partition-1")
+        await greeted(raw)
+        for count in (0, 2):
+            await declared(raw, f"{topic}-partition-1", count)
+            await raw.say_command("get_schema", topic=topic, request=1, version=SECOND)
+            answer = await raw.heard("get_schema_response")
+            assert answer.HasField("error") == (count == 0)
+        assert answer.schema.data == DEFINITIONS[1]
+
+
 @pytest.mark.parametrize("transactional", [False, True])
 @pytest.mark.parametrize("buckets", [1, 4])
 def test_every_part_of_a_batch_has_its_version(transactional, buckets):

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from engine.errors import InvalidArgumentError, NotFoundError, UnsupportedError
 from engine.model.names import TopicName
+from engine.model.partitions import partition_count, partition_names
 from engine.model.schema import DEFINED, SchemaType
 from engine.wire import commands
 
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from engine.pulsar.session import Session
 
 _NONE = 0
+_PARTITIONS_ASKED = 16  # clients declare a schema at all of them
 TYPES = {
     1: SchemaType.STRING,
     2: SchemaType.JSON,
@@ -114,8 +116,7 @@ def _versions(answer: Any) -> list[Any]:
 
 async def schema_of(session: Session, topic: TopicName, version: bytes) -> tuple[dict[str, Any], bytes]:
     """The fields of a Schema, and its version; without a version, the newest. Raises NotFoundError."""
-    answer = await session.ask(lambda number: commands.TopicSchema(request_id=number, topic=str(topic), producer=False))
-    versions = _versions(answer)
+    versions = await _known(session, topic) or await _of_partitions(session, topic)
     number = int.from_bytes(version, "big") if version else len(versions) - 1
     if not 0 <= number < len(versions) or versions[number]["type"] not in _THEIRS:
         raise NotFoundError(f"{topic} has no version {number} of its schema for a client of Apache Pulsar")
@@ -126,6 +127,24 @@ async def schema_of(session: Session, topic: TopicName, version: bytes) -> tuple
         "type": _THEIRS[SchemaType(found["type"])],
     }
     return fields, _named(number)
+
+
+async def _known(session: Session, topic: TopicName) -> list[Any]:
+    answer = await session.ask(lambda number: commands.TopicSchema(request_id=number, topic=str(topic), producer=False))
+    return _versions(answer)
+
+
+async def _of_partitions(session: Session, topic: TopicName) -> list[Any]:
+    """Those of the first partition that has some: Java's client asks the topic itself for what its partitions have."""
+    record = await session.host.service.get_metadata(topic)
+    count = min(partition_count(topic, record.get("properties")), _PARTITIONS_ASKED)
+    for name in partition_names(topic, range(count)):
+        try:
+            if found := await _known(session, TopicName.parse(name)):
+                return found
+        except NotFoundError:
+            continue  # it was not used yet
+    return []
 
 
 async def create_schema(session: Session, topic: TopicName, schema: Any) -> Declared | None:
