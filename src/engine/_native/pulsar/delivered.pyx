@@ -13,9 +13,9 @@
 What has become a property on its way in, of a name that begins with "pulsar.", becomes what it was. A key that is no
 UTF-8 is base64, as a text has to be.
 
-*Versions of a schema.* The metadata say one for all messages, and so do those of a batch that is sent to us. But clients
-of ours may put messages of several into one entry, as when they copy a topic. Such an entry is sent once for each
-version, with the bits that say which messages are due.
+*Versions of a schema.* The metadata say one for all messages, and so do those of a batch that is sent to us. But
+clients of ours may put messages of several into one entry, as when they copy a topic. Such an entry is sent several
+times, with the bits that say which messages are due: see schema_versions().
 
 Everything is measured first, and then written into memory of that size.
 
