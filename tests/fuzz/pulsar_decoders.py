@@ -12,7 +12,7 @@ from google.protobuf.message import DecodeError
 
 from engine._native.format.crc32c import crc32c
 from engine._native.format.entry import Entry, compress, walk
-from engine._native.pulsar.delivered import frame_of, key_hashes
+from engine._native.pulsar.delivered import frame_of, key_hashes, schema_versions
 from engine._native.pulsar.foreign import foreign_entry
 from engine._native.pulsar.published import entries_of
 from engine._native.serve.log import entries as claims_of
@@ -59,11 +59,13 @@ def batch_seeds() -> list[bytes]:
 
 def payload(data: bytes) -> int:
     """A payload with its metadata, compressed or not; what cannot be taken apart comes back as it was."""
-    made = published(memoryview(data), b"p", -1, chunks=Chunks())
+    made = published(memoryview(data), b"p", -1, chunks=Chunks(), versions=range(2))
     for entry in walk(made.entries) if made.number else ():
         if entry.encrypted:
             content = data[6:] if data[:2] == b"\x0e\x01" else data
-            assert frame_of(entry, 1, None).endswith(content)
+            frame = frame_of(entry, 1, None)
+            assert frame is not None
+            assert frame.endswith(content)
             claims_of(entry.data())
     return made.number
 
@@ -72,7 +74,12 @@ def payload_seeds() -> list[bytes]:
     raw = batch_of(_MESSAGES)
     metadata = MessageMetadata(sequence=1, count=3, compression=2, uncompressed_size=len(raw)).SerializeToString()
     packed = len(metadata).to_bytes(4, "big") + metadata + zlib.compress(raw)
-    whole = [payload_of(_MESSAGES), payload_of(_MESSAGES, alone=True), b"\x0e\x01" + bytes(4) + packed, packed]
+    whole = [
+        payload_of(_MESSAGES),
+        payload_of(_MESSAGES, alone=True, schema_version=bytes(7) + b"\1"),
+        b"\x0e\x01" + bytes(4) + packed,
+        packed,
+    ]
     return [*whole, *(summed(b"\x0e\x01" + bytes(4) + one) for one in _foreign_contents())]
 
 
@@ -91,13 +98,18 @@ def dealt(data: bytes) -> bytes:
     """An entry that was stored, made a frame in whole and in part, and dealt by its keys."""
     entry = Entry(data)
     keys = key_hashes(entry, _decompress)
-    frame_of(entry, 1, _decompress, redelivered=3, due=[0], partition=2, schema_version=b"v")
-    return frame_of(entry, 1, _decompress) + keys
+    assert frame_of(entry, 1, _decompress, redelivered=3, due=[0], partition=2, schema_version=b"v") is not None
+    versions = schema_versions(entry, _decompress)
+    frame = frame_of(entry, 1, _decompress)
+    assert (frame is None) == (len(set(versions)) > 1)
+    return (frame or b"") + versions + keys
 
 
 def dealt_seeds() -> list[bytes]:
     entries = entries_of(batch_of(_MESSAGES), len(_MESSAGES), b"p", sequence=3)
-    made = entries_of(batch_of(_MESSAGES[:1] * 40), 40, b"p", sequence=90)
+    made = entries_of(batch_of(_MESSAGES[:1] * 40), 40, b"p", sequence=90, schema_version=2)
+    mixed = [PulsarMessage(b"v", b"k", properties=(("pulsar.schema-version", str(n)),)) for n in range(3)]
+    made += entries_of(batch_of(mixed), 3, b"p")
     number, pack = compressor("lz4")
     assert pack is not None
     foreign = [foreign_entry(one, 3, b"p", 1, 3, encrypted=True, key=b"k") for one in _foreign_contents()]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import random
 import sys
 from collections.abc import AsyncIterator, Iterator
@@ -24,9 +25,12 @@ from engine.errors import (
     NotFoundError,
     UnsupportedError,
 )
+from engine.migration.marker import PROPERTY
 from engine.migration.pulsar.places import Mark, Place
 from engine.migration.pulsar.reading import Source
+from engine.migration.topics import _schemas, declare
 from engine.model.positions import Checkpoint
+from engine.pulsar.schemas import VERSION_PROPERTY
 from tests.chaos.server import Server
 from tests.kit.programs import environment, program
 from tests.pulsar.conftest import connect, service_url
@@ -133,17 +137,83 @@ def test_partitions_come_over_and_those_never_used_are_empty(old: engine.Engine,
     assert [m.sent for m in again] == [0] * 4
 
 
-def test_schemas_come_over_in_order(old: engine.Engine, new: engine.Engine):
-    class Order(pulsar.schema.Record):
-        n = pulsar.schema.Integer()
+def schemas_of(served: engine.Engine, topic: str) -> list[dict[str, str]]:
+    return served._portal.run(_schemas(served._client, topic, None))
 
+
+def test_schemas_come_over_in_order_and_each_message_with_its_own(
+    old: engine.Engine, new: engine.Engine, monkeypatch: pytest.MonkeyPatch
+):
+    """Also where the copy has versions of its own, and when many messages are there at once."""
+    whole = Source.messages
+
+    async def at_once(self: Source, behind: Place, end: Place) -> AsyncIterator[Any]:
+        if found := [message async for messages in whole(self, behind, end) for message in messages]:
+            yield found
+
+    monkeypatch.setattr(Source, "messages", at_once)
+    definitions = [avro(*names) for names in (["a"], ["a", "b"], ["a", "c"])]
+    new.admin.create_topic(TOPIC, properties={PROPERTY: Mark(TOPIC, service_url(old)).text()})
+    declare_all(new, definitions[2:])
+    declare_all(old, definitions)
     client = connect(service_url(old))
-    producer = client.create_producer(TOPIC, schema=pulsar.schema.JsonSchema(Order))
-    producer.send(Order(n=3))
+    made = [pulsar.schema.AvroSchema(None, json.loads(definition)) for definition in definitions]
+    producers = [client.create_producer(TOPIC, schema=schema, batching_enabled=True) for schema in made]
+    value = {"a": 1, "b": 2, "c": 3}
+    for n in range(300):
+        producers[n // 10 % 3].send_async(value, lambda result, ident: None, partition_key="k")
+        if n % 10 == 9:
+            producers[n // 10 % 3].flush()
     client.close()
-    engine.migrate_from_pulsar(service_url(old), new, TOPIC, verify=True)
-    one, other = (e.admin.get_metadata(TOPIC).get("schemas") for e in (old, new))
-    assert one == other
+    for _ in range(2):
+        (done,) = engine.migrate_from_pulsar(service_url(old), new, TOPIC, verify=True)
+        assert done.verified is not None
+    assert [one["definition"] for one in schemas_of(new, TOPIC)] == [definitions[n] for n in (2, 0, 1)]
+    found = [facts(m)[2].get(VERSION_PROPERTY) for m in new._portal.run(read(new._client, TOPIC, 300))]
+    assert found == (["1"] * 10 + ["2"] * 10 + [None] * 10) * 10
+    assert {len(versions) for versions in new._portal.run(versions_in(new._client, TOPIC, 300))} == {1}
+
+
+def test_a_version_that_was_deleted_at_the_source_hides_no_later_one(
+    old: engine.Engine, new: engine.Engine, monkeypatch: pytest.MonkeyPatch
+):
+    whole, definitions = Source._schema, [avro(*names) for names in (["a"], ["a", "b"], ["a", "c"])]
+    declare_all(old, definitions)
+
+    async def deleted(self: Source, connection: Any, version: bytes) -> Any:
+        return None if version == bytes(7) + b"\1" else await whole(self, connection, version)
+
+    monkeypatch.setattr(Source, "_schema", deleted)
+    engine.migrate_from_pulsar(service_url(old), new, TOPIC)
+    assert [one["definition"] for one in schemas_of(new, TOPIC)] == [definitions[0], definitions[2]]
+
+
+def avro(*names: str) -> str:
+    fields = [{"name": name, "type": "int", "default": 0} for name in names]
+    return json.dumps({"type": "record", "name": "R", "fields": fields}, indent=1)  # as that client spells it
+
+
+def declare_all(served: engine.Engine, definitions: list[str]) -> None:
+    if not served.admin.list_topics("public/default"):
+        served.admin.create_topic(TOPIC)
+    for definition in definitions:
+        served._portal.run(declare(served._client, TOPIC, {"type": "plain-avro", "definition": definition}))
+
+
+async def versions_in(client: Any, topic: str, count: int) -> list[set[str | None]]:
+    """Of the messages of each entry."""
+    consumer = await client.checkpoint_consumer(topic, start=Checkpoint.earliest())
+    found: dict[int, set[str | None]] = {}
+    seen = 0
+    while seen < count:
+        batch = await consumer.receive_batch(timeout=WAIT_S)
+        for part in batch.slices:
+            messages = part.entry.messages()[part.start : part.stop]
+            said = {message.properties.get(VERSION_PROPERTY) for message in messages}
+            found[part.entry.first_offset] = found.get(part.entry.first_offset, set()) | said
+            seen += len(messages)
+    await consumer.close()
+    return list(found.values())
 
 
 def test_what_was_deleted_at_the_source_is_no_difference(

@@ -22,6 +22,7 @@ from engine.errors import (
 from engine.migration import migrate, migrate_async
 from engine.migration.marker import PROPERTY, Marker
 from engine.model.positions import Checkpoint
+from engine.pulsar.schemas import VERSION_PROPERTY
 from tests.kit.key_pairs import x25519_pair
 
 NAME = "topic://public/default/orders"
@@ -102,6 +103,23 @@ def test_a_copy_has_the_messages_and_all_that_the_topic_says(both: Both):
     assert there.admin.get_topic_policies("orders", own=True) == here.admin.get_topic_policies("orders", own=True)
     with pytest.raises(engine.SchemaError, match="string"):
         there.producer("orders", schema=engine.Schema.json())
+
+
+def test_messages_of_several_versions_of_a_schema_share_no_entry(both: Both):
+    """As they share none at the source: clients of Apache Pulsar are told one version for an entry."""
+    with both.here.producer("orders") as producer:
+        for n in range(8):
+            producer.send(b"%d" % n, properties={VERSION_PROPERTY: "1"} if n // 2 % 2 else None)
+    both.migrate(verify=True)
+    entries: dict[int, list[bytes]] = {}
+    with both.there.checkpoint_consumer("orders", start=Checkpoint.earliest()) as consumer:
+        while sum(map(len, entries.values())) < 8:
+            batch = consumer.receive_batch(timeout=60)
+            assert batch is not None
+            for part in batch.slices:
+                values = [m.value for m in part.entry.messages()[part.start : part.stop]]
+                entries.setdefault(part.entry.first_offset, []).extend(values)
+    assert list(entries.values()) == [[b"0", b"1"], [b"2", b"3"], [b"4", b"5"], [b"6", b"7"]]
 
 
 def test_a_second_run_sends_what_came_since_and_nothing_twice_also_after_the_copy_was_split(both: Both):

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from engine._native.format.entry import Entry, verify
 from engine._native.produce.hashing import MURMUR3_LOW, murmur3_32
-from engine._native.pulsar.delivered import frame_of, key_hashes
+from engine._native.pulsar.delivered import frame_of, key_hashes, schema_versions
 from engine._native.pulsar.published import entries_of
 from engine.errors import CorruptionError, EngineError, InvalidArgumentError, MessageTooLargeError
 from tests.reference.entry_reference import PlainMessage
@@ -55,17 +55,24 @@ def plain(entries: list[bytes]) -> list[PlainMessage]:
 
 
 @settings(max_examples=50)
-@given(st.lists(messages(), min_size=1, max_size=30), st.integers(0, 2**40), st.sampled_from([None, 1_700_000_000_000]))
-def test_a_batch_becomes_entries_and_comes_back(sent, sequence, deliver_at):
-    entries = entries_of(batch_of(sent), len(sent), b"p", sequence=sequence, deliver_at=deliver_at)
-    assert plain(entries) == [m.plain(sequence + i, deliver_at) for i, m in enumerate(sent)]
+@given(
+    st.lists(messages(), min_size=1, max_size=30),
+    st.integers(0, 2**40),
+    st.sampled_from([None, 1_700_000_000_000]),
+    st.sampled_from([0, 1, 9, 10, 31]),
+)
+def test_a_batch_becomes_entries_and_comes_back(sent, sequence, deliver_at, version):
+    more = {"deliver_at": deliver_at, "schema_version": version}
+    entries = entries_of(batch_of(sent), len(sent), b"p", sequence=sequence, **more)
+    assert plain(entries) == [m.plain(sequence + i, deliver_at, version) for i, m in enumerate(sent)]
     runs = 1 + sum((a.key is None) != (b.key is None) for a, b in itertools.pairwise(sent))
     assert len(entries) == runs
     back = []
     for entry in entries:
         frame = read_frame(frame_of(Entry(entry), 7, None, partition=2, schema_version=b"12345678"))
         assert (frame.command.consumer, frame.command.message_id.partition) == (7, 2)
-        assert frame.metadata.schema_version == b"12345678"
+        assert frame.metadata.schema_version == (version.to_bytes(8, "big") if version else b"12345678")
+        assert schema_versions(Entry(entry), None) == bytes([version]) * len(Entry(entry))
         assert frame.metadata.deliver_at == (deliver_at or 0)
         back += frame.messages
     expected = [
@@ -150,6 +157,30 @@ def test_some_of_an_entry_are_due():
     assert found.command.redelivered == 3
     with pytest.raises(InvalidArgumentError, match="indices of an entry of 70"):
         frame_of(entry, 1, None, due=[70])
+
+
+@settings(max_examples=50)
+@given(st.lists(st.sampled_from(["", "1", "2", "31", "01", "0", "32", "-1", "x", "111"]), min_size=2, max_size=70))
+def test_an_entry_of_several_versions_is_no_frame_but_in_parts(texts):
+    """Our clients may write what they like; what is no version is a property as others."""
+    name = "pulsar.schema-version"
+    sent = [PulsarMessage(b"v", b"k", properties=((name, text),) if text else ()) for text in texts]
+    entry = Entry(entries_of(batch_of(sent), len(sent), b"p")[0])
+    versions = [int(text) if text in ("1", "2", "31") else 0 for text in texts]
+    assert schema_versions(entry, None) == bytes(versions)
+    whole = frame_of(entry, 1, None, schema_version=b"first")
+    assert (whole is None) == (len(set(versions)) > 1)
+    for version in set(versions):
+        due = [i for i, one in enumerate(versions) if one == version]
+        frame = read_frame(frame_of(entry, 1, None, due=due, schema_version=b"first"))
+        assert frame.metadata.schema_version == (version.to_bytes(8, "big") if version else b"first")
+        for i, message in enumerate(frame.messages):
+            assert message.properties == (((name, texts[i]),) if texts[i] and not versions[i] else ())
+
+
+def test_a_version_that_no_topic_can_have_is_refused():
+    with pytest.raises(InvalidArgumentError, match="a schema version must be below 32, got 32"):
+        entries_of(batch_of([PulsarMessage()]), 1, b"p", schema_version=32)
 
 
 @pytest.mark.parametrize(

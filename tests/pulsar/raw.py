@@ -87,9 +87,11 @@ async def greeted(raw: Raw, client: str = "test") -> None:
     assert heard[1].max_message_size == 5 << 20
 
 
-def framed_send(producer: int, messages: list[PulsarMessage], sequence: int = 0) -> bytes:
+def framed_send(
+    producer: int, messages: list[PulsarMessage], sequence: int = 0, schema_version: bytes | None = None
+) -> bytes:
     """The frame of a SEND."""
     head = command("send", producer=producer, sequence=sequence, count=len(messages))
-    payload = payload_of(messages, sequence=sequence)
+    payload = payload_of(messages, sequence=sequence, schema_version=schema_version)
     size = 4 + len(head) + len(payload)
     return b"".join((size.to_bytes(4, "big"), len(head).to_bytes(4, "big"), head, payload))

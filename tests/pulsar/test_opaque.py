@@ -231,7 +231,13 @@ async def read_all(raw: Raw, topic: str, count: int) -> list[bytes]:
 
 
 async def test_metadata_and_payload_come_back_byte_by_byte(served, topic) -> None:
-    strange = {"key": b"/w==", "key_base64": True, "ordering_key": b"\xff", "schema_version": b"v", "null_value": True}
+    strange = {
+        "key": b"/w==",
+        "key_base64": True,
+        "ordering_key": b"\xff",
+        "schema_version": bytes(8),
+        "null_value": True,
+    }
     sent = [
         metadata_of(0, encryption_keys=KEYS, encryption_algorithm="a", encryption_param=bytes(12), **strange),
         metadata_of(1, encryption_keys=KEYS, count=3, highest_sequence=3, compression=1, uncompressed_size=2**31),
@@ -240,6 +246,8 @@ async def test_metadata_and_payload_come_back_byte_by_byte(served, topic) -> Non
     ]
     async with Raw(served) as raw:
         await opened(raw, topic, encrypted=True)
+        await raw.say_command("get_or_create_schema", topic=topic, request=9, schema={"name": "s", "type": 1})
+        await raw.heard("get_or_create_schema_response")
         answers = await answered(raw, *(send_of(n, one, b"opaque%d" % n) for n, one in enumerate(sent)))
         assert [(name, found.message_id.entry) for name, found in answers] == [
             ("send_receipt", 0), ("send_receipt", 1), ("send_receipt", 4), ("send_receipt", 6),

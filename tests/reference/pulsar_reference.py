@@ -23,8 +23,8 @@ class PulsarMessage:
     ordering_key: bytes | None = None
     null_value: bool = False
 
-    def plain(self, sequence: int, deliver_at: int | None = None) -> PlainMessage:
-        """What it is for a consumer of ours."""
+    def plain(self, sequence: int, deliver_at: int | None = None, version: int = 0) -> PlainMessage:
+        """What it is for a consumer of ours. `version`: of the schema."""
         properties = dict(self.properties)
         if self.ordering_key is not None:
             properties["pulsar.ordering-key"] = self.ordering_key.hex()
@@ -32,6 +32,8 @@ class PulsarMessage:
             properties["pulsar.null-value"] = ""
         if self.key_is_bytes:
             properties["pulsar.key-bytes"] = ""
+        if version:
+            properties["pulsar.schema-version"] = str(version)
         return PlainMessage(self.value, self.key, properties, self.event_time or None, self.at(sequence), deliver_at)
 
     def at(self, sequence: int) -> int:
@@ -67,7 +69,9 @@ def fill(target: Any, message: PulsarMessage) -> None:
         target.null_value = True
 
 
-def payload_of(messages: list[PulsarMessage], *, sequence: int = 0, alone: bool = False) -> bytes:
+def payload_of(
+    messages: list[PulsarMessage], *, sequence: int = 0, alone: bool = False, schema_version: bytes | None = None
+) -> bytes:
     """The payload of a SEND, with its checksum."""
     metadata = MessageMetadata(producer_name=b"p", sequence=sequence, publish_time=1)
     body = messages[0].value if alone else batch_of(messages)
@@ -75,6 +79,8 @@ def payload_of(messages: list[PulsarMessage], *, sequence: int = 0, alone: bool 
         fill(metadata, messages[0])
     else:
         metadata.count = len(messages)
+    if schema_version is not None:
+        metadata.schema_version = schema_version
     head = metadata.SerializeToString()
     summed = len(head).to_bytes(4, "big") + head + body
     return b"\x0e\x01" + crc32c(summed).to_bytes(4, "big") + summed

@@ -18,6 +18,7 @@ from engine.errors import QueueFullError
 from engine.migration.marker import Marker
 from engine.migration.side import Side
 from engine.migration.topics import TopicFacts, moved, save_marker
+from engine.pulsar.schemas import VERSION_PROPERTY
 
 BATCH_MESSAGES = 8_192
 TURN_MESSAGES = 500  # sent before others have their turn on the loop
@@ -98,11 +99,11 @@ class Copy:
         return sent
 
     async def _range(self, producer: AsyncProducer[Any], segment_id: int, start: int, end: int) -> int:
-        source, destination, sent = self._source, self._destination, 0
+        source, destination, sent, version = self._source, self._destination, 0, ""
         reader = await source.run(self._reader({segment_id: (start, end)}))
         try:
             while (batch := await source.run(reader.next_batch(BATCH_MESSAGES))) is not None:
-                await destination.run(_send(producer, batch))
+                version = await destination.run(_send(producer, batch, version))
                 sent += len(batch)
                 self._progressed(len(batch))
         finally:
@@ -138,16 +139,22 @@ async def send_message(producer: AsyncProducer[Any], message: EntryMessage, sequ
         producer.send_nowait(message.value, **more)
 
 
-async def _send(producer: AsyncProducer[Any], batch: MessageBatch[Any]) -> None:
-    """Enqueue the messages, each under its offset as its sequence id."""
+async def _send(producer: AsyncProducer[Any], batch: MessageBatch[Any], version: str) -> str:
+    """Enqueue the messages, each under its offset as its sequence id. `version`: of the schema of what was sent before;
+    that of the last ones is returned. Those of several share no entry, as they had none at the source.
+    """
     done = 0
     for part in batch.slices:
         messages = part.entry.messages()[part.start : part.stop]
+        if messages and (found := messages[0].properties.get(VERSION_PROPERTY, "")) != version:
+            producer._batcher.seal_all()
+            version = found
         for sequence_id, message in enumerate(messages, part.entry.first_offset + part.start):
             await send_message(producer, message, sequence_id)
             done += 1
             if done % TURN_MESSAGES == 0:
                 await producer.writable()
+    return version
 
 
 async def _flush(producer: AsyncProducer[Any]) -> None:

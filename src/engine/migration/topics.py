@@ -106,9 +106,9 @@ async def complete(client: AsyncClient, target: str, source: TopicFacts) -> None
     await client.admin.set_topic_policies(target, own)
 
 
-async def declare(client: AsyncClient, topic: str, schema: Mapping[str, str]) -> None:
-    """Make a schema one of the topic's versions. Raises SchemaError."""
-    await _schemas(client, topic, schema)
+async def declare(client: AsyncClient, topic: str, schema: Mapping[str, str]) -> list[dict[str, str]]:
+    """Make a schema one of the topic's versions, which are returned. Raises SchemaError."""
+    return await _schemas(client, topic, schema)
 
 
 async def _schemas(client: AsyncClient, topic: str, declared: Mapping[str, str] | None) -> list[dict[str, str]]:

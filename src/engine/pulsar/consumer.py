@@ -22,9 +22,9 @@ from engine._native.format.entry import Entry
 from engine._native.format.heads import Head, head_of
 from engine._native.format.offsets import runs
 from engine._native.produce.hashing import xxh64
-from engine._native.pulsar.delivered import frame_of
+from engine._native.pulsar.delivered import frame_of, schema_versions
 from engine.errors import AlreadyClosedError, InvalidArgumentError
-from engine.limits import ENTRY_MESSAGES_MAX
+from engine.limits import ENTRY_MESSAGES_MAX, SCHEMA_VERSIONS_MAX
 from engine.model.compression import decompressor
 from engine.pulsar.groups import FAILOVER, KEY_SHARED, SHARED, Group, Key
 from engine.wire import commands
@@ -59,7 +59,7 @@ class PulsarConsumer:
         self.key: Key | None = None
         self.group: Group | None = None
         self.stream: SegmentName | None = None  # what it reads for a stream consumer
-        self.schema_version = b""
+        self.schema_version = b""  # of messages that say none
         self.opened = False
         # Permits.
         self.withheld = 0  # of one that is not active
@@ -111,19 +111,24 @@ class PulsarConsumer:
     # -- sending ---------------------------------------------------------------------------------------------------
 
     def frames(self, entry: Entry, skip: list[Range], redelivered: list[tuple[int, int, int]]) -> list[bytes]:
-        """The frames of an entry: one, or one for each number of redeliveries."""
+        """The frames of an entry: one, or one for each number of redeliveries and version of the schema."""
         first, count = entry.first_offset, entry.count
         self._remember(first, count)
         counts = _counts_of(first, count, skip, redelivered)
-        if counts is None:
-            return [self._frame(entry, 0, None)]
         frames = []
-        for times, due in sorted(counts.items()):
-            self.debt += count - len(due)
-            frames.append(self._frame(entry, times, due if len(due) < count else None))
+        for times, due in [(0, None)] if counts is None else sorted(counts.items()):
+            parts: list[list[int] | None] = [due if due is None or len(due) < count else None]
+            frame = self._frame(entry, times, parts[0])
+            if frame is None:
+                parts = _by_version(schema_versions(entry, _decompress), range(count) if due is None else due)
+            for part in parts:
+                made = self._frame(entry, times, part) if frame is None else frame
+                assert made is not None
+                self.debt += 0 if part is None else count - len(part)
+                frames.append(made)
         return frames
 
-    def _frame(self, entry: Entry, redelivered: int, due: list[int] | None) -> bytes:
+    def _frame(self, entry: Entry, redelivered: int, due: list[int] | None) -> bytes | None:
         return frame_of(
             entry,
             self.number,
@@ -221,6 +226,20 @@ def _counts_of(
     for index, number in times.items():
         found.setdefault(number, []).append(index)
     return found
+
+
+def _by_version(versions: bytes, due: Iterable[int]) -> list[list[int] | None]:
+    """The messages that are due, by index, in parts of one version each.
+
+    They stay in order, unless that takes more frames, each as large as the entry, than there can be versions.
+    """
+    runs: list[list[int] | None] = []
+    groups: dict[int, list[int] | None] = {}
+    for version, members in itertools.groupby(due, versions.__getitem__):
+        run = list(members)
+        runs.append(run)
+        groups[version] = (groups.get(version) or []) + run
+    return runs if len(runs) <= SCHEMA_VERSIONS_MAX else list(groups.values())
 
 
 def _acknowledged(one: Any, size: int) -> list[Range]:

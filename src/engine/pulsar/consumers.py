@@ -30,7 +30,7 @@ from engine.pulsar.layouts import Place, place_of
 from engine.pulsar.messages import MessageIdData, framed
 from engine.pulsar.names import attached_to
 from engine.pulsar.scalable import segment_consumer
-from engine.pulsar.schemas import declare
+from engine.pulsar.schemas import FIRST_VERSION, declare
 from engine.pulsar.server_errors import number_of
 from engine.pulsar.transactions import transaction_of
 from engine.wire import commands
@@ -108,8 +108,7 @@ class Consumers:
         self._consumers[consumer.ident] = consumer
         try:
             place = await place_of(session, header.topic, create=create)
-            await declare(session, topic, header, producer=False)
-            consumer.schema_version = await self._newest_schema(topic)
+            consumer.schema_version = (await declare(session, topic, header, producer=False)).first
             consumer.partition = partition_of(topic)
             if not topic.classic and consumer.durable and _is_stream(header):
                 await self._attach_stream(consumer, place, header)
@@ -130,11 +129,6 @@ class Consumers:
         if self._consumers.get(consumer.ident) is not consumer:
             raise AlreadyClosedError(f"the consumer {consumer.number} was closed before it was open")
         await self._session.ask(make)
-
-    async def _newest_schema(self, topic: Any) -> bytes:
-        """What messages say of their schema; b"" where the topic has none."""
-        versions = (await self._session.host.service.schemas.history(topic)).versions
-        return (0).to_bytes(8, "big") if versions else b""
 
     async def _attach(self, consumer: PulsarConsumer, place: Place, header: Any) -> None:
         key = (str(place.name), consumer.subscription)
@@ -334,6 +328,10 @@ class Consumers:
         consumer = self._consumers.get(header.consumer_id)
         if consumer is None:
             return b""
+        if not consumer.schema_version:  # when it was attached, the topic had none
+            side = self._session.connection.consumers.get(consumer.ident)
+            if side is not None and side.hosted.with_schema:
+                consumer.schema_version = FIRST_VERSION
         skip = [(first, last) for first, last in header.skip or ()]
         again = [(first, last, times) for first, last, times in header.redelivered or ()]
         frames: list[bytes] = []

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import zlib
 from base64 import b64decode
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 from cramjam import snappy
@@ -27,6 +27,7 @@ from engine.limits import ENTRY_MESSAGES_MAX, ENTRY_SIZE_MAX, HASH_RING_SIZE, PR
 from engine.model.compression import LZ4, ZSTD, compressor, decompressor
 from engine.pulsar.chunks import Chunks
 from engine.pulsar.messages import MessageMetadata, SingleMessageMetadata
+from engine.pulsar.schemas import version_in
 
 _MAGIC = b"\x0e\x01"
 _KEYED, _TRANSACTIONAL = 1, 2  # flags of an entry
@@ -86,15 +87,19 @@ def published(
     *,
     compress: bool = True,
     chunks: Chunks | None = None,
+    versions: Sequence[int | None] = (),
 ) -> Published:
     """The entries of a payload. `name`: the producer's. `stored`: its last sequence id that may be stored already.
     `transaction`: the number of the one that it belongs to. `compress`: whether they are compressed where it was.
     `chunks`: of the producer, which is given its messages that are encrypted or in chunks as they are; None: there are
-    none of these.
+    none of these. `versions`: of the topic's schema, as of version_in().
 
-    Raises CorruptionError, MessageTooLargeError; UnsupportedError for markers, and what `chunks` are missing for.
+    Raises CorruptionError, MessageTooLargeError; InvalidArgumentError for another version; UnsupportedError for
+    markers, and what `chunks` are missing for.
     """
     metadata, packed = metadata_of(payload)
+    said = metadata.schema_version
+    version = version_in(said, versions) if said else 0
     if metadata.encryption_keys or metadata.chunks > 1 or metadata.marker:
         if metadata.marker:
             raise UnsupportedError("markers, which brokers write, are not taken from a client")
@@ -115,6 +120,7 @@ def published(
         buckets=routing.buckets,
         key_hash=routing.key_hash,
         transaction=transaction,
+        schema_version=version,
     )
     if compress and (codec := _STORED.get(metadata.compression)) is not None:
         entries = [_compressed(entry, codec) for entry in entries]

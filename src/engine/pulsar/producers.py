@@ -34,7 +34,7 @@ from engine.pulsar.messages import MessageIdData, framed
 from engine.pulsar.names import attached_to, producer_of
 from engine.pulsar.payloads import Routing, published
 from engine.pulsar.scalable import key_hash_of
-from engine.pulsar.schemas import declare
+from engine.pulsar.schemas import Declared, declare
 from engine.pulsar.server_errors import CHECKSUM, NOT_ALLOWED, number_of
 from engine.pulsar.transactions import transaction_of
 from engine.wire import commands
@@ -70,7 +70,8 @@ class _Sent:
 class _Producer:
     """One producer. `number`: its id as the client says it. `stored`: its last sequence id when it was opened."""
 
-    __slots__ = ("chunks", "name", "number", "partition", "place", "routing", "segment", "sent", "stored")
+    __slots__ = ("chunks", "name", "number", "partition", "place", "routing", "segment", "sent", "stored", "topic",
+                 "versions")  # fmt: skip
 
     def __init__(
         self,
@@ -86,10 +87,12 @@ class _Producer:
         self.number = number
         self.name = name.encode()
         self.place = str(place)
+        self.topic = place.topic
         self.segment = place.segment_id
         self.routing = routing
         self.partition = partition
         self.stored = stored
+        self.versions = range(0)  # those that the topic's schema has
         self.sent: deque[_Sent] = deque()
 
 
@@ -145,7 +148,7 @@ class Producers:
         """The rest of _opened(), while no other producer can be opened by its name."""
         session, topic, ident = self._session, place.topic, asked.producer_id
         name = header.name or asked.producer_name  # as the client knows it
-        version = await declare(session, topic, header, producer=True)
+        schema = await declare(session, topic, header, producer=True)
         if header.HasField("topic_epoch"):
             asked = replace(asked, renewal=True, claim=_claim(header.topic_epoch, place.segment_id))
         opening = asyncio.ensure_future(session.ask(lambda number: replace(asked, request_id=number, topic=str(place))))
@@ -170,12 +173,21 @@ class Producers:
         self._producers[ident] = _Producer(
             header.producer, asked.producer_name, place, routing, partition_of(topic), answer.last_sequence, chunks
         )
+        self.declared(topic, schema)
         success = {"request": header.request, "name": name, "last_sequence": answer.last_sequence}
         if answer.claim is not None:
             success["topic_epoch"] = answer.claim[1] << 32 | answer.claim[2]
-        if version:
-            success["schema_version"] = version
+        if schema.version:
+            success["schema_version"] = schema.version
         session.say("producer_success", **success, ready=True)
+
+    def declared(self, topic: TopicName, schema: Declared) -> None:
+        """The versions of a topic's schema, as a client on this connection has been told them."""
+        for ident, producer in self._producers.items():
+            if producer.topic == topic:
+                producer.versions = range(schema.known)
+                if schema.first and (opened := self._session.connection.producers.get(ident)) is not None:
+                    opened.hosted.with_schema = True
 
     def _check_name(self, ident: int, name: str, place: str) -> None:
         """Raises ProducerBusyError where another producer of this connection has the name; a new connection fences."""
@@ -225,7 +237,10 @@ class Producers:
             transaction = transaction_of(header)
             number = None if transaction is None else parse_id(transaction)
             chunks = producer.chunks
-            made = published(payload, producer.name, producer.stored, producer.routing, number, chunks=chunks)
+            made = published(
+                payload, producer.name, producer.stored, producer.routing, number, chunks=chunks,
+                versions=producer.versions,
+            )  # fmt: skip
         except EngineError as e:
             producer.sent.append(_Sent(header.sequence, highest, 0, e))
             self._answer(producer)

@@ -122,7 +122,11 @@ class Requests:
         self._session.say("get_schema_response", request=header.request, schema=fields, version=version)
 
     async def _create_schema(self, header: Any) -> None:
-        version = await create_schema(self._session, _topic_in(header.topic), header.schema)
+        topic = _topic_in(header.topic)
+        declared = await create_schema(self._session, topic, header.schema)
+        if declared is not None:
+            self._session.producers.declared(topic, declared)
+        version = b"" if declared is None else declared.version
         self._session.say("get_or_create_schema_response", request=header.request, version=version)
 
     async def _authenticate(self, header: Any) -> None:

@@ -1,17 +1,20 @@
 """Schemas of topics, as Apache Pulsar's clients declare them and ask for them.
 
 Theirs are recorded with ours, so that one history is checked for both. A version is its place in the history, as eight
-bytes. Values are what the client has written: those of an Avro schema are plain Avro, without the eight bytes by which
-a value of ours names its schema, so they have a type of their own there. Of a schema that has no definition, as
-that of a number, only the type is recorded; two go together if they are of one type.
+bytes; with a message that place is stored, unless it is 0. Values are what the client has written: those of an Avro
+schema are plain Avro, without the eight bytes by which a value of ours names its schema, so they have a type of their
+own there. Of a schema that has no definition, as that of a number, only the type is recorded; two go together if they
+are of one type.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from engine.errors import NotFoundError, UnsupportedError
+from engine.errors import InvalidArgumentError, NotFoundError, UnsupportedError
 from engine.model.names import TopicName
+from engine.model.partitions import partition_count, partition_names
 from engine.model.schema import DEFINED, SchemaType
 from engine.wire import commands
 
@@ -19,6 +22,7 @@ if TYPE_CHECKING:
     from engine.pulsar.session import Session
 
 _NONE = 0
+_PARTITIONS_ASKED = 16  # clients declare a schema at all of them
 TYPES = {
     1: SchemaType.STRING,
     2: SchemaType.JSON,
@@ -43,6 +47,20 @@ SCHEMA_MUST = "a schema must be of type bytes, string, JSON, Avro, Protobuf nati
 _THEIRS = {ours: theirs for theirs, ours in TYPES.items()}
 
 
+FIRST_VERSION = bytes(8)
+VERSION_PROPERTY = "pulsar.schema-version"  # of a message, as published.pyx writes it
+
+
+class Declared(NamedTuple):
+    """`version`: of the schema that was declared; b"": none was. `known`: how many versions the topic's has. `first`:
+    what a message that says none was written with; b"" where these clients cannot read the topic's schema.
+    """
+
+    version: bytes
+    known: int
+    first: bytes
+
+
 def definition_of(schema: Any) -> str:
     """What is recorded of a client's Schema of one of the TYPES, beside its type."""
     return schema.data.decode("utf-8", "replace") if TYPES[schema.type] in DEFINED else ""
@@ -52,14 +70,15 @@ def _named(number: int) -> bytes:
     return number.to_bytes(8, "big")
 
 
-async def declare(session: Session, topic: TopicName, header: Any, *, producer: bool) -> bytes:
-    """Declare the schema of a header, and return its version; b"" for none. Raises SchemaError, UnsupportedError."""
+async def declare(session: Session, topic: TopicName, header: Any, *, producer: bool) -> Declared:
+    """Declare the schema of a header, if it has one. Raises SchemaError, UnsupportedError, NotFoundError."""
     if not header.HasField("schema") or header.schema.type <= _NONE:
-        return b""
+        versions = (await session.host.service.schemas.history(topic)).versions
+        return _declared(b"", [str(one.type) for one in versions])
     return await _declare(session, topic, header.schema, producer=producer)
 
 
-async def _declare(session: Session, topic: TopicName, schema: Any, *, producer: bool) -> bytes:
+async def _declare(session: Session, topic: TopicName, schema: Any, *, producer: bool) -> Declared:
     kind = TYPES.get(schema.type)
     if kind is None:
         raise UnsupportedError(f"{SCHEMA_MUST}, got the type {schema.type}")
@@ -70,7 +89,23 @@ async def _declare(session: Session, topic: TopicName, schema: Any, *, producer:
     )
     versions = [(one["type"], one.get("definition", "")) for one in _versions(answer)]
     same = [number for number, one in enumerate(versions) if one == (str(kind), definition)]
-    return _named(same[-1] if same else max(len(versions) - 1, 0))
+    return _declared(_named(same[-1] if same else max(len(versions) - 1, 0)), [kind for kind, _ in versions])
+
+
+def _declared(version: bytes, kinds: list[str]) -> Declared:
+    return Declared(version, len(kinds), FIRST_VERSION if kinds and kinds[0] in _THEIRS else b"")
+
+
+def version_in(said: bytes, versions: Sequence[int | None]) -> int:
+    """What a message is stored with that says a version. `versions`: for each that it may say, by its place; None:
+    that one has no definition. Raises InvalidArgumentError.
+    """
+    number = int.from_bytes(said[:8], "big")
+    if len(said) != len(FIRST_VERSION) or number >= len(versions):
+        text = "the schema version of a message must be eight bytes, and one of those of its topic"
+        got = number if len(said) == len(FIRST_VERSION) else f"{len(said):,} bytes"
+        raise InvalidArgumentError(f"{text}, which are {len(versions)} from 0, got {got}")
+    return versions[number] or 0
 
 
 def _versions(answer: Any) -> list[Any]:
@@ -81,8 +116,7 @@ def _versions(answer: Any) -> list[Any]:
 
 async def schema_of(session: Session, topic: TopicName, version: bytes) -> tuple[dict[str, Any], bytes]:
     """The fields of a Schema, and its version; without a version, the newest. Raises NotFoundError."""
-    answer = await session.ask(lambda number: commands.TopicSchema(request_id=number, topic=str(topic), producer=False))
-    versions = _versions(answer)
+    versions = await _known(session, topic) or await _of_partitions(session, topic)
     number = int.from_bytes(version, "big") if version else len(versions) - 1
     if not 0 <= number < len(versions) or versions[number]["type"] not in _THEIRS:
         raise NotFoundError(f"{topic} has no version {number} of its schema for a client of Apache Pulsar")
@@ -95,11 +129,29 @@ async def schema_of(session: Session, topic: TopicName, version: bytes) -> tuple
     return fields, _named(number)
 
 
-async def create_schema(session: Session, topic: TopicName, schema: Any) -> bytes:
-    """The version of a schema, which becomes one of the topic's if it is none; b"" for bytes, which have none.
+async def _known(session: Session, topic: TopicName) -> list[Any]:
+    answer = await session.ask(lambda number: commands.TopicSchema(request_id=number, topic=str(topic), producer=False))
+    return _versions(answer)
+
+
+async def _of_partitions(session: Session, topic: TopicName) -> list[Any]:
+    """Those of the first partition that has some: Java's client asks the topic itself for what its partitions have."""
+    record = await session.host.service.get_metadata(topic)
+    count = min(partition_count(topic, record.get("properties")), _PARTITIONS_ASKED)
+    for name in partition_names(topic, range(count)):
+        try:
+            if found := await _known(session, TopicName.parse(name)):
+                return found
+        except NotFoundError:
+            continue  # it was not used yet
+    return []
+
+
+async def create_schema(session: Session, topic: TopicName, schema: Any) -> Declared | None:
+    """The version of a schema, which becomes one of the topic's if it is none; None for bytes, which have none.
 
     Raises SchemaError, UnsupportedError.
     """
     if schema.type <= _NONE:
-        return b""
+        return None
     return await _declare(session, topic, schema, producer=True)

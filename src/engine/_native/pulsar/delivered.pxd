@@ -20,3 +20,4 @@ cdef struct Said:
     bint has_ordering
     bint null_value
     bint key_bytes
+    uint32_t version              # of its schema; 0: it says none

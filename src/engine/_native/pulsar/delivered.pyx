@@ -13,6 +13,10 @@
 What has become a property on its way in, of a name that begins with "pulsar.", becomes what it was. A key that is no
 UTF-8 is base64, as a text has to be.
 
+*Versions of a schema.* The metadata say one for all messages, and so do those of a batch that is sent to us. But
+clients of ours may put messages of several into one entry, as when they copy a topic. Such an entry is sent several
+times, with the bits that say which messages are due: see schema_versions().
+
 Everything is measured first, and then written into memory of that size.
 
 An entry that only these clients can read (foreign.pyx) has metadata and messages as they were sent, which are passed on
@@ -32,11 +36,14 @@ from libc.stdint cimport INT64_MIN, int64_t, uint8_t, uint16_t, uint32_t, uint64
 from libc.string cimport memcmp, memcpy, memset
 
 from engine.errors import InvalidArgumentError
+from engine.limits import SCHEMA_VERSIONS_MAX
 
 cdef enum:
     MAGIC_SIZE = 2
     MESSAGE_COMMAND = 9
     WORD_BITS = 64
+
+cdef uint32_t VERSIONS_MAX = SCHEMA_VERSIONS_MAX
 
 cdef Tags IN_BATCH = [1, 2, 5, 6, 7, 8, 9]
 cdef Tags ALONE = [4, 6, 12, 17, 18, 2, 25]
@@ -52,6 +59,18 @@ cdef inline int _digit(uint8_t c) noexcept nogil:
     if 48 <= c <= 57:
         return c - 48
     return c - 87 if 97 <= c <= 102 else -1
+
+
+# The version of a schema that a text says; 0: none that a producer of these clients was given.
+cdef uint32_t _version_in(const uint8_t* text, uint32_t size) noexcept nogil:
+    cdef uint32_t version = 0, i
+    if not 1 <= size <= 2 or text[0] == 48:
+        return 0
+    for i in range(size):
+        if not 48 <= text[i] <= 57:
+            return 0
+        version = 10 * version + text[i] - 48
+    return version if version < VERSIONS_MAX else 0
 
 
 cdef bint _is_hex(const uint8_t* text, uint32_t size) noexcept nogil:
@@ -88,6 +107,9 @@ cdef uint8_t* _properties(const uint8_t* map, size_t size, uint32_t tag, Said* s
         if _is(name, name_size, b"pulsar.key-bytes", 16):
             said.key_bytes = True
             continue
+        if _is(name, name_size, b"pulsar.schema-version", 21) and _version_in(value, value_size):
+            said.version = _version_in(value, value_size)
+            continue
         pair = bytes_size(1, name_size) + bytes_size(2, value_size)
         said.size += bytes_size(tag, pair)
         if at is not NULL:
@@ -119,13 +141,12 @@ cdef uint8_t* _put_unhex(uint8_t* at, const uint8_t* digits, uint32_t size) noex
 
 
 # The fields that say the same of a message in a batch and of one alone: their size, and, where `at` is given, they are
-# written there. `sequence`: whether its sequence id is among them.
-cdef size_t _message_fields(Entry entry, uint32_t i, const Tags* tags, uint8_t** at) noexcept nogil:
+# written there. `said`: is told what its properties say. `sequence`: whether its sequence id is among them.
+cdef size_t _message_fields(Entry entry, uint32_t i, const Tags* tags, Said* said, uint8_t** at) noexcept nogil:
     cdef const uint8_t* map = NULL
     cdef const uint8_t* key = NULL
     cdef size_t map_size = 0, key_size = 0, size, encoded
     cdef int64_t event_time = INT64_MIN
-    cdef Said said
     cdef bint base64 = False
     cdef uint8_t* p = at[0] if at is not NULL else NULL
     if entry.columns.property_offsets is not NULL:
@@ -133,7 +154,7 @@ cdef size_t _message_fields(Entry entry, uint32_t i, const Tags* tags, uint8_t**
         map_size = entry.columns.property_offsets[i + 1] - entry.columns.property_offsets[i]
     if entry.columns.event_times is not NULL:
         event_time = entry.columns.event_times[i]
-    p = _properties(map, map_size, tags.properties, &said, p)
+    p = _properties(map, map_size, tags.properties, said, p)
     size = said.size
     if entry.columns.key_offsets is not NULL:
         key = entry.columns.keys + entry.columns.key_offsets[i]
@@ -164,9 +185,9 @@ cdef size_t _message_fields(Entry entry, uint32_t i, const Tags* tags, uint8_t**
     return size
 
 
-cdef size_t _single_size(Entry entry, uint32_t i) noexcept nogil:
+cdef size_t _single_size(Entry entry, uint32_t i, Said* said) noexcept nogil:
     cdef size_t value = entry.columns.value_offsets[i + 1] - entry.columns.value_offsets[i]
-    return _message_fields(entry, i, &IN_BATCH, NULL) + number_size(3, value)
+    return _message_fields(entry, i, &IN_BATCH, said, NULL) + number_size(3, value)
 
 
 # Sizes and parts of a frame that is being made.
@@ -176,8 +197,10 @@ cdef struct Frame:
     int64_t partition
     const uint64_t* words         # the bits of the messages that are due; NULL: all are
     uint32_t words_count
-    const char* version
+    const char* version           # of the schema, of messages that say none
     size_t version_size
+    uint8_t own_version[8]        # that which messages say, as `version` has it
+    bint mixed                    # the messages that are due are of several versions
     size_t place_size             # MessageIdData
     size_t message_size           # CommandMessage
     size_t command_size
@@ -196,23 +219,38 @@ cdef void _measure_command(Entry entry, Frame* f) noexcept nogil:
     f.command_size = number_size(1, MESSAGE_COMMAND) + bytes_size(MESSAGE_COMMAND, f.message_size)
 
 
+cdef inline bint _is_due(const Frame* f, uint32_t i) noexcept nogil:
+    return f.words is NULL or f.words[i // WORD_BITS] >> i % WORD_BITS & 1
+
+
 cdef void _measure(Entry entry, Frame* f) noexcept nogil:
     cdef uint16_t name_size = load16(entry.p + AT_PRODUCER_NAME_SIZE)
     cdef size_t payload = 0
-    cdef uint32_t i
+    cdef uint32_t i, version = 0
+    cdef bint found = False
+    cdef Said said
     _measure_command(entry, f)
     f.metadata_size = bytes_size(1, name_size) + number_size(3, <uint64_t> entry.publish_ms())
-    f.metadata_size += bytes_size(16, f.version_size) if f.version_size else 0
-    if entry.columns.deliver_at is not NULL and entry.columns.deliver_at[0] != INT64_MIN:
-        f.metadata_size += number_size(19, <uint64_t> entry.columns.deliver_at[0])
     if entry.count == 1:
-        f.metadata_size += _message_fields(entry, 0, &ALONE, NULL)
+        f.metadata_size += _message_fields(entry, 0, &ALONE, &said, NULL)
         payload = entry.columns.value_offsets[1]
+        version = said.version
     else:
         f.metadata_size += number_size(2, entry.first_sequence) + number_size(11, entry.count)
         f.metadata_size += number_size(24, entry.sequence_at(entry.count - 1))
         for i in range(entry.count):
-            payload += 4 + _single_size(entry, i) + entry.columns.value_offsets[i + 1] - entry.columns.value_offsets[i]
+            payload += 4 + _single_size(entry, i, &said)
+            payload += entry.columns.value_offsets[i + 1] - entry.columns.value_offsets[i]
+            if _is_due(f, i):
+                f.mixed = f.mixed or (found and said.version != version)
+                version, found = said.version, True
+    if version:
+        memset(f.own_version, 0, 8)
+        f.own_version[7] = <uint8_t> version
+        f.version, f.version_size = <const char*> f.own_version, 8
+    f.metadata_size += bytes_size(16, f.version_size) if f.version_size else 0
+    if entry.columns.deliver_at is not NULL and entry.columns.deliver_at[0] != INT64_MIN:
+        f.metadata_size += number_size(19, <uint64_t> entry.columns.deliver_at[0])
     f.total = 4 + f.command_size + MAGIC_SIZE + 4 + 4 + f.metadata_size + payload
 
 
@@ -233,6 +271,7 @@ cdef uint8_t* _put_command(Entry entry, const Frame* f, uint8_t* at) noexcept no
 
 
 cdef uint8_t* _put_metadata(Entry entry, const Frame* f, uint8_t* at) noexcept nogil:
+    cdef Said said
     at = put_bytes(at, 1, entry.columns.producer_name, load16(entry.p + AT_PRODUCER_NAME_SIZE))
     at = put_number(at, 3, <uint64_t> entry.publish_ms())
     if f.version_size:
@@ -240,7 +279,7 @@ cdef uint8_t* _put_metadata(Entry entry, const Frame* f, uint8_t* at) noexcept n
     if entry.columns.deliver_at is not NULL and entry.columns.deliver_at[0] != INT64_MIN:
         at = put_number(at, 19, <uint64_t> entry.columns.deliver_at[0])
     if entry.count == 1:
-        _message_fields(entry, 0, &ALONE, &at)
+        _message_fields(entry, 0, &ALONE, &said, &at)
         return at
     at = put_number(put_number(at, 2, entry.first_sequence), 11, entry.count)
     return put_number(at, 24, entry.sequence_at(entry.count - 1))
@@ -251,6 +290,7 @@ cdef void _write(Entry entry, const Frame* f, uint8_t* at) noexcept nogil:
     cdef uint8_t* summed
     cdef uint32_t i
     cdef size_t value, start
+    cdef Said said
     at = put32_big(put32_big(at, <uint32_t> f.total), <uint32_t> f.command_size)
     at = _put_command(entry, f, at)
     at[0], at[1] = 0x0E, 0x01
@@ -263,8 +303,8 @@ cdef void _write(Entry entry, const Frame* f, uint8_t* at) noexcept nogil:
         for i in range(entry.count):
             start = entry.columns.value_offsets[i]
             value = entry.columns.value_offsets[i + 1] - start
-            at = put32_big(at, <uint32_t> _single_size(entry, i))
-            _message_fields(entry, i, &IN_BATCH, &at)
+            at = put32_big(at, <uint32_t> _single_size(entry, i, &said))
+            _message_fields(entry, i, &IN_BATCH, &said, &at)
             at = put_number(at, 3, value)
             memcpy(at, entry.columns.values + start, value)
             at += value
@@ -274,6 +314,8 @@ cdef void _write(Entry entry, const Frame* f, uint8_t* at) noexcept nogil:
 def frame_of(Entry entry not None, uint64_t consumer_id, decompress, *, uint64_t redelivered=0, due=None,
              int64_t partition=-1, bytes schema_version=b""):
     """The frame of a checked entry for one consumer. `due`: of its messages, by index, those that are delivered.
+    `schema_version`: of messages that say none. None: those that are delivered are of several versions, see
+    schema_versions().
 
     Raises CorruptionError for a body that cannot be read, DecryptionError for one that is encrypted for our clients.
     """
@@ -298,6 +340,8 @@ def frame_of(Entry entry not None, uint64_t consumer_id, decompress, *, uint64_t
         else:
             _measure_command(entry, &frame)
             frame.total = 4 + frame.command_size + MAGIC_SIZE + 4 + size
+    if frame.mixed:
+        return None
     made = PyBytes_FromStringAndSize(NULL, 4 + frame.total)
     out = <uint8_t*> PyBytes_AS_STRING(made)
     with nogil:
@@ -325,6 +369,27 @@ cdef bytes _words_of(object due, uint32_t count):
             raise InvalidArgumentError(f"due must be indices of an entry of {count} messages, got {i}")
         bits[i // WORD_BITS] |= <uint64_t> 1 << i % WORD_BITS
     return words
+
+
+def schema_versions(Entry entry not None, decompress):
+    """For each message the version of the schema that it was written with, as a byte; 0: it says none, or the first.
+
+    Raises as frame_of().
+    """
+    cdef bytes versions = bytes(entry.count)
+    cdef uint8_t* out = <uint8_t*> PyBytes_AS_STRING(versions)
+    cdef const uint8_t* map
+    cdef uint32_t i
+    cdef Said said
+    if holds_foreign(entry):
+        return versions
+    entry.open_body(decompress)
+    if entry.columns.property_offsets is not NULL:
+        for i in range(entry.count):
+            map = entry.columns.properties + entry.columns.property_offsets[i]
+            _properties(map, entry.columns.property_offsets[i + 1] - entry.columns.property_offsets[i], 1, &said, NULL)
+            out[i] = <uint8_t> said.version
+    return versions
 
 
 def key_hashes(Entry entry not None, decompress):

@@ -15,4 +15,5 @@ def entries_of(
     buckets: Sequence[int] = ...,
     key_hash: int = ...,
     transaction: int | None = None,
+    schema_version: int = 0,
 ) -> list[bytes]: ...

@@ -40,6 +40,7 @@ from engine._native.produce.hashing import xxh64
 from engine.errors import CorruptionError, InvalidArgumentError, MessageTooLargeError
 from engine.limits import (
     ENTRY_MESSAGES_MAX, ENTRY_SIZE_MAX, KEY_SIZE_MAX, MESSAGE_SIZE_MAX, PRODUCER_NAME_SIZE_MAX, PROPERTIES_SIZE_MAX,
+    SCHEMA_VERSIONS_MAX,
 )
 
 # Fields of SingleMessageMetadata, and of KeyValue.
@@ -70,6 +71,7 @@ cdef size_t KEY_MAX = KEY_SIZE_MAX
 cdef size_t PROPERTIES_MAX = PROPERTIES_SIZE_MAX
 cdef uint32_t COUNT_MAX = ENTRY_MESSAGES_MAX
 cdef size_t SIZE_MAX = ENTRY_SIZE_MAX
+cdef uint32_t VERSIONS_MAX = SCHEMA_VERSIONS_MAX
 
 _REFUSALS = {
     NO_MESSAGE: "it must be a size, a SingleMessageMetadata and a payload within the batch; it is not",
@@ -88,6 +90,7 @@ cdef struct Scratch:
     uint8_t* key
     size_t key_room
     int key_hash                  # KeyHash of the topic
+    uint32_t version              # of the schema of all messages; the first one is 0
 
 
 cdef bint _read_pair(const Field* pair, Field* name, Field* value) noexcept nogil:
@@ -212,8 +215,8 @@ cdef uint8_t* _put_text(uint8_t* at, const void* text, size_t size) noexcept nog
 
 # The properties as a msgpack map of text to text, in `scratch`; its size, 0 for none, -1 without memory.
 cdef Py_ssize_t _pack_properties(const Single* one, Scratch* scratch) noexcept nogil:
-    cdef uint32_t pairs = one.pairs + one.has_ordering + one.null_value + one.base64
-    cdef size_t room = 5 + 10 * <size_t> pairs + one.pairs_bytes + 2 * one.ordering_size + 64
+    cdef uint32_t pairs = one.pairs + one.has_ordering + one.null_value + one.base64 + (scratch.version > 0)
+    cdef size_t room = 5 + 10 * <size_t> pairs + one.pairs_bytes + 2 * one.ordering_size + 96
     cdef Reading meta
     cdef Field field, name, value
     cdef uint8_t* at
@@ -241,7 +244,16 @@ cdef Py_ssize_t _pack_properties(const Single* one, Scratch* scratch) noexcept n
         at = _put_text(_put_text(at, b"pulsar.null-value", 17), b"", 0)
     if one.base64:
         at = _put_text(_put_text(at, b"pulsar.key-bytes", 16), b"", 0)
+    if scratch.version:
+        at = _put_version(_put_text(at, b"pulsar.schema-version", 21), scratch.version)
     return at - scratch.map
+
+
+# A number below VERSIONS_MAX as a text.
+cdef uint8_t* _put_version(uint8_t* at, uint32_t version) noexcept nogil:
+    cdef uint8_t digits[2]
+    digits[0], digits[1] = <uint8_t> (48 + version // 10), <uint8_t> (48 + version % 10)
+    return _put_text(at, digits, 2) if version >= 10 else _put_text(at, digits + 1, 1)
 
 
 # A text of two hexadecimal digits for each byte.
@@ -429,9 +441,10 @@ cdef Refusal _fill(Filling* f, Builder* b, Scratch* scratch) noexcept nogil:
 
 def entries_of(batch, uint32_t count, bytes name not None, *, uint64_t sequence=0, deliver_at=None, stored=-1,
                size_t entry_size_max=ENTRY_SIZE_MAX, hashes=(0, 65535), buckets=(65535,),
-               int key_hash=KEY_MURMUR3, transaction=None):
+               int key_hash=KEY_MURMUR3, transaction=None, uint32_t schema_version=0):
     """The entries of a batch of `count` messages, in order. `key_hash`: of the topic, as in hashing.pxd.
-    `transaction`: the number of the one that all of them belong to.
+    `transaction`: the number of the one that all of them belong to. `schema_version`: that they were written with, by
+    its place in the history of the topic.
 
     `hashes`: those of the segment, inclusive. `buckets`: the inclusive ends of its buckets, rising to 65,535; where
     there are several, the messages are in order within each bucket.
@@ -456,9 +469,11 @@ def entries_of(batch, uint32_t count, bytes name not None, *, uint64_t sequence=
     if len(name) > PRODUCER_NAME_SIZE_MAX:
         raise InvalidArgumentError(
             f"a producer's name must have at most {PRODUCER_NAME_SIZE_MAX} bytes, got {len(name)}")
+    if schema_version >= VERSIONS_MAX:
+        raise InvalidArgumentError(f"a schema version must be below {VERSIONS_MAX}, got {schema_version}")
     memset(&builder, 0, sizeof(Builder))
     memset(&scratch, 0, sizeof(Scratch))
-    scratch.key_hash = key_hash
+    scratch.key_hash, scratch.version = key_hash, schema_version
     memset(&filling, 0, sizeof(Filling))
     producer_id = xxh64(name, 42)
     filling.at.p, filling.at.end = lease.start, lease.start + lease.size

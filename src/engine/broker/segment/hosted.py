@@ -37,7 +37,7 @@ class HostedSegment:
     __slots__ = ("_make_buffer", "_turns", "access", "closed", "encrypted_only", "environment", "expired_messages",
                  "held", "idle_since", "incoming", "name", "near_messages", "object_messages", "opened_s", "readers",
                  "refused_entries", "segment", "sent_bytes", "sent_messages", "skipped_messages", "spec",
-                 "subscriptions", "term", "transactions")  # fmt: skip
+                 "subscriptions", "term", "transactions", "with_schema")  # fmt: skip
 
     def __init__(
         self,
@@ -69,6 +69,7 @@ class HostedSegment:
         self.subscriptions: dict[str, Subscriber] = {}
         self.readers: Bag[SegmentReader] = Bag()
         self.encrypted_only = False  # whether entries that are not encrypted are refused; kept current by others
+        self.with_schema = False  # whether a producer of Apache Pulsar's clients has declared one here
         self.closed = False  # unloaded; new attachments are refused
         self.opened_s = asyncio.get_running_loop().time()
         self.idle_since: float | None = None  # the loop's time when it was first seen unused

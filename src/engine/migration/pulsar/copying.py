@@ -19,7 +19,7 @@ from engine.migration.pulsar.places import Mark, Place
 from engine.migration.pulsar.reading import Source
 from engine.migration.topics import KEEP_ALL, declare
 from engine.migration.verifying import Verified
-from engine.pulsar.schemas import SCHEMA_MUST, TYPES, definition_of
+from engine.pulsar.schemas import SCHEMA_MUST, TYPES, VERSION_PROPERTY, definition_of
 
 DIGEST_SIZE = 16
 _HEAD = struct.Struct("<qqqq")  # event time, delivery time, sizes of key and value
@@ -63,20 +63,24 @@ class Copy:
         await self._client.admin.set_topic_policies(self._target, dict.fromkeys(KEEP_ALL))
 
     async def _declare_schemas(self) -> None:
+        """Messages of each version at the source get that of the same definition here."""
+        versions: list[int | None] = []
         for schema in await self._source.schemas():
-            if schema.type in _NO_SCHEMA:
+            versions.append(None)
+            if schema is None or schema.type in _NO_SCHEMA:
                 continue
             kind = TYPES.get(schema.type)
             if kind is None:
                 raise UnsupportedError(f"{self._source.topic}: {SCHEMA_MUST}, got the type {schema.type}")
             facts = {"type": str(kind), "definition": definition_of(schema)}
-            await declare(self._client, self._target, facts)
+            versions[-1] = (await declare(self._client, self._target, facts)).index(facts)
+        self._source.versions = versions
 
     async def _send(self, producer: AsyncProducer[Any], end: Place, progressed: Callable[[int], object]) -> int:
         # Read again: only now no other run can change it.
         mark, sent, since = await mark_of(self._client, self._target), 0, 0
         last = mark.place(producer.acknowledged_sequence_id)
-        newest, keyed = producer.acknowledged_sequence_id, False
+        newest, kind = producer.acknowledged_sequence_id, (False, "")
         if last < end:
             async for messages in self._source.messages(last, end):
                 place = messages[0][0]
@@ -87,10 +91,11 @@ class Copy:
                     await self._save(mark)
                 for last, message in messages:
                     newest = mark.sequence(last)
-                    if keyed is not (message.key is not None):
-                        # They never share an entry, and those that are open at the same time have no order.
+                    if kind != (found := (message.key is not None, message.properties.get(VERSION_PROPERTY, ""))):
+                        # Keyed and keyless ones never share an entry, those of several versions should not; and those
+                        # that are open at the same time have no order.
                         producer._batcher.seal_all()
-                        keyed = message.key is not None
+                        kind = found
                     await send_message(producer, message, newest)
                     since += 1
                     if since >= TURN_MESSAGES:

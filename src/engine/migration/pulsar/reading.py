@@ -7,12 +7,12 @@ where reading begins are passed over.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from typing import Any
 
 from engine._native.format.entry import Entry, EntryMessage
 from engine._native.format.heads import entry_heads
-from engine.errors import ConnectError, EngineError, NotFoundError, TimeoutError
+from engine.errors import ConnectError, EngineError, NotFoundError, TimeoutError, UnsupportedError
 from engine.migration.pulsar.connection import Connection, Service
 from engine.migration.pulsar.places import NOWHERE, Place
 from engine.pulsar.payloads import published
@@ -23,6 +23,7 @@ _EXCLUSIVE = 0
 _NONE = 2**64 - 1
 _WORD = 64
 _ATTEMPTS_MAX = 8  # one after the other without a message
+_VERSIONS_MAX = 4096  # that are asked for; fewer can be stored
 _PAUSE_S, _PAUSE_S_MAX = 0.1, 5.0
 
 Read = tuple[Place, EntryMessage]
@@ -44,6 +45,7 @@ class Source:
         self.topic = topic
         self._service = service
         self._optional = optional
+        self.versions: Sequence[int | None] = ()  # of its schema, as the copy has them: of version_in()
 
     async def last(self) -> Place | None:
         """The place of its last message; None: it is empty. Raises NotFoundError."""
@@ -63,18 +65,29 @@ class Source:
         return Place(found.ledger, found.entry, max(found.batch_index, 0) if found.HasField("batch_index") else 0)
 
     async def schemas(self) -> list[Any]:
-        """All versions, in order."""
+        """All versions, in order; None: that one was deleted. Raises UnsupportedError where there are too many."""
         found: list[Any] = []
         connection = await self._service.connect_to(self.topic)
         try:
-            while True:
-                version = len(found).to_bytes(8, "big")
-                answer = await connection.ask("get_schema", topic=self.topic, version=version)
-                found.append(answer.schema)
-        except NotFoundError:
+            newest = await self._schema(connection, b"")
+            count = 0 if newest is None else 1 + int.from_bytes(newest.version, "big")
+            if count > _VERSIONS_MAX:
+                raise UnsupportedError(
+                    f"{self.topic} must have at most {_VERSIONS_MAX:,} versions of its schema, got {count:,}"
+                )
+            while len(found) < count:
+                answer = await self._schema(connection, len(found).to_bytes(8, "big"))
+                found.append(None if answer is None else answer.schema)
             return found
         finally:
             await connection.close()
+
+    async def _schema(self, connection: Connection, version: bytes) -> Any:
+        """The answer; without a version, of the newest one. None: there is none."""
+        try:
+            return await connection.ask("get_schema", topic=self.topic, **({"version": version} if version else {}))
+        except NotFoundError:
+            return None
 
     async def messages(self, behind: Place, end: Place) -> AsyncIterator[list[Read]]:
         """All messages behind a place up to another, by entries.
@@ -143,7 +156,7 @@ class Source:
         """The messages of an entry."""
         at = header.message_id
         try:
-            made = published(payload, b"migrate", -1, compress=False)
+            made = published(payload, b"migrate", -1, compress=False, versions=self.versions)
         except EngineError as e:
             raise type(e)(f"the message {at.ledger}:{at.entry} of {self.topic} cannot be copied: {e}") from e
         entries = memoryview(made.entries)
