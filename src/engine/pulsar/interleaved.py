@@ -27,7 +27,7 @@ from __future__ import annotations
 import asyncio
 import struct
 from bisect import bisect_left
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from itertools import groupby, pairwise
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -49,6 +49,8 @@ GAPS_MAX = 1_000
 SEALED_MAX = 1_000
 _OBJECTS = 128  # bytes of memory that a message takes beside its own
 
+_KEYED = 1  # of an entry's flags
+_LANE = struct.Struct("<17xB10xH")  # flags and lowest bucket hash
 _SIZE, _COUNT, _SEQUENCES = struct.Struct("<4xI"), struct.Struct("<20xI"), struct.Struct("<48xQQ")
 
 
@@ -76,15 +78,22 @@ class Held(NamedTuple):
 class Interleaved:
     """What one producer's SENDs are held by. Loop thread only.
 
-    `stored`: its last sequence id when it was opened. `publish`: is given SENDs and what is to be stored for them.
+    `stored`: its last sequence id when it was opened. `buckets`: as in Routing. `publish`: is given SENDs and what is to be stored for them.
     `ping`: asks the client for a PONG, which `ponged` must be told.
     """
 
-    __slots__ = ("_asked", "_count", "_gaps", "_held", "_high", "_highest", "_ids", "_low", "_ping", "_publish",
+    __slots__ = ("_asked", "_buckets", "_count", "_gaps", "_held", "_high", "_highest", "_ids", "_low", "_ping", "_publish",
                  "_sealed", "_size", "_stored", "_timer")  # fmt: skip
 
-    def __init__(self, stored: int, publish: Callable[[list[Held], list[Run]], None], ping: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        stored: int,
+        buckets: Sequence[int],
+        publish: Callable[[list[Held], list[Run]], None],
+        ping: Callable[[], None],
+    ) -> None:
         self._stored = stored
+        self._buckets = buckets
         self._publish = publish
         self._ping = ping
         self._highest = -1  # that was passed on
@@ -101,7 +110,7 @@ class Interleaved:
 
     def is_ordinary(self, made: Published) -> bool:
         """Whether a SEND follows what came, without a gap inside and with nothing held. It is to be passed on then."""
-        first, last, count = (made.sequence, made.sequence, 1) if made.chunk else span_of(made.entries)
+        first, last, count = (made.sequence, made.sequence, 1) if made.chunk else span_of(made.entries, self._buckets)
         if self._held or first <= self._highest or last - first != count - 1:
             return False
         if made.opaque:
@@ -234,16 +243,26 @@ class Interleaved:
             del self._sealed[next(iter(self._sealed))]
 
 
-def span_of(entries: bytes) -> tuple[int, int, int]:
-    """The lowest and highest sequence id in entries that lie back to back, and how many messages they have."""
+def span_of(entries: bytes, buckets: Sequence[int]) -> tuple[int, int, int]:
+    """The lowest and highest sequence id in entries that lie back to back, and how many messages they have: 0 where the
+    ids fall from one entry of a bucket to the next. `buckets`: as in Routing.
+    """
     first, last = _SEQUENCES.unpack_from(entries, 0)
-    (size,), (count,) = _SIZE.unpack_from(entries, 0), _COUNT.unpack_from(entries, 0)
-    at = size
+    (count,) = _COUNT.unpack_from(entries, 0)
+    if _SIZE.unpack_from(entries, 0)[0] == len(entries):
+        return first, last, count
+    at = count = 0
+    reached: dict[tuple[int, int], int] = {}
+    falls = False
     while at < len(entries):
         low, high = _SEQUENCES.unpack_from(entries, at)
         (size,), (more,) = _SIZE.unpack_from(entries, at), _COUNT.unpack_from(entries, at)
+        flags, bucket = _LANE.unpack_from(entries, at)
+        lane = flags & _KEYED, bisect_left(buckets, bucket) if flags & _KEYED else 0
+        falls = falls or low <= reached.get(lane, -1)
+        reached[lane] = high
         first, last, count, at = min(first, low), max(last, high), count + more, at + size
-    return first, last, count
+    return first, last, 0 if falls else count
 
 
 def ranges_of(entries: bytes) -> list[tuple[int, int]]:

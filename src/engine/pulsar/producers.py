@@ -209,7 +209,7 @@ class Producers:
             header.producer, asked.producer_name, place, routing, partition_of(topic), answer.last_sequence, chunks
         )
         made.order = Interleaved(
-            made.stored, partial(self._store_together, ident, made), partial(session.say, "ping")
+            made.stored, routing.buckets, partial(self._store_together, ident, made), partial(session.say, "ping")
         )
         success = {"request": header.request, "name": name, "last_sequence": answer.last_sequence}
         if answer.claim is not None:
