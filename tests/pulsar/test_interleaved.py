@@ -82,7 +82,9 @@ async def test_batches_that_fill_each_other_are_stored_as_one_by_rising_ids(serv
 
 async def test_keyless_messages_among_them_and_ids_that_are_not_said(served, topic):
     async with producing(served, topic) as raw:
-        await raw.say(batch((0, 5), b"a"), batch((1, 4), None), framed_send(1, [PulsarMessage(b"2"), PulsarMessage(b"3")], 2))
+        await raw.say(
+            batch((0, 5), b"a"), batch((1, 4), None), framed_send(1, [PulsarMessage(b"2"), PulsarMessage(b"3")], 2)
+        )
         assert [number for number, _ in await answers(raw, 3, ping=False)] == [0, 1, 2]
     assert stored(served, topic) == list(range(6))
 
@@ -137,7 +139,9 @@ async def test_a_producer_that_is_closed_has_stored_what_was_held(served, topic)
 
 async def test_an_error_of_one_does_not_stop_those_that_are_held(served, topic):
     async with producing(served, topic) as raw:
-        await raw.say(batch(A), framed_send(1, [PulsarMessage(b"x", properties=(("p", "x" * 70_000),))], 1), batch(B), batch(C))
+        await raw.say(
+            batch(A), framed_send(1, [PulsarMessage(b"x", properties=(("p", "x" * 70_000),))], 1), batch(B), batch(C)
+        )
         got = await answers(raw, 4)
         assert [number for number, _ in got] == [0, 1, 1, 2]
         assert [said for _, said in got if isinstance(said, int)] == [0, 3, 6]

@@ -153,7 +153,11 @@ class Interleaved:
         if not held:
             return
         messages = sorted(
-            ((number, one.metadata, single) for one in held for number, single in zip(one.ids, one.singles, strict=True)),
+            (
+                (number, one.metadata, single)
+                for one in held
+                for number, single in zip(one.ids, one.singles, strict=True)
+            ),
             key=itemgetter(0),
         )
         for number, _, _ in messages:

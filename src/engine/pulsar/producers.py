@@ -266,9 +266,7 @@ class Producers:
         try:
             transaction = transaction_of(header)
             number = None if transaction is None else parse_id(transaction)
-            made = published(
-                payload, producer.name, producer.stored, producer.routing, number, chunks=producer.chunks
-            )
+            made = published(payload, producer.name, producer.stored, producer.routing, number, chunks=producer.chunks)
             order = producer.order
             if not order.is_ordinary(made) and order.take(payload, sent, transaction):
                 return
@@ -290,9 +288,7 @@ class Producers:
         transaction, head = sends[0].transaction, sends[0].sent
         number = None if transaction is None else parse_id(transaction)
         try:
-            made = [
-                batch_published(*run, producer.name, producer.stored, producer.routing, number) for run in runs
-            ]
+            made = [batch_published(*run, producer.name, producer.stored, producer.routing, number) for run in runs]
         except EngineError as e:
             made = []
             for held in sends:
