@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
+from itertools import chain
 from typing import Any
 
 import pulsar
@@ -272,7 +273,7 @@ def test_key_shared_consumers_get_each_key_in_order(client, topic):
                 found.setdefault(message.partition_key(), []).append(int(message.data()))
                 owners.setdefault(message.partition_key(), set()).add(index)
                 consumer.acknowledge(message)
-    assert sorted(sum(found.values(), [])) == list(range(count))
+    assert sorted(chain.from_iterable(found.values())) == list(range(count))
     assert all(numbers == sorted(numbers) for numbers in found.values())
     assert {len(indexes) for indexes in owners.values()} == {1}
 
@@ -297,7 +298,7 @@ def test_partitions_and_a_consumer_of_the_broker_itself(served, client, topic):
     for message in take(consumer, 600):
         found.setdefault(message.partition_key(), []).append(int(message.data()))
     assert is_quiet(consumer)
-    assert sorted(sum(found.values(), [])) == list(range(600))
+    assert sorted(chain.from_iterable(found.values())) == list(range(600))
     assert all(numbers == sorted(numbers) for numbers in found.values())
 
 

@@ -1,4 +1,4 @@
-"""Batches whose sequence ids interleave, as key-based batching makes them: they are put in order before they are stored.
+"""Batches whose sequence ids interleave, as of key-based batching: they are put in order before they are stored.
 
 A client that batches by key sends a batch for each key of a flush, in the order of their first messages:
 
@@ -55,13 +55,13 @@ _SIZE, _COUNT, _SEQUENCES = struct.Struct("<4xI"), struct.Struct("<20xI"), struc
 
 
 class Run(NamedTuple):
-    """A batch of `count` messages in order. `metadata`: of a SEND that one of them was in; what holds for a batch as a
+    """A batch of `number` messages in order. `metadata`: of a SEND that one of them was in; what holds for a batch as a
     whole holds for all of them.
     """
 
     metadata: Any
     batch: bytes
-    count: int
+    number: int
 
 
 class Held(NamedTuple):
@@ -78,12 +78,27 @@ class Held(NamedTuple):
 class Interleaved:
     """What one producer's SENDs are held by. Loop thread only.
 
-    `stored`: its last sequence id when it was opened. `buckets`: as in Routing. `publish`: is given SENDs and what is to be stored for them.
-    `ping`: asks the client for a PONG, which `ponged` must be told.
+    `stored`: its last sequence id when it was opened. `buckets`: as in Routing. `publish`: is given SENDs and what
+    is to be stored for them. `ping`: asks the client for a PONG, which `ponged` must be told.
     """
 
-    __slots__ = ("_asked", "_buckets", "_count", "_gaps", "_held", "_high", "_highest", "_ids", "_low", "_ping", "_publish",
-                 "_sealed", "_size", "_stored", "_timer")  # fmt: skip
+    __slots__ = (
+        "_asked",
+        "_buckets",
+        "_count",
+        "_gaps",
+        "_held",
+        "_high",
+        "_highest",
+        "_ids",
+        "_low",
+        "_ping",
+        "_publish",
+        "_sealed",
+        "_size",
+        "_stored",
+        "_timer",
+    )
 
     def __init__(
         self,
@@ -152,14 +167,10 @@ class Interleaved:
         held = self.drop()
         if not held:
             return
-        messages = sorted(
-            (
-                (number, one.metadata, single)
-                for one in held
-                for number, single in zip(one.ids, one.singles, strict=True)
-            ),
-            key=itemgetter(0),
-        )
+        messages = [
+            (number, one.metadata, single) for one in held for number, single in zip(one.ids, one.singles, strict=True)
+        ]
+        messages.sort(key=itemgetter(0))
         for number, _, _ in messages:
             self._passed(number, number)
         runs = []
