@@ -87,9 +87,9 @@ async def greeted(raw: Raw, client: str = "test") -> None:
     assert heard[1].max_message_size == 5 << 20
 
 
-def framed_send(producer: int, messages: list[PulsarMessage], sequence: int = 0) -> bytes:
+def framed_send(producer: int, messages: list[PulsarMessage], sequence: int = 0, **fields: Any) -> bytes:
     """The frame of a SEND."""
-    head = command("send", producer=producer, sequence=sequence, count=len(messages))
+    head = command("send", producer=producer, sequence=sequence, count=len(messages), **fields)
     payload = payload_of(messages, sequence=sequence)
     size = 4 + len(head) + len(payload)
     return b"".join((size.to_bytes(4, "big"), len(head).to_bytes(4, "big"), head, payload))

@@ -17,6 +17,7 @@ from engine.pulsar.messages import framed
 from tests.pulsar.conftest import EARLIEST, WAIT_MS, is_quiet, take
 from tests.pulsar.opaque import KEYS, make_keys, metadata_of, send_of
 from tests.pulsar.raw import Raw, framed_send, greeted
+from tests.pulsar.test_transactions import COMMIT, begun, end
 from tests.reference.pulsar_reference import PulsarMessage, batch_of
 
 KEYED = pulsar.BatchingType.KeyBased
@@ -31,11 +32,11 @@ CODECS = [
 A, B, C = (0, 3, 6), (1, 4, 7), (2, 5, 8)
 
 
-def batch(ids: Iterable[int], key: bytes | None = b"k", producer: int = 1) -> bytes:
+def batch(ids: Iterable[int], key: bytes | None = b"k", **fields: Any) -> bytes:
     """The frame of a SEND; the value of a message is its sequence id."""
     messages = [PulsarMessage(b"%d" % number, key, sequence=number) for number in ids]
     assert messages[0].sequence is not None
-    return framed_send(producer, messages, messages[0].sequence)
+    return framed_send(1, messages, messages[0].sequence, **fields)
 
 
 @asynccontextmanager
@@ -98,6 +99,28 @@ async def test_a_gap_that_stays_is_known_by_a_pong_or_by_what_comes_behind(serve
         assert await answers(raw, 2, ping=False) == [(0, 0), (1, 3)]
         assert await answers(raw, 1) == [(10, 6)]
     assert stored(served, topic) == [0, 1, 3, 4, 6, 7, 10, 12]
+
+
+async def test_what_comes_behind_the_pong_is_waited_for(served, topic):
+    async with producing(served, topic) as raw:
+        await raw.say(batch(A, b"a"), batch(B, b"b"))
+        await raw.heard("ping")
+        await raw.say(framed("pong"), batch(C, b"c"))
+        assert await answers(raw, 3, ping=False) == [(0, 0), (1, 3), (2, 6)]
+    assert stored(served, topic) == list(range(9))
+
+
+async def test_transactions_are_not_mixed_with_what_is_outside(served, topic):
+    async with producing(served, topic) as raw:
+        txn = await begun(raw, topic)
+        await raw.say(batch((0, 2), b"a", **txn), batch((1, 3), b"b", **txn))
+        assert [number for number, _ in await answers(raw, 2, ping=False)] == [0, 1]
+        await raw.say(batch((4, 6), **txn), batch((5, 7)))  # what is held for 5 is stored, and 5 comes late
+        got = await answers(raw, 2)
+        assert [(number, isinstance(said, int)) for number, said in got] == [(4, True), (5, False)]
+        assert stored(served, topic) == []
+        await end(raw, txn, COMMIT)
+    assert stored(served, topic) == [0, 1, 2, 3, 4, 6]
 
 
 async def test_what_comes_late_for_a_gap_is_refused_and_what_came_before_is_a_duplicate(served, topic):
