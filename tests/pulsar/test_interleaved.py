@@ -172,7 +172,7 @@ async def test_an_error_of_one_does_not_stop_those_that_are_held(served, topic):
     assert stored(served, topic) == list(range(9))
 
 
-async def test_more_than_may_be_held_is_stored_as_it_is(served, topic, monkeypatch):
+async def test_more_than_may_be_held_is_refused_and_nothing_of_it_is_stored(served, topic, monkeypatch):
     monkeypatch.setattr(interleaved, "HELD_SENDS_MAX", 50)
     count = 2_000
     async with producing(served, topic) as raw:
@@ -180,11 +180,30 @@ async def test_more_than_may_be_held_is_stored_as_it_is(served, topic, monkeypat
         await raw.say(*(batch((number, number + count + 1)) for number in range(count)))
         got = await answers(raw, count)
     assert [number for number, _ in got] == list(range(count))
-    here = stored(served, topic)
-    assert here == sorted(here)
-    taken = {number for number, said in got if isinstance(said, int)}
-    assert {number for number in here if number < count} == taken  # what was refused is not there, and all else is
-    assert len(taken) == 51
+    taken = [number for number, said in got if isinstance(said, int)]
+    assert taken == list(range(count))[-(count % 51) :]
+    assert stored(served, topic) == [*taken, *(number + count + 1 for number in taken)]
+    assert all("at most 50, got" in said for _, said in got if isinstance(said, str))
+
+
+async def test_the_bytes_that_are_held_have_a_bound(served, topic):
+    large = b"x" * (3 << 20)
+    frames = [
+        framed_send(1, [PulsarMessage(large, b"k", sequence=n), PulsarMessage(b"", b"k", sequence=n + 10)], n)
+        for n in (0, 2, 4)
+    ]
+    async with producing(served, topic) as raw:
+        await raw.say(*frames, batch([20]))
+        got = await answers(raw, 4, ping=False)
+    assert [(number, isinstance(said, int)) for number, said in got] == [(0, False), (2, False), (4, False), (20, True)]
+    assert stored(served, topic) == [20]
+
+
+async def test_one_batch_alone_may_be_as_large_as_may_be(served, topic, monkeypatch):
+    monkeypatch.setattr(interleaved, "HELD_BYTES_MAX", 0)
+    async with producing(served, topic) as raw:
+        await raw.say(batch(A))
+        assert await answers(raw, 1) == [(0, 0)]
 
 
 async def test_absurd_ids_are_taken_as_they_are(served, topic):

@@ -16,10 +16,10 @@ A gap that stays is the client's own, as where it chose its sequence ids itself.
     a SEND begins above all that is held      they come in the order of their first messages
     nothing comes for QUIET_S, the client answers a PING that was sent then, and again nothing comes for QUIET_S
                                               what it had sent before its answer was before it in the connection
-    more is held than may be                  so that memory has a bound
 
 What was passed by is remembered: a message that comes for such a gap later would be taken for a duplicate, and is
-refused. A SEND without a gap that follows the highest id is ordinary, and costs a comparison.
+refused. So is all that is held when it is more than may be held. A SEND without a gap that follows the highest id is
+ordinary, and costs a comparison.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from google.protobuf.message import DecodeError
 
-from engine.errors import CorruptionError, InvalidArgumentError, UnsupportedError
+from engine.errors import CorruptionError, InvalidArgumentError, MessageTooLargeError, UnsupportedError
 from engine.limits import ENTRY_MESSAGES_MAX
 from engine.pulsar.messages import SingleMessageMetadata
 from engine.pulsar.payloads import content_of, is_opaque
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from engine.pulsar.payloads import Published
 
 QUIET_S = 0.02  # without a SEND, before a client is asked and behind its answer
-HELD_BYTES_MAX = 8 << 20  # of one producer: what a client flushes at once is far less
+HELD_BYTES_MAX = 8 << 20  # of several SENDs of one producer: what a client flushes at once is far less
 HELD_SENDS_MAX = 10_000
 GAPS_MAX = 1_000
 SEALED_MAX = 1_000
@@ -79,7 +79,8 @@ class Interleaved:
     """What one producer's SENDs are held by. Loop thread only.
 
     `stored`: its last sequence id when it was opened. `buckets`: as in Routing. `publish`: is given SENDs and what
-    is to be stored for them. `ping`: asks the client for a PONG, which `ponged` must be told.
+    is to be stored for them: nothing, where they are refused. `ping`: asks the client for a PONG, which `ponged` must
+    be told.
     """
 
     __slots__ = (
@@ -203,11 +204,23 @@ class Interleaved:
             self._low = min(new) if not self._count else min(self._low, min(new))
             self._high = max(self._high, max(new))
             self._count += len(new)
-        filled = not self._count or self._count == self._high - self._low + 1
-        if filled or self._size > HELD_BYTES_MAX or len(self._held) > HELD_SENDS_MAX:
+        if not self._count or self._count == self._high - self._low + 1:
             self.release()
+        elif len(self._held) > 1 and (self._size > HELD_BYTES_MAX or len(self._held) > HELD_SENDS_MAX):
+            self._refuse()
         else:
             self._quiet(self._ask)
+
+    def _refuse(self) -> None:
+        """Have nothing of what is held stored. A part of a flush would make the rest of it count as stored."""
+        held = self.drop()
+        size, sends = sum(one.size for one in held), len(held)
+        for one in held:
+            one.sent.refusal = MessageTooLargeError(
+                f"batches whose sequence ids interleave must have at most {HELD_BYTES_MAX:,} bytes together and be at "
+                f"most {HELD_SENDS_MAX:,}, got {size:,} and {sends:,}: use smaller batches, or no key-based batching"
+            )
+        self._publish(held, [])
 
     def _quiet(self, then: Callable[[], None] | None) -> None:
         """Wait anew before `then`."""
