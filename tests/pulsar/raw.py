@@ -88,10 +88,14 @@ async def greeted(raw: Raw, client: str = "test") -> None:
 
 
 def framed_send(
-    producer: int, messages: list[PulsarMessage], sequence: int = 0, schema_version: bytes | None = None
+    producer: int,
+    messages: list[PulsarMessage],
+    sequence: int = 0,
+    schema_version: bytes | None = None,
+    **fields: Any,
 ) -> bytes:
     """The frame of a SEND."""
-    head = command("send", producer=producer, sequence=sequence, count=len(messages))
+    head = command("send", producer=producer, sequence=sequence, count=len(messages), **fields)
     payload = payload_of(messages, sequence=sequence, schema_version=schema_version)
     size = 4 + len(head) + len(payload)
     return b"".join((size.to_bytes(4, "big"), len(head).to_bytes(4, "big"), head, payload))

@@ -27,11 +27,12 @@ def key_of(number: int) -> str | None:
 class Writer:
     """Sends, and writes down what it is told."""
 
-    def __init__(self, client: pulsar.Client, history: History) -> None:
+    def __init__(self, client: pulsar.Client, history: History, batching: pulsar.BatchingType) -> None:
         self._history = history
+        self._exact = batching == pulsar.BatchingType.Default  # what it is told of places
         self._producer = client.create_producer(
             TOPIC, "writer", batching_enabled=True, batching_max_publish_delay_ms=5, send_timeout_millis=0,
-            block_if_queue_full=True,
+            block_if_queue_full=True, batching_type=batching,
         )  # fmt: skip
         self.done = 0
 
@@ -43,7 +44,8 @@ class Writer:
         def sent(result: Any, ident: Any) -> None:
             self.done += 1
             if result == pulsar.Result.Ok:
-                call.ok(segment=ident.ledger_id(), offset=ident.entry_id() + max(ident.batch_index(), 0))
+                offset = ident.entry_id() + max(ident.batch_index(), 0)
+                call.ok(segment=ident.ledger_id(), offset=offset if self._exact else -1)
             else:
                 call.info(error=str(result))
 
@@ -64,13 +66,16 @@ def read(url: str, history: History) -> None:
                 history.record("reader", "final", reading=1, value=message.value.decode(), key=key, **place)
 
 
+@pytest.mark.parametrize("batching", [pulsar.BatchingType.Default, pulsar.BatchingType.KeyBased], ids=str)
 @pytest.mark.parametrize("kills", [1, pytest.param(6, marks=[pytest.mark.fuzz, pytest.mark.timeout(400)])])
-async def test_nothing_is_lost_or_twice_when_the_server_is_killed(tmp_path: Path, kills: int):
+async def test_nothing_is_lost_or_twice_when_the_server_is_killed(
+    tmp_path: Path, kills: int, batching: pulsar.BatchingType
+):
     server, history = Server(tmp_path / "data"), History(asyncio.get_running_loop().time)
     await server.start()
     client = connect(f"pulsar://127.0.0.1:{server.port}")
     consumer = await asyncio.to_thread(client.subscribe, TOPIC, "s", initial_position=EARLIEST)
-    writer = await asyncio.to_thread(Writer, client, history)
+    writer = await asyncio.to_thread(Writer, client, history, batching)
     received: dict[str, int] = {}
 
     def receive(most: int) -> None:

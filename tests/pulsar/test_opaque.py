@@ -264,7 +264,9 @@ async def test_what_came_before_is_a_duplicate_and_a_part_of_it_is_refused(serve
         frames = [send_of(0, metadata_of(0, **batch), b"x")] * 2
         answers = await answered(raw, *frames)
         assert [(name, found.message_id.entry) for name, found in answers] == [("send_receipt", 0)] * 2
-        cut = metadata_of(2, encryption_keys=KEYS, count=3, highest_sequence=4)
+    cut = metadata_of(2, encryption_keys=KEYS, count=3, highest_sequence=4)
+    async with Raw(served) as raw:
+        await opened(raw, topic, name="p")
         ((name, found),) = await answered(raw, send_of(2, cut, b"x"))
         assert (name, "are stored already" in found.message) == ("send_error", True)
     assert served.admin.get_stats(topic)["segments"]["0"]["nextOffset"] == 3

@@ -41,12 +41,15 @@ _WORTH = 512  # bytes of an entry below which compressing it saves little
 
 class Published(NamedTuple):
     """`entries`: whole entries back to back, `number` of them: none of a chunk whose message is stored already.
-    `sequence`: of the first message.
+    `sequence`: of the first message. `chunk`, `opaque`: it is one; it is one that is
+    encrypted and whole.
     """
 
     entries: bytes
     number: int
     sequence: int
+    chunk: bool = False
+    opaque: bool = False
 
 
 def metadata_of(payload: memoryview) -> tuple[Any, memoryview]:
@@ -97,18 +100,50 @@ def published(
     Raises CorruptionError, MessageTooLargeError; InvalidArgumentError for another version; UnsupportedError for
     markers, and what `chunks` are missing for.
     """
-    metadata, packed = metadata_of(payload)
-    said = metadata.schema_version
-    version = version_in(said, versions) if said else 0
-    if metadata.encryption_keys or metadata.chunks > 1 or metadata.marker:
-        if metadata.marker:
-            raise UnsupportedError("markers, which brokers write, are not taken from a client")
+    metadata, batch, count = content_of(payload)
+    if is_opaque(metadata):
+        if said := metadata.schema_version:
+            version_in(said, versions)
         content = payload[_SUMMED:] if payload[:2] == _MAGIC else payload
         return _as_sent(content, metadata, name, routing, transaction, chunks)
+    return batch_published(
+        metadata, batch, count, name, stored, routing, transaction, compress=compress, versions=versions
+    )
+
+
+def is_opaque(metadata: Any) -> bool:
+    """Whether the message is encrypted or one of several chunks: not opened here."""
+    return bool(metadata.encryption_keys) or metadata.chunks > 1
+
+
+def content_of(payload: memoryview) -> tuple[Any, bytes | memoryview, int]:
+    """The metadata of a payload, its messages as a batch, decompressed, and how many they are. What is not opened is as
+    it was sent. Raises CorruptionError, MessageTooLargeError; UnsupportedError for markers.
+    """
+    metadata, packed = metadata_of(payload)
+    if metadata.marker:
+        raise UnsupportedError("markers, which brokers write, are not taken from a client")
+    if is_opaque(metadata):
+        return metadata, packed, _count_of(metadata)
     batch = _decompressed(metadata.compression, packed, metadata.uncompressed_size)
     count = _count_of(metadata)
-    if not metadata.HasField("count"):
-        batch = _batch_of_one(metadata, batch)
+    return metadata, batch if metadata.HasField("count") else _batch_of_one(metadata, batch), count
+
+
+def batch_published(
+    metadata: Any,
+    batch: bytes | memoryview,
+    count: int,
+    name: bytes,
+    stored: int,
+    routing: Routing = WHOLE,
+    transaction: int | None = None,
+    *,
+    compress: bool = True,
+    versions: Sequence[int | None] = (),
+) -> Published:
+    """The entries of a batch of `count` messages that was decompressed. The rest as for published()."""
+    said = metadata.schema_version
     entries = entries_of(
         batch,
         count,
@@ -120,7 +155,7 @@ def published(
         buckets=routing.buckets,
         key_hash=routing.key_hash,
         transaction=transaction,
-        schema_version=version,
+        schema_version=version_in(said, versions) if said else 0,
     )
     if compress and (codec := _STORED.get(metadata.compression)) is not None:
         entries = [_compressed(entry, codec) for entry in entries]
@@ -154,7 +189,7 @@ def _as_sent(
         if not (stored := chunks.is_stored(metadata, kind)):
             number = chunks.number_of(metadata)
         elif metadata.chunk != metadata.chunks - 1:
-            return Published(b"", 0, first)
+            return Published(b"", 0, first, chunk=True)
     entry = foreign_entry(
         content,
         count,
@@ -173,7 +208,7 @@ def _as_sent(
     )
     if chunked and not stored:
         chunks.sent(metadata)
-    return Published(entry, 1, first)
+    return Published(entry, 1, first, chunked, not chunked)
 
 
 def _count_of(metadata: Any) -> int:

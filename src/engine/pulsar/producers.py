@@ -4,7 +4,8 @@ A SEND becomes one entry or several, which are appended together; it is answered
 durable. Entries are answered in the order in which they were sent, so `sent` is a queue:
 
     SEND ──> entries ──> Connection          head of `sent`: waits for `left` more entries
-         └──> cannot be read: `refusal`      answered when it is at the head
+         ├──> cannot be read: `refusal`      answered when it is at the head
+         └──> interleaves with others        held, and stored together with them: see interleaved.py
 
 An error that is not about one entry closes the producer: the client opens it again, and sends again what has no
 receipt, as ours do.
@@ -16,8 +17,9 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Callable
+from functools import partial
 from itertools import chain
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from msgspec.structs import replace
 
@@ -29,10 +31,11 @@ from engine.model.partitions import partition_of
 from engine.model.subscriptions import InitialPosition, SubscriptionKind
 from engine.model.transactions import parse_id
 from engine.pulsar.chunks import Chunks, chunks_of
+from engine.pulsar.interleaved import Held, Interleaved, Run, ranges_of
 from engine.pulsar.layouts import place_of
 from engine.pulsar.messages import MessageIdData, framed
 from engine.pulsar.names import attached_to, producer_of
-from engine.pulsar.payloads import Routing, published
+from engine.pulsar.payloads import Routing, batch_published, published
 from engine.pulsar.scalable import key_hash_of
 from engine.pulsar.schemas import Declared, declare
 from engine.pulsar.server_errors import CHECKSUM, NOT_ALLOWED, number_of
@@ -52,9 +55,11 @@ _NOWHERE = 2**64 - 1  # the place of a message that is not known
 
 
 class _Sent:
-    """One SEND. `left`: entries that are not answered."""
+    """One SEND. `left`: entries that are not answered. `together`: of the first of several that were stored together,
+    which waits for all their entries.
+    """
 
-    __slots__ = ("chunk", "highest", "left", "offset", "refusal", "sequence")
+    __slots__ = ("chunk", "highest", "left", "offset", "refusal", "sequence", "together")
 
     def __init__(
         self, sequence: int, highest: int, left: int, refusal: EngineError | None = None, *, chunk: bool = False
@@ -65,13 +70,39 @@ class _Sent:
         self.left = left
         self.offset: int | None = None  # of the first message
         self.refusal = refusal
+        self.together: _Together | None = None
+
+
+class _Together(NamedTuple):
+    """SENDs that were stored together. `entries`: the first and last sequence id of each entry.
+    `again`: some of it may have been stored before, so that its offsets are not known.
+    """
+
+    sends: list[Held]
+    entries: list[tuple[int, int]]
+    again: bool
+
+    def place(self, offset: int) -> None:
+        """The first entry is at an offset: tell each SEND one of as many messages as it has."""
+        for held in self.sends:
+            held.sent.offset = -1 if self.again else offset
+            offset += len(held.ids)
+
+    def refuse(self, index: int, error: EngineError) -> None:
+        """An entry is refused: so are the SENDs that have a message in it."""
+        first, last = self.entries[index]
+        for held in self.sends:
+            if any(first <= number <= last for number in held.ids):
+                held.sent.refusal = error
 
 
 class _Producer:
     """One producer. `number`: its id as the client says it. `stored`: its last sequence id when it was opened."""
 
-    __slots__ = ("chunks", "name", "number", "partition", "place", "routing", "segment", "sent", "stored", "topic",
-                 "versions")  # fmt: skip
+    __slots__ = ("chunks", "name", "number", "order", "partition", "place", "routing", "segment", "sent", "stored",
+                 "topic", "versions")  # fmt: skip
+
+    order: Interleaved
 
     def __init__(
         self,
@@ -170,8 +201,11 @@ class Producers:
             raise
         if ident not in session.connection.producers:  # what it sends would be dropped, and its name stay taken
             raise _closed_early(asked.producer_name, place)
-        self._producers[ident] = _Producer(
+        made = self._producers[ident] = _Producer(
             header.producer, asked.producer_name, place, routing, partition_of(topic), answer.last_sequence, chunks
+        )
+        made.order = Interleaved(
+            made.stored, routing.buckets, partial(self._store_together, ident, made), partial(session.say, "ping")
         )
         self.declared(topic, schema)
         success = {"request": header.request, "name": name, "last_sequence": answer.last_sequence}
@@ -232,25 +266,55 @@ class Producers:
         producer = self._producers.get(ident)
         if producer is None:
             return  # closed from here; the client sends it again, once the producer is open again
-        highest = max(header.highest_sequence, header.sequence)
+        sent = _Sent(header.sequence, max(header.highest_sequence, header.sequence), 1, chunk=header.is_chunk)
+        producer.sent.append(sent)
         try:
             transaction = transaction_of(header)
             number = None if transaction is None else parse_id(transaction)
-            chunks = producer.chunks
             made = published(
-                payload, producer.name, producer.stored, producer.routing, number, chunks=chunks,
+                payload, producer.name, producer.stored, producer.routing, number, chunks=producer.chunks,
                 versions=producer.versions,
             )  # fmt: skip
+            order = producer.order
+            if not order.is_ordinary(made) and order.take(payload, sent, transaction):
+                return
         except EngineError as e:
-            producer.sent.append(_Sent(header.sequence, highest, 0, e))
+            sent.left, sent.refusal = 0, e
             self._answer(producer)
             return
-        producer.sent.append(_Sent(header.sequence, highest, made.number, chunk=header.is_chunk))
+        sent.left = made.number
         if not made.number:
             self._answer(producer)
             return
-        sent = commands.Send(producer_id=ident, entries=made.number, transaction=transaction)
-        self._session.native(sent, memoryview(made.entries))
+        command = commands.Send(producer_id=ident, entries=made.number, transaction=transaction)
+        self._session.native(command, memoryview(made.entries))
+
+    def _store_together(self, ident: int, producer: _Producer, sends: list[Held], runs: list[Run]) -> None:
+        """Store what was held, and answer its SENDs when all of it is durable."""
+        if self._producers.get(ident) is not producer:
+            return
+        transaction, head = sends[0].transaction, sends[0].sent
+        number = None if transaction is None else parse_id(transaction)
+        try:
+            made = [
+                batch_published(
+                    *run, producer.name, producer.stored, producer.routing, number, versions=producer.versions
+                )
+                for run in runs
+            ]
+        except EngineError as e:
+            made = []
+            for held in sends:
+                held.sent.refusal = e
+        ranges = [span for one in made for span in ranges_of(one.entries)]
+        again = any(held.ids[0] <= producer.stored for held in sends)
+        head.together = _Together(sends, ranges, again)
+        for held in sends:
+            held.sent.left = len(ranges) if held.sent is head else 0
+        for one in made:
+            command = commands.Send(producer_id=ident, entries=one.number, transaction=transaction)
+            self._session.native(command, memoryview(one.entries))
+        self._answer(producer)
 
     def _close(self, header: Any, payload: memoryview) -> None:
         self._session.start(header.request, self._closing(header), None)
@@ -259,6 +323,8 @@ class Producers:
         from engine.pulsar.session import producer_ident
 
         ident = producer_ident(header.producer)
+        if (producer := self._producers.get(ident)) is not None:
+            producer.order.release()
         await self._session.ask(lambda number: commands.CloseProducer(request_id=number, producer_id=ident))
         self._producers.pop(ident, None)
         self._session.say("success", request=header.request)
@@ -275,6 +341,8 @@ class Producers:
                 head.left -= 1
                 if head.offset is None:
                     head.offset = offset
+                    if head.together is not None:
+                        head.together.place(offset)
                 self._answer(producer)
         return b""
 
@@ -283,8 +351,11 @@ class Producers:
         producer, error = self._producers.get(header.producer_id), EngineError.from_code(header.code, header.message)
         if producer is not None and producer.sent and isinstance(error, ENTRY_ERRORS):
             head = producer.sent[0]
+            if head.together is None:
+                head.refusal = error
+            else:
+                head.together.refuse(-head.left, error)
             head.left -= 1
-            head.refusal = error
             if head.chunk:
                 producer.chunks.give_up()
             self._answer(producer)
@@ -295,8 +366,19 @@ class Producers:
         producer = self._producers.pop(header.producer_id, None)
         if producer is None:
             return b""
+        producer.order.drop()
         log.info("a producer of %s is closed: %s", self._session.stream.peer, header.message)
         return framed("close_producer", producer=producer.number, request=_NOWHERE)
+
+    def ponged(self) -> None:
+        """The client has answered a PING: what it sent before has come."""
+        for producer in self._producers.values():
+            producer.order.ponged()
+
+    def connection_lost(self) -> None:
+        """What is held is sent again by the client, as it has no receipt."""
+        for producer in self._producers.values():
+            producer.order.drop()
 
     def _answer(self, producer: _Producer) -> None:
         """Answer what is complete at the head."""

@@ -110,7 +110,7 @@ class Session:
         self._handlers: dict[str, Callable[[Any, memoryview], None]] = {
             "connect": self._connect,
             "ping": lambda header, payload: self.native(commands.Ping()),
-            "pong": lambda header, payload: self.native(commands.Pong()),
+            "pong": self._pong,
             **self.producers.handlers(),
             **self.consumers.handlers(),
             **self.scalable.handlers(),
@@ -195,6 +195,7 @@ class Session:
         self._asked.clear()
         if self._refresh is not None:
             self._refresh.cancel()
+        self.producers.connection_lost()
         self.consumers.connection_lost()
         self.watches.connection_lost()
 
@@ -274,6 +275,10 @@ class Session:
         elif (fail := self._failing.get(header.request_id)) is not None:
             fail(error)
         return b""
+
+    def _pong(self, header: Any, payload: memoryview) -> None:
+        self.native(commands.Pong())
+        self.producers.ponged()
 
     # -- the handshake ---------------------------------------------------------------------------------------------
 
