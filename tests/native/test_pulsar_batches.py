@@ -15,7 +15,7 @@ from engine._native.pulsar.delivered import frame_of, key_hashes, schema_version
 from engine._native.pulsar.published import entries_of
 from engine.errors import CorruptionError, EngineError, InvalidArgumentError, MessageTooLargeError
 from tests.reference.entry_reference import PlainMessage
-from tests.reference.pulsar_reference import PulsarMessage, batch_of, read_frame
+from tests.reference.pulsar_reference import PulsarMessage, batch_of, numbered, read_frame
 
 TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=40)
 KEYS = st.one_of(st.none(), st.text(max_size=20).map(str.encode), st.binary(max_size=20))
@@ -63,7 +63,7 @@ def plain(entries: list[bytes]) -> list[PlainMessage]:
 )
 def test_a_batch_becomes_entries_and_comes_back(sent, sequence, deliver_at, version):
     more = {"deliver_at": deliver_at, "schema_version": version}
-    entries = entries_of(batch_of(sent), len(sent), b"p", sequence=sequence, **more)
+    entries = entries_of(batch_of(numbered(sent, sequence)), len(sent), b"p", **more)
     assert plain(entries) == [m.plain(sequence + i, deliver_at, version) for i, m in enumerate(sent)]
     runs = 1 + sum((a.key is None) != (b.key is None) for a, b in itertools.pairwise(sent))
     assert len(entries) == runs
@@ -92,16 +92,28 @@ def test_sequence_ids_of_messages_are_kept_and_a_fall_begins_an_entry():
 
 
 def test_messages_that_may_be_stored_are_entries_of_their_own():
-    sent = [PulsarMessage(b"v", b"k") for _ in range(5)]
-    entries = entries_of(batch_of(sent), 5, b"p", sequence=10, stored=11)
+    sent = numbered([PulsarMessage(b"v", b"k") for _ in range(5)], 10)
+    entries = entries_of(batch_of(sent), 5, b"p", stored=11)
     assert [len(Entry(entry)) for entry in entries] == [1, 1, 3]
 
 
 def test_a_batch_that_is_too_large_for_an_entry_becomes_several():
-    sent = [PulsarMessage(bytes(3 << 20), b"k") for _ in range(5)]
+    sent = numbered([PulsarMessage(bytes(3 << 20), b"k") for _ in range(5)])
     entries = entries_of(batch_of(sent), 5, b"p")
     assert len(entries) == 3
     assert len(plain(entries)) == 5
+
+
+def test_messages_without_ids_of_their_own_have_that_of_the_batch():
+    """Of one kind and bucket they make one entry, also where it may be stored: a second one would count as stored."""
+    sent = [PulsarMessage(b"%d" % n, b"k%d" % n if n % 3 else None) for n in range(30)]
+    for ends in ((0xFFFF,), (0x7FFF, 0xFFFF)):
+        entries = entries_of(batch_of(sent), 30, b"p", sequence=7, stored=7, buckets=ends)
+        assert len(entries) == len(ends) + 1
+        assert {m.sequence_id for entry in entries for m in Entry(entry).messages()} == {7}
+        assert sorted(int(m.value) for m in plain(entries)) == list(range(30))
+    with pytest.raises(MessageTooLargeError, match="without sequence ids of their own must make one entry"):
+        entries_of(batch_of([PulsarMessage(bytes(3 << 20), b"k")] * 5), 5, b"p")
 
 
 def test_the_hash_of_a_key_is_murmur3():

@@ -7,7 +7,7 @@ import ssl
 from typing import Any
 
 from engine.pulsar.messages import FIELDS, Command, MessageMetadata, command, framed
-from tests.reference.pulsar_reference import PulsarMessage, payload_of
+from tests.reference.pulsar_reference import PulsarMessage, numbered, payload_of
 
 CONNECT = framed("connect", client_version="test", protocol=19)
 
@@ -87,6 +87,13 @@ async def greeted(raw: Raw, client: str = "test") -> None:
     assert heard[1].max_message_size == 5 << 20
 
 
+def framed_payload(producer: int, payload: bytes, **fields: Any) -> bytes:
+    """The frame of a SEND of this payload."""
+    head = command("send", producer=producer, **fields)
+    size = 4 + len(head) + len(payload)
+    return b"".join((size.to_bytes(4, "big"), len(head).to_bytes(4, "big"), head, payload))
+
+
 def framed_send(
     producer: int,
     messages: list[PulsarMessage],
@@ -94,8 +101,6 @@ def framed_send(
     schema_version: bytes | None = None,
     **fields: Any,
 ) -> bytes:
-    """The frame of a SEND."""
-    head = command("send", producer=producer, sequence=sequence, count=len(messages), **fields)
-    payload = payload_of(messages, sequence=sequence, schema_version=schema_version)
-    size = 4 + len(head) + len(payload)
-    return b"".join((size.to_bytes(4, "big"), len(head).to_bytes(4, "big"), head, payload))
+    """The frame of a SEND. Messages without a sequence id are given theirs, counted from `sequence`."""
+    payload = payload_of(numbered(messages, sequence), sequence=sequence, schema_version=schema_version)
+    return framed_payload(producer, payload, sequence=sequence, count=len(messages), **fields)

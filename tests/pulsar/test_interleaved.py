@@ -16,9 +16,9 @@ from engine.pulsar import interleaved
 from engine.pulsar.messages import framed
 from tests.pulsar.conftest import EARLIEST, WAIT_MS, is_quiet, take
 from tests.pulsar.opaque import KEYS, make_keys, metadata_of, send_of
-from tests.pulsar.raw import Raw, framed_send, greeted
+from tests.pulsar.raw import Raw, framed_payload, framed_send, greeted
 from tests.pulsar.test_transactions import COMMIT, begun, end
-from tests.reference.pulsar_reference import PulsarMessage, batch_of
+from tests.reference.pulsar_reference import PulsarMessage, batch_of, payload_of
 
 KEYED = pulsar.BatchingType.KeyBased
 KEY_SHARED = pulsar.ConsumerType.KeyShared
@@ -82,13 +82,28 @@ async def test_batches_that_fill_each_other_are_stored_as_one_by_rising_ids(serv
     assert stored(served, topic) == list(range(10))
 
 
-async def test_keyless_messages_among_them_and_ids_that_are_not_said(served, topic):
+async def test_keyless_messages_among_them(served, topic):
     async with producing(served, topic) as raw:
         await raw.say(
             batch((0, 5), b"a"), batch((1, 4), None), framed_send(1, [PulsarMessage(b"2"), PulsarMessage(b"3")], 2)
         )
         assert [number for number, _ in await answers(raw, 3, ping=False)] == [0, 1, 2]
     assert stored(served, topic) == list(range(6))
+
+
+async def test_batches_of_one_id_each_are_stored_once_each(served, topic):
+    """Of a client that gives its messages no ids of their own, and counts batches."""
+    sends = [
+        framed_payload(1, payload_of([PulsarMessage(b"%d" % s, key)] * n, sequence=s), sequence=s, count=n)
+        for s, n, key in ((0, 5, b"k"), (1, 3, None), (2, 4, b"k"))
+    ]
+    async with producing(served, topic, "writer") as raw:
+        await raw.say(*sends)
+        assert await answers(raw, 3, ping=False) == [(0, 0), (1, 5), (2, 8)]
+    async with producing(served, topic, "writer") as raw:
+        await raw.say(sends[2], framed_payload(1, payload_of([PulsarMessage(b"3")], sequence=3), sequence=3, count=1))
+        assert [number for number, _ in await answers(raw, 2, ping=False)] == [2, 3]
+    assert stored(served, topic) == [0] * 5 + [1] * 3 + [2] * 4 + [3]
 
 
 async def test_a_gap_that_stays_is_known_by_a_pong_or_by_what_comes_behind(served, topic):

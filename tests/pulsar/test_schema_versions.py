@@ -23,7 +23,7 @@ from engine.pulsar.schemas import VERSION_PROPERTY
 from tests.pulsar.conftest import EARLIEST, WAIT_MS, connect, is_quiet, service_url, take
 from tests.pulsar.opaque import KEYS, metadata_of, send_of
 from tests.pulsar.raw import Raw, framed_send, greeted
-from tests.reference.pulsar_reference import PulsarMessage, payload_of, read_frame
+from tests.reference.pulsar_reference import PulsarMessage, numbered, payload_of, read_frame
 
 FIRST, SECOND = bytes(8), bytes(7) + b"\x01"
 DEFINITIONS = [
@@ -274,7 +274,8 @@ async def test_a_topic_with_partitions_answers_what_these_declare(topic):
 def test_every_part_of_a_batch_has_its_version(transactional, buckets):
     """Runs of keyed and keyless ones, of buckets, and those that may be stored."""
     keys = [b"k%d" % (n % 9) if n % 4 else None for n in range(40)]
-    payload = payload_of([PulsarMessage(b"v", key) for key in keys], sequence=5, schema_version=SECOND)
+    sent = numbered([PulsarMessage(b"v", key) for key in keys], 5)
+    payload = payload_of(sent, sequence=5, schema_version=SECOND)
     ends = tuple((n + 1) * 65536 // buckets - 1 for n in range(buckets))
     transaction = 7 if transactional else None
     made = published(memoryview(payload), b"p", 9, Routing(buckets=ends), transaction, versions=[None, 3])

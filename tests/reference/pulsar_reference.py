@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import base64
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from engine.pulsar.messages import Command, MessageMetadata, SingleMessageMetadata
@@ -38,6 +38,11 @@ class PulsarMessage:
 
     def at(self, sequence: int) -> int:
         return sequence if self.sequence is None else self.sequence
+
+
+def numbered(messages: list[PulsarMessage], first: int = 0) -> list[PulsarMessage]:
+    """Those without a sequence id have theirs, counted from `first`."""
+    return [m if m.sequence is not None else replace(m, sequence=first + i) for i, m in enumerate(messages)]
 
 
 def batch_of(messages: list[PulsarMessage]) -> bytes:

@@ -127,7 +127,7 @@ class Interleaved:
     def is_ordinary(self, made: Published) -> bool:
         """Whether a SEND follows what came, without a gap inside and with nothing held. It is to be passed on then."""
         first, last, count = (made.sequence, made.sequence, 1) if made.chunk else span_of(made.entries, self._buckets)
-        if self._held or first <= self._highest or last - first != count - 1:
+        if self._held or first <= self._highest or last - first not in (count - 1, 0):
             return False
         if made.opaque:
             self._note_sealed(first, last, count)
@@ -321,7 +321,7 @@ def _messages_in(metadata: Any, batch: bytes | memoryview, count: int) -> tuple[
         if single.HasField("sequence"):
             whole = batch[at:stop]
         else:
-            single.sequence = metadata.sequence + i
+            single.sequence = metadata.sequence
             head = single.SerializeToString()
             whole = b"".join((len(head).to_bytes(4, "big"), head, batch[start:stop]))
         ids.append(single.sequence)

@@ -13,6 +13,9 @@ at each one, so that none of these entries is stored in part.
 *Several buckets.* An entry has messages of one bucket of its segment, so where there are several, the messages are put
 in order by bucket first, those without a key last (`_sort`). Within a bucket they stay as they were.
 
+*Batches of one id.* Some clients give a sequence id to each SEND, and none to its messages. All of these have the id of
+the SEND then. Of one kind and bucket they make one entry, since a second one of the same id would count as stored.
+
 What an entry has no column for becomes a property of the message, of a name that begins with "pulsar.": see
 delivered.pyx, which makes it what it was.
 
@@ -65,6 +68,7 @@ cdef enum Refusal:
     PROPERTIES_TOO_LARGE = 6
     NO_MEMORY = 7
     MORE_BYTES = 8
+    ONE_ID_TOO_LARGE = 9
 
 cdef size_t VALUE_MAX = MESSAGE_SIZE_MAX
 cdef size_t KEY_MAX = KEY_SIZE_MAX
@@ -80,6 +84,7 @@ _REFUSALS = {
     VALUE_TOO_LARGE: f"a value must have at most {MESSAGE_SIZE_MAX:,} bytes",
     KEY_TOO_LARGE: f"a key must have at most {KEY_SIZE_MAX:,} bytes",
     PROPERTIES_TOO_LARGE: f"properties must have at most {PROPERTIES_SIZE_MAX:,} bytes",
+    ONE_ID_TOO_LARGE: f"messages without sequence ids of their own must make one entry, of {ENTRY_SIZE_MAX:,} bytes",
 }
 
 
@@ -335,10 +340,11 @@ cdef struct Filling:
     uint32_t segment_size
     uint32_t left                 # messages that were not read
     uint32_t index                # of the message that is read next
-    uint64_t sequence             # of the first message, where it says none itself
+    uint64_t sequence             # of each message that says none itself
     uint64_t alone_upto           # messages with sequences below it are entries of their own
     int64_t deliver_at
     size_t entry_max
+    bint unnumbered               # the messages have no sequence ids of their own
     bint pending                  # `message` was read, and is in no builder yet
     bint keyed
     Message message
@@ -348,6 +354,12 @@ cdef struct Filling:
 cdef inline uint32_t _spread(const Filling* f, uint64_t sequence) noexcept nogil:
     cdef uint32_t spread = <uint32_t> sequence * <uint32_t> 2654435761
     return (f.segment_start + ((spread >> 16) * f.segment_size >> 16)) << 16 | (spread & 0xFFFF)
+
+
+# Whether the first message says its sequence id.
+cdef bint _is_numbered(Reading at) noexcept nogil:
+    cdef Single one
+    return not _read_single(&at, &one) or one.has_sequence
 
 
 # Find where each message of the batch begins, and the order by bucket. `ends`: of the buckets, inclusive.
@@ -412,7 +424,7 @@ cdef Refusal _fill(Filling* f, Builder* b, Scratch* scratch) noexcept nogil:
             refusal = _convert(&one, scratch, f.deliver_at, &f.message)
             if refusal != TAKEN:
                 return refusal
-            f.message.sequence = one.sequence if one.has_sequence else f.sequence + f.index
+            f.message.sequence = one.sequence if one.has_sequence else f.sequence
             if f.message.sequence >> 63:
                 return NO_SEQUENCE
             f.keyed, f.pending = one.has_key, True
@@ -420,12 +432,12 @@ cdef Refusal _fill(Filling* f, Builder* b, Scratch* scratch) noexcept nogil:
             f.index += 1
             if not f.keyed:
                 f.message.hash = _spread(f, f.message.sequence)
-        alone = f.message.sequence < f.alone_upto
+        alone = f.message.sequence < f.alone_upto and not f.unnumbered
         if b.count and (
             alone or begins or (b.flags & KEYED != 0) != f.keyed or f.message.sequence < b.last_sequence
             or not builder_fits(b, &f.message, f.entry_max, COUNT_MAX, f.entry_max)
         ):
-            return TAKEN
+            return TAKEN if begins or not f.unnumbered else ONE_ID_TOO_LARGE
         if builder_add(b, &f.message) < 0:
             return NO_MEMORY
         f.pending = False
@@ -449,8 +461,8 @@ def entries_of(batch, uint32_t count, bytes name not None, *, uint64_t sequence=
     `hashes`: those of the segment, inclusive. `buckets`: the inclusive ends of its buckets, rising to 65,535; where
     there are several, the messages are in order within each bucket.
 
-    `sequence`: of the first message, where a message does not say its own. `deliver_at`: of all messages, milliseconds
-    since 1970. `stored`: the producer's messages up to this sequence may be stored already. Raises CorruptionError,
+    `sequence`: of each message that does not say its own. `deliver_at`: of all messages, milliseconds since 1970.
+    `stored`: the producer's messages up to this sequence may be stored already. Raises CorruptionError,
     MessageTooLargeError, InvalidArgumentError.
     """
     cdef Lease lease = hold(batch)
@@ -483,7 +495,8 @@ def entries_of(batch, uint32_t count, bytes name not None, *, uint64_t sequence=
     filling.entry_max = entry_size_max
     filling.segment_start, filling.segment_size = hashes[0], hashes[1] + 1 - hashes[0]
     try:
-        if buckets_count > 1:
+        filling.unnumbered = count > 1 and not _is_numbered(filling.at)
+        if buckets_count > 1 or filling.unnumbered:
             with nogil:
                 refusal = _sort(&filling, ends.data.as_ushorts, buckets_count, &scratch)
             if refusal != TAKEN:
