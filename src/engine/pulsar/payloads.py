@@ -22,12 +22,11 @@ from engine._native.format.entry import compress
 from engine._native.produce.hashing import MURMUR3
 from engine._native.pulsar.foreign import foreign_entry
 from engine._native.pulsar.published import entries_of
-from engine.errors import CorruptionError, MessageTooLargeError, UnsupportedError
+from engine.errors import CorruptionError, InvalidArgumentError, MessageTooLargeError, UnsupportedError
 from engine.limits import ENTRY_MESSAGES_MAX, ENTRY_SIZE_MAX, HASH_RING_SIZE, PROPERTIES_SIZE_MAX
 from engine.model.compression import LZ4, ZSTD, compressor, decompressor
 from engine.pulsar.chunks import Chunks
 from engine.pulsar.messages import MessageMetadata, SingleMessageMetadata
-from engine.pulsar.schemas import version_in
 
 _MAGIC = b"\x0e\x01"
 _KEYED, _TRANSACTIONAL = 1, 2  # flags of an entry
@@ -36,6 +35,7 @@ _SEQUENCE_MAX = 2**63 - 1
 _PLAIN, _LZ4, _ZLIB, _ZSTD, _SNAPPY = range(5)
 # A codec of theirs -> ours, which an entry of such messages is stored with.
 _STORED = {_LZ4: "lz4", _ZLIB: "zstd", _ZSTD: "zstd", _SNAPPY: "lz4"}
+_VERSION_SIZE = 8  # of a schema, in the metadata of a message
 _WORTH = 512  # bytes of an entry below which compressing it saves little
 
 
@@ -66,6 +66,18 @@ def metadata_of(payload: memoryview) -> tuple[Any, memoryview]:
         return MessageMetadata.FromString(bytes(payload[4 : 4 + size])), payload[4 + size :]
     except DecodeError as e:
         raise CorruptionError(f"the metadata of a message cannot be read: {e}") from e
+
+
+def version_in(said: bytes, versions: Sequence[int | None]) -> int:
+    """What a message is stored with that says a version of a schema. `versions`: for each that it may say, by its
+    place; None: that one has no definition. Raises InvalidArgumentError.
+    """
+    number = int.from_bytes(said[:_VERSION_SIZE], "big")
+    if len(said) != _VERSION_SIZE or number >= len(versions):
+        text = "the schema version of a message must be eight bytes, and one of those of its topic"
+        got = number if len(said) == _VERSION_SIZE else f"{len(said):,} bytes"
+        raise InvalidArgumentError(f"{text}, which are {len(versions)} from 0, got {got}")
+    return versions[number] or 0
 
 
 class Routing(NamedTuple):

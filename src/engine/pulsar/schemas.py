@@ -9,10 +9,9 @@ are of one type.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from engine.errors import InvalidArgumentError, NotFoundError, UnsupportedError
+from engine.errors import NotFoundError, UnsupportedError
 from engine.model.names import TopicName
 from engine.model.partitions import partition_count, partition_names
 from engine.model.schema import DEFINED, SchemaType
@@ -94,18 +93,6 @@ async def _declare(session: Session, topic: TopicName, schema: Any, *, producer:
 
 def _declared(version: bytes, kinds: list[str]) -> Declared:
     return Declared(version, len(kinds), FIRST_VERSION if kinds and kinds[0] in _THEIRS else b"")
-
-
-def version_in(said: bytes, versions: Sequence[int | None]) -> int:
-    """What a message is stored with that says a version. `versions`: for each that it may say, by its place; None:
-    that one has no definition. Raises InvalidArgumentError.
-    """
-    number = int.from_bytes(said[:8], "big")
-    if len(said) != len(FIRST_VERSION) or number >= len(versions):
-        text = "the schema version of a message must be eight bytes, and one of those of its topic"
-        got = number if len(said) == len(FIRST_VERSION) else f"{len(said):,} bytes"
-        raise InvalidArgumentError(f"{text}, which are {len(versions)} from 0, got {got}")
-    return versions[number] or 0
 
 
 def _versions(answer: Any) -> list[Any]:

@@ -57,8 +57,8 @@ class CertificateFiles(Generic[C]):
 
     def _look(self) -> _Look:
         configuration = self._configuration()
-        paths = {getattr(configuration, setting, None) for setting in _SETTINGS} - {None}
-        return tuple((path, _facts(path)) for path in sorted(paths))
+        named = [getattr(configuration, setting, None) for setting in _SETTINGS]
+        return tuple((path, _facts(path)) for path in named if path is not None)
 
 
 def _facts(path: str) -> tuple[int, int, int] | None:
