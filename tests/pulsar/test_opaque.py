@@ -283,8 +283,9 @@ async def test_what_came_before_is_a_duplicate_and_a_part_of_it_is_refused(serve
         ({"sequence": 2**63}, "below 2^63"),
         ({"highest_sequence": 2**64 - 1}, "below 2^63"),
         ({"marker": 21}, "markers"),
+        ({"replicate_to": [b"__local__", b"west"]}, "for this cluster alone"),
     ],
-    ids=["none", "many", "negative", "metadata", "key", "sequence", "highest", "marker"],
+    ids=["none", "many", "negative", "metadata", "key", "sequence", "highest", "marker", "clusters"],
 )
 async def test_lies_are_refused_and_nothing_of_them_is_stored(served, topic, fields, text) -> None:
     async with Raw(served) as raw:
@@ -296,6 +297,13 @@ async def test_lies_are_refused_and_nothing_of_them_is_stored(served, topic, fie
         assert [name for name, _ in answers] == ["send_error", "send_receipt"]
         assert text in answers[0][1].message
         assert len(await read_all(raw, topic, 1)) == 1
+
+
+async def test_a_message_that_is_not_to_be_replicated_is_taken(served, topic) -> None:
+    async with Raw(served) as raw:
+        await opened(raw, topic)
+        ((name, _),) = await answered(raw, send_of(0, metadata_of(0, replicate_to=[b"__local__"]), b"x"))
+        assert name == "send_receipt"
 
 
 async def test_a_count_that_is_a_lie_takes_offsets_alone(served, topic) -> None:

@@ -35,6 +35,7 @@ _SEQUENCE_MAX = 2**63 - 1
 _PLAIN, _LZ4, _ZLIB, _ZSTD, _SNAPPY = range(5)
 # A codec of theirs -> ours, which an entry of such messages is stored with.
 _STORED = {_LZ4: "lz4", _ZLIB: "zstd", _ZSTD: "zstd", _SNAPPY: "lz4"}
+_HERE = b"__local__"  # in place of the clusters that a message is to be replicated to: to none
 _VERSION_SIZE = 8  # of a schema, in the metadata of a message
 _WORTH = 512  # bytes of an entry below which compressing it saves little
 
@@ -130,11 +131,15 @@ def is_opaque(metadata: Any) -> bool:
 
 def content_of(payload: memoryview) -> tuple[Any, bytes | memoryview, int]:
     """The metadata of a payload, its messages as a batch, decompressed, and how many they are. What is not opened is as
-    it was sent. Raises CorruptionError, MessageTooLargeError; UnsupportedError for markers.
+    it was sent. Raises CorruptionError, MessageTooLargeError; UnsupportedError for markers, and messages
+    for other clusters.
     """
     metadata, packed = metadata_of(payload)
     if metadata.marker:
         raise UnsupportedError("markers, which brokers write, are not taken from a client")
+    if metadata.replicate_to and list(metadata.replicate_to) != [_HERE]:
+        named = b", ".join(metadata.replicate_to).decode(errors="replace")
+        raise UnsupportedError(f"a message must be for this cluster alone, got one to be replicated to {named:.200}")
     if is_opaque(metadata):
         return metadata, packed, _count_of(metadata)
     batch = _decompressed(metadata.compression, packed, metadata.uncompressed_size)
