@@ -32,7 +32,6 @@ from engine.broker.segment.environment import Environment
 from engine.broker.session.connection import Connection
 from engine.broker.session.handlers import accept
 from engine.broker.session.keepalive import KeepAlive
-from engine.broker.settings.certificate_files import CertificateFiles
 from engine.broker.settings.config import BrokerConfig
 from engine.broker.settings.current import CurrentConfig
 from engine.broker.settings.doors import Doors, check_cluster, check_exposed
@@ -311,6 +310,8 @@ class Broker:
             self.tasks.spawn(following.follow_identities(), "identities")
         self.tasks.spawn(await limits.start(), "watch of the limits")
         if self.config.tls_cert is not None:
+            from engine.broker.settings.certificate_files import CertificateFiles
+
             files = CertificateFiles(lambda: self.dynamic.base, self.doors.renew_all)
             self.tasks.spawn(files.follow(), "files of certificates")
         for name, run in parts.loops:

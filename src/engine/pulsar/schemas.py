@@ -137,8 +137,9 @@ async def _of_partitions(session: Session, topic: TopicName) -> list[Any]:
 async def create_schema(session: Session, topic: TopicName, schema: Any) -> Declared | None:
     """The version of a schema, which becomes one of the topic's if it is none; None for bytes, which have none.
 
-    Raises SchemaError, UnsupportedError.
+    Raises SchemaError, UnsupportedError, AuthorizationError.
     """
     if schema.type <= _NONE:
+        session.check(commands.TopicSchema(request_id=0, topic=str(topic), producer=True))
         return None
     return await _declare(session, topic, schema, producer=True)

@@ -7,16 +7,19 @@ import errno
 import socket
 import ssl
 from collections.abc import Callable
+from typing import TYPE_CHECKING, TypeAlias
 
 from engine.errors import ConnectError
 from engine.limits import FRAME_SIZE_MAX, HANDSHAKE_S_MAX
 from engine.wire.chunks import ChunkPool
 from engine.wire.sockets import Accept, SocketStream
 from engine.wire.stream import FrameStream, Recognise
-from engine.wire.tls_listener import TlsListener
 from engine.wire.url import format_url, parse_url
 
-Listener = asyncio.Server | TlsListener  # its `sockets`, and close()
+if TYPE_CHECKING:
+    from engine.wire.tls_listener import TlsListener
+
+Listener: TypeAlias = "asyncio.Server | TlsListener"  # its `sockets`, and close()
 BACKLOG = 1024
 
 

@@ -6,7 +6,7 @@ import asyncio
 import logging
 import socket
 from collections.abc import Callable, Collection, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from aiohttp import web
 from aiohttp.http_exceptions import HttpProcessingError
@@ -18,8 +18,10 @@ from engine.broker.admin.statuses import STATUSES
 from engine.errors import ConnectError, EngineError, InvalidArgumentError
 from engine.limits import HANDSHAKE_S_MAX, HTTP_CONNECTIONS_MAX, HTTP_HEAD_S_MAX
 from engine.wire.tcp import Listener, serve
-from engine.wire.tls_listener import TlsListener
 from engine.wire.url import WILDCARDS, format_url
+
+if TYPE_CHECKING:
+    from engine.wire.tls_listener import TlsListener
 
 log = logging.getLogger(__name__)
 

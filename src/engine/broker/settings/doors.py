@@ -19,11 +19,11 @@ from engine.broker.settings.tokens import Guarded
 from engine.clock import Clock
 from engine.errors import InvalidConfigurationError
 from engine.wire.connector import SocketConnector
-from engine.wire.tls_listener import TlsListener
 from engine.wire.url import is_loopback
 
 if TYPE_CHECKING:
     from engine.broker.settings.config import BrokerConfig
+    from engine.wire.tls_listener import TlsListener
 
 
 class Exposed(Guarded, Certified, Protocol):
@@ -52,6 +52,8 @@ class Doors:
         context = tls_context(config)
         if context is None:
             return None
+        from engine.wire.tls_listener import TlsListener
+
         listener = TlsListener(context, self.attempts)
         self._listeners.append(listener)
         return listener
