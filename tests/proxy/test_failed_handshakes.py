@@ -1,5 +1,5 @@
 """Handshakes of TLS that fail, at every port of a broker and of a proxy, on both event loops: they are counted, logged
-and slowed by the address that they come from, and nobody else's are."""
+and slowed by the address that they come from; those of other addresses are not."""
 
 from __future__ import annotations
 

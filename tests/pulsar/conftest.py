@@ -10,7 +10,17 @@ import pulsar
 import pytest
 
 import engine
+from tests.chaos.conftest import no_server_stays
 
+__all__ = ["no_server_stays"]  # the fixture, for tests here as well
+
+CODECS = [
+    pulsar.CompressionType.NONE,
+    pulsar.CompressionType.LZ4,
+    pulsar.CompressionType.ZLib,
+    pulsar.CompressionType.ZSTD,
+    pulsar.CompressionType.SNAPPY,
+]
 WAIT_MS = 60_000  # for what has to come
 QUIET_MS = 300  # for what must not
 EARLIEST = pulsar.InitialPosition.Earliest

@@ -14,7 +14,7 @@ import pytest
 import engine
 from engine.pulsar import interleaved
 from engine.pulsar.messages import framed
-from tests.pulsar.conftest import EARLIEST, WAIT_MS, is_quiet, take
+from tests.pulsar.conftest import CODECS, EARLIEST, WAIT_MS, is_quiet, take
 from tests.pulsar.opaque import KEYS, make_keys, metadata_of, send_of
 from tests.pulsar.raw import Raw, framed_payload, framed_send, greeted
 from tests.pulsar.test_transactions import COMMIT, begun, end
@@ -22,13 +22,6 @@ from tests.reference.pulsar_reference import PulsarMessage, batch_of, payload_of
 
 KEYED = pulsar.BatchingType.KeyBased
 KEY_SHARED = pulsar.ConsumerType.KeyShared
-CODECS = [
-    pulsar.CompressionType.NONE,
-    pulsar.CompressionType.LZ4,
-    pulsar.CompressionType.ZLib,
-    pulsar.CompressionType.ZSTD,
-    pulsar.CompressionType.SNAPPY,
-]
 A, B, C = (0, 3, 6), (1, 4, 7), (2, 5, 8)
 
 

@@ -9,16 +9,9 @@ import pulsar
 import pytest
 
 import engine
-from tests.pulsar.conftest import EARLIEST, WAIT_MS, take
+from tests.pulsar.conftest import CODECS, EARLIEST, WAIT_MS, take
 
 KEYS = [None, "a", "", "ünïcödé", None, None, "b", "a"]
-CODECS = [
-    pulsar.CompressionType.NONE,
-    pulsar.CompressionType.LZ4,
-    pulsar.CompressionType.ZLib,
-    pulsar.CompressionType.ZSTD,
-    pulsar.CompressionType.SNAPPY,
-]
 
 
 def send_all(producer: Any, keys: list[str | None]) -> list[Any]:

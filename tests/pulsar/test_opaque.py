@@ -242,7 +242,7 @@ async def test_metadata_and_payload_come_back_byte_by_byte(served, topic) -> Non
         metadata_of(0, encryption_keys=KEYS, encryption_algorithm="a", encryption_param=bytes(12), **strange),
         metadata_of(1, encryption_keys=KEYS, count=3, highest_sequence=3, compression=1, uncompressed_size=2**31),
         metadata_of(4, encryption_keys=KEYS, count=2, highest_sequence=9, event_time=7),
-        metadata_of(10, encryption_keys=KEYS) + b"\xd2\x3e\x02hi",  # a field that nobody knows
+        metadata_of(10, encryption_keys=KEYS) + b"\xd2\x3e\x02hi",  # an unknown field
     ]
     async with Raw(served) as raw:
         await opened(raw, topic, encrypted=True)

@@ -61,15 +61,13 @@ class _Sent:
 
     __slots__ = ("chunk", "highest", "left", "offset", "refusal", "sequence", "together")
 
-    def __init__(
-        self, sequence: int, highest: int, left: int, refusal: EngineError | None = None, *, chunk: bool = False
-    ) -> None:
+    def __init__(self, sequence: int, highest: int, *, chunk: bool) -> None:
         self.chunk = chunk
         self.sequence = sequence
         self.highest = highest
-        self.left = left
+        self.left = 1
         self.offset: int | None = None  # of the first message
-        self.refusal = refusal
+        self.refusal: EngineError | None = None
         self.together: _Together | None = None
 
 
@@ -266,7 +264,7 @@ class Producers:
         producer = self._producers.get(ident)
         if producer is None:
             return  # closed from here; the client sends it again, once the producer is open again
-        sent = _Sent(header.sequence, max(header.highest_sequence, header.sequence), 1, chunk=header.is_chunk)
+        sent = _Sent(header.sequence, max(header.highest_sequence, header.sequence), chunk=header.is_chunk)
         producer.sent.append(sent)
         try:
             transaction = transaction_of(header)

@@ -215,14 +215,11 @@ cdef class PendingWrite:
         self.version = version if self.version is None else min(self.version, version)
         return 0
 
-    # model.transactions.operation_counts()
+    # Whether it is visible, given how the transaction has ended; None: its header is gone. As operation_counts() of
+    # model.transactions.
     cdef bint is_visible(self, object view) except -1:
         return view is not None and self.version is not None and self.version <= view.version and (
             view.header.counts(self.attempt))
-
-    def counts(self, view):
-        """Whether it is visible, given how the transaction has ended. None: its header is gone."""
-        return self.is_visible(view)
 
     cpdef found(self):
         """All its operation records are added."""
