@@ -151,7 +151,7 @@ async def test_consumers_follow_splits_merges_and_rebuckets(served, agent, topic
     queued = await asyncio.wait_for(queue, WAIT_S)
     assert {message["value"] for message in queued} == {message["value"] for message in streamed}
     await _read_all(served, topic, history, total)
-    assert not (violations := check(history.events)), describe(history.events, violations)
+    assert not (violations := check(history.events)), describe(violations)
 
 
 async def _send_by_key(agent: Agent, history: History, topic: str, total: int, keys: int) -> None:

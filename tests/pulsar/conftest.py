@@ -62,6 +62,14 @@ def received() -> Callable[..., list[Any]]:
     return take
 
 
+def place_of(ident: Any) -> tuple[int, int]:
+    """(segment, offset) that an id of the client names. The offset is -1 where the place is not known, as that of a
+    message which was stored before and is sent again, whatever its index in the batch.
+    """
+    known = ident.entry_id() >= 0
+    return ident.ledger_id(), ident.entry_id() + max(ident.batch_index(), 0) if known else -1
+
+
 def take(consumer: Any, count: int) -> list[Any]:
     """So many messages, in the order of their coming."""
     return [consumer.receive(WAIT_MS) for _ in range(count)]

@@ -7,6 +7,7 @@ import struct
 
 import pytest
 
+from engine.pulsar import consumers
 from engine.pulsar.messages import FIELDS, command, framed
 from tests.pulsar.conftest import EARLIEST, WAIT_MS
 from tests.pulsar.raw import CONNECT, Raw, greeted
@@ -122,6 +123,27 @@ async def test_closing_what_the_broker_has_closed_succeeds(served, topic):
         for number, what in ((4, "consumer"), (5, "producer")):
             await raw.say_command(f"close_{what}", **{what: 2, "request": number})
             assert (await raw.heard("success")).request == number
+
+
+async def test_readers_that_are_moved_and_never_come_back_are_forgotten(served, topic, monkeypatch):
+    """Each would be remembered for as long as the connection lives."""
+    made, begin = [], consumers.Consumers.__init__
+
+    def noted(self, *given):
+        begin(self, *given)
+        made.append(self)
+
+    monkeypatch.setattr(consumers.Consumers, "__init__", noted)
+    monkeypatch.setattr(consumers, "SOUGHT_MAX", 3)
+    async with Raw(served) as raw:
+        await greeted(raw)
+        for number in range(1, 11):
+            reader = {"topic": topic, "subscription": f"r{number}", "type": 0, "durable": False}
+            await raw.say_command("subscribe", **reader, consumer=number, request=2 * number)
+            assert (await raw.heard("success")).request == 2 * number
+            await raw.say_command("seek", consumer=number, request=2 * number + 1, publish_time=1)
+            assert (await raw.heard("success")).request == 2 * number + 1
+        assert [len(one._sought) for one in made] == [3]
 
 
 async def test_random_commands_leave_the_broker_as_it_was(served, client, topic):

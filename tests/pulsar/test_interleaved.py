@@ -12,8 +12,10 @@ import pulsar
 import pytest
 
 import engine
+from engine.errors import NotOwnerError
 from engine.pulsar import interleaved
 from engine.pulsar.messages import framed
+from engine.storage.segment import Segment
 from tests.pulsar.conftest import CODECS, EARLIEST, WAIT_MS, is_quiet, take
 from tests.pulsar.opaque import KEYS, make_keys, metadata_of, send_of
 from tests.pulsar.raw import Raw, framed_payload, framed_send, greeted
@@ -145,6 +147,66 @@ async def test_what_comes_late_for_a_gap_is_refused_and_what_came_before_is_a_du
     assert stored(served, topic) == [0, 3, 6, 7]
 
 
+async def test_what_comes_late_for_a_gap_is_refused_on_the_next_connection_too(served, topic):
+    """Whose client did not hear of the refusal. What it sends for the first time, and what is stored, is taken."""
+    async with producing(served, topic, "writer") as raw:
+        await raw.say(batch(A))
+        assert await answers(raw, 1) == [(0, 0)]
+        await raw.say(batch(B, b"b"))
+    for epoch in (1, 2):  # and on the one behind that
+        async with producing(served, topic, "writer", epoch=epoch) as raw:
+            await raw.say(batch(B, b"b"), batch(A), batch([7 + epoch]))
+            got = await answers(raw, 3)
+            assert [(number, isinstance(said, int)) for number, said in got] == [
+                (1, False), (0, True), (7 + epoch, True),
+            ]  # fmt: skip
+            assert "sequence ids must rise" in str(got[0][1])
+    assert stored(served, topic) == [0, 3, 6, 8, 9]
+
+
+async def test_of_another_producer_of_the_name_it_is_a_duplicate(served, topic):
+    """It begins anew (epoch 0), and says by its ids what it has sent before."""
+    async with producing(served, topic, "writer") as raw:
+        await raw.say(batch(A))
+        assert await answers(raw, 1) == [(0, 0)]
+    async with producing(served, topic, "writer") as raw:
+        await raw.say(batch([1]))
+        assert [number for number, said in await answers(raw, 1) if isinstance(said, int)] == [1]
+    assert stored(served, topic) == [0, 3, 6]
+
+
+async def test_what_was_passed_on_and_not_stored_leaves_no_gap(served, topic, monkeypatch):
+    """The next connection may send all of it in whatever order."""
+    async with producing(served, topic, "writer") as raw:
+        await raw.say(batch([0]))
+        assert await answers(raw, 1) == [(0, 0)]
+
+        def refuse(_: Segment, waiter: Any, *__: Any, **___: Any) -> None:
+            waiter.set_exception(NotOwnerError("it moves"))
+
+        with monkeypatch.context() as patch:
+            patch.setattr(Segment, "append_for", refuse)
+            await raw.say(batch((4, 6)))
+            while (heard := await raw.hear()) is not None and heard[0] != "close_producer":
+                if heard[0] == "ping":
+                    await raw.say_command("pong")
+        assert heard is not None
+    async with producing(served, topic, "writer", epoch=1) as raw:
+        await raw.say(batch((1, 3)), batch((2, 4)), batch((5, 6)))
+        assert [number for number, said in await answers(raw, 3) if isinstance(said, int)] == [1, 2, 5]
+    assert stored(served, topic) == list(range(7))
+
+
+def test_what_is_remembered_of_producers_has_a_bound(monkeypatch):
+    monkeypatch.setattr(interleaved, "REMEMBERED_MAX", 2)
+    remembered, passed = interleaved.Remembered(), interleaved.Passed(6, ((1, 2), (4, 5)))
+    for name in (b"a", b"b", b"c"):
+        remembered.keep("t", name, passed)
+    remembered.keep("t", b"b", None)
+    assert [remembered.take("t", name).highest for name in (b"a", b"b", b"c", b"c")] == [-1, -1, 6, -1]
+    assert passed.as_stored(3) == interleaved.Passed(3, ((1, 2),))
+
+
 async def test_what_has_no_answer_is_stored_once_when_it_is_sent_again(served, topic):
     async with producing(served, topic, "named") as raw:
         await raw.say(batch(A), batch(B))
@@ -236,6 +298,25 @@ async def test_encrypted_batches_that_interleave_are_refused(served, topic):
     assert [number for number, _ in got] == [0, 1, 0, 9]
     assert "key-based batching does not go together with encryption" in str(got[1][1])
     assert [isinstance(said, int) for _, said in got] == [True, False, True, True]
+
+
+@pytest.mark.parametrize("bound", ["SEALED_MAX", "PARTS_REMEMBERED_MAX"])
+async def test_encrypted_batches_are_refused_on_the_next_connection_too(served, topic, monkeypatch, bound):
+    """Also those of which as many came before that the first ones are not known any more: they count as stored."""
+    monkeypatch.setattr(interleaved, bound, 2)
+
+    def sealed(first: int, last: int, count: int) -> bytes:
+        said = metadata_of(first, encryption_keys=KEYS, encryption_algorithm="AES", count=count, highest_sequence=last)
+        return send_of(first, said, b"sealed")
+
+    async with producing(served, topic, "writer") as raw:
+        await raw.say(sealed(0, 0, 1), sealed(1, 1, 1), sealed(2, 6, 3))
+        assert [number for number, said in await answers(raw, 3) if isinstance(said, int)] == [0, 1, 2]
+    async with producing(served, topic, "writer", epoch=1) as raw:
+        await raw.say(sealed(0, 0, 1), sealed(1, 1, 1), sealed(3, 3, 1), sealed(2, 6, 3), sealed(7, 7, 1))
+        got = await answers(raw, 5)
+    assert [number for number, said in got if isinstance(said, int)] == [0, 1, 2, 7]
+    assert "key-based batching does not go together with encryption" in str(got[2][1])
 
 
 async def test_a_delayed_batch_keeps_its_time_among_others(served, client, topic):

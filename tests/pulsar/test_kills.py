@@ -13,7 +13,7 @@ import engine
 from engine.testing.checker import check, describe
 from engine.testing.history import History, value_of
 from tests.chaos.server import Server
-from tests.pulsar.conftest import EARLIEST, connect
+from tests.pulsar.conftest import EARLIEST, connect, place_of
 
 TOPIC = "persistent://public/default/orders"
 COUNT = 900
@@ -44,8 +44,8 @@ class Writer:
         def sent(result: Any, ident: Any) -> None:
             self.done += 1
             if result == pulsar.Result.Ok:
-                offset = ident.entry_id() + max(ident.batch_index(), 0)
-                call.ok(segment=ident.ledger_id(), offset=offset if self._exact else -1)
+                segment, offset = place_of(ident)
+                call.ok(segment=segment, offset=offset if self._exact else -1)
             else:
                 call.info(error=str(result))
 
@@ -100,4 +100,4 @@ async def test_nothing_is_lost_or_twice_when_the_server_is_killed(
     await asyncio.to_thread(client.close)
     await asyncio.to_thread(read, server.url, history)
     await server.close()
-    assert not (violations := check(history.events)), describe(history.events, violations)
+    assert not (violations := check(history.events)), describe(violations)

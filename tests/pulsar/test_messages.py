@@ -6,9 +6,11 @@ import threading
 from typing import Any
 
 import pulsar
+import pyarrow as pa
 import pytest
 
 import engine
+from engine.pulsar.producers import Producers
 from tests.pulsar.conftest import CODECS, EARLIEST, WAIT_MS, take
 
 KEYS = [None, "a", "", "ünïcödé", None, None, "b", "a"]
@@ -74,6 +76,100 @@ def test_columns_of_what_a_pulsar_producer_sent(served, client, topic):
     with served.stream_consumer(topic, "native", initial_position="earliest") as consumer:
         batch = consumer.receive_batch(timeout=10.0)
         assert batch.to_arrow()["key"].to_pylist() == [b"a", b"b", b"c"]
+
+
+ROWS = [(None if n % 5 == 4 else b"k%d" % (n % 3), b"\x00\xff%d" % n * 9, {"n": str(n), "ü": ""}) for n in range(40)]
+BY_DEFAULT = ["key", "value", "segment", "offset", "publish_time", "event_time", "properties"]
+TIMES = [1_700_000_000_000 + n if n % 2 else None for n in range(len(ROWS))]
+
+
+@pytest.mark.parametrize("codec", CODECS, ids=str)
+def test_arrow_reads_each_column_of_what_a_pulsar_producer_sent(served, client, topic, codec):
+    """Names and sequence ids are columns where they are wanted: they are those of its messages."""
+    producer = client.create_producer(
+        topic, "named", batching_enabled=True, batching_max_publish_delay_ms=100, compression_type=codec
+    )
+    for n, ((key, value, properties), when) in enumerate(zip(ROWS, TIMES, strict=True)):
+        said = {} if key is None else {"partition_key": key.decode()}
+        said |= {} if when is None else {"event_timestamp": when}
+        producer.send_async(value, lambda *_: None, properties=properties, sequence_id=10 + 2 * n, **said)
+    producer.flush()
+    with served.topic_view(topic) as view:
+        ranges = {i: (one.first, one.end) for i, one in view.segments(exact=True).segments.items()}
+    with served.range_reader(topic, ranges) as reader:
+        table = pa.concat_tables([batch.to_arrow(include_sequence_ids=True) for batch in reader.batches()])
+    with served.range_reader(topic, ranges) as reader:
+        assert pa.concat_tables([pa.table(batch) for batch in reader.batches()]) == table.select(BY_DEFAULT)
+    assert table["key"].to_pylist() == [key for key, _, _ in ROWS]
+    assert table["value"].to_pylist() == [value for _, value, _ in ROWS]
+    assert [dict(one) for one in table["properties"].to_pylist()] == [properties for *_, properties in ROWS]
+    assert table["event_time"].cast(pa.int64()).to_pylist() == TIMES
+    assert table["offset"].to_pylist() == list(range(len(ROWS)))
+    with served.stream_consumer(topic, "native", initial_position="earliest") as consumer:
+        messages = [consumer.receive(timeout=60) for _ in ROWS]
+    assert [message.sequence_id for message in messages] == [10 + 2 * n for n in range(len(ROWS))]
+    assert {message.producer_name for message in messages} == {"named"}
+    ids = {"producer_name": ["named"] * len(ROWS), "sequence_id": [10 + 2 * n for n in range(len(ROWS))]}
+    assert table.select(list(ids)).to_pydict() == ids
+    assert served.table(topic, columns=list(ids)).to_pydict() == ids
+    assert served.table(topic).column_names == BY_DEFAULT
+
+
+@pytest.mark.parametrize("codec", CODECS, ids=str)
+def test_arrow_tells_the_messages_of_several_producers_apart(served, client, topic, codec):
+    """Two producers, and ids that the client counts itself."""
+    producers = [client.create_producer(topic, name, compression_type=codec) for name in ("one", "two")]
+    for n in range(6):
+        producers[n % 2].send(b"%d" % n)
+    table = served.table(topic, columns=["value", "producer_name", "sequence_id"])
+    assert table.to_pylist() == [
+        {"value": b"%d" % n, "producer_name": ("one", "two")[n % 2], "sequence_id": n // 2} for n in range(6)
+    ]
+
+
+@pytest.mark.parametrize("codec", [pulsar.CompressionType.NONE, pulsar.CompressionType.LZ4], ids=str)
+def test_the_frame_of_a_plain_batch_is_read_in_one_go(served, client, topic, codec, monkeypatch):
+    read = []
+
+    def send_plain(self: Producers, send: Any) -> None:
+        read.append(send)
+        taken(self, send)
+
+    taken = Producers.send_plain
+    monkeypatch.setattr(Producers, "send_plain", send_plain)
+    producer = client.create_producer(
+        topic, batching_enabled=True, batching_max_publish_delay_ms=100, compression_type=codec
+    )
+    ids = send_all(producer, KEYS)
+    assert sum(count for *_, count, _, _ in read) == (len(KEYS) if codec == pulsar.CompressionType.NONE else 0)
+    assert ids == sorted(ids, key=lambda one: (one.entry_id(), one.batch_index()))
+    assert served.table(topic)["value"].to_pylist() == [b"value %d" % i * 20 for i in range(len(KEYS))]
+
+
+@pytest.mark.parametrize("compression", ["none", "lz4", "zstd"])
+def test_a_pulsar_consumer_reads_a_table_that_arrow_made(served, client, topic, compression):
+    consumer = client.subscribe(topic, "s", initial_position=EARLIEST)
+    table = pa.table(
+        {
+            "key": pa.array([key for key, _, _ in ROWS], pa.binary()),
+            "value": pa.array([value for _, value, _ in ROWS], pa.binary()),
+            "event_time": pa.array(TIMES, pa.timestamp("ms", tz="UTC")),
+            "properties": pa.array([list(one.items()) for *_, one in ROWS], pa.map_(pa.string(), pa.string())),
+        }
+    )
+    with served.producer(topic, name="table", compression=compression) as producer:
+        producer.send_table(table, key="key", event_time="event_time", properties="properties")
+    messages = take(consumer, len(ROWS))
+    keyed = [n for n, (key, _, _) in enumerate(ROWS) if key is not None]
+    order = sorted(messages, key=lambda message: int(message.properties()["n"]))
+    assert [message.data() for message in order] == [value for _, value, _ in ROWS]
+    assert [message.partition_key() for message in order] == [(key or b"").decode() for key, _, _ in ROWS]
+    assert [message.properties() for message in order] == [properties for *_, properties in ROWS]
+    assert [message.event_timestamp() for message in order] == [when or 0 for when in TIMES]
+    assert {message.producer_name() for message in messages} == {"table"}
+    for key in {ROWS[n][0] for n in keyed}:
+        of_key = [int(m.properties()["n"]) for m in messages if m.partition_key().encode() == key]
+        assert of_key == sorted(of_key)
 
 
 def test_a_pulsar_consumer_reads_what_a_native_producer_sent(served, client, topic):

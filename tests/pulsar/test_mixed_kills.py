@@ -19,16 +19,11 @@ from engine.testing.workload import QueueReader, Reader, Sender, Shaper, StreamR
 from tests.chaos.progress import Progress, acknowledged
 from tests.chaos.server import Server
 from tests.chaos.test_kill_loop import ENDING_S_MAX, IDLE_S, judge
-from tests.pulsar.conftest import EARLIEST, connect
+from tests.pulsar.conftest import EARLIEST, connect, place_of
 
 CLASSIC, SCALABLE = "persistent://public/default/orders", "topic://public/default/orders"
 BATCH = 20
 RECEIVE_MS = 200
-
-
-def place_of(ident: Any) -> tuple[int, int]:
-    """(segment, offset) that an id of the client names."""
-    return ident.ledger_id(), ident.entry_id() + max(ident.batch_index(), 0)
 
 
 class PulsarWriter:

@@ -288,7 +288,7 @@ def test_each_case_asks_what_the_table_says_of_its_command() -> None:
 
 def handlers_of_a_session() -> dict[str, Any]:
     """The commands of one, which needs no connection for that."""
-    session = Session(*[Nothing()] * 3)  # type: ignore[arg-type]
+    session = Session(*[Nothing()] * 4)  # type: ignore[arg-type]
     return session._handlers
 
 

@@ -11,6 +11,8 @@ from typing import Any
 
 import pytest
 
+from engine.model.names import TopicName
+from engine.pulsar import server_errors
 from engine.pulsar.producers import Producers
 from tests.pulsar.raw import Raw, framed_send, greeted
 from tests.reference.pulsar_reference import PulsarMessage
@@ -99,7 +101,15 @@ async def test_a_lookup_creates_the_topic_with_the_hash_of_its_client(served, to
     assert served.admin.get_metadata(topic)["keyHash"] == key_hash
 
 
-@pytest.mark.parametrize("name", ["persistent://public/default/x", "segment://public/default/x/0000-ffff-0", "a/b"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "persistent://public/default/x-partition-0",
+        "non-persistent://public/default/x",
+        "segment://public/default/x/0000-ffff-0",
+        "a/b",
+    ],
+)
 async def test_a_lookup_of_another_kind_is_refused(served, name):
     async with Raw(served) as raw:
         await greeted(raw)
@@ -107,6 +117,50 @@ async def test_a_lookup_of_another_kind_is_refused(served, name):
         assert update.error
         assert update.message
         assert not update.HasField("dag")
+
+
+@pytest.mark.parametrize("count", [0, 1, 3, 7])
+async def test_a_classic_topic_is_a_layout_of_its_partitions(served, topic, count):
+    name = topic.replace("topic://", "persistent://")
+    if count:
+        served.admin.create_topic(name, properties={"pulsar.partitions": str(count)})
+    async with Raw(served) as raw:
+        await greeted(raw, FIRST_CLIENT)
+        update = await looked_up(raw, name)
+        assert update.resolved == f"topic://public/default/{TopicName.parse(name).local}"
+        names = [one.classic for one in update.dag.segments]
+        assert names == ([f"{name}-partition-{n}" for n in range(count)] or [name])
+        assert [one.id for one in update.dag.segments] == list(range(max(count, 1)))
+        edges = [(one.start, one.end) for one in update.dag.segments]
+        assert [start for start, _ in edges] == [0, *(end + 1 for _, end in edges[:-1])]
+        assert edges[-1][1] == 0xFFFF
+        assert all(one.HasField("created_epoch") and one.HasField("created_ms") for one in update.dag.segments)
+        assert (await looked_up(raw, update.resolved)).dag == update.dag  # what a client makes of it means the same
+        await raw.say_command(
+            "scalable_subscribe", request=1, topic=name, subscription="s", name="c", consumer=1, type=0
+        )
+        refused = await raw.heard("scalable_subscribe_response")
+        assert refused.error == server_errors.NOT_ALLOWED
+        assert "queue consumers" in refused.message
+    assert topic not in served.admin.list_topics("public/default")
+    assert (name in served.admin.list_topics("public/default")) == bool(count)  # a lookup creates none
+
+
+async def test_a_name_that_only_a_scalable_topic_has_is_that_topic(served, topic):
+    """As the client of Java asks for a name without a scheme."""
+    name = topic.replace("topic://", "persistent://")
+    served.admin.create_topic(topic, segments=2, key_hash="murmur3-low", auto_scale={"enabled": False})
+    async with Raw(served) as raw:
+        await greeted(raw, FIRST_CLIENT)
+        update = await looked_up(raw, name)
+        assert update.resolved == topic
+        assert [one.classic for one in update.dag.segments] == ["", ""]
+        await raw.say_command(
+            "scalable_subscribe", request=1, topic=name, subscription="s", name="c", consumer=1, type=0
+        )
+        assert len((await raw.heard("scalable_subscribe_response")).assignment.segments) == 2
+        served.admin.create_topic(name)
+        assert [one.classic for one in (await looked_up(raw, name, 2)).dag.segments] == [name]
 
 
 async def test_a_topic_that_is_deleted_ends_what_follows_it(served, topic):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from typing import Any
 
 import _pulsar
 import pulsar
@@ -68,7 +69,7 @@ def test_an_incompatible_schema_is_refused(served, client, topic):
 
 
 async def test_protobuf_native_is_declared_given_back_and_compared() -> None:
-    """The client of Python has none; that of Java is in `make interop`."""
+    """By the client of Python in test_records.py, by that of Java in `make interop`."""
     topic, kind = "persistent://public/default/typed", 20
     async with engine.open_async(":memory:", listen="127.0.0.1:0") as served, Raw(served) as raw:
         await served.admin.create_topic(topic)
@@ -111,7 +112,7 @@ async def test_a_primitive_is_declared_given_back_and_goes_with_its_own_type_alo
             assert (answer.schema.type, answer.schema.data, answer.version) == (kind, b"", bytes(8))
 
 
-@pytest.mark.parametrize("kind", [3, 15, 21])  # Protobuf by Avro, pairs, whatever the topic has
+@pytest.mark.parametrize("kind", [3, 21])  # Protobuf by Avro, whatever the topic has
 async def test_a_schema_of_another_type_is_refused(kind: int) -> None:
     topic = "persistent://public/default/refused"
     async with engine.open_async(":memory:", listen="127.0.0.1:0") as served, Raw(served) as raw:
@@ -120,6 +121,95 @@ async def test_a_schema_of_another_type_is_refused(kind: int) -> None:
         await raw.say_command("get_or_create_schema", topic=topic, request=1, schema={"type": kind, "data": b"{}"})
         answer = await raw.heard("get_or_create_schema_response")
         assert (answer.error, f"got the type {kind}" in answer.message) == (server_errors.NOT_ALLOWED, True)
+
+
+RECORD = b'{"type":"record","name":"R","fields":[{"name":"n","type":"int"}]}'
+WIDER = b'{"type":"record","name":"R","fields":[{"name":"n","type":"int"},{"name":"m","type":"int","default":0}]}'
+OTHER = b'{"type":"record","name":"R","fields":[{"name":"n","type":"string"}]}'
+
+
+def pair(
+    key: tuple[str, bytes], value: tuple[str, bytes], encoding: str | None = "SEPARATED", more: bytes = b""
+) -> Any:
+    """A schema of pairs as the client of Java writes it."""
+    said = {"key.schema.type": key[0], "value.schema.type": value[0], "key.schema.name": "k"}
+    said |= {} if encoding is None else {"kv.encoding.type": encoding}
+    data = b"".join(len(one).to_bytes(4, "big") + one for _, one in (key, value)) + more
+    return {"name": "s", "type": 15, "data": data, "properties": [{"key": k, "value": v} for k, v in said.items()]}
+
+
+async def declared(raw: Raw, topic: str, schema: Any) -> Any:
+    await raw.say_command("get_or_create_schema", topic=topic, request=1, schema=schema)
+    return await raw.heard("get_or_create_schema_response")
+
+
+async def test_pairs_are_declared_given_back_and_compared(served, topic) -> None:
+    """The client of Python has none; that of Java is in `make interop`."""
+    served.admin.create_topic(topic)
+    async with Raw(served) as raw:
+        await greeted(raw)
+        for number, value in enumerate((RECORD, WIDER)):
+            asked = pair(("INT32", b"ignored"), ("AVRO", value))
+            for _ in range(2):
+                answer = await declared(raw, topic, asked)
+                assert (answer.message, int.from_bytes(answer.version, "big")) == ("", number)
+            await raw.say_command("get_schema", topic=topic, request=2, version=answer.version)
+            given = (await raw.heard("get_schema_response")).schema
+            assert (given.type, given.data) == (15, bytes(4) + len(value).to_bytes(4, "big") + value)
+            said = {one.key: one.value for one in given.properties}
+            assert said["kv.encoding.type"] == "SEPARATED"
+            assert (said["key.schema.type"], said["value.schema.type"]) == ("INT32", "AVRO")
+        for other, why in (
+            (pair(("INT32", b""), ("AVRO", RECORD), "INLINE"), "the other has it in the message's key"),
+            (pair(("INT64", b""), ("AVRO", RECORD)), "of the key: it reads int64 values"),
+            (pair(("BYTES", b""), ("AVRO", RECORD)), "of the key: one is bytes"),
+            (pair(("INT32", b""), ("AVRO", OTHER)), "of the value: "),
+            (pair(("INT32", b""), ("JSON", RECORD)), "of the value: it reads json values"),
+            ({"name": "s", "type": 4, "data": RECORD}, "it reads plain-avro values, and these are pair"),
+        ):
+            answer = await declared(raw, topic, other)
+            assert answer.error == server_errors.INCOMPATIBLE_SCHEMA, other
+            assert why in answer.message
+
+
+@pytest.mark.parametrize(
+    ("schema", "why"),
+    [
+        (pair(("KEY_VALUE", b""), ("AVRO", RECORD)), "a pair with the key 'KEY_VALUE'"),
+        (pair(("INT32", b""), ("PROTOBUF", RECORD)), "a pair with the value 'PROTOBUF'"),
+        (pair(("INT32", b""), ("AVRO", RECORD), "OTHER"), "kv.encoding.type must be one of INLINE, SEPARATED"),
+        (pair(("INT32", b""), ("AVRO", b"")), "must have a definition"),
+        (pair(("INT32", b""), ("AVRO", b"{")), "definition must be"),
+        (pair(("INT32", b""), ("AVRO", RECORD), more=b"x"), "got 1 bytes behind them"),
+        (pair(("INT32", b""), ("AVRO", RECORD)) | {"data": b""}, "the definition of a pair's key must be behind"),
+        (
+            pair(("INT32", b""), ("AVRO", RECORD)) | {"data": bytes(7)},
+            "the definition of a pair's value must be behind",
+        ),
+        (pair(("JSON", b"{}"), ("AVRO", b"x" * 20_000)), "at most 16384 bytes"),
+    ],
+)
+async def test_what_is_no_schema_of_pairs_is_refused(served, topic, schema, why) -> None:
+    served.admin.create_topic(topic)
+    async with Raw(served) as raw:
+        await greeted(raw)
+        answer = await declared(raw, topic, schema)
+        assert answer.error
+        assert why in answer.message, answer.message
+
+
+async def test_a_pair_without_more_is_of_bytes_in_the_value(served, topic) -> None:
+    served.admin.create_topic(topic)
+    async with Raw(served) as raw:
+        await greeted(raw)
+        absent = b"\xff" * 4  # as the client writes what is null
+        assert not (await declared(raw, topic, {"name": "s", "type": 15, "data": absent * 2})).message
+        await raw.say_command("get_schema", topic=topic, request=2)
+        given = (await raw.heard("get_schema_response")).schema
+        assert given.data == bytes(8)
+        said = {one.key: one.value for one in given.properties}
+        assert [said[f"{part}.schema.type"] for part in ("key", "value")] == ["BYTES", "BYTES"]
+        assert said["kv.encoding.type"] == "INLINE"
 
 
 class Int32Schema(Schema):

@@ -44,19 +44,23 @@ class SchemaType(enum.StrEnum):
     LOCAL_DATE = "local-date"
     LOCAL_TIME = "local-time"
     LOCAL_DATE_TIME = "local-date-time"
+    PAIR = "pair"  # a key and a value, each of a schema of its own, as clients of Apache Pulsar write them
 
 
-DEFINED = frozenset((SchemaType.JSON, SchemaType.MSGPACK, SchemaType.AVRO, SchemaType.PLAIN_AVRO, SchemaType.PROTOBUF))
+_MUST_BE_DEFINED = frozenset((SchemaType.AVRO, SchemaType.PLAIN_AVRO, SchemaType.PROTOBUF, SchemaType.PAIR))
+DEFINED = _MUST_BE_DEFINED | {SchemaType.JSON, SchemaType.MSGPACK}
 """The types whose schemas have a definition, or may have one."""
 
 AS_BYTES = frozenset(SchemaType) - {SchemaType.STRING, SchemaType.JSON, SchemaType.MSGPACK, SchemaType.AVRO}
 """The types that only clients of Apache Pulsar declare: clients of Engine read such values as bytes."""
 
+_IN_PAIRS = sorted({SchemaType.STRING, SchemaType.JSON, *AS_BYTES} - {SchemaType.PAIR})
+
 
 @dataclass(frozen=True, slots=True)
 class TopicSchema:
-    """One schema. `definition`: an Avro schema as JSON text, or what protobuf.py reads; "" for values without a
-    declared form.
+    """One schema. `definition`: an Avro schema as JSON text, what protobuf.py reads, or a Pair; "" for values without
+    a declared form.
 
     `checked=False`: for a recorded one, so that a topic stays usable when a limit is lowered.
 
@@ -78,7 +82,7 @@ class TopicSchema:
             raise _too_large(f"{size} bytes")
         if self.definition and self.type not in DEFINED:
             raise InvalidArgumentError(f"a schema of type {self.type} must have no definition")
-        if self.type in (SchemaType.AVRO, SchemaType.PLAIN_AVRO, SchemaType.PROTOBUF) and not self.definition:
+        if self.type in _MUST_BE_DEFINED and not self.definition:
             raise InvalidArgumentError(f"a schema of type {self.type} must have a definition")
         if self.definition and checked:
             self.check()
@@ -87,6 +91,9 @@ class TopicSchema:
         """Raise InvalidArgumentError for a definition that is no schema of its type or beyond a limit."""
         if self.type is SchemaType.PROTOBUF:
             parse_protobuf(self.definition)
+            return
+        if self.type is SchemaType.PAIR:
+            Pair.parse(self.definition, checked=True)
             return
         form = parse_definition(self.definition)
         if self.type in (SchemaType.AVRO, SchemaType.PLAIN_AVRO):
@@ -104,6 +111,8 @@ class TopicSchema:
             return None  # without a declared form, every value is accepted
         if self.type is SchemaType.PROTOBUF:
             return why_unreadable(parse_protobuf(self.definition), parse_protobuf(writer.definition))
+        if self.type is SchemaType.PAIR:
+            return Pair.parse(self.definition).why_unreadable(Pair.parse(writer.definition))
         return why_unresolvable(parse_definition(self.definition), parse_definition(writer.definition))
 
     def to_mapping(self) -> dict[str, str]:
@@ -118,6 +127,58 @@ class TopicSchema:
         if not isinstance(kind, str) or kind not in set(SchemaType) or not isinstance(definition, str):
             raise InvalidArgumentError(f'schema must be {{"type": …, "definition": Avro as text}}, got {mapping!r:.80}')
         return cls(SchemaType(kind), definition, checked)
+
+
+@dataclass(frozen=True, slots=True)
+class Pair:
+    """The definition of a pair: its schemas, where None stands for bytes. `separated`: the key is the message's, the
+    value its value; else both are in the value, each behind its length (four bytes, big-endian).
+    """
+
+    separated: bool
+    key: TopicSchema | None
+    value: TopicSchema | None
+
+    def to_text(self) -> str:
+        parts = {name: one and one.to_mapping() for name, one in (("key", self.key), ("value", self.value))}
+        return json.dumps({"separated": self.separated, **parts}, separators=(",", ":"), ensure_ascii=False)
+
+    @classmethod
+    def parse(cls, text: str, *, checked: bool = False) -> Pair:
+        """Undo to_text(). Raises InvalidArgumentError. `checked`: its schemas, as of TopicSchema."""
+        try:
+            spelled = json.loads(text)
+        except (ValueError, RecursionError) as e:
+            raise InvalidArgumentError(f"the definition of a pair must be a JSON object: {e}") from e
+        if not isinstance(spelled, dict) or set(spelled) != {"separated", "key", "value"}:
+            raise InvalidArgumentError(
+                f"the definition of a pair must be of separated, key and value, got {text!r:.80}"
+            )
+        if not isinstance(spelled["separated"], bool):
+            raise InvalidArgumentError(f"separated must be true or false, got {spelled['separated']!r:.80}")
+        parts = [
+            None if spelled[name] is None else TopicSchema.of(spelled[name], checked=checked)
+            for name in ("key", "value")
+        ]
+        for part in parts:
+            if part is not None and part.type not in _IN_PAIRS:
+                raise InvalidArgumentError(f"a part of a pair must be of type {', '.join(_IN_PAIRS)}, got {part.type}")
+        return cls(spelled["separated"], *parts)
+
+    def why_unreadable(self, writer: Pair) -> str | None:
+        """Why a reader of such pairs cannot read those of another definition; None when it can. Raises as that of
+        TopicSchema.
+        """
+        if self.separated != writer.separated:
+            return "one has the key in the value, the other has it in the message's key"
+        for part, reads, written in (("key", self.key, writer.key), ("value", self.value, writer.value)):
+            if reads is None or written is None:
+                problem = None if reads is written else "one is bytes, the other has a schema"
+            else:
+                problem = reads.why_unreadable(written)
+            if problem is not None:
+                return f"of the {part}: {problem}"
+        return None
 
 
 @dataclass(frozen=True, slots=True)

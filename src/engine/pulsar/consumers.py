@@ -42,6 +42,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
+SOUGHT_MAX = 1_000  # readers of one connection that were moved and have not attached again
 _NOWHERE = 2**64 - 1
 _LATEST = 2**63 - 1  # as a ledger
 _INDIVIDUAL = 0
@@ -474,6 +475,8 @@ class Consumers:
         offset = await self._offset_of(hosted, header)
         if not consumer.durable:
             self._sought[consumer.ident] = offset
+            if len(self._sought) > SOUGHT_MAX:  # of a client that moves readers and attaches none of them again
+                del self._sought[next(iter(self._sought))]
             self._break(consumer, NotOwnerError("the reader was moved; attach again"))
         else:
             group, consumer_key = consumer.group, consumer.key

@@ -16,6 +16,7 @@ from engine.errors import ProtocolError
 if TYPE_CHECKING:
     from engine.broker.session.connection import Connection
     from engine.pulsar.groups import Groups
+    from engine.pulsar.interleaved import Remembered
     from engine.wire.stream import Buffer, FrameHandler, FrameStream, Payload, Sent, Speaker
 
 log = logging.getLogger(__name__)
@@ -30,7 +31,7 @@ class Door:
     """One broker's. Nothing but this module is loaded before the first client of Apache Pulsar comes."""
 
     def __init__(self) -> None:
-        self._groups: Groups | None = None
+        self._shared: tuple[Groups, Remembered] | None = None  # by all connections
 
     def recognise(self, first: bytes, stream: FrameStream, handler: FrameHandler) -> Speaker | None:
         """The speaker for a connection that begins with these bytes; None: they are not Apache Pulsar's."""
@@ -40,15 +41,16 @@ class Door:
         connection = cast("Connection", handler)
         try:
             from engine.pulsar.groups import Groups
+            from engine.pulsar.interleaved import Remembered
             from engine.pulsar.session import Session
         except ModuleNotFoundError as e:
             if (e.name or "").split(".")[0] not in ("google", "cramjam"):
                 raise
             log.warning("a client of Apache Pulsar at %s is refused: %s", stream.peer, _MISSING)
             return _Missing(connection)
-        if self._groups is None:
-            self._groups = Groups()
-        return Session(stream, connection, self._groups)
+        if self._shared is None:
+            self._shared = Groups(), Remembered()
+        return Session(stream, connection, *self._shared)
 
 
 class _Missing:

@@ -18,8 +18,9 @@ A gap that stays is the client's own, as where it chose its sequence ids itself.
                                               what it had sent before its answer was before it in the connection
 
 What was passed by is remembered: a message that comes for such a gap later would be taken for a duplicate, and is
-refused. So is all that is held when it is more than may be held. A SEND without a gap that follows the highest id is
-ordinary, and costs a comparison.
+refused. `Remembered` has it for a producer that connects again, and so may send a message again whose refusal it was
+not told. So is refused all that is held when it is more than may be held. A SEND without a gap that follows the highest
+id is ordinary, and costs a comparison.
 """
 
 from __future__ import annotations
@@ -27,9 +28,10 @@ from __future__ import annotations
 import asyncio
 import struct
 from bisect import bisect_left
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import groupby, pairwise
 from operator import itemgetter
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from google.protobuf.message import DecodeError
@@ -47,6 +49,7 @@ HELD_BYTES_MAX = 8 << 20  # of several SENDs of one producer: what a client flus
 HELD_SENDS_MAX = 10_000
 GAPS_MAX = 1_000
 SEALED_MAX = 1_000
+REMEMBERED_MAX, PARTS_REMEMBERED_MAX = 200, 100  # producers; gaps and encrypted batches of each, the newest
 _OBJECTS = 128  # bytes of memory that a message takes beside its own
 
 _KEYED = 1  # of an entry's flags
@@ -75,12 +78,56 @@ class Held(NamedTuple):
     size: int
 
 
+class Passed(NamedTuple):
+    """What one producer has passed on, and by. `highest`: the highest sequence id. `gaps`: below it, inclusive, rising.
+    `sealed`: of encrypted batches, the first id -> the last one, and how many messages. `sealed_above`: those with a
+    first id up to it are not known any more.
+    """
+
+    highest: int = -1
+    gaps: tuple[tuple[int, int], ...] = ()
+    sealed: Mapping[int, tuple[int, int]] = MappingProxyType({})
+    sealed_above: int = -1
+
+    def as_stored(self, stored: int) -> Passed:
+        """Of what was passed on, messages up to `stored` were stored: what the others would have passed by is open."""
+        return Passed(
+            min(self.highest, stored),
+            tuple(gap for gap in self.gaps if gap[0] <= stored),
+            {first: one for first, one in self.sealed.items() if first <= stored},
+            self.sealed_above,
+        )
+
+
+NOTHING_PASSED = Passed()
+
+
+class Remembered:
+    """What producers have passed by whose connection has ended, until they come again: of the last REMEMBERED_MAX, by
+    segment and name. Of one broker, and lost with it. Loop thread only.
+    """
+
+    def __init__(self) -> None:
+        self._passed: dict[tuple[str, bytes], Passed] = {}
+
+    def keep(self, place: str, name: bytes, passed: Passed | None) -> None:
+        """None: it has passed nothing by."""
+        self._passed.pop((place, name), None)
+        if passed is not None:
+            self._passed[place, name] = passed
+            if len(self._passed) > REMEMBERED_MAX:
+                del self._passed[next(iter(self._passed))]
+
+    def take(self, place: str, name: bytes) -> Passed:
+        return self._passed.pop((place, name), NOTHING_PASSED)
+
+
 class Interleaved:
     """What one producer's SENDs are held by. Loop thread only.
 
     `stored`: its last sequence id when it was opened. `buckets`: as in Routing. `publish`: is given SENDs and what
     is to be stored for them: nothing, where they are refused. `ping`: asks the client for a PONG, which `ponged` must
-    be told.
+    be told. `before`: what it has passed on earlier connections, as far as that is stored.
     """
 
     __slots__ = (
@@ -96,6 +143,7 @@ class Interleaved:
         "_ping",
         "_publish",
         "_sealed",
+        "_sealed_above",
         "_size",
         "_stored",
         "_timer",
@@ -107,14 +155,17 @@ class Interleaved:
         buckets: Sequence[int],
         publish: Callable[[list[Held], list[Run]], None],
         ping: Callable[[], None],
+        before: Passed = NOTHING_PASSED,
     ) -> None:
         self._stored = stored
         self._buckets = buckets
         self._publish = publish
         self._ping = ping
-        self._highest = -1  # that was passed on
-        self._gaps: list[tuple[int, int]] = []  # ids below it that were not, inclusive, rising
-        self._sealed: dict[int, tuple[int, int]] = {}  # encrypted: the first id -> the last, how many messages
+        # As in Passed.
+        self._highest = before.highest
+        self._gaps = list(before.gaps)
+        self._sealed = dict(before.sealed)
+        self._sealed_above = before.sealed_above
         self._held: list[Held] = []
         self._ids: set[int] = set()  # that are held
         self._size = 0
@@ -123,6 +174,18 @@ class Interleaved:
         self._count = 0
         self._timer: asyncio.TimerHandle | None = None
         self._asked = False  # a PONG is awaited
+
+    @property
+    def passed(self) -> Passed | None:
+        """What it has passed on; None where nothing that may come later would count as stored."""
+        parted = any(last - first >= count for first, (last, count) in self._sealed.items())
+        if not self._gaps and not parted:
+            return None
+        order = list(self._sealed)
+        older, newest = order[:-PARTS_REMEMBERED_MAX], order[-PARTS_REMEMBERED_MAX:]
+        above = max(self._sealed_above, *older, -1)
+        gaps = tuple(self._gaps[-PARTS_REMEMBERED_MAX:])
+        return Passed(self._highest, gaps, {first: self._sealed[first] for first in newest}, above)
 
     def is_ordinary(self, made: Published) -> bool:
         """Whether a SEND follows what came, without a gap inside and with nothing held. It is to be passed on then."""
@@ -257,7 +320,8 @@ class Interleaved:
         first = last = metadata.sequence
         if metadata.chunks <= 1:
             last = max(metadata.highest_sequence, first + count - 1)
-            if first <= self._highest and self._sealed.get(first) != (last, count):
+            known = first > self._sealed_above
+            if known and first <= self._highest and self._sealed.get(first) != (last, count):
                 raise UnsupportedError(
                     f"the sequence ids of encrypted batches must rise, got {first} after {self._highest}: such a batch "
                     "cannot be taken apart, so key-based batching does not go together with encryption"
@@ -268,7 +332,9 @@ class Interleaved:
     def _note_sealed(self, first: int, last: int, count: int) -> None:
         self._sealed[first] = last, count
         if len(self._sealed) > SEALED_MAX:
-            del self._sealed[next(iter(self._sealed))]
+            oldest = next(iter(self._sealed))
+            del self._sealed[oldest]
+            self._sealed_above = max(self._sealed_above, oldest)
 
 
 def span_of(entries: bytes, buckets: Sequence[int]) -> tuple[int, int, int]:

@@ -176,7 +176,28 @@ def batch_published(
     )
     if compress and (codec := _STORED.get(metadata.compression)) is not None:
         entries = [_compressed(entry, codec) for entry in entries]
-    return Published(entries[0] if len(entries) == 1 else b"".join(entries), len(entries), metadata.sequence)
+    return _published(entries, metadata.sequence)
+
+
+def plain_published(
+    batch: memoryview, count: int, sequence: int, name: bytes, stored: int, routing: Routing
+) -> Published:
+    """batch_published() of a batch about which its metadata say no more than this: plain_send() has read them."""
+    entries = entries_of(
+        batch,
+        count,
+        name,
+        sequence=sequence,
+        stored=stored,
+        hashes=routing.hashes,
+        buckets=routing.buckets,
+        key_hash=routing.key_hash,
+    )
+    return _published(entries, sequence)
+
+
+def _published(entries: list[bytes], sequence: int) -> Published:
+    return Published(entries[0] if len(entries) == 1 else b"".join(entries), len(entries), sequence)
 
 
 def _as_sent(

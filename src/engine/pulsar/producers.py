@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from msgspec.structs import replace
 
 from engine._native.produce.hashing import KEY_HASHES, xxh64
+from engine._native.pulsar.sends import receipt_frame
 from engine.broker.segment.access import given_name
 from engine.broker.segment.producer import ENTRY_ERRORS
 from engine.errors import EngineError, FencedError, NotOwnerError, ProducerBusyError, UnsupportedError
@@ -31,11 +32,11 @@ from engine.model.partitions import partition_of
 from engine.model.subscriptions import InitialPosition, SubscriptionKind
 from engine.model.transactions import parse_id
 from engine.pulsar.chunks import Chunks, chunks_of
-from engine.pulsar.interleaved import Held, Interleaved, Run, ranges_of
+from engine.pulsar.interleaved import NOTHING_PASSED, Held, Interleaved, Remembered, Run, ranges_of
 from engine.pulsar.layouts import place_of
-from engine.pulsar.messages import MessageIdData, framed
+from engine.pulsar.messages import framed
 from engine.pulsar.names import attached_to, producer_of
-from engine.pulsar.payloads import Routing, batch_published, published
+from engine.pulsar.payloads import Published, Routing, batch_published, plain_published, published
 from engine.pulsar.scalable import key_hash_of
 from engine.pulsar.schemas import Declared, declare
 from engine.pulsar.server_errors import CHECKSUM, NOT_ALLOWED, number_of
@@ -52,6 +53,8 @@ log = logging.getLogger(__name__)
 _MODES = ("shared", "exclusive", "wait_for_exclusive", "exclusive_with_fencing")
 _WAIT_S = 0.2  # after so long without access, the client is told that it waits
 _NOWHERE = 2**64 - 1  # the place of a message that is not known
+
+PlainSend = tuple[int, int, int, int, int, memoryview, memoryview]  # as plain_send() returns it
 
 
 class _Sent:
@@ -128,8 +131,9 @@ class _Producer:
 class Producers:
     """Loop thread only."""
 
-    def __init__(self, session: Session) -> None:
+    def __init__(self, session: Session, remembered: Remembered) -> None:
         self._session = session
+        self._remembered = remembered
         self._producers: dict[int, _Producer] = {}  # by their id at the Connection
         self._opening: dict[int, tuple[str, str]] = {}  # (segment, name) of those that are being opened
         self._named = 0
@@ -202,8 +206,13 @@ class Producers:
         made = self._producers[ident] = _Producer(
             header.producer, asked.producer_name, place, routing, partition_of(topic), answer.last_sequence, chunks
         )
+        before = self._remembered.take(made.place, made.name) if header.epoch else NOTHING_PASSED  # else it is another
         made.order = Interleaved(
-            made.stored, routing.buckets, partial(self._store_together, ident, made), partial(session.say, "ping")
+            made.stored,
+            routing.buckets,
+            partial(self._store_together, ident, made),
+            partial(session.say, "ping"),
+            before.as_stored(made.stored),
         )
         self.declared(topic, schema)
         success = {"request": header.request, "name": name, "last_sequence": answer.last_sequence}
@@ -258,31 +267,54 @@ class Producers:
     # -- sending ---------------------------------------------------------------------------------------------------
 
     def _send(self, header: Any, payload: memoryview) -> None:
-        from engine.pulsar.session import producer_ident
-
-        ident = producer_ident(header.producer)
-        producer = self._producers.get(ident)
-        if producer is None:
-            return  # closed from here; the client sends it again, once the producer is open again
-        sent = _Sent(header.sequence, max(header.highest_sequence, header.sequence), chunk=header.is_chunk)
-        producer.sent.append(sent)
-        try:
+        def make(producer: _Producer) -> tuple[Published, str | None]:
             transaction = transaction_of(header)
             number = None if transaction is None else parse_id(transaction)
             made = published(
                 payload, producer.name, producer.stored, producer.routing, number, chunks=producer.chunks,
                 versions=producer.versions,
             )  # fmt: skip
+            return made, transaction
+
+        sent = _Sent(header.sequence, max(header.highest_sequence, header.sequence), chunk=header.is_chunk)
+        self._publish(header.producer, sent, payload, make)
+
+    def send_plain(self, send: PlainSend) -> None:
+        """_send() of a plain batch, whose frame was read already. Raises InvalidArgumentError for the producer."""
+        number, sequence, highest, first, count, payload, batch = send
+
+        def make(producer: _Producer) -> tuple[Published, str | None]:
+            return plain_published(batch, count, first, producer.name, producer.stored, producer.routing), None
+
+        self._publish(number, _Sent(sequence, highest, chunk=False), payload, make)
+
+    def _publish(
+        self,
+        number: int,
+        sent: _Sent,
+        payload: memoryview,
+        make: Callable[[_Producer], tuple[Published, str | None]],
+    ) -> None:
+        """Have a SEND stored as the entries that `make` returns, with the transaction that they belong to."""
+        from engine.pulsar.session import producer_ident
+
+        ident = producer_ident(number)
+        producer = self._producers.get(ident)
+        if producer is None:
+            return  # closed from here; the client sends it again, once the producer is open again
+        producer.sent.append(sent)
+        try:
+            made, transaction = make(producer)
             order = producer.order
             if not order.is_ordinary(made) and order.take(payload, sent, transaction):
                 return
         except EngineError as e:
             sent.left, sent.refusal = 0, e
-            self._answer(producer)
+            self._session.put(self._answers(producer))
             return
         sent.left = made.number
         if not made.number:
-            self._answer(producer)
+            self._session.put(self._answers(producer))
             return
         command = commands.Send(producer_id=ident, entries=made.number, transaction=transaction)
         self._session.native(command, memoryview(made.entries))
@@ -312,7 +344,7 @@ class Producers:
         for one in made:
             command = commands.Send(producer_id=ident, entries=one.number, transaction=transaction)
             self._session.native(command, memoryview(one.entries))
-        self._answer(producer)
+        self._session.put(self._answers(producer))
 
     def _close(self, header: Any, payload: memoryview) -> None:
         self._session.start(header.request, self._closing(header), None)
@@ -332,8 +364,10 @@ class Producers:
     def receipt(self, header: commands.SendReceipt, payload: Payload) -> bytes:
         """Entries are durable."""
         producer = self._producers.get(header.producer_id)
-        for offset in () if producer is None else header.offsets:
-            assert producer is not None
+        if producer is None:
+            return b""
+        answers = []
+        for offset in header.offsets:
             if producer.sent:
                 head = producer.sent[0]
                 head.left -= 1
@@ -341,8 +375,8 @@ class Producers:
                     head.offset = offset
                     if head.together is not None:
                         head.together.place(offset)
-                self._answer(producer)
-        return b""
+                answers.append(self._answers(producer))
+        return b"".join(answers)
 
     def refused(self, header: commands.SendError, payload: Payload) -> bytes:
         """An entry is refused. Where the error is not about that one alone, the producer is closed behind it."""
@@ -356,7 +390,7 @@ class Producers:
             head.left -= 1
             if head.chunk:
                 producer.chunks.give_up()
-            self._answer(producer)
+            return self._answers(producer)
         return b""
 
     def closed(self, header: commands.CloseProducer, payload: Payload) -> bytes:
@@ -364,7 +398,7 @@ class Producers:
         producer = self._producers.pop(header.producer_id, None)
         if producer is None:
             return b""
-        producer.order.drop()
+        self._drop(producer)
         log.info("a producer of %s is closed: %s", self._session.stream.peer, header.message)
         return framed("close_producer", producer=producer.number, request=_NOWHERE)
 
@@ -376,27 +410,33 @@ class Producers:
     def connection_lost(self) -> None:
         """What is held is sent again by the client, as it has no receipt."""
         for producer in self._producers.values():
-            producer.order.drop()
+            self._drop(producer)
 
-    def _answer(self, producer: _Producer) -> None:
-        """Answer what is complete at the head."""
+    def _drop(self, producer: _Producer) -> None:
+        producer.order.drop()
+        self._remembered.keep(producer.place, producer.name, producer.order.passed)
+
+    def _answers(self, producer: _Producer) -> bytes:
+        """The frames that answer what is complete at the head."""
+        frames = []
         while producer.sent and producer.sent[0].left <= 0:
             done = producer.sent.popleft()
-            facts: dict[str, Any] = {"producer": producer.number, "sequence": done.sequence}
             if done.refusal is not None:
-                # The C++ client, and those made of it, gives one message up for this error alone.
-                cpp = "CPP" in self._session.client
-                number = CHECKSUM if cpp else number_of(done.refusal) or NOT_ALLOWED
-                self._session.say("send_error", **facts, error=number, message=str(done.refusal))
-                log.warning("a message of %s is refused: %s", self._session.stream.peer, done.refusal)
+                frames.append(self._refusal(producer, done, done.refusal))
                 continue
-            known = done.offset is not None and done.offset >= 0
-            place = MessageIdData(
-                ledger=producer.segment if known else _NOWHERE, entry=done.offset if known else _NOWHERE
+            ledger = entry = _NOWHERE
+            if done.offset is not None and done.offset >= 0:
+                ledger, entry = producer.segment, done.offset
+            frames.append(
+                receipt_frame(producer.number, done.sequence, done.highest, ledger, entry, producer.partition)
             )
-            if producer.partition >= 0:
-                place.partition = producer.partition
-            self._session.say("send_receipt", **facts, message_id=place, highest_sequence=done.highest)
+        return b"".join(frames)
+
+    def _refusal(self, producer: _Producer, done: _Sent, error: EngineError) -> bytes:
+        # The C++ client, and those made of it, gives one message up for this error alone.
+        number = CHECKSUM if "CPP" in self._session.client else number_of(error) or NOT_ALLOWED
+        log.warning("a message of %s is refused: %s", self._session.stream.peer, error)
+        return framed("send_error", producer=producer.number, sequence=done.sequence, error=number, message=str(error))
 
 
 def _subscribed(topic: TopicName, subscription: str) -> commands.Subscribe:

@@ -12,17 +12,21 @@ connection ends.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import itertools
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from engine.errors import EngineError, InvalidArgumentError, NotFoundError
-from engine.model.names import SegmentName, TopicName
+from engine.errors import AuthorizationError, EngineError, InvalidArgumentError, NotFoundError, UnsupportedError
+from engine.limits import HASH_RING_SIZE
+from engine.model.names import CLASSIC_SCHEME, TOPIC_SCHEME, SegmentName, TopicName
+from engine.model.partitions import partition_names, partition_of
 from engine.model.subscriptions import InitialPosition, SubscriptionKind
+from engine.pulsar.layouts import partitions_of
 from engine.pulsar.messages import framed
-from engine.pulsar.names import scalable_of, service_url
+from engine.pulsar.names import scalable_of, service_url, topic_of
 from engine.pulsar.server_errors import number_of
 from engine.wire import commands
 
@@ -37,6 +41,9 @@ _FIRST_CLIENT = "5.0.0-M1"
 _FIRST_HASH, _HASH = "murmur3-low", "murmur3"
 _KINDS = (SubscriptionKind.STREAM, SubscriptionKind.CHECKPOINT)
 _STATES = {"ACTIVE": 0, "SEALED": 1}
+
+# What a client asks of each segment, of one that stands for a classic topic.
+_UNCHANGED = {"state": _STATES["ACTIVE"], "created_epoch": 0, "created_ms": 0}
 
 _instances = itertools.count(1)
 
@@ -99,9 +106,13 @@ class Scalable:
     async def _looked_up(self, header: Any) -> None:
         from engine.pulsar.session import watch_ident
 
-        session, topic, ident = self._session, scalable_of(header.topic), watch_ident(header.session)
+        session, ident = self._session, watch_ident(header.session)
+        topic = await self._topic_of(header.topic)
         if topic.classic:
-            raise InvalidArgumentError(f"{topic} is a classic topic, got a lookup of a scalable one")
+            session.say(
+                "scalable_update", session=header.session, dag=await self._classic(topic), resolved=_path(topic)
+            )
+            return
         session.connection.check_unused(ident)
         self._watched[ident] = header.session, topic
         try:
@@ -115,6 +126,36 @@ class Scalable:
         except BaseException:
             self._watched.pop(ident, None)
             raise
+
+    async def _topic_of(self, text: str) -> TopicName:
+        """The topic that a client means. It takes a name without a scheme for a classic one: it is the scalable one of
+        that name if there is only that, as at Apache Pulsar.
+        """
+        if not text.startswith(CLASSIC_SCHEME):
+            return scalable_of(text)
+        topic = topic_of(text)
+        if partition_of(topic) >= 0:
+            raise InvalidArgumentError(f"the layout is one of a whole topic, got the partition {topic}")
+        try:
+            await partitions_of(self._session, topic)
+        except NotFoundError:
+            with contextlib.suppress(NotFoundError, AuthorizationError):
+                other = TopicName.parse(text.replace(CLASSIC_SCHEME, TOPIC_SCHEME, 1))
+                await partitions_of(self._session, other)
+                return other
+        return topic
+
+    async def _classic(self, topic: TopicName) -> dict[str, Any]:
+        """A classic topic as a layout: a segment for each partition, that names what clients attach to.
+
+        They do not follow it, as at Apache Pulsar. A topic that is not there is created when one attaches to it.
+        """
+        try:
+            count = await partitions_of(self._session, topic)
+        except NotFoundError:
+            count = 0
+        names = partition_names(topic, range(count)) or [str(topic)]
+        return {"epoch": 0, "segments": [_classic_segment(number, names) for number in range(len(names))]}
 
     async def _watch(self, ident: int, topic: TopicName) -> None:
         await self._session.ask(lambda number: _lookup(number, ident, topic, create=False))
@@ -159,7 +200,12 @@ class Scalable:
         if not 0 <= header.type < len(_KINDS):
             raise InvalidArgumentError(f"consumer_type must be 0 or 1, got {header.type}")
         session, ident, kind = self._session, consumer_ident(header.consumer), _KINDS[header.type]
-        topic = scalable_of(header.topic)
+        topic = await self._topic_of(header.topic)
+        if topic.classic:
+            raise UnsupportedError(
+                f"stream consumers and groups of checkpoint consumers read scalable topics (topic://), got {topic}: "
+                "queue consumers, and checkpoint consumers alone, read classic ones"
+            )
         session.connection.check_unused(ident)
         instance = f"{session.stream.peer} {session.host.clock.time_ms()} {next(_instances)}"
         one = _Registered(header.consumer, topic, header.subscription, header.name, instance, kind)
@@ -281,6 +327,19 @@ def _segment(one: commands.Segment) -> dict[str, Any]:
     if one.sealedAtMs is not None:
         found["sealed_ms"] = one.sealedAtMs
     return found
+
+
+def _path(topic: TopicName) -> str:
+    """A classic topic's name in a layout, where clients want that of a scalable topic. No other topic can have it."""
+    return f"{TOPIC_SCHEME}{topic.tenant}/{topic.namespace}/{topic.local}"
+
+
+def _classic_segment(number: int, names: list[str]) -> dict[str, Any]:
+    """The segment of a partition. A client deals keys by Murmur3 modulo the count, whatever the ranges; they only have
+    to be different.
+    """
+    start, end = (HASH_RING_SIZE * at // len(names) for at in (number, number + 1))
+    return {"id": number, "start": start, "end": end - 1, **_UNCHANGED, "classic": names[number]}
 
 
 def _assigned(one: commands.AssignedSegment) -> dict[str, Any]:

@@ -11,16 +11,16 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from engine.errors import NotFoundError, UnsupportedError
+from engine.errors import InvalidArgumentError, NotFoundError, UnsupportedError
 from engine.model.names import TopicName
 from engine.model.partitions import partition_count, partition_names
-from engine.model.schema import DEFINED, SchemaType
+from engine.model.schema import DEFINED, Pair, SchemaType, TopicSchema
 from engine.wire import commands
 
 if TYPE_CHECKING:
     from engine.pulsar.session import Session
 
-_NONE = 0
+_BYTES, _NONE = -1, 0
 _PARTITIONS_ASKED = 16  # clients declare a schema at all of them
 TYPES = {
     1: SchemaType.STRING,
@@ -36,15 +36,43 @@ TYPES = {
     12: SchemaType.DATE,
     13: SchemaType.TIME,
     14: SchemaType.TIMESTAMP,
+    15: SchemaType.PAIR,
     16: SchemaType.INSTANT,
     17: SchemaType.LOCAL_DATE,
     18: SchemaType.LOCAL_TIME,
     19: SchemaType.LOCAL_DATE_TIME,
     20: SchemaType.PROTOBUF,
 }
-SCHEMA_MUST = "a schema must be of type bytes, string, JSON, Avro, Protobuf native, or of a number or time"
+SCHEMA_MUST = (
+    "a schema must be of type bytes, string, JSON, Avro, Protobuf native, of a number or time, or a pair of these"
+)
 _THEIRS = {ours: theirs for theirs, ours in TYPES.items()}
-
+# Types by their names, by which the properties of a pair's schema say those of its parts.
+_NAMES = {
+    -1: "BYTES",
+    0: "NONE",
+    1: "STRING",
+    2: "JSON",
+    4: "AVRO",
+    5: "BOOLEAN",
+    6: "INT8",
+    7: "INT16",
+    8: "INT32",
+    9: "INT64",
+    10: "FLOAT",
+    11: "DOUBLE",
+    12: "DATE",
+    13: "TIME",
+    14: "TIMESTAMP",
+    16: "INSTANT",
+    17: "LOCAL_DATE",
+    18: "LOCAL_TIME",
+    19: "LOCAL_DATE_TIME",
+    20: "PROTOBUF_NATIVE",
+}
+_NUMBERS = {name: number for number, name in _NAMES.items()}
+_ENCODING, _SEPARATED = "kv.encoding.type", {"INLINE": False, "SEPARATED": True}
+_ABSENT = 0xFFFFFFFF  # the length of a part without a definition
 
 FIRST_VERSION = bytes(8)
 VERSION_PROPERTY = "pulsar.schema-version"  # of a message, as published.pyx writes it
@@ -62,7 +90,48 @@ class Declared(NamedTuple):
 
 def definition_of(schema: Any) -> str:
     """What is recorded of a client's Schema of one of the TYPES, beside its type."""
-    return schema.data.decode("utf-8", "replace") if TYPES[schema.type] in DEFINED else ""
+    return (
+        _definition(schema.type, schema.data) if TYPES[schema.type] is not SchemaType.PAIR else _pair(schema).to_text()
+    )
+
+
+def _definition(kind: int, data: bytes) -> str:
+    return data.decode("utf-8", "replace") if TYPES[kind] in DEFINED else ""
+
+
+def _pair(schema: Any) -> Pair:
+    """Of a client's Schema, whose data are the definitions of key and value, each behind its length."""
+    said = {one.key: one.value for one in schema.properties}
+    if (encoding := said.get(_ENCODING, "INLINE")) not in _SEPARATED:
+        raise InvalidArgumentError(f"{_ENCODING} must be one of {', '.join(_SEPARATED)}, got {encoding!r:.50}")
+    parts, rest = list[TopicSchema | None](), schema.data
+    for part in ("key", "value"):
+        size, rest = int.from_bytes(rest[:4], "big") if len(rest) >= 4 else -1, rest[4:]
+        size = 0 if size == _ABSENT else size
+        if not 0 <= size <= len(rest):
+            raise InvalidArgumentError(f"the definition of a pair's {part} must be behind its length, got {size}")
+        name = said.get(f"{part}.schema.type", "BYTES")
+        if (kind := _NUMBERS.get(name)) is None:
+            raise UnsupportedError(f"{SCHEMA_MUST}, got a pair with the {part} {name!r:.50}")
+        definition, rest = rest[:size], rest[size:]
+        parts.append(None if kind <= _NONE else TopicSchema(TYPES[kind], _definition(kind, definition), checked=False))
+    if rest:
+        raise InvalidArgumentError(f"a pair must be of two definitions, got {len(rest)} bytes behind them")
+    return Pair(_SEPARATED[encoding], *parts)
+
+
+def spelled(pair: Pair) -> dict[str, Any]:
+    """The fields of a client's Schema of a pair, as definition_of() reads them. Names and properties of its parts
+    are not kept.
+    """
+    data, said = b"", {_ENCODING: next(name for name, separated in _SEPARATED.items() if separated == pair.separated)}
+    for part, schema in (("key", pair.key), ("value", pair.value)):
+        definition = b"" if schema is None else schema.definition.encode()
+        data += len(definition).to_bytes(4, "big") + definition
+        said[f"{part}.schema.name"] = ""
+        said[f"{part}.schema.type"] = _NAMES[_BYTES if schema is None else _THEIRS[schema.type]]
+        said[f"{part}.schema.properties"] = "{}"
+    return {"data": data, "properties": [{"key": key, "value": value} for key, value in said.items()]}
 
 
 def _named(number: int) -> bytes:
@@ -107,13 +176,9 @@ async def schema_of(session: Session, topic: TopicName, version: bytes) -> tuple
     number = int.from_bytes(version, "big") if version else len(versions) - 1
     if not 0 <= number < len(versions) or versions[number]["type"] not in _THEIRS:
         raise NotFoundError(f"{topic} has no version {number} of its schema for a client of Apache Pulsar")
-    found = versions[number]
-    fields = {
-        "name": topic.local.partition(":")[2],
-        "data": found["definition"].encode(),
-        "type": _THEIRS[SchemaType(found["type"])],
-    }
-    return fields, _named(number)
+    kind, definition = SchemaType(versions[number]["type"]), versions[number]["definition"]
+    fields = {"name": topic.local.partition(":")[2], "type": _THEIRS[kind], "data": definition.encode()}
+    return fields | (spelled(Pair.parse(definition)) if kind is SchemaType.PAIR else {}), _named(number)
 
 
 async def _known(session: Session, topic: TopicName) -> list[Any]:

@@ -23,12 +23,13 @@ from typing import TYPE_CHECKING, Any
 
 from google.protobuf.message import DecodeError
 
+from engine._native.pulsar.sends import plain_send
 from engine.broker.rights.table import COMMANDS
 from engine.errors import ConnectError, EngineError, InvalidArgumentError, ProtocolError, UnsupportedError
 from engine.limits import MESSAGE_SIZE_MAX
 from engine.pulsar.consumers import Consumers
 from engine.pulsar.messages import FIELDS, Command, framed
-from engine.pulsar.producers import Producers
+from engine.pulsar.producers import PlainSend, Producers
 from engine.pulsar.requests import Requests
 from engine.pulsar.scalable import Scalable
 from engine.pulsar.server_errors import number_of
@@ -41,6 +42,7 @@ from engine.wire.packing import PackedHeader
 if TYPE_CHECKING:
     from engine.broker.session.connection import Connection
     from engine.pulsar.groups import Groups
+    from engine.pulsar.interleaved import Remembered
     from engine.wire.stream import Buffer, FrameStream, Payload, Sent
 
 log = logging.getLogger(__name__)
@@ -90,7 +92,7 @@ def ident(number: int, kind: int) -> int:
 class Session:
     """A Speaker. Loop thread only."""
 
-    def __init__(self, stream: FrameStream, connection: Connection, groups: Groups) -> None:
+    def __init__(self, stream: FrameStream, connection: Connection, groups: Groups, remembered: Remembered) -> None:
         self.stream = stream
         self.connection = connection
         self.host = connection.host
@@ -102,7 +104,7 @@ class Session:
         self._numbers = itertools.count(2)
         self._asked: dict[int, asyncio.Future[Any]] = {}  # by our request id
         self._failing: dict[int, Callable[[EngineError], None]] = {}  # requests of the client, by our request id
-        self.producers = Producers(self)
+        self.producers = Producers(self, remembered)
         self.consumers = Consumers(self, groups)
         self.scalable = Scalable(self)
         self.watches = Watches(self)
@@ -150,6 +152,9 @@ class Session:
         return 4 + total
 
     def frame_received(self, frame: memoryview) -> None:
+        if self.connection.ready and (send := plain_send(frame)) is not None:
+            self._send_received(send)
+            return
         size = int.from_bytes(frame[4:_FRAME_HEAD], "big")
         try:
             found = Command.FromString(bytes(frame[_FRAME_HEAD : _FRAME_HEAD + size]))
@@ -169,8 +174,19 @@ class Session:
         except EngineError as e:
             self._refuse(header, e)
         except Exception as e:
-            log.exception("%s from %s failed", name, self.stream.peer)
-            self.connection.fail(EngineError(f"the broker failed at {name}: {type(e).__name__}: {e}"))
+            self._failed(name, e)
+
+    def _send_received(self, send: PlainSend) -> None:
+        try:
+            self.producers.send_plain(send)
+        except EngineError as e:
+            self.connection.fail(e)
+        except Exception as e:
+            self._failed("send", e)
+
+    def _failed(self, name: str, error: Exception) -> None:
+        log.exception("%s from %s failed", name, self.stream.peer)
+        self.connection.fail(EngineError(f"the broker failed at {name}: {type(error).__name__}: {error}"))
 
     def _refuse(self, header: Any, error: EngineError) -> None:
         if "request" in type(header).DESCRIPTOR.fields_by_name:
@@ -203,7 +219,12 @@ class Session:
 
     def say(self, name: str, /, **fields: Any) -> None:
         """Send a command to the client."""
-        self.connection.send(Frame(data=framed(name, **fields)))
+        self.put(framed(name, **fields))
+
+    def put(self, frames: bytes) -> None:
+        """Send whole frames to the client, perhaps none."""
+        if frames:
+            self.connection.send(Frame(data=frames))
 
     def native(self, header: Header, payload: memoryview = EMPTY) -> None:
         """Have the Connection receive a header of ours."""

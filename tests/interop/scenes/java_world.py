@@ -118,10 +118,10 @@ class JavaWorld:
         self._open[name] = "close"
         await self.ask(kind, name, topic=topic or self.topic, client=client, **options)
 
-    async def checkpoint(self, start: str, name: str = "c") -> None:
+    async def checkpoint(self, start: str, name: str = "c", topic: str = "") -> None:
         """A checkpoint consumer."""
         self._open[name] = "close"
-        await self.ask("checkpoint_consumer", name, topic=self.topic, client="plain", start=start)
+        await self.ask("checkpoint_consumer", name, topic=topic or self.topic, client="plain", start=start)
 
     async def close_one(self, name: str) -> None:
         await self.ask(self._open.pop(name), name)

@@ -31,13 +31,14 @@ from tests.interop.scenes import (
     seeking,
     subscribing,
     transacting,
+    v5_classic,
 )
 from tests.interop.scenes.java_world import JavaWorld
 from tests.interop.scenes.servers import Side, Standalone
 from tests.interop.scenes.world import SCENARIOS, Scenario, Trace, World
 
 OF_PYTHON = (producing, subscribing, redelivering, seeking, killing)
-OF_JAVA = (scalable, scalable_consumers, transacting, retrying, java_killing)
+OF_JAVA = (scalable, scalable_consumers, transacting, retrying, java_killing, v5_classic)
 TRACES = Path(__file__).with_name("traces.json")
 DIFFERENCES = TRACES.with_name("differences.json")
 OPERATION_S = 60

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import inspect
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import pulsar
@@ -23,12 +23,17 @@ Trace = list[Any]
 
 class Scenario(NamedTuple):
     """`about`: words of ABOUT. A generator gives way once: there the server is killed and started again. Coroutines are
-    driven by clients of Java.
+    driven by clients of Java. `by_chance`: what is noted whose fact is not the same in each run at Apache Pulsar.
     """
 
     name: str
     about: frozenset[str]
     program: Callable[[Any], Any]
+    by_chance: frozenset[str] = frozenset()
+
+    def certain(self, trace: Trace) -> Trace:
+        """The trace, without facts that are by chance."""
+        return [[what, None if what in self.by_chance else fact] for what, fact in trace]
 
     @property
     def killed(self) -> bool:
@@ -42,14 +47,14 @@ class Scenario(NamedTuple):
 SCENARIOS: dict[str, Scenario] = {}
 
 
-def scenario(*about: str) -> Callable[[Callable[[Any], Any]], Callable[[Any], Any]]:
+def scenario(*about: str, by_chance: Sequence[str] = ()) -> Callable[[Callable[[Any], Any]], Callable[[Any], Any]]:
     """Register a program under its own name."""
     assert ABOUT.issuperset(about), about
 
     def register(program: Callable[[Any], Any]) -> Callable[[Any], Any]:
         name = program.__name__
         assert name not in SCENARIOS, f"two scenarios have the name {name}"
-        SCENARIOS[name] = Scenario(name, frozenset(about), program)
+        SCENARIOS[name] = Scenario(name, frozenset(about), program, frozenset(by_chance))
         return program
 
     return register

@@ -1,7 +1,8 @@
 # cython: language_level=3
 """Messages that only clients of Apache Pulsar can read."""
+from engine._native.format.cipher cimport cipher_of, is_foreign
 from engine._native.format.entry cimport Entry
-from engine._native.format.envelope cimport AT_NONCE, cipher_of, is_foreign
+from engine._native.format.envelope cimport AT_NONCE
 from engine._native.format.layout cimport HEADER_SIZE, load16
 from libc.stdint cimport uint8_t, uint16_t
 

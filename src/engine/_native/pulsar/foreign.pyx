@@ -7,14 +7,14 @@ know. The metadata are not encrypted: key, ordering key and time of delivery bec
 """
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
 from engine._native.format.body cimport Lease, hold
+from engine._native.format.cipher cimport AT_CIPHER, CIPHER_FOREIGN, CIPHER_FOREIGN_PLAIN, cipher_of, is_foreign
 from engine._native.format.entry cimport (
     AT_FIRST_SEQUENCE, AT_LAST_SEQUENCE, AT_MAGIC, AT_PRODUCER_ID, AT_TXN_HIGH, AT_VERSION, MAGIC, SEQUENCES,
     TRANSACTIONAL, VERSION, Entry, seal, store16, store32, store64,
 )
 from engine._native.format.envelope cimport (
-    AT_CIPHER, AT_DELIVER_AT, AT_ENVELOPE_SIZE, AT_ENVELOPE_VERSION, AT_GROUP, AT_GROUP_PLACE, AT_NONCE,
-    CIPHER_FOREIGN, CIPHER_FOREIGN_PLAIN, ENVELOPE_VERSION, FOREIGN_SIZE_MIN, GROUP_BEGINS, GROUP_GOES_ON, cipher_of,
-    envelope_fits, is_foreign,
+    AT_DELIVER_AT, AT_ENVELOPE_SIZE, AT_ENVELOPE_VERSION, AT_GROUP, AT_GROUP_PLACE, AT_NONCE, ENVELOPE_VERSION,
+    FOREIGN_SIZE_MIN, GROUP_BEGINS, GROUP_GOES_ON, envelope_fits,
 )
 from engine._native.format.layout cimport (
     AT_BUCKET_MAX, AT_BUCKET_MIN, AT_COMPRESSION, AT_COUNT, AT_FLAGS, AT_RAW_SIZE, AT_SEGMENT_HASH_MAX,

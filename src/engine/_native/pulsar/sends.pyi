@@ -1,0 +1,6 @@
+"""The SEND that most are, read from its frame in one go; and its receipt."""
+
+def plain_send(frame: memoryview) -> tuple[int, int, int, int, int, memoryview, memoryview] | None: ...
+def receipt_frame(
+    producer: int, sequence: int, highest: int, ledger: int, entry: int, partition: int = -1
+) -> bytes: ...
