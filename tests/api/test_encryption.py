@@ -10,6 +10,9 @@ from typing import Any
 import pytest
 
 import engine
+from engine.client.base import encryption
+from engine.client.base.encryption import Encryptor
+from engine.model.compression import ENCRYPTED
 from tests.kit.key_pairs import rsa_pair, x25519_pair
 
 ALICE, EVE = x25519_pair(1), x25519_pair(3)
@@ -245,3 +248,42 @@ async def test_a_topic_may_do_without_what_its_namespace_demands(client):
     await client.admin.set_topic_policies("open", {"encryption_required": False})
     async with client.producer("open") as producer:
         await producer.send(b"plain")
+
+
+async def test_no_nonce_comes_twice_where_a_split_has_entries_encrypted_again(
+    client: engine.AsyncClient, monkeypatch: pytest.MonkeyPatch
+):
+    """What a data key has ever encrypted, the stored and the refused, each has a nonce of its own."""
+    used: list[tuple[bytes, bytes]] = []
+    again: list[int] = []
+
+    def enclose(data: bytes, nonce: bytes, ident: bytes, *more: Any) -> bytes:
+        used.append((ident, nonce))
+        return encryption_enclose(data, nonce, ident, *more)
+
+    def expand(self: Encryptor, codec: int, body: Any, raw_size: int) -> bytes:
+        again.append(codec & ENCRYPTED)
+        return open_own(self, codec, body, raw_size)
+
+    encryption_enclose, open_own = encryption.enclose, Encryptor.open
+    monkeypatch.setattr(encryption, "enclose", enclose)
+    monkeypatch.setattr(Encryptor, "open", expand)
+    await client.admin.create_topic("t", segments=1)
+    async with (
+        client.producer("t", encryption_keys=PUBLIC, batching=engine.Batching(max_messages=50)) as producer,
+        client.queue_consumer("t", "s", initial_position="earliest", decryption_keys=PRIVATE) as consumer,
+    ):
+        sent = 0
+        while not any(again):
+            metadata = await client.admin.get_metadata("t")
+            active = [int(ident) for ident, facts in metadata["segments"].items() if facts["state"] == "ACTIVE"]
+            splitting = asyncio.ensure_future(client.admin.split_segment("t", active[sent % len(active)]))
+            while not splitting.done():
+                producer.send_nowait(SECRET, key=f"k{sent}")
+                sent += 1
+                await asyncio.sleep(0)
+            await splitting
+        await producer.flush()
+        assert await received(consumer, sent) == [SECRET] * sent
+    assert len(set(used)) == len(used)
+    assert {ident for ident, _ in used} == {used[0][0]}, "all of it under one key"

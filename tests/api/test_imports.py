@@ -25,6 +25,7 @@ HTTP = {"aiohttp", "yarl", "multidict", "engine.broker.admin.rest", "engine.clie
 # Each is loaded by what it is for: columns, codecs, Avro, patterns, files of TOML, metrics, kinds of consumers.
 SELDOM = HTTP | {
     "numpy", "pyarrow", "pandas", "lz4", "zstandard", "fastavro", "avro", "re2", "tomllib",
+    "grpc", "google.protobuf", "obstore",
     "cryptography", "engine.client.base.encryption", "engine.broker.metrics.catalogue",
     "engine.client.base.formed", "engine.client.many", "engine.client.ranges", "engine.client.transact",
     "engine.model.admin_operations", "engine.broker.upkeep.repair",

@@ -194,8 +194,8 @@ async def test_cancelled_sends_leave_nothing_behind(client: engine.AsyncClient):
     totals = producer.statistics()
     assert (totals.pending_messages, totals.pending_bytes, totals.messages_failed) == (0, 0, 0)
     assert totals.messages_acknowledged == totals.messages_sent >= 20
-    assert not producer._outbox.in_flight._room
-    assert not producer._outbox.in_flight._pieces
+    assert not producer._outbox.in_flight.room
+    assert not producer._outbox.in_flight.pieces
 
 
 async def test_statistics_count_what_the_program_received_and_not_what_was_fetched_ahead(client: engine.AsyncClient):

@@ -86,7 +86,7 @@ async def test_a_request_may_have_an_id_of_its_own(client: engine.AsyncClient):
 
 async def test_no_reply(client: engine.AsyncClient):
     async with client.producer("q") as p:
-        await client.exchange.requests._inbox(TopicName.parse("q"))  # the first takes longest
+        await client.exchange.requests._inbox(TopicName.parse("q"), encrypted=False)  # the first takes longest
         with pytest.raises(engine.NoResponderError, match="no subscription of"):
             await p.request(b"a", timeout=0.2)
         async with client.queue_consumer("q", "s", initial_position="earliest") as c:
@@ -102,7 +102,7 @@ async def test_no_reply(client: engine.AsyncClient):
             await c.reply(message, b"first")
             await c.reply(message, b"second")
             assert (await waiting).value == b"first"
-            inbox = await client.exchange.requests._inbox(TopicName.parse("q"))
+            inbox = await client.exchange.requests._inbox(TopicName.parse("q"), encrypted=False)
             await until(lambda: inbox.dropped == 2)
             assert client.exchange.requests.outstanding == 0
 
@@ -144,7 +144,7 @@ async def test_limits(client: engine.AsyncClient, monkeypatch: pytest.MonkeyPatc
 async def test_a_deleted_topic_of_replies_is_made_anew(client: engine.AsyncClient):
     async with client.producer("q") as p, responder(client, "q"):
         assert (await p.request(b"ab", timeout=WAIT_S)).value == b"ba"
-        inbox = await client.exchange.requests._inbox(TopicName.parse("q"))
+        inbox = await client.exchange.requests._inbox(TopicName.parse("q"), encrypted=False)
         await client.admin.delete_topic(str(inbox.topic))
         await until(lambda: inbox.failure is not None)
         assert (await p.request(b"cd", timeout=WAIT_S)).value == b"dc"

@@ -8,6 +8,7 @@ import random
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from msgspec.structs import replace
 
@@ -51,6 +52,33 @@ async def test_files_and_frames_say_the_same(
             assert await read(near, some, receive_queue_size=room) == [
                 place for place in whole if some[place[0]][0] <= place[1] < some[place[0]][1]
             ]
+
+
+async def test_where_there_is_a_rate_all_goes_through_the_broker(served: engine.AsyncEngine):
+    """Files that a client reads by itself count for no limit."""
+    async with client_of(served) as near:
+        await write(near, 600)
+        ranges, (before, _) = await ranges_of(near), counted(served)
+        await served.admin.set_limits("public", {"total_dispatch_bytes_per_s": 1_000_000_000})
+        whole = await read(near, ranges)
+        assert counted(served) == (before + len(whole), 0)
+        await served.admin.remove_limits("public")
+        assert await read(near, ranges) == whole
+        assert counted(served) == (before + len(whole), len(whole))
+
+
+async def test_producers_and_sequence_ids_are_columns_from_files_too(served: engine.AsyncEngine):
+    async with client_of(served) as near, client_of(served, nothing_opens) as far:
+        await write(near, 600)
+        ranges, tables = await ranges_of(near), []
+        for client in (near, far):
+            async with await client.range_reader("t", ranges) as reader:
+                found = [batch.to_arrow(include_sequence_ids=True) async for batch in reader.batches(1000)]
+            tables.append(pa.concat_tables(found).select(["segment", "offset", "producer_name", "sequence_id"]))
+            assert (counted(served)[0] > 0) is (client is far)
+        assert tables[0].to_pylist() == tables[1].to_pylist()
+        assert len(set(tables[0]["sequence_id"].to_pylist())) == tables[0].num_rows > 100
+        assert len(set(tables[0]["producer_name"].to_pylist())) == 1
 
 
 async def test_buckets_and_keys_leave_the_same_out(served: engine.AsyncEngine):

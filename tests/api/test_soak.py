@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -31,6 +32,7 @@ from engine.testing.workload import CheckpointReader, Reader, Sender, Shaper, re
 
 TOPIC = "orders"
 NAMESPACE = "shop/eu"
+LETTERS_S_MAX = 120.0
 IDLE_S = 2.0  # longer than what a dead consumer had, or did not acknowledge in time, or is for later, stays away
 SECONDS = 5.0
 NOTICED_S = 1.0
@@ -154,7 +156,7 @@ class Soak:
         for actor in (*senders, *readers):
             actor.stop()
         await asyncio.gather(*working)
-        finishing = [self.streams[0].drain(), self.queues[0].finish(), self.wide.drain()]
+        finishing = [self.streams[0].drain(), self.queues[0].finish(self._backlog), self.wide.drain()]
         await asyncio.gather(*finishing, *(reader.drain() for reader in self.readers))
         calm.end()
         await self._read_everything()
@@ -173,10 +175,25 @@ class Soak:
             await sender.run(100)
             await asyncio.sleep(self.rng.uniform(0, seconds / 6))
 
+    async def _backlog(self) -> int:
+        return int((await self.client.admin.get_stats(TOPIC))["subscriptions"]["q"]["backlog"])
+
+    async def _until_letters_are_decided(self) -> None:
+        """A consumer that died while it moved letters has left a transaction, which holds up those behind it until it
+        has timed out.
+        """
+        async with asyncio.timeout(LETTERS_S_MAX):
+            while any(one["heldBackBy"] for one in await self._segments_of(f"{TOPIC}-DLQ")):  # noqa: ASYNC110
+                await asyncio.sleep(0.1)
+
+    async def _segments_of(self, topic: str) -> list[dict[str, Any]]:
+        return list((await self.client.admin.get_stats(topic))["segments"].values())
+
     async def _read_everything(self) -> None:
         for topic in (TOPIC, *self.wide.topics):
             for reading in (1, 2):
                 await read_all(self.history, self.client, topic, reading, IDLE_S)
+        await self._until_letters_are_decided()
         await read_letters(self.history, self.client, TOPIC, "q")
         write_layout(self.history, TOPIC, await self.client.admin.get_metadata(TOPIC))
         await self.client.close()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import dataclasses
 import sys
 from collections.abc import Iterable
@@ -169,6 +170,34 @@ async def test_columns_are_chosen_by_name_and_order(client: engine.AsyncClient):
     whole = NOON.replace(microsecond=123000)
     assert rows[0] == {"properties": [("a", "b")], "event_time": whole, "key": b"k"}
     assert list(rows[1].items()) == [("properties", []), ("event_time", None), ("key", None)]
+
+
+@pytest.mark.parametrize("compression", ["none", "lz4"])
+async def test_producers_and_sequence_ids_are_columns_that_are_named(client: engine.AsyncClient, compression: Any):
+    async with await client.producer("t", name="writer", compression=compression) as producer:
+        await asyncio.gather(*(producer.send(b"%d" % n, key="k", sequence_id=5 * n) for n in range(4)))
+    assert (await client.table("t")).column_names == MESSAGE_COLUMNS
+    table = await client.table("t", columns=["sequence_id", "value", "producer_name"])
+    assert table.schema.types == [pa.int64(), pa.binary(), pa.string()]
+    assert table.to_pydict() == {
+        "sequence_id": [0, 5, 10, 15],
+        "value": [b"0", b"1", b"2", b"3"],
+        "producer_name": ["writer"] * 4,
+    }
+
+
+@dataclasses.dataclass
+class Numbered:
+    sequence_id: str
+    note: str
+
+
+async def test_a_field_of_that_name_is_the_column(client: engine.AsyncClient):
+    async with await client.producer("t", name="writer", schema=Numbered) as producer:
+        await producer.send(Numbered("s-1", "n"), sequence_id=7)
+    table = await client.table("t", schema=Numbered, columns=["sequence_id", "producer_name", "note"])
+    assert table.to_pylist() == [{"sequence_id": "s-1", "producer_name": "writer", "note": "n"}]
+    assert "producer_name" not in (await client.table("t", schema=Numbered)).column_names
 
 
 @pytest.mark.parametrize(

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
 import engine.client.admin.admin_brokers
+from engine.client.admin.admin_brokers import BrokersAdmin
 from engine.client.admin.admin_http import HttpAdmin
 from engine.client.client import AsyncClient
-from engine.errors import ConnectError, UnknownOutcomeError
+from engine.errors import AlreadyClosedError, ConnectError, UnknownOutcomeError
 from tests.kit.fake_broker import FakeBroker
 
 NOWHERE = "http://127.0.0.1:1"  # nothing listens there
@@ -64,6 +65,58 @@ async def test_calls_that_come_together_share_one_session(broker: FakeBroker, ba
     assert [type(outcome) for outcome in asked] == [ConnectError] * 5
     await client.close()
     assert [backend._session.closed for backend in backends] == [True]
+
+
+async def test_a_request_that_finds_a_broker_after_the_end_opens_no_session(
+    broker: FakeBroker, backends: list[HttpAdmin], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    broker.admin = NOWHERE
+    client = broker.client()
+    await client.connect()
+    asked, go_on = asyncio.Event(), asyncio.Event()
+    found = BrokersAdmin._next
+
+    async def late(self: BrokersAdmin, tried: set[str]) -> str | None:
+        url = await found(self, tried)
+        asked.set()
+        await go_on.wait()
+        return url
+
+    monkeypatch.setattr(BrokersAdmin, "_next", late)
+    request = asyncio.ensure_future(client.admin.get_metadata("t"))
+    await asked.wait()
+    await client.close()
+    go_on.set()
+    with pytest.raises(AlreadyClosedError):
+        await request
+    assert not backends
+
+
+async def test_a_client_whose_closing_is_cancelled_closes_its_sessions(
+    broker: FakeBroker, backends: list[HttpAdmin], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    broker.admin = NOWHERE
+    client = broker.client()
+    with pytest.raises(ConnectError):
+        await client.admin.get_metadata("t")
+    closing, go_on = asyncio.Event(), asyncio.Event()
+    close = HttpAdmin.close
+
+    async def slowly(self: HttpAdmin) -> None:
+        closing.set()
+        await go_on.wait()
+        await close(self)
+
+    monkeypatch.setattr(HttpAdmin, "close", slowly)
+    admin = cast(BrokersAdmin, client._backend)
+    end = asyncio.ensure_future(admin.close())
+    await closing.wait()
+    end.cancel()
+    go_on.set()
+    with pytest.raises(asyncio.CancelledError):
+        await end
+    assert [backend._session.closed for backend in backends] == [True]
+    await client.close()
 
 
 class Api:

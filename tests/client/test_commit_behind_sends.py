@@ -210,8 +210,8 @@ async def test_what_went_out_again_does_not_stand_for_what_did_not(program: Prog
     scope = program.transaction.scope
     scope.entry_entered(False)  # as if another one waited for its sender: so many went out as came under way
     assert scope.sends_behind_which_to_commit() is None
-    scope._entries -= 1
-    scope._under_way -= 1
+    scope.entries -= 1
+    scope.under_way -= 1
     broker.release()
     await program.transaction.commit()
     await sent

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
 import pickle
 import struct
@@ -23,7 +24,8 @@ from engine._native.produce.sealed import expand
 from engine._native.serve import log
 from engine._native.serve.delays import withheld
 from engine._native.serve.parts import OpenEntry
-from engine.client.base.encryption import KEY_S_MAX, Decryptor, Encryptor, public_of
+from engine.client.base import encryption
+from engine.client.base.encryption import ENTRIES_MAX, KEY_S_MAX, Decryptor, Encryptor, public_of
 from engine.client.base.options import ConsumerOptions, ProducerOptions
 from engine.errors import CorruptionError, DecryptionError, InvalidArgumentError, MissingKeyError, WrongKeyError
 from engine.limits import ENVELOPE_SIZE_MAX
@@ -203,6 +205,29 @@ def test_an_entry_is_moved_to_another_segment_under_a_new_nonce():
     other = Encryptor({"alice": ALICE.public}, FakeClock())
     with pytest.raises(CorruptionError, match="given up"):
         expand(image, other.open)
+
+
+def test_a_data_key_encrypts_so_many_entries_and_no_more(monkeypatch: pytest.MonkeyPatch):
+    """Counted over those that are encrypted again, too; the nonces of each key begin anew."""
+    assert ENTRIES_MAX == 2**32
+    monkeypatch.setattr(encryption, "ENTRIES_MAX", 3)
+    made, data = encryptor(), encode(UNDELAYED)
+    images = [made.encrypt(data) for _ in range(4)]
+    images += [made.encrypt(expand(image, made.open)) for image in images]
+    keys = [ident for _, ident, *_ in map(enclosed, images)]
+    assert [keys.count(ident) for ident in dict.fromkeys(keys)] == [3, 3, 2]
+    nonces = [int.from_bytes(nonce, "big") for nonce, *_ in map(enclosed, images)]
+    assert nonces == [0, 1, 2, 0, 1, 2, 0, 1]
+
+
+def test_the_last_entry_of_a_data_key_is_the_one_before_its_limit():
+    made, data = encryptor(), encode(UNDELAYED)
+    key = made._current
+    key._counter = itertools.count(ENTRIES_MAX - 2)
+    found = [enclosed(made.encrypt(data))[:2] for _ in range(4)]
+    numbers = [int.from_bytes(nonce, "big") for nonce, _ in found]
+    assert numbers == [ENTRIES_MAX - 2, ENTRIES_MAX - 1, 0, 1]
+    assert [ident == key.ident for _, ident in found] == [True, True, False, False]
 
 
 def test_a_forked_process_has_a_data_key_of_its_own():

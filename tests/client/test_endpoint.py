@@ -48,7 +48,7 @@ def test_arguments_override_the_url() -> None:
 
 def test_tls_as_the_url_says(tmp_path: Path) -> None:
     assert Endpoint.of("engines://a", None, None).tls is not None
-    trusting = Endpoint.of(f"engines://a?ca={CA}&cert={CA}&key={KEY}", None, None).tls
+    trusting = Endpoint.of(f"engines://a?ca={CA}&cert={CA}&key={KEY}", None, None).context
     assert trusting is not None
     assert trusting.verify_mode is ssl.CERT_REQUIRED
     assert len(trusting.get_ca_certs()) == 1

@@ -149,7 +149,7 @@ async def test_an_entry_in_pieces_leaves_with_the_last_of_them():
     flying.acknowledge(pieces[1])
     assert not len(flying.in_flight)
     assert flying.batcher.floor == 2
-    assert not flying.in_flight._pieces
+    assert not flying.in_flight.pieces
     flying.in_flight.stop()
 
 

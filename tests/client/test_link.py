@@ -124,7 +124,7 @@ async def test_a_refused_session_is_forgotten_and_not_closed():
     with pytest.raises(NotFoundError):
         await opening
     assert not bench.closes
-    assert not bench.pool.connection._attached
+    assert not bench.pool.connection.attached
 
 
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.opens.command.name)
@@ -135,7 +135,7 @@ async def test_a_cancelled_attempt_ends_what_the_broker_may_have_opened(kind: Li
     with pytest.raises(asyncio.CancelledError):
         await opening
     assert bench.closes == ([] if kind.closes is None else [bench.link.ident])
-    assert not bench.pool.connection._attached
+    assert not bench.pool.connection.attached
 
 
 async def test_an_attempt_that_timed_out_ends_what_the_broker_may_have_opened():
@@ -144,7 +144,7 @@ async def test_an_attempt_that_timed_out_ends_what_the_broker_may_have_opened():
     with pytest.raises(TimeoutError):
         await opening
     assert bench.closes == [bench.link.ident]
-    assert not bench.pool.connection._attached
+    assert not bench.pool.connection.attached
 
 
 async def test_what_is_closed_while_it_connects_sends_nothing():
@@ -223,7 +223,7 @@ async def test_what_the_broker_ends_right_behind_the_answer_is_told_and_has_not_
         await opening
     assert [type(error) for error in bench.session.ends] == [FencedError]
     assert not bench.closes
-    assert not bench.pool.connection._attached
+    assert not bench.pool.connection.attached
 
 
 async def test_an_id_that_ended_on_one_connection_means_nothing_on_the_next():

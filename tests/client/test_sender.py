@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from engine.client.produce.backlog import SEND_FRAME_BYTES
+from engine._native.produce.outgoing import SEND_FRAME_BYTES
 from engine.client.produce.sender import Sender, SenderState
 from engine.client.produce.window import FLOOR
 from engine.client.topic.layout import SegmentView

@@ -32,8 +32,8 @@ SCHEMA = pa.schema(
 )
 
 
-def decoded(sent: list[PlainMessage], offset: int, segment: int = 3) -> Entry:
-    block = encode(sent, stamp=Stamp(segment, offset, 1_000 + offset, 1, 0, SALT))
+def decoded(sent: list[PlainMessage], offset: int, segment: int = 3, *, name: bytes = b"producer") -> Entry:
+    block = encode(sent, producer=name, stamp=Stamp(segment, offset, 1_000 + offset, 1, 0, SALT))
     return decode_block(block, SALT, segment)[0]
 
 
@@ -77,6 +77,64 @@ def test_a_table_holds_what_the_messages_say(sent: list[list[PlainMessage]], dat
     assert table.schema == SCHEMA
     assert columns(table) == rows(batch)
     assert [len(c) for c in table["value"].chunks] == [stop - start for _, start, stop in slices if stop > start]
+
+
+ORIGIN = [pa.field("producer_name", pa.string()), pa.field("sequence_id", pa.int64())]
+
+
+@given(st.lists(messages(max_size=20), max_size=3), st.data())
+def test_producer_and_sequence_id_are_columns_where_they_are_wanted(
+    sent: list[list[PlainMessage]], data: st.DataObject
+):
+    slices = []
+    for index, one in enumerate(sent):
+        start = data.draw(st.integers(0, len(one)))
+        stop = data.draw(st.integers(start, len(one)))
+        name = data.draw(st.binary(max_size=20))
+        slices.append((decoded(one, 100 * index, name=name), start, stop))
+    batch = batch_of(*slices)
+    table = batch.to_arrow(include_sequence_ids=True)
+    table.validate(full=True)
+    assert table.schema == pa.schema([*SCHEMA, *ORIGIN])
+    assert table.select(SCHEMA.names) == batch.to_arrow()
+    assert table["producer_name"].to_pylist() == [m.producer_name for m in batch]
+    ids = [m.sequence_id for m in batch]  # brokers take none from 2**63 on
+    assert table["sequence_id"].to_pylist() == [i if i < 2**63 else i - 2**64 for i in ids]
+
+
+def test_each_message_of_a_slice_has_its_own_sequence_id():
+    ids = [7, 7, 9, 2**32 + 3, 2**32 + 6]
+    entry = decoded([PlainMessage(b"v", sequence_id=i) for i in ids], 0, name="ünïcödé".encode())
+    table = batch_of((entry, 1, 4)).to_arrow(include_sequence_ids=True)
+    assert table["sequence_id"].to_pylist() == ids[1:4]
+    assert table["producer_name"].to_pylist() == ["ünïcödé"] * 3
+
+
+def test_the_name_of_a_producer_that_is_no_text_is_shown_as_text():
+    entry = decoded([PlainMessage(b"v")] * 2, 0, name=b"a\xff")
+    assert batch_of((entry, 0, 2)).to_arrow(include_sequence_ids=True)["producer_name"].to_pylist() == ["a\\xff"] * 2
+
+
+def test_the_last_sequence_id_of_all():
+    entry = decoded([PlainMessage(b"v", sequence_id=2**63 - 1)], 0)
+    assert batch_of((entry, 0, 1)).to_arrow(include_sequence_ids=True)["sequence_id"].to_pylist() == [2**63 - 1]
+
+
+@pytest.mark.parametrize("wide", [False, True])
+def test_a_column_outlives_the_stream_it_came_from(wide: bool):
+    entry = decoded([PlainMessage(b"v%d" % i, b"k", {"a": str(i)}, i, 3 * i) for i in range(10)], 0, name=b"writer")
+    before = sys.getrefcount(entry)
+    table = batch_of((entry, 0, 10)).to_arrow(include_sequence_ids=wide)
+    kept = {name: table[name] for name in table.column_names[-2:]}
+    del table
+    gc.collect()
+    assert sys.getrefcount(entry) > before
+    if wide:
+        assert kept["producer_name"].to_pylist() == ["writer"] * 10
+        assert kept["sequence_id"].to_pylist() == [3 * i for i in range(10)]
+    del kept
+    gc.collect()
+    assert sys.getrefcount(entry) == before
 
 
 def test_keys_and_values_are_not_copied():

@@ -8,7 +8,7 @@ import pytest
 
 from engine._native.format.crc32c import crc32c
 from engine._native.format.entry import Entry
-from engine._native.format.envelope import enclosed, why_closed
+from engine._native.format.envelope import enclosed
 from engine._native.format.heads import all_encrypted, groups_in
 from engine._native.produce.hashing import MURMUR3, key32, xxh64
 from engine._native.pulsar.delivered import frame_of, key_hashes
@@ -88,15 +88,15 @@ def test_who_opens_it_is_told_what_it_is(encrypted: bool, text: str) -> None:
     data = foreign_entry(CONTENT, 1, b"p", 0, 0, encrypted=encrypted)
     for read in (
         lambda: Entry(data).messages(decompressor()),
+        lambda: Entry(data).messages(None),
         lambda: enclosed(data),
-        lambda: _raise(why_closed(data)),
     ):
-        with pytest.raises(DecryptionError, match=text):
+        with pytest.raises(DecryptionError, match=text) as raised:
             read()
-
-
-def _raise(error: Exception) -> None:
-    raise error
+        assert type(raised.value) is DecryptionError
+        assert (raised.value.segment_id, raised.value.offsets) == (0, (0, 0))
+    assert Entry(data).foreign
+    assert not Entry(make_entries([b"a"])[0]).foreign
 
 
 @pytest.mark.parametrize(

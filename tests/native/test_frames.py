@@ -30,11 +30,10 @@ def refuse(kind: int | None, said: Any) -> None:
         raise Refused
 
 
-def reader_of(deliver: Any, decode: Any = bytes, *, checked: tuple[int, ...] = (), size: int = 4096) -> FrameReader:
+def reader_of(deliver: Any, decode: Any = bytes, *, checked: dict[int, Any] | None = None, size: int = 4096) -> Any:
     decoders = tuple(decode if kind in KNOWN else None for kind in range(256))
-    return FrameReader(
-        Chunks(size), deliver, decoders, bytes(kind in checked for kind in range(256)), refuse, FRAME_SIZE_MAX
-    )
+    sound_if = tuple((checked or {}).get(kind) for kind in range(256))
+    return FrameReader(Chunks(size), deliver, decoders, sound_if, refuse, FRAME_SIZE_MAX)
 
 
 def feed(reader: FrameReader, data: bytes, cuts: list[int]) -> None:
@@ -121,10 +120,35 @@ def test_headers_that_cannot_be_decoded_are_refused_by_the_owner():
     with pytest.raises(Refused):
         feed(reader_of(lambda *_: pytest.fail("delivered"), fails), plain.frame(22, b"x", []), [100])
     with pytest.raises(Refused):
-        feed(reader_of(lambda *_: pytest.fail("delivered"), faulty, checked=(22,)), plain.frame(22, b"x", []), [100])
+        feed(reader_of(lambda *_: pytest.fail("delivered"), faulty, checked={22: ()}), plain.frame(22, b"x", []), [100])
     seen: list[Any] = []
     feed(reader_of(lambda *frame: seen.append(frame), faulty), plain.frame(22, b"x", []), [100])
     assert len(seen) == 1, "only those that are checked are asked"
+
+
+@pytest.mark.parametrize(
+    ("one", "two", "more", "asked"),
+    [
+        ([], [], None, False), ([1], [2], None, False), ([1], [], None, True), ([], [1, 2], None, True),
+        ([1], [2], [], True), ([1], [2], 0, True),
+    ],
+)  # fmt: skip
+def test_a_header_is_asked_for_its_fault_where_its_fields_do_not_say_that_it_has_none(
+    one: list[int], two: list[int], more: Any, asked: bool
+):
+    calls: list[str] = []
+    seen: list[Any] = []
+    header = SimpleNamespace(one=one, two=two, more=more, fault=lambda: calls.append("asked"))
+    reader = reader_of(
+        lambda *frame: seen.append(frame), lambda packed: header, checked={22: (("one", "two"), ("more",))}
+    )
+    feed(reader, plain.frame(22, b"x", []), [100])
+    assert [got for got, _ in seen] == [header]
+    assert calls == (["asked"] if asked else [])
+    header.fault = lambda: "something is wrong"
+    if asked:
+        with pytest.raises(Refused):
+            feed(reader, plain.frame(22, b"x", []), [100])
 
 
 def test_an_unknown_command_is_refused():
@@ -160,4 +184,4 @@ def test_hostile_bytes_raise_one_of_two_errors():
 
 def test_tables_must_be_complete():
     with pytest.raises(InvalidArgumentError, match="256 commands"):
-        FrameReader(Chunks(), print, (None,), bytes(256), refuse, 100)
+        FrameReader(Chunks(), print, (None,), (None,) * 256, refuse, 100)

@@ -8,12 +8,13 @@ import errno
 import os
 import socket
 import ssl
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any, cast
 
 import pytest
 
+from engine.broker.settings.handshakes import Handshake, HandshakesInFlight
 from engine.errors import ConnectError
 from engine.wire import tls_listener
 from engine.wire.certificates import certificate_of
@@ -47,10 +48,17 @@ class Failures:
         self.found: list[tuple[str, str]] = []
         self.crowded: set[str] = set()
         self.asked = 0
+        self.in_flight = HandshakesInFlight()
 
     def handshakes_crowded(self, peer: str) -> bool:
         self.asked += 1
         return peer in self.crowded
+
+    def handshake_begins(self, peer: str, give_up: Callable[[], None]) -> Handshake | None:
+        return self.in_flight.begin(peer, give_up)
+
+    def handshake_ended(self, begun: Handshake) -> None:
+        self.in_flight.end(begun)
 
     def handshake_failed(self, peer: str, why: str) -> None:
         self.found.append((peer, why))
@@ -102,6 +110,7 @@ async def port(stranger: Stranger, timeout: float = WAIT_S, host: str = HERE, **
         for echo in list(found.made):
             echo.transport.abort()
         await until(lambda: not found.made)
+        assert len(gate.in_flight) == 0
 
 
 async def echoes(stranger: Stranger, number: int, source: str = HERE) -> bytes:
@@ -302,3 +311,57 @@ def test_a_name_is_served_at_its_addresses(stranger: Stranger, loop: str) -> Non
 
 def test_the_ways_are_all_tried(stranger: Stranger, tmp_path: Path) -> None:
     assert stranger.ways.keys() == FAILURES.keys()
+
+
+@on_both_loops
+@pytest.mark.parametrize("first", [b"", b"\x16\x03\x01"], ids=["silent", "in the middle"])
+def test_one_too_many_of_an_address_is_hung_up_on(stranger: Stranger, loop: str, first: bytes) -> None:
+    async def main() -> None:
+        async with port(stranger) as at:
+            at.gate.in_flight = among = HandshakesInFlight(source_max=3)
+            held = [await _begun(at, first) for _ in range(3)]
+            assert await stranger.is_refused(at.number)
+            assert await echoes(stranger, at.number, ELSEWHERE) == b"hello", "another address has its own number"
+            assert (len(among), among.refused) == (3, 1)
+            held.pop()[1].close()
+            await until(lambda: len(among) == 2)
+            assert await echoes(stranger, at.number) == b"hello"
+            for _, writer in held:
+                writer.close()
+            await until(lambda: not len(among))
+
+    run_on(loop, main())
+
+
+@on_both_loops
+@pytest.mark.parametrize("first", [b"", b"\x16\x03\x01"], ids=["silent", "in the middle"])
+def test_a_crowd_makes_room_for_another_address(stranger: Stranger, loop: str, first: bytes) -> None:
+    """Its oldest is hung up on, which is no failure of the address."""
+
+    async def main() -> None:
+        async with port(stranger) as at:
+            at.gate.in_flight = among = HandshakesInFlight(all_max=3)
+            held = [await _begun(at, first) for _ in range(3)]
+            assert await stranger.is_refused(at.number)
+            assert await echoes(stranger, at.number, ELSEWHERE) == b"hello"
+            reader, _ = held[0]
+            with contextlib.suppress(ConnectionError):
+                async with asyncio.timeout(WAIT_S):
+                    assert await reader.read() == b""
+            await until(lambda: len(among) == 2)
+            assert (among.refused, at.gate.found) == (2, [])
+            for _, writer in held:
+                writer.close()
+            await until(lambda: not len(among))
+
+    run_on(loop, main())
+
+
+async def _begun(at: Port, first: bytes) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    """A connection whose handshake is under way, and goes no further."""
+    listener, count = at.listener, len(at.gate.in_flight)
+    speaking = len(listener._speaking)
+    reader, writer = await asyncio.open_connection(HERE, at.number)
+    writer.write(first)
+    await until(lambda: len(at.gate.in_flight) == count + 1 and len(listener._speaking) == speaking + bool(first))
+    return reader, writer

@@ -289,9 +289,7 @@ class AsyncClient:
         often goes to its topic instead. `priority`: consumers with the lowest number are served first, others get what
         those have no room for. `receive_queue_size`: messages that it has and has not acknowledged, over all segments
         and topics; "auto": about 0.2 s of its own work, so that others get the rest. `on_corrupt`: a bad entry stays
-        due ("stop"), or is acknowledged ("skip"); what is behind it comes.
-
-        Raises as stream_consumer.
+        due ("stop"), or is acknowledged ("skip"); what is behind it comes. Raises as stream_consumer.
         """
         from engine.client.consume.queue_consumer import AsyncQueueConsumer
         from engine.client.topic.topic_list import chosen
@@ -302,7 +300,8 @@ class AsyncClient:
             receive_queue_size=receive_queue_size, create_topic=create, on_corrupt=on_corrupt, priority=priority,
             decryption_keys=decryption_keys,
         )  # fmt: skip
-        queue = QueueOptions(ack_timeout=ack_timeout, nack_backoff=backoff_of(nack_backoff), dead_letter=dead_letter)
+        own = None if dead_letter is None else self._transactions.own
+        queue = QueueOptions(ack_timeout, backoff_of(nack_backoff), dead_letter, own)
         topics = chosen(topic, namespace, properties, pattern)
         make = partial(AsyncQueueConsumer[Any], self._pool, queue=queue)
         if isinstance(topics, TopicName):

@@ -10,6 +10,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
 from engine.errors import InvalidArgumentError, NotFoundError
+from engine.model.names import TopicName
 
 if TYPE_CHECKING:
     from engine._native.consume.message import Message
@@ -110,18 +111,14 @@ class DeadLetters:
         """Send those letters back that are `chosen`, at most `limit`, to `target` or where each is from; how many.
 
         Key, value, event time and own properties are those of the message. Raises InvalidArgumentError for a letter
-        that says no topic, without `target`; NotFoundError for a topic that is gone. What was committed before stays.
+        that says no topic, or one of another namespace, without `target`; NotFoundError for a topic that is gone. What
+        was committed before stays.
         """
         count = 0
         async for letter in self.letters():
             if not chosen(letter):
                 continue
-            to = target or letter.properties.get("origin-topic")
-            if to is None:
-                raise InvalidArgumentError(
-                    f"{place_of(letter)} of {self._topic} has no origin-topic: name a topic with --to, or other letters"
-                )
-            self._due.append((to, letter))
+            self._due.append((target or self._origin(letter), letter))
             count += 1
             if len(self._due) >= BATCH_MESSAGES:
                 await self._commit()
@@ -129,6 +126,21 @@ class DeadLetters:
                 break
         await self._commit()
         return count
+
+    def _origin(self, letter: Message) -> str:
+        """The topic that a letter says it is from. Whatever may write letters says so, and it is the rights of what
+        sends them back that count: so they go no further than the namespace. Raises InvalidArgumentError.
+        """
+        which = f"{place_of(letter)} of {self._topic}"
+        to = letter.properties.get("origin-topic")
+        if to is None:
+            raise InvalidArgumentError(f"{which} has no origin-topic: name a topic with --to, or other letters")
+        here, there = TopicName.parse(self._topic), TopicName.parse(to)
+        if (here.tenant, here.namespace) != (there.tenant, there.namespace):
+            raise InvalidArgumentError(
+                f"{which} names {to:.200}, which is in another namespace: name a topic with --to, or other letters"
+            )
+        return to
 
     async def _commit(self) -> None:
         """Send what is due, and acknowledge it."""

@@ -321,6 +321,14 @@ class Admin:
         """
         return self._portal.run(self._admin.get_tenant(tenant))
 
+    def set_tenant_roles(self, tenant: str, roles: Sequence[str] | None) -> None:
+        """Set the roles that may be granted rights in a tenant that was created.
+
+        `roles`: in place of those of before; None: any. Each role that has a grant in the tenant must be among them:
+        revoke it first. Raises NotFoundError, InvalidArgumentError.
+        """
+        self._portal.run(self._admin.set_tenant_roles(tenant, roles))
+
     def delete_tenant(self, tenant: str) -> None:
         """Delete a tenant that has no namespaces, with the grants on it.
 

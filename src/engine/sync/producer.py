@@ -125,14 +125,16 @@ class Producer(Generic[T_contra]):
     ) -> Message[bytes]:
         """Send one message, and wait for the first reply to it, which a consumer of the topic sends with `reply()`.
 
-        `timeout`: seconds for all of it. The other arguments are those of send(); the properties `reply_to` and
-        `correlation_id` are set here, but for a `correlation_id` among `properties`, which has to differ from those of
-        requests that wait. The first request of a client into a namespace creates a topic of replies there.
+        `timeout`: seconds for all of it. The other arguments are those of send(); the properties `reply_to`,
+        `correlation_id` and, of a producer with `encryption_keys`, `reply_key` are set here, but for a `correlation_id`
+        among `properties`, which has to differ from those of requests that wait. The first request of a client into a
+        namespace creates a topic of replies there.
         A request is sent once; it may be handled twice, as any message, and the first reply counts.
 
         Raises TimeoutError when no reply came in time (NoResponderError: nor has a subscription a consumer; it is asked
         where the client may see statistics), QueueFullError when 10,000 requests of this client wait, NotFoundError
-        when the topic of replies was deleted meanwhile, AlreadyClosedError; what send() raises.
+        when the topic of replies was deleted meanwhile, EncryptionRequiredError when this producer encrypts and the
+        reply is not encrypted, AlreadyClosedError; what send() raises.
         """
         asked = self._producer.request(value, timeout=timeout, key=key, properties=properties, event_time=event_time)
         return self._portal.run(asked)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ssl
+from collections.abc import Callable
 
 from engine.wire import tcp, unix
 from engine.wire.chunks import ChunkPool
@@ -12,12 +13,19 @@ from engine.wire.url import unix_path
 
 CONNECT_S_MAX = 10.0
 
+Tls = ssl.SSLContext | Callable[[], ssl.SSLContext]  # a function is asked for each new connection
+
+
+def present(tls: Tls | None) -> ssl.SSLContext | None:
+    """That of a connection which is made now."""
+    return tls if tls is None or isinstance(tls, ssl.SSLContext) else tls()
+
 
 class SocketConnector:
     """Connects over TCP, with TLS when it is given a context, or to a Unix socket."""
 
     def __init__(
-        self, *, tls: ssl.SSLContext | None = None, connect_timeout: float = CONNECT_S_MAX, user: int | None = None
+        self, *, tls: Tls | None = None, connect_timeout: float = CONNECT_S_MAX, user: int | None = None
     ) -> None:
         """`user`: the id of another user that may serve Unix sockets."""
         self._user = user
@@ -30,4 +38,4 @@ class SocketConnector:
         path = unix_path(url)
         if path is not None:
             return await unix.dial(path, handler, pool=self._pool, timeout=self._timeout, user=self._user)
-        return await tcp.dial(url, handler, pool=self._pool, tls=self.tls, timeout=self._timeout)
+        return await tcp.dial(url, handler, pool=self._pool, tls=present(self.tls), timeout=self._timeout)

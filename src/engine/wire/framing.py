@@ -23,7 +23,7 @@ from engine.limits import FRAME_SIZE_MAX
 from engine.wire.chunks import ChunkPool
 from engine.wire.commands import Command, Header, decode
 from engine.wire.commands import encode as encode_header
-from engine.wire.commands.codec import CHECKED, DECODERS
+from engine.wire.commands.codec import DECODERS, SOUND_IF
 from engine.wire.packing import PackedHeader
 from engine.wire.stream import Buffer, Payload, Sent
 
@@ -35,7 +35,7 @@ _DECODERS: tuple[Callable[[Any], Any] | None, ...] = tuple(
     DECODERS.get(cast(Command, kind))
     for kind in range(256)  # a Command is a number
 )
-_CHECKED = bytes(kind in CHECKED for kind in range(256))
+_CHECKED = tuple(SOUND_IF.get(cast(Command, kind)) for kind in range(256))
 
 Deliver = Callable[[Header, memoryview], None]
 

@@ -6,7 +6,8 @@ a descriptor and a timer: no memory of TLS is spent on it, and a peer that hangs
 port does, has tried nothing. From the handshake on a connection is one of the loop's own, as with a server of asyncio.
 
 Before a handshake begins, twice (when the connection is accepted, and when its peer speaks), the gate is asked whether
-this address has failed too often; if so, the connection is closed and what the peer sent is not read.
+this address has failed too often; if so, the connection is closed and what the peer sent is not read. The gate also
+bounds how many are under way, from accept() on, and may hang up on one of them to make room for another.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ import logging
 import socket
 import ssl
 from collections.abc import Callable, Sequence
-from typing import Protocol
+from typing import Any, Protocol
 
 from engine.aio.tasks import Supervisor
 
@@ -30,11 +31,23 @@ _EXHAUSTED = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM}
 Make = Callable[[], asyncio.BaseProtocol]
 
 
+class UnderWay(Protocol):
+    """A handshake that was counted."""
+
+    given_up: bool  # for another one
+
+
 class Gate(Protocol):
     """What is remembered of addresses whose handshakes failed. An address is that of a host, without its port."""
 
     def handshakes_crowded(self, peer: str) -> bool:
         """Whether handshakes with it are refused now."""
+
+    def handshake_begins(self, peer: str, give_up: Callable[[], None]) -> UnderWay | None:
+        """Count one more; None: there are too many. `give_up`: hangs up on it; it has ended then."""
+
+    def handshake_ended(self, begun: Any) -> None:
+        """It has succeeded, failed or been given up. Idempotent. `begun`: what handshake_begins() has returned."""
 
     def handshake_failed(self, peer: str, why: str) -> None:
         """Record one that failed. `why`: a few words without anything that the peer sent."""
@@ -48,7 +61,8 @@ class TlsListener:
         self._gate = gate
         self._sockets: list[socket.socket] = []
         self._retries: dict[socket.socket, asyncio.TimerHandle] = {}  # sockets that accept nothing until then
-        self._silent: dict[socket.socket, asyncio.TimerHandle] = {}  # connections without a byte so far
+        self._under_way: dict[socket.socket, UnderWay] = {}  # connections before the end of their handshake
+        self._silent: dict[socket.socket, asyncio.TimerHandle] = {}  # of these, those without a byte so far
         self._speaking: set[socket.socket] = set()  # those in the handshake
         self._tasks = Supervisor("handshakes of TLS")
 
@@ -82,8 +96,7 @@ class TlsListener:
                 loop.remove_reader(sock)
             sock.close()
         for silent in list(self._silent):
-            self._forget(silent)
-            silent.close()
+            self._hang_up_on_silent(silent)
         for speaking in self._speaking:
             _hang_up(speaking)
 
@@ -123,14 +136,33 @@ class TlsListener:
         if self._gate.handshakes_crowded(peer):
             connection.close()
             return
+        begun = self._gate.handshake_begins(peer, lambda: self._give_up(connection))
+        if begun is None:
+            connection.close()
+            return
+        self._under_way[connection] = begun
         loop = asyncio.get_running_loop()
         loop.add_reader(connection, self._speaks, connection, peer, make, loop.time() + timeout)
         self._silent[connection] = loop.call_later(timeout, self._too_late, connection, peer, timeout)
 
     def _too_late(self, connection: socket.socket, peer: str, timeout: float) -> None:
-        self._forget(connection)
-        connection.close()
+        self._hang_up_on_silent(connection)
         self._gate.handshake_failed(peer, _no_handshake(timeout))
+
+    def _give_up(self, connection: socket.socket) -> None:
+        """For one of another address; it is no failure of this one."""
+        if connection in self._silent:
+            self._hang_up_on_silent(connection)
+        else:
+            _hang_up(connection)
+
+    def _hang_up_on_silent(self, connection: socket.socket) -> None:
+        self._hear_no_more(connection)
+        connection.close()
+        self._ended(connection)
+
+    def _ended(self, connection: socket.socket) -> None:
+        self._gate.handshake_ended(self._under_way.pop(connection))
 
     def _speaks(self, connection: socket.socket, peer: str, make: Make, until: float) -> None:
         """The peer has sent its first bytes, or hung up."""
@@ -140,14 +172,14 @@ class TlsListener:
             return
         except OSError:
             silent = True
-        self._forget(connection)
         if silent or self._gate.handshakes_crowded(peer):
-            connection.close()
+            self._hang_up_on_silent(connection)
             return
+        self._hear_no_more(connection)
         self._speaking.add(connection)
         self._tasks.spawn(self._shake_hands(connection, peer, make, until))
 
-    def _forget(self, connection: socket.socket) -> None:
+    def _hear_no_more(self, connection: socket.socket) -> None:
         self._silent.pop(connection).cancel()
         asyncio.get_running_loop().remove_reader(connection)
 
@@ -159,13 +191,14 @@ class TlsListener:
         try:
             await loop.connect_accepted_socket(make, connection, ssl=self.context, ssl_handshake_timeout=timeout)
         except OSError as e:  # an SSLError is one; the loop has closed the connection
-            if self._sockets:  # else close() did it
+            if self._sockets and not self._under_way[connection].given_up:  # else it was hung up on here
                 self._gate.handshake_failed(peer, _why(e, timeout))
         except BaseException:
             _hang_up(connection)
             raise
         finally:
             self._speaking.discard(connection)
+            self._ended(connection)
 
 
 def _hang_up(connection: socket.socket) -> None:

@@ -32,8 +32,9 @@ cdef extern from "arrow_abi.h" nogil:
         void* private_data
 
 # A capsule "arrow_array_stream" with one record batch per Slice of `slices`; the columns are in docs/formats/entry.md.
-# Raises CorruptionError when a message's properties are not a map of text to text.
-cdef object stream_of(list slices)
+# `origin`: producer_name and sequence_id as well. Raises CorruptionError when a message's properties are not a map of
+# text to text.
+cdef object stream_of(list slices, bint origin)
 # The values of all messages of Slices, or their keys, as what an Arrow column of binary is made of: (how many, how many
 # null, [validity or None, offsets, bytes]). Each text is copied once. Raises InvalidArgumentError beyond 2 GiB.
 cdef tuple join_texts(list slices, bint keys)

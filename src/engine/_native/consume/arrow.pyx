@@ -4,12 +4,14 @@
 stream_of() gives one record batch per slice of an entry. A record batch is one malloc: its nodes, their buffer lists,
 and the columns that are not in the entry already.
 
-    malloc   | nodes, links, buffer lists | segment, offset, publish time | event-time bits | properties |
+    malloc   | nodes, links, buffer lists | numbers | event-time bits | producer names | properties |
                     |
     entry    | ... key offsets, value offsets, keys, values, event times ... |    kept alive by the block
 
-Keys, values and event times are pointers into the entry. A block is freed with the last of its nodes, which are
-counted: a reader may keep one column and release the rest, on any thread.
+Keys, values and event times are pointers into the entry. The numbers are segment, offset and publish time, and the
+sequence id where a reader wants it: an entry holds 32-bit differences to its first one, or nothing where they are
+consecutive. A block is freed with the last of its nodes, which are counted: a reader may keep one column and release
+the rest, on any thread.
 
 join_texts() gives the keys or the values of many slices as one column instead: sizes first, then every text is copied
 once. It serves readers that need one contiguous array, and keeps no entry alive.
@@ -38,11 +40,15 @@ cdef extern from "Python.h":
 
 cdef enum:
     NULLABLE = 2
-    NODES = 11  # the record batch, its seven columns, and what the map is made of
+    NODES = 13  # the record batch, its nine columns, and what the map is made of
+    COLUMNS = 7  # without the origin
+    ORIGIN_COLUMNS = 2
     PROPERTIES_NODE = 7
-    PAIRS_NODE = 8
-    LINKS = 10
-    BUFFERS = 24
+    PRODUCER_NODE = 8
+    SEQUENCE_NODE = 9
+    PAIRS_NODE = 10
+    LINKS = 12
+    BUFFERS = 29
 
 cdef int64_t NO_TIME = -(<int64_t> 1 << 62) * 2  # INT64_MIN
 
@@ -51,21 +57,25 @@ cdef void* ZEROS = calloc(ENTRY_MESSAGES_MAX + 1, 8)
 if ZEROS is NULL:
     raise MemoryError
 
-# The nodes in preorder: each is followed by its children.
+# The nodes level by level, so that the children of each are neighbours. A record batch without the origin of messages
+# (producer and sequence id) has the nodes of those columns, but not as its children.
 cdef const char* FORMATS[NODES]
 cdef const char* NAMES[NODES]
 cdef int64_t FLAGS[NODES]
 cdef int CHILDREN[NODES]
 cdef int FIRST_CHILD[NODES]
 cdef int BUFFER_COUNTS[NODES]
-FORMATS[:] = ["+s", "z", "z", "l", "l", "tsm:UTC", "tsm:UTC", "+m", "+s", "u", "u"]
+FORMATS[:] = ["+s", "z", "z", "l", "l", "tsm:UTC", "tsm:UTC", "+m", "u", "l", "+s", "u", "u"]
 NAMES[:] = [
-    "", "key", "value", "segment", "offset", "publish_time", "event_time", "properties", "entries", "key", "value",
+    "", "key", "value", "segment", "offset", "publish_time", "event_time", "properties", "producer_name", "sequence_id",
+    "entries", "key", "value",
 ]
-FLAGS[:] = [0, NULLABLE, NULLABLE, NULLABLE, NULLABLE, NULLABLE, NULLABLE, NULLABLE, 0, 0, NULLABLE]
-CHILDREN[:] = [7, 0, 0, 0, 0, 0, 0, 1, 2, 0, 0]
-FIRST_CHILD[:] = [1, 0, 0, 0, 0, 0, 0, 8, 9, 0, 0]
-BUFFER_COUNTS[:] = [1, 3, 3, 2, 2, 2, 2, 2, 1, 3, 3]
+FLAGS[:] = [
+    0, NULLABLE, NULLABLE, NULLABLE, NULLABLE, NULLABLE, NULLABLE, NULLABLE, NULLABLE, NULLABLE, 0, 0, NULLABLE,
+]
+CHILDREN[:] = [COLUMNS + ORIGIN_COLUMNS, 0, 0, 0, 0, 0, 0, 1, 0, 0, 2, 0, 0]
+FIRST_CHILD[:] = [1, 0, 0, 0, 0, 0, 0, PAIRS_NODE, 0, 0, PAIRS_NODE + 1, 0, 0]
+BUFFER_COUNTS[:] = [1, 3, 3, 2, 2, 2, 2, 2, 3, 2, 1, 3, 3]
 
 
 # What nodes share. `alive` counts the nodes not released yet; the last one frees the block and its owner.
@@ -85,6 +95,7 @@ cdef struct ArrayBlock:
     const void* buffers[BUFFERS]
 
 cdef struct Stream:
+    bint origin
     Py_ssize_t count
     Py_ssize_t taken
     ArrowArray* batches
@@ -116,13 +127,19 @@ cdef void _release_array(ArrowArray* node) noexcept nogil:
     _leave(<Block*> node.private_data)
 
 
+# How many nodes are handed out, and so released.
+cdef int _alive(bint origin) noexcept nogil:
+    return NODES if origin else NODES - ORIGIN_COLUMNS
+
+
 cdef int _get_schema(ArrowArrayStream* stream, ArrowSchema* out) noexcept nogil:
     cdef SchemaBlock* all = <SchemaBlock*> calloc(1, sizeof(SchemaBlock))
+    cdef Stream* own = <Stream*> stream.private_data
     cdef ArrowSchema* node
     cdef int i, links = 0, child
     if all is NULL:
         return 12  # ENOMEM
-    all.block.alive = NODES
+    all.block.alive = _alive(own.origin)
     for i in range(NODES):
         node = &all.nodes[i]
         node.format, node.name, node.flags = FORMATS[i], NAMES[i], FLAGS[i]
@@ -133,6 +150,8 @@ cdef int _get_schema(ArrowArrayStream* stream, ArrowSchema* out) noexcept nogil:
             links += 1
         node.release = _release_schema
         node.private_data = all
+    if not own.origin:
+        all.nodes[0].n_children = COLUMNS
     out[0] = all.nodes[0]
     return 0
 
@@ -170,7 +189,7 @@ cdef void _drop_capsule(object capsule) noexcept:
     free(stream)
 
 
-cdef object stream_of(list slices):
+cdef object stream_of(list slices, bint origin):
     cdef ArrowArrayStream* stream = <ArrowArrayStream*> calloc(1, sizeof(ArrowArrayStream))
     cdef Stream* own = <Stream*> calloc(1, sizeof(Stream))
     cdef Slice slice
@@ -183,43 +202,56 @@ cdef object stream_of(list slices):
     stream.get_schema, stream.get_next, stream.get_last_error = _get_schema, _get_next, _get_last_error
     stream.release = _release_stream
     stream.private_data = own
+    own.origin = origin
     capsule = PyCapsule_New(stream, "arrow_array_stream", _drop_capsule)  # from here on it frees all of this
     for slice in slices:
-        _build(&own.batches[own.count], slice)
+        _build(&own.batches[own.count], slice, origin)
         own.count += 1
     return capsule
 
 
-# The room that a slice's own columns take besides the nodes and the three numbers made for every message: the bits of
-# event times, and the unpacked properties.
+# The room that a slice's own columns take besides the nodes: the numbers made for every message, the bits of event
+# times, the repeated name of the producer, and the unpacked properties.
 cdef struct Sizes:
+    size_t numbers
     size_t bits
+    size_t names
     uint32_t pairs
     size_t key_bytes
     size_t value_bytes
 
 
-cdef int _build(ArrowArray* out, Slice slice) except -1:
+cdef int _build(ArrowArray* out, Slice slice, bint origin) except -1:
     cdef Entry entry = slice.entry
     cdef size_t n = slice.stop - slice.start
+    cdef bytes name = (<str> entry.producer()).encode() if origin else b""
     cdef Sizes sizes
     cdef ArrayBlock* all
     cdef uint8_t* free_room
     memset(&sizes, 0, sizeof(Sizes))
+    sizes.numbers = 24 * n
+    if origin:
+        sizes.numbers += 8 * n
+        sizes.names = pad8(4 * (n + 1)) + pad8(n * len(name))
     if entry.columns.event_times is not NULL:
         sizes.bits = pad8((n + 7) // 8)
     if entry.columns.property_offsets is not NULL:
         _measure_properties(slice, &sizes)
-    all = <ArrayBlock*> malloc(sizeof(ArrayBlock) + 24 * n + sizes.bits + _properties_room(&sizes, n))
+    all = <ArrayBlock*> malloc(
+        sizeof(ArrayBlock) + sizes.numbers + sizes.bits + sizes.names + _properties_room(&sizes, n))
     if all is NULL:
         raise MemoryError
-    _lay_nodes(all, n)
+    _lay_nodes(all, n, origin)
     Py_INCREF(entry)
     all.block.owner = <PyObject*> entry
     free_room = <uint8_t*> (all + 1)
     _point_into_entry(all, slice)
     free_room = _fill_numbers(all, slice, free_room)
+    if origin:
+        free_room = _fill_sequences(all, slice, free_room)
     free_room = _fill_event_bits(all, slice, free_room)
+    if origin:
+        free_room = _fill_names(all, name, free_room)
     out[0] = all.nodes[0]
     all.nodes[0].release = NULL
     try:
@@ -230,11 +262,11 @@ cdef int _build(ArrowArray* out, Slice slice) except -1:
     return 0
 
 
-cdef void _lay_nodes(ArrayBlock* all, int64_t n) noexcept nogil:
+cdef void _lay_nodes(ArrayBlock* all, int64_t n, bint origin) noexcept nogil:
     cdef ArrowArray* node
     cdef int i, child, links = 0, buffers = 0
     memset(all, 0, sizeof(ArrayBlock))
-    all.block.alive = NODES
+    all.block.alive = _alive(origin)
     for i in range(NODES):
         node = &all.nodes[i]
         node.length = n
@@ -248,6 +280,8 @@ cdef void _lay_nodes(ArrayBlock* all, int64_t n) noexcept nogil:
             links += 1
         node.release = _release_array
         node.private_data = all
+    if not origin:
+        all.nodes[0].n_children = COLUMNS
 
 
 cdef void _point_into_entry(ArrayBlock* all, Slice slice) noexcept:
@@ -279,6 +313,32 @@ cdef uint8_t* _fill_numbers(ArrayBlock* all, Slice slice, uint8_t* room) noexcep
         times[i] = published
     all.nodes[3].buffers[1], all.nodes[4].buffers[1], all.nodes[5].buffers[1] = segments, offsets, times
     return <uint8_t*> (times + n)
+
+
+cdef uint8_t* _fill_sequences(ArrayBlock* all, Slice slice, uint8_t* room) noexcept:
+    cdef Entry entry = slice.entry
+    cdef int64_t n = slice.stop - slice.start, i
+    cdef int64_t* ids = <int64_t*> room
+    for i in range(n):
+        ids[i] = <int64_t> entry.sequence_at(slice.start + i)
+    all.nodes[SEQUENCE_NODE].buffers[1] = ids
+    return <uint8_t*> (ids + n)
+
+
+# All messages of an entry are of one producer.
+cdef uint8_t* _fill_names(ArrayBlock* all, bytes name, uint8_t* room) noexcept:
+    cdef ArrowArray* node = &all.nodes[PRODUCER_NODE]
+    cdef const char* text = PyBytes_AS_STRING(name)
+    cdef int32_t size = len(name)
+    cdef int32_t* ends = <int32_t*> room
+    cdef int64_t i
+    room += pad8(4 * (node.length + 1))
+    ends[0] = 0
+    for i in range(node.length):
+        memcpy(room + ends[i], text, size)
+        ends[i + 1] = ends[i] + size
+    node.buffers[1], node.buffers[2] = ends, room
+    return room + pad8(<size_t> ends[node.length])
 
 
 cdef uint8_t* _fill_event_bits(ArrayBlock* all, Slice slice, uint8_t* room) noexcept:
@@ -348,8 +408,9 @@ cdef int _fill_properties(ArrayBlock* all, Slice slice, Sizes* sizes, uint8_t* r
     cdef TextColumn keys, values
     cdef uint32_t i
     all.nodes[PAIRS_NODE].length = sizes.pairs
-    room = _text_column(&all.nodes[9], &keys, sizes.pairs, sizes.key_bytes, room + pad8(4 * (maps.length + 1)))
-    _text_column(&all.nodes[10], &values, sizes.pairs, sizes.value_bytes, room)
+    room += pad8(4 * (maps.length + 1))
+    room = _text_column(&all.nodes[PAIRS_NODE + 1], &keys, sizes.pairs, sizes.key_bytes, room)
+    _text_column(&all.nodes[PAIRS_NODE + 2], &values, sizes.pairs, sizes.value_bytes, room)
     if slice.entry.columns.property_offsets is NULL:
         maps.buffers[1] = ZEROS
         return 0

@@ -27,3 +27,9 @@ cdef class MessageIterator:
     cdef Slice slice
     cdef uint32_t index
     cdef uint32_t stop
+
+
+@cython.final
+cdef class ArrowStream:
+    cdef list parts                   # of Slice
+    cdef bint origin                  # producer_name and sequence_id are columns

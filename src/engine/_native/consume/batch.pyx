@@ -203,14 +203,16 @@ cdef class MessageBatch:
             size += slice.bytes_before(slice.stop) - slice.bytes_before(slice.start)
         return size
 
-    def to_arrow(self):
+    def to_arrow(self, *, bint include_sequence_ids=False):
         """The batch as a pyarrow.Table: key, value, segment, offset, publish_time, event_time, properties.
 
         One chunk per slice of an entry; key, value and event_time are the entry's own bytes where it was not
-        compressed, and keep it alive. A message without properties has an empty map, a keyless one a null key. Raises
+        compressed, and keep it alive. A message without properties has an empty map, a keyless one a null key.
+        include_sequence_ids: producer_name (string) and sequence_id (int64) as well, behind the others. Raises
         UnsupportedError without pyarrow, CorruptionError when properties are not a map of text to text.
         """
-        return _pyarrow("to_arrow()").RecordBatchReader.from_stream(self).read_all()
+        arrow = _pyarrow("to_arrow()")
+        return arrow.RecordBatchReader.from_stream(ArrowStream(self, include_sequence_ids)).read_all()
 
     @classmethod
     def join_arrow(cls, batches, str column):
@@ -232,7 +234,7 @@ cdef class MessageBatch:
 
     def __arrow_c_stream__(self, requested_schema=None):
         """Arrow's stream protocol: pyarrow.table(batch), polars.DataFrame(batch) and others accept a batch."""
-        return stream_of(self.parts)
+        return stream_of(self.parts, False)
 
     def __repr__(self):
         return f"<MessageBatch topic={self.topic!r} messages={self.count} segments={self.segments}>"
@@ -263,6 +265,18 @@ cdef class MessageBatch:
 
     def __reduce__(self):
         raise TypeError("a MessageBatch is a view of what was received; pickle to_arrow(), or its keys and values")
+
+
+@cython.final
+cdef class ArrowStream:
+    """The messages of a batch in Arrow's stream protocol, with the columns that a caller chose."""
+
+    def __cinit__(self, MessageBatch batch not None, bint origin):
+        self.parts, self.origin = batch.parts, origin
+
+    def __arrow_c_stream__(self, requested_schema=None):
+        """As of a batch."""
+        return stream_of(self.parts, self.origin)
 
 
 cdef object _pyarrow(str asker):

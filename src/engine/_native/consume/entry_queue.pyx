@@ -255,16 +255,21 @@ cdef class EntryQueue:
             self.advance(slice.stop)
         return batch_of(origin, parts, count)
 
-    def damaged(self, bint drop=False):
-        """(entry, first offset, last offset) where a bad entry comes next, else None. drop: pop these messages."""
+    def damaged(self, bint drop=False, bint closed=False):
+        """(entry, first offset, last offset) where a bad entry comes next, else None. drop: pop these messages.
+
+        closed: the next one, which pop_message() could not decrypt, counts as bad.
+        """
         cdef Slice slice
         cdef uint32_t start
         self.enter()
         try:
             self.settle()
-            if self.head == len(self.items) or (<Slice> self.items[self.head]).entry.failure is None:
+            if self.head == len(self.items):
                 return None
             slice, start = self.items[self.head], self.front
+            if slice.entry.failure is None and not closed:
+                return None
             if drop:
                 self.messages -= slice.stop - start
                 self.advance(slice.stop)

@@ -47,7 +47,7 @@ cdef class Entry:
     cdef object name_text
     cdef object published
 
-    # Decompress the body where it is compressed, and lay out its columns. Raises CorruptionError.
+    # Decompress the body where it is compressed, and lay out its columns. Raises CorruptionError; foreign_error().
     cdef int open_body(self, object decompress) except -1
     # What decompress() is given: the body without padding; of an encrypted entry all of it.
     cdef object closed_body(self)
@@ -66,6 +66,8 @@ cdef class Entry:
     cdef object published_at(self)
     cdef object producer(self)
 
+# The error of a reader that is no client of Apache Pulsar, for an entry that only these can read.
+cdef object foreign_error(Entry entry)
 # The Entry that begins at `p`. Where its header failed a check, the caller sets `failure`. Invariant: a whole
 # header is inside the lease. Checked by entry_at(), with ENGINE_DEBUG=1.
 cdef Entry entry_at(Lease lease, const uint8_t* p)

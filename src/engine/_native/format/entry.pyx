@@ -16,10 +16,11 @@ from libc.string cimport memcpy, memset
 from datetime import UTC, datetime, timedelta
 
 from engine._native.format.body cimport Lease, decompressed, hold, map_columns
+from engine._native.format.cipher cimport CIPHER_FOREIGN, CIPHER_FOREIGN_PART, cipher_of, is_foreign
 from engine._native.format.crc32c cimport crc32c_update
 from engine._native.format.properties cimport unpack
 
-from engine.errors import CorruptionError, InvalidArgumentError, UnsupportedError
+from engine.errors import CorruptionError, DecryptionError, InvalidArgumentError, UnsupportedError
 from engine.limits import ENTRY_HEADER_SIZE, ENTRY_MESSAGES_MAX, ENTRY_SIZE_MAX, PRODUCER_NAME_SIZE_MAX
 
 cdef uint32_t SIZE_MAX = ENTRY_SIZE_MAX
@@ -149,6 +150,17 @@ cdef Entry entry_at(Lease lease, const uint8_t* p):
     return entry
 
 
+cdef object foreign_error(Entry entry):
+    cdef uint64_t first = entry.first_offset, last = first + entry.count - 1
+    if cipher_of(entry.p) in (CIPHER_FOREIGN, CIPHER_FOREIGN_PART):
+        what = "encrypted by a client of Apache Pulsar: only such a client that has its key can read it"
+    else:
+        what = "sent in chunks by a client of Apache Pulsar: only such a client can put the message together"
+    error = DecryptionError(f"segment {entry.segment_id}, offsets {first}..{last}: {what}")
+    error.segment_id, error.offsets = entry.segment_id, (first, last)
+    return error
+
+
 @cython.final
 cdef class Entry:
     """One entry inside a buffer, which the entry keeps alive.
@@ -162,6 +174,8 @@ cdef class Entry:
         if self.opened:
             return 0
         if self.p[AT_COMPRESSION] != COMPRESSION_NONE:
+            if is_foreign(cipher_of(self.p)):
+                raise foreign_error(self)
             raw = decompressed(decompress, self.p[AT_COMPRESSION], self.closed_body(), load32(self.p + AT_RAW_SIZE),
                                f"segment {self.segment_id}, offset {self.first_offset}")
             if self.opened:  # by another thread meanwhile, whose columns may be in use already
@@ -254,6 +268,11 @@ cdef class Entry:
     def encrypted(self):
         """Whether its body is encrypted, and only its consumers can open it."""
         return self.p[AT_COMPRESSION] & ENCRYPTED != 0
+
+    @property
+    def foreign(self):
+        """Whether only clients of Apache Pulsar can read it: it passes as encrypted then."""
+        return is_foreign(cipher_of(self.p))
 
     @property
     def raw_size(self):

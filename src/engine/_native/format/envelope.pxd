@@ -31,6 +31,7 @@ and, in place of the ciphertext, without a tag,
 as they were sent. raw_size is the size of all that. The ciphers: 2 encrypted, 3 not; 4 and 5 the same of a chunk of a
 message which others follow.
 """
+from engine._native.format.cipher cimport AT_CIPHER, CIPHER_AES_256_GCM, cipher_of, is_foreign
 from engine._native.format.layout cimport (
     AT_COMPRESSION, AT_COUNT, AT_FLAGS, AT_RAW_SIZE, AT_SIZE, COMPRESSION_MASK, COMPRESSION_NONE, DELIVER_AT,
     ENCRYPTED, HEADER_SIZE, load16, load32, pad8,
@@ -40,15 +41,9 @@ from libc.stdint cimport uint8_t, uint32_t, uint64_t
 # On disk: do not change.
 cdef enum:
     ENVELOPE_VERSION = 1
-    CIPHER_AES_256_GCM = 1
-    CIPHER_FOREIGN = 2            # encrypted by a client of Apache Pulsar
-    CIPHER_FOREIGN_PLAIN = 3      # by none
-    CIPHER_FOREIGN_PART = 4       # as 2 and 5 as 3, of a chunk which others follow
-    CIPHER_FOREIGN_PLAIN_PART = 5
     AT_ENVELOPE_SIZE = 0
     AT_ENVELOPE_VERSION = AT_ENVELOPE_SIZE + 4
-    AT_CIPHER = AT_ENVELOPE_VERSION + 1
-    AT_RECIPIENTS = AT_CIPHER + 1
+    AT_RECIPIENTS = AT_ENVELOPE_VERSION + 2  # behind AT_CIPHER
     AT_NONCE = AT_RECIPIENTS + 2
     AT_GROUP_PLACE = AT_NONCE + 2       # of a foreign entry, as is the next one
     AT_GROUP = AT_NONCE + 4
@@ -61,19 +56,6 @@ cdef enum:
     GROUP_BEGINS = 1
     GROUP_GOES_ON = 2
     FOREIGN_SIZE_MIN = 4          # of what is in place of the ciphertext
-
-# The cipher of the entry at `p`, whose header was checked; 0: it is not encrypted.
-cdef inline uint8_t cipher_of(const uint8_t* p) noexcept nogil:
-    if not p[AT_COMPRESSION] & ENCRYPTED or load32(p + AT_SIZE) < HEADER_SIZE + AT_DELIVER_AT:
-        return 0
-    return p[HEADER_SIZE + AT_CIPHER]
-
-cdef inline bint is_foreign(uint8_t cipher) noexcept nogil:
-    return CIPHER_FOREIGN <= cipher <= CIPHER_FOREIGN_PLAIN_PART
-
-# Whether it is a chunk which others follow.
-cdef inline bint is_part(uint8_t cipher) noexcept nogil:
-    return CIPHER_FOREIGN_PART <= cipher <= CIPHER_FOREIGN_PLAIN_PART
 
 # Where the recipients begin.
 cdef inline size_t recipients_at(const uint8_t* p) noexcept nogil:

@@ -4,8 +4,6 @@ from collections.abc import Callable
 
 from typing_extensions import Buffer
 
-from engine.errors import DecryptionError
-
 def enclose(
     data: bytes,
     nonce: bytes,
@@ -14,4 +12,3 @@ def enclose(
     encrypt: Callable[[bytes, memoryview, bytes], bytes],
 ) -> bytes: ...
 def enclosed(buffer: Buffer) -> tuple[bytes, bytes, list[tuple[bytes, int, bytes, bytes]], bytes, bytes]: ...
-def why_closed(buffer: Buffer) -> DecryptionError: ...

@@ -8,15 +8,15 @@ can be changed: not the count, not the sequence ids, not the transaction, not th
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
 from cpython.memoryview cimport PyMemoryView_FromMemory
 from engine._native.format.body cimport map_columns, Columns
-from engine._native.format.entry cimport Entry
+from engine._native.format.cipher cimport AT_CIPHER, CIPHER_AES_256_GCM, cipher_of, is_foreign
+from engine._native.format.entry cimport Entry, foreign_error, seal
 from engine._native.format.layout cimport (
     AT_COMPRESSION, AT_PADDING, AT_SIZE, AT_VERSION, ENCRYPTED, PRODUCER_HEADER_SIZE, store16, store32,
 )
-from engine._native.format.entry cimport seal
 from libc.stdint cimport uint8_t, uint16_t
 from libc.string cimport memcpy, memset
 
-from engine.errors import CorruptionError, DecryptionError, InvalidArgumentError, MessageTooLargeError, MissingKeyError
+from engine.errors import CorruptionError, InvalidArgumentError, MessageTooLargeError
 from engine.limits import ENTRY_SIZE_MAX
 
 cdef size_t SIZE_MAX = ENTRY_SIZE_MAX
@@ -114,7 +114,7 @@ def enclosed(buffer):
     if not entry.p[AT_COMPRESSION] & ENCRYPTED or not envelope_fits(entry.p):
         raise CorruptionError("the envelope of an encrypted entry must fit its body; this one does not")
     if is_foreign(cipher_of(entry.p)):
-        raise why_closed(buffer)
+        raise foreign_error(entry)
     envelope = load32(body + AT_ENVELOPE_SIZE)
     for _ in range(load16(body + AT_RECIPIENTS)):
         name, wrapped = load16(body + at), load16(body + at + 2)
@@ -125,20 +125,6 @@ def enclosed(buffer):
     return (
         _copy(body + AT_NONCE, 12), _copy(body + AT_KEY_ID, 16), recipients, _authenticated(entry.p, envelope),
         _copy(body + envelope, entry.size - HEADER_SIZE - envelope))
-
-
-def why_closed(buffer):
-    """The error of a reader without a key of an encrypted entry: a DecryptionError that says what can read it."""
-    cdef Entry entry = Entry(buffer)
-    cdef uint8_t cipher = cipher_of(entry.p)
-    if not is_foreign(cipher):
-        return MissingKeyError("the message is encrypted: there must be a private key of it in decryption_keys")
-    where = f"segment {entry.segment_id}, offsets {entry.first_offset}..{entry.first_offset + entry.count - 1}"
-    if cipher in (CIPHER_FOREIGN, CIPHER_FOREIGN_PART):
-        return DecryptionError(
-            f"{where}: encrypted by a client of Apache Pulsar: only such a client that has its key can read it")
-    return DecryptionError(
-        f"{where}: sent in chunks by a client of Apache Pulsar: only such a client can put the message together")
 
 
 cdef bytes _copy(const uint8_t* p, size_t size):

@@ -2,9 +2,8 @@
 """The headers of entries in a block, for code that routes, counts and times entries and never opens them."""
 cimport cython
 from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
-from engine._native.format.envelope cimport (
-    AT_GROUP, AT_GROUP_PLACE, CIPHER_FOREIGN_PLAIN, CIPHER_FOREIGN_PLAIN_PART, GROUP_BEGINS, cipher_of, is_foreign,
-)
+from engine._native.format.cipher cimport CIPHER_FOREIGN_PLAIN, CIPHER_FOREIGN_PLAIN_PART, cipher_of, is_foreign
+from engine._native.format.envelope cimport AT_GROUP, AT_GROUP_PLACE, GROUP_BEGINS
 from engine._native.format.layout cimport (
     AT_COMPRESSION, AT_COUNT, AT_FIRST_OFFSET, AT_FIRST_SEQUENCE, AT_FLAGS, AT_LAST_SEQUENCE, AT_PRODUCER_ID,
     AT_PUBLISH_TIME, AT_SIZE, DELIVER_AT, ENCRYPTED, HEADER_SIZE, load32, load64,

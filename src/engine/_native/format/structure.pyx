@@ -5,7 +5,8 @@ The cost is small beside the checksum of the same bytes: offsets are compared ei
 together are within the limit of one message needs no check of each, and a compressed body is not decompressed.
 """
 from engine._native.format.body cimport Columns, map_columns
-from engine._native.format.envelope cimport AT_ENVELOPE_SIZE, TAG_SIZE, cipher_of, envelope_fits, is_foreign
+from engine._native.format.cipher cimport cipher_of, is_foreign
+from engine._native.format.envelope cimport AT_ENVELOPE_SIZE, TAG_SIZE, envelope_fits
 from engine._native.format.layout cimport (
     AT_COMPRESSION, AT_COUNT, AT_FIRST_SEQUENCE, AT_FLAGS, AT_LAST_SEQUENCE, AT_PADDING, AT_PRODUCER_NAME_SIZE,
     AT_RAW_SIZE, AT_SIZE, COMPRESSION_LZ4, COMPRESSION_MASK, COMPRESSION_NONE, DELIVER_AT, ENCRYPTED, EVENT_TIMES,

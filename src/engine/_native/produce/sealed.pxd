@@ -14,6 +14,17 @@ cdef class TransactionScope:
     cdef readonly uint64_t number         # of the transaction
     cdef readonly uint64_t attempt_number # of the attempt in it; 0 for none
     cdef public object refusal            # the exception that further messages are refused with, or None
+    # What is under way: of everything, of entries whose message ids are awaited.
+    cdef public Py_ssize_t under_way
+    cdef readonly Py_ssize_t waited_for
+    # What was sent: entries, and those written, in so many frames. Unless `spread`, each once and over one connection.
+    cdef public Py_ssize_t entries
+    cdef readonly Py_ssize_t on_wire
+    cdef readonly Py_ssize_t frames
+    cdef readonly object wire             # that connection; None: nothing is written
+    cdef readonly bint spread
+
+    cpdef left(self)
 
 # One sealed entry on its way to the broker.
 @cython.final

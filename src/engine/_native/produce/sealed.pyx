@@ -54,6 +54,40 @@ cdef class TransactionScope:
     def __init__(self, uint64_t number, uint64_t attempt_number):
         self.number, self.attempt_number = number, attempt_number
 
+    def entry_entered(self, bint awaited):
+        """An entry is under way. `awaited`: the id of a message in it is awaited."""
+        self.under_way += 1
+        self.entries += 1
+        self.waited_for += awaited
+
+    def entry_left(self, bint awaited):
+        """An entry is answered or has failed. See left()."""
+        self.waited_for -= awaited
+        self.left()
+
+    cpdef left(self):
+        """Something was answered or has failed; in the latter case the scope gets the error in the same turn."""
+        self.under_way -= 1
+        if not self.under_way:
+            self.all_left()
+
+    def all_left(self):
+        """Nothing is under way any more."""
+        raise NotImplementedError
+
+    def frame_sent(self, connection not None, Py_ssize_t entries):
+        """Entries of it were written in one frame."""
+        if self.wire is None:
+            self.wire = connection
+        elif self.wire is not connection:
+            self.spread = True
+        self.frames += 1
+        self.on_wire += entries
+
+    def scattered(self):
+        """Something is sent again, or in pieces: the frames counted do not stand for all of it any more."""
+        self.spread = True
+
 
 @cython.final
 cdef class SealedEntry:

@@ -31,8 +31,8 @@ from engine.errors import InvalidArgumentError
 
 from engine._native.format cimport entry as e
 from engine._native.format.body cimport Lease, hold
+from engine._native.format.cipher cimport cipher_of, is_part
 from engine._native.format.entry cimport Fault, load16, load32, load64
-from engine._native.format.envelope cimport cipher_of, is_part
 from engine._native.format.structure cimport FLAW_NONE, Flaw, check_structure, raise_flaw
 from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 from libc.stdlib cimport calloc, free, realloc

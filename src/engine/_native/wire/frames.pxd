@@ -35,7 +35,7 @@ cdef class FrameReader:
     cdef public object recognise      # called with the first bytes: a speaker of another protocol, or None; once
     cdef object speaker               # cuts and gets the frames of another protocol: frame_size(), frame_received()
     cdef tuple decoders               # by command: what decodes its header; None: no such command
-    cdef bytes checked                # by command, see __init__()
+    cdef tuple checked                # by command, see __init__()
     cdef object refuse                # see __init__()
     cdef Chunk chunk
     cdef Py_ssize_t start
@@ -49,6 +49,7 @@ cdef class FrameReader:
     cpdef release(self)
     cdef Chunk move_to(self, Chunk target)
     cdef int deliver_one(self) except -1
+    cdef bint is_sound(self, header, tuple sound_if) except -1
     cdef int deliver_foreign(self, Chunk chunk) except -1
     cdef int check_prefix(self, uint64_t total, uint8_t kind, uint32_t header_size) except -1
 

@@ -40,7 +40,7 @@ class FrameReader:
         pool: Chunks,
         deliver: Callable[[Any, memoryview], object],
         decoders: tuple[Callable[[Any], Any] | None, ...],
-        checked: bytes,
+        checked: tuple[tuple[tuple[str, ...], tuple[str, ...]] | tuple[()] | None, ...],
         refuse: Callable[[int | None, Any], object],
         frame_size_max: int,
     ) -> None: ...

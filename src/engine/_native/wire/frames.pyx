@@ -157,10 +157,11 @@ cdef class FrameReader:
     Owns a chunk of the pool only while it holds bytes that were not delivered yet. Not for several threads.
     """
 
-    def __init__(self, Chunks pool not None, deliver, tuple decoders not None, bytes checked not None, refuse,
+    def __init__(self, Chunks pool not None, deliver, tuple decoders not None, tuple checked not None, refuse,
                  Py_ssize_t frame_size_max):
         """`deliver(header, payload)` gets each frame. `decoders`: for each of the 256 commands what decodes its header,
-        None for one that is not known. `checked`: not 0 for those whose headers have a method `fault` to be asked.
+        None for one that is not known. `checked`: not None for those whose headers have a method `fault`, which is
+        asked unless the item is (fields, others), and in the header these fields are of one length, the others None.
         `refuse(command, packed)` raises why a header that cannot be decoded, or has a fault, is refused; and
         `refuse(None, first)` may raise what is said of a frame that is too large, by its first four bytes.
         """
@@ -280,7 +281,7 @@ cdef class FrameReader:
             header = self.decoders[kind](packed)
         except Exception:
             header = None
-        if header is None or ((<const uint8_t*>PyBytes_AS_STRING(self.checked))[kind] and header.fault() is not None):
+        if header is None or not self.is_sound(header, self.checked[kind]):
             self.refuse(kind, packed)
             raise ProtocolError(f"a frame of the type {kind} has a malformed header")
         payload_at = head + (-head & 7)
@@ -289,6 +290,23 @@ cdef class FrameReader:
             payload = chunk.view[start + payload_at:start + <Py_ssize_t>total]
         self.deliver_to(header, payload)
         return 1
+
+    # Whether a header has no fault. `sound_if`: an item of `checked`.
+    cdef bint is_sound(self, header, tuple sound_if) except -1:
+        cdef Py_ssize_t size = -1
+        if sound_if is None:
+            return True
+        if sound_if:
+            for name in <tuple>sound_if[0]:
+                one = <Py_ssize_t>len(getattr(header, name))
+                if size >= 0 and one != size:
+                    return header.fault() is None
+                size = one
+            for name in <tuple>sound_if[1]:
+                if getattr(header, name) is not None:
+                    return header.fault() is None
+            return True
+        return header.fault() is None
 
     # Likewise, of a frame that the speaker of another protocol measures.
     cdef int deliver_foreign(self, Chunk chunk) except -1:

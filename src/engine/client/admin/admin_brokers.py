@@ -7,15 +7,24 @@ once. A change that may have been made is not repeated: its error is raised, and
 
 from __future__ import annotations
 
+import asyncio
 import logging
-import ssl
 from collections.abc import Mapping
 from typing import Any, TypeVar
 
+from engine.aio.shielded import finished
 from engine.client.admin.admin_http import HttpAdmin, may_repeat
 from engine.client.net.pool import Pool
-from engine.errors import ConnectError, EngineError, TimeoutError, UnknownOutcomeError, UnsupportedError
+from engine.errors import (
+    AlreadyClosedError,
+    ConnectError,
+    EngineError,
+    TimeoutError,
+    UnknownOutcomeError,
+    UnsupportedError,
+)
 from engine.model.admin_requests import Operation
+from engine.wire.connector import Tls
 
 log = logging.getLogger(__name__)
 
@@ -25,13 +34,14 @@ R = TypeVar("R")
 class BrokersAdmin:
     """An AdminBackend. Loop thread only. `tls`: of HTTPS; None: what the system trusts."""
 
-    def __init__(self, pool: Pool, service_url: str, tls: ssl.SSLContext | None) -> None:
+    def __init__(self, pool: Pool, service_url: str, tls: Tls | None) -> None:
         self._pool = pool
         self._service_url = service_url
         self._tls = tls
         self._url: str | None = None  # that answered last
         self._silent: str | None = None  # that did not answer last
         self._apis: dict[str, HttpAdmin] = {}
+        self._closed = False
 
     async def call(self, operation: Operation[R], arguments: Mapping[str, Any]) -> R:
         """See AdminBackend. Raises also ConnectError, TimeoutError, UnknownOutcomeError; UnsupportedError."""
@@ -85,6 +95,8 @@ class BrokersAdmin:
     def _api(self, url: str) -> HttpAdmin:
         api = self._apis.get(url)
         if api is None:
+            if self._closed:  # while the request looked for a broker: nothing would end what it opens now
+                raise AlreadyClosedError("the client was closed")
             options = self._pool.options
             try:
                 api = HttpAdmin(url, token=options.token, timeout=options.operation_timeout, tls=self._tls)
@@ -96,6 +108,10 @@ class BrokersAdmin:
         return api
 
     async def close(self) -> None:
-        """Close the HTTP sessions. Idempotent."""
+        """Close the HTTP sessions, all of them also where this is cancelled. Idempotent."""
+        self._closed = True
+        await finished(asyncio.ensure_future(self._close_all()))
+
+    async def _close_all(self) -> None:
         for api in self._apis.values():
             await api.close()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import builtins
 import ssl
 from collections.abc import Mapping
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
 import aiohttp
 from yarl import URL
@@ -24,6 +24,7 @@ from engine.errors import (
 )
 from engine.model.admin_methods import AdminMethods
 from engine.model.admin_requests import NO_BODY, Operation, Request
+from engine.wire.connector import Tls, present
 from engine.wire.tcp import reason
 
 R = TypeVar("R")
@@ -35,7 +36,7 @@ _BY_STATUS: dict[int, type[EngineError]] = {401: AuthenticationError, 403: Autho
 class HttpAdmin(AdminMethods):
     """An AdminBackend for one broker's admin URL. Made on the loop."""
 
-    def __init__(self, url: str, *, token: Token | None, timeout: float, tls: ssl.SSLContext | None = None) -> None:
+    def __init__(self, url: str, *, token: Token | None, timeout: float, tls: Tls | None = None) -> None:
         """Raises InvalidConfigurationError: the token would be sent in the clear although the client uses TLS."""
         self._url = URL(url.rstrip("/"))
         if token is not None and tls is not None and self._url.scheme != "https":
@@ -46,10 +47,8 @@ class HttpAdmin(AdminMethods):
         self._timeout = timeout
         self._closed = False
         self._token = token
-        self._session = aiohttp.ClientSession(
-            timeout=aiohttp.ClientTimeout(total=timeout),
-            connector=aiohttp.TCPConnector(ssl=True if tls is None else tls),
-        )
+        self._tls = tls
+        self._session = aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=timeout))
 
     async def call(self, operation: Operation[R], arguments: Mapping[str, Any]) -> R:
         """One request.
@@ -71,7 +70,7 @@ class HttpAdmin(AdminMethods):
         body = None if request.body is NO_BODY else request.body
         try:
             async with self._session.request(
-                request.verb, url, json=body, headers=self._headers(), allow_redirects=False
+                request.verb, url, json=body, headers=self._headers(), allow_redirects=False, ssl=self._context()
             ) as response:
                 if 300 <= response.status < 400:
                     raise ConnectError(f"the admin API at {self._url} must not redirect, got {response.status}")
@@ -97,6 +96,9 @@ class HttpAdmin(AdminMethods):
     def _headers(self) -> dict[str, str]:
         token = self._token() if callable(self._token) else self._token
         return {"Authorization": f"Bearer {token}"} if token else {}
+
+    def _context(self) -> ssl.SSLContext | Literal[True]:
+        return present(self._tls) or True
 
     async def close(self) -> None:
         """Close the HTTP session."""

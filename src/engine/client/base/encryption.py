@@ -20,6 +20,7 @@ This module needs `cryptography`, and is loaded by what is given keys. How the b
 
 from __future__ import annotations
 
+import base64
 import itertools
 import logging
 from collections.abc import Callable, Mapping
@@ -57,6 +58,7 @@ _OPENED_KEPT = 1000  # data keys that a consumer has unwrapped
 X25519, RSA_OAEP = 1, 2
 _INFO = b"engine data key 1"
 _ZERO = bytes(12)
+_REPLY = "reply"  # the name of the key that a reply is encrypted for
 _PUBLIC_SIZE = 32
 _OAEP = padding.OAEP(padding.MGF1(hashes.SHA256()), hashes.SHA256(), None)
 
@@ -284,6 +286,26 @@ def public_of(keys: Keys) -> dict[str, bytes]:
     """The public keys of private ones, as PEM: what is made of a message is for the same consumers."""
     encoding, form = serialization.Encoding.PEM, serialization.PublicFormat.SubjectPublicKeyInfo
     return {name: read_private(name, pem).public_key().public_bytes(encoding, form) for name, pem in keys.items()}
+
+
+def reply_pair() -> tuple[str, dict[str, bytes]]:
+    """A new pair of keys for replies: (the public key, as a request names it; decryption_keys with the private one)."""
+    private = X25519PrivateKey.generate()
+    pem = private.private_bytes(
+        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+    )
+    return base64.b64encode(private.public_key().public_bytes_raw()).decode(), {_REPLY: pem}
+
+
+def reply_recipient(text: str) -> dict[str, bytes]:
+    """The encryption_keys of a reply to a request that names this public key. Raises InvalidArgumentError."""
+    try:
+        public = X25519PublicKey.from_public_bytes(base64.b64decode(text, validate=True))
+        X25519PrivateKey.generate().exchange(public)  # refuses a point of low order
+    except ValueError as e:
+        raise InvalidArgumentError(f"a request's reply_key must be a public key, got {text:.100}") from e
+    encoding, form = serialization.Encoding.PEM, serialization.PublicFormat.SubjectPublicKeyInfo
+    return {_REPLY: public.public_bytes(encoding, form)}
 
 
 def _is_large(key: RSAPublicKey) -> bool:

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
     from engine.client.base.object_access import OpenStore
     from engine.storage.objects.ports import ObjectStore
+    from engine.wire.connector import Tls
 
 DEFAULT_URL = format_url("127.0.0.1", DEFAULT_PORT)
 
@@ -29,15 +30,22 @@ STORE_ATTEMPTS = 3  # to read an object; then brokers are asked
 
 
 class Endpoint(NamedTuple):
-    """`addresses`: of brokers; any of them will do. `tls`: None for brokers without TLS. `user`: the id of another user
-    that may serve the Unix socket.
+    """`addresses`: of brokers; any of them will do. `tls`: None for brokers without TLS; a function, asked for each
+    connection, where files may change. `user`: the id of another user that may serve the Unix socket.
     """
 
     url: str  # without its token
     addresses: tuple[str, ...]
     token: str | Callable[[], str] | None
-    tls: ssl.SSLContext | None
+    tls: Tls | None
     user: int | None = None
+
+    @property
+    def context(self) -> ssl.SSLContext | None:
+        """TLS of a connection that is made now."""
+        from engine.wire.connector import present
+
+        return present(self.tls)
 
     @classmethod
     def of(
@@ -117,22 +125,10 @@ def _user_of(text: str | None) -> int | None:
     return user_id(text)
 
 
-def _context(url: ServiceUrl, given: ssl.SSLContext | None, ca: str | None) -> ssl.SSLContext | None:
-    """The TLS context. `ca`: of the environment, where the URL names none."""
+def _context(url: ServiceUrl, given: ssl.SSLContext | None, ca: str | None) -> Tls | None:
+    """How TLS is spoken. `ca`: of the environment, where the URL names none."""
     if given is not None or not (url.tls or ca):
         return given
-    ca = url.ca or ca
-    try:
-        context = ssl.create_default_context(cafile=ca)
-        context.minimum_version = ssl.TLSVersion.TLSv1_2
-    except OSError as e:  # an SSLError is one
-        raise InvalidArgumentError(f"ca must be a PEM file of certificates, got {ca}: {e.strerror or e}") from e
-    if url.cert is not None:
-        try:
-            context.load_cert_chain(url.cert, url.key, password="")  # it would ask the terminal for one
-        except OSError as e:
-            files = url.cert if url.key is None else f"{url.cert} and {url.key}"
-            raise InvalidArgumentError(
-                f"cert and key must be PEM files that match, got {files}: {e.strerror or e}"
-            ) from e
-    return context
+    from engine.client.base.certificates import Certificates
+
+    return Certificates(url.ca or ca, url.cert, url.key)

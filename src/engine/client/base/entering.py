@@ -48,9 +48,9 @@ class Entering(Coroutine[Any, Any, T]):
         made = self._made = await self._enter()
         return made
 
-    async def __aexit__(self, *exc: Any) -> None:
-        if self._made is not None:
-            await cast(AbstractAsyncContextManager[Any], self._made).__aexit__(*exc)
+    def __aexit__(self, *exc: Any) -> Coroutine[Any, Any, bool | None]:
+        """Leave what was made."""
+        return cast(AbstractAsyncContextManager[Any], self._made).__aexit__(*exc)
 
     # -- as a coroutine: of create_task(), a TaskGroup, run_coroutine_threadsafe() --------------------------------
 

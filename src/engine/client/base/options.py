@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import ssl
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 from os import PathLike
 from typing import TYPE_CHECKING, Any, Literal, TypedDict
@@ -37,6 +38,7 @@ from engine.wire.stream import Connector
 
 if TYPE_CHECKING:
     from engine.client.base.object_access import OpenStore
+    from engine.wire.connector import Tls
 
 ACCESS_MODES = tuple(AccessMode)
 INITIAL_POSITIONS = ("earliest", "latest")
@@ -196,7 +198,7 @@ class ClientOptions:
     clock: Clock
     rng: random.Random
     token: Token | None = field(default=None, repr=False)
-    tls: ssl.SSLContext | None = None  # for the admin API; the connector has it for the rest
+    tls: Tls | None = None  # for the admin API; the connector has it for the rest
     memory_limit: int = CLIENT_MEMORY_MAX
     operation_timeout: float = OPERATION_TIMEOUT_S
     threadsafe: bool = False
@@ -309,11 +311,14 @@ class ConsumerOptions:
 
 @dataclass(frozen=True, slots=True)
 class QueueOptions:
-    """The keyword arguments that only `queue_consumer()` has."""
+    """The keyword arguments that only `queue_consumer()` has. `own_transaction`: begins one of a timeout in seconds, in
+    which dead letters are moved.
+    """
 
     ack_timeout: float | None = None
     nack_backoff: Backoff = field(default_factory=lambda: Backoff.constant(1.0))
     dead_letter: DeadLetter | None = None
+    own_transaction: Callable[[float], AbstractAsyncContextManager[Any]] | None = None
 
     def __post_init__(self) -> None:
         if self.ack_timeout is not None:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from engine._native.consume.opening import damaged_entry
 from engine._native.format.entry import Entry
-from engine.errors import CorruptionError
+from engine.errors import CorruptionError, DecryptionError
 
 if TYPE_CHECKING:
     from engine.client.consume.attachment import Attachment
@@ -49,14 +49,18 @@ class Damage:
         receiver.stop_at(entry, error)
         return error
 
-    def past(self, pop: Callable[[], T | None]) -> T | None:
-        """Pop what is behind skipped entries. Raises CorruptionError for a bad entry that is not skipped."""
-        while (error := self.meet()) is None:
+    def past(self, error: CorruptionError | DecryptionError, pop: Callable[[], T | None]) -> T | None:
+        """Pop what is behind skipped entries, once `pop` has raised `error`. Raises CorruptionError for a bad entry
+        that is not skipped; DecryptionError for one that cannot be opened: that is none.
+        """
+        while isinstance(error, CorruptionError):
+            if (bad := self.meet()) is not None:
+                raise bad from None
             try:
                 return pop()
-            except CorruptionError:
-                continue
-        raise error from None
+            except (CorruptionError, DecryptionError) as e:
+                error = e
+        raise self.placed(error)
 
     def _skip(self, entry: Entry, first: int, last: int) -> None:
         receiver = self._receiver
@@ -74,6 +78,13 @@ class Damage:
         error = CorruptionError(f"{receiver.topic}, segment {entry.segment_id}, offsets {where}: {entry.failure}")
         error.topic, error.segment_id = receiver.topic, entry.segment_id
         error.offsets = (first, last if entry.size else None)
+        return error
+
+    def placed(self, error: DecryptionError) -> DecryptionError:
+        """The error, with the topic where it has a place already."""
+        if error.offsets is not None and error.topic is None:
+            error.topic = str(self._receiver.topic)
+            error.args = (f"{error.topic}, {error}",)
         return error
 
     def check(self) -> None:

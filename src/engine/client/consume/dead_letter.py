@@ -1,10 +1,16 @@
-"""Messages redelivered too often move to another topic: durably published there first, then acknowledged here.
+"""Messages redelivered too often move to another topic, in transactions: published there and acknowledged here, or not.
 
-After a crash between the two, the next consumer publishes again, and the broker drops the duplicate: each dead letter
-has a producer of its own, named after the subscription and the message, which sends one message, with the sequence id
-0. The name is per message because messages are moved in any order, and the broker keeps only the last sequence id of a
-producer. A producer that attaches under that name learns whether the message is stored already, also after the
-dead-letter topic has changed its layout.
+There is one transaction at a time, with the letters that are there by then:
+
+    begin         what fails here is no letter's fault: the same letters are tried again after a pause
+    publish       and wait until it is durable. After a failure each is tried alone, and one that fails alone is tried
+                  again later, while others go on
+    acknowledge   unless this consumer has lost one of them meanwhile: the others are tried again
+    commit        A transaction that failed in these two steps is aborted, and the broker delivers its messages again:
+                  as dead letters, to whichever consumer gets them. Those that it believes to be here are handed back
+
+The broker refuses to acknowledge a message in two transactions, or once more: so each is moved once, by whichever
+consumers it was delivered to. What a killed consumer left open is aborted by its timeout.
 
 Most messages are found when they are delivered once too often. One that is handed back with a reason on its last
 delivery is moved at once, as only this consumer knows the reason.
@@ -16,8 +22,9 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterable
-from datetime import UTC
-from typing import Any
+from heapq import heapify, heappop, heappush
+from itertools import count
+from typing import TYPE_CHECKING
 
 from pyroaring import BitMap64
 
@@ -25,114 +32,99 @@ from engine._native.consume.entry_queue import EntryQueue
 from engine._native.consume.message import Message
 from engine._native.format.entry import Entry
 from engine._native.format.offsets import range_set, runs
-from engine._native.produce.hashing import xxh64
 from engine.aio.backoff import RetryDelay
-from engine.client.base.options import ConsumerOptions, Keys, ProducerOptions
+from engine.client.base.options import ConsumerOptions
 from engine.client.consume.failure import Failure
+from engine.client.consume.letter import TIMEOUT_S_FIRST, TIMEOUT_S_MAX, Letter, LetterProducer, OwnTransaction
 from engine.client.consume.opening import opener
 from engine.client.net.pool import Pool
-from engine.client.produce.producer import AsyncProducer
-from engine.errors import AlreadyClosedError, CorruptionError, EngineError, InvalidArgumentError, MessageTooLargeError
-from engine.limits import RECEIVE_QUEUE_BYTES
+from engine.errors import AlreadyClosedError, CorruptionError, DecryptionError, EngineError
+from engine.limits import MIB, RECEIVE_QUEUE_BYTES
 from engine.model.names import TopicName
 from engine.model.positions import MessageId
 from engine.model.redelivery import DeadLetter
 
+if TYPE_CHECKING:
+    from engine.client.transact.transaction import AsyncTransaction
+
 log = logging.getLogger(__name__)
 
-WORKERS_MAX = 16  # dead letters being moved at once
+BATCH_MESSAGES = 100  # moved in one transaction
+BATCH_BYTES = 1 * MIB
+LATE_MAX = 16  # that have failed alone; no others are begun before one of these has been moved
 RETRY_S_FIRST = 0.05
 RETRY_S_MAX = 30.0
 GOODBYE_S_MAX = 2.0
 BYTES_MAX = RECEIVE_QUEUE_BYTES
 
-Acknowledge = Callable[[int, int], Awaitable[None]]
+Places = dict[int, BitMap64]  # by segment, offsets
 
 
-class LetterWriter:
-    """Publishes dead letters of one subscription of `source` to `target`. Loop thread only.
+class _Moving(Letter):
+    """`life`: of its segment here, when it came. `delays`: after a failure alone."""
 
-    `created_ms`: when the source was created, which tells it from an earlier topic of its name. `keys`: those that the
-    subscription's messages are decrypted with; its dead letters are encrypted for the same.
-    """
+    __slots__ = ("delays", "life")
 
-    def __init__(
-        self, pool: Pool, source: TopicName, subscription: str, target: TopicName, created_ms: Callable[[], int | None],
-        keys: Keys | None,
-    ) -> None:  # fmt: skip
-        self.source = str(source)
-        self.target = target
-        self._pool = pool
-        self._subscription = subscription
-        self._created_ms = created_ms
-        self._keys = keys
-
-    async def publish(self, message: Message, failure: Failure | None = None) -> None:
-        """Publish it unless it is stored already. Durable when this returns."""
-        name = producer_name(self.source, self._created_ms(), self._subscription, message.segment_id, message.offset)
-        producer = AsyncProducer[Any](self._pool, self.target, name, self._options(name))
-        await producer.start()
-        try:
-            if producer.last_sequence_id < 0:
-                await self._send(producer, message, failure)
-        finally:
-            await producer.close()
-
-    def _options(self, name: str) -> ProducerOptions:
-        if self._keys is None:
-            return ProducerOptions(name=name)
-        from engine.client.base.encryption import public_of  # loads cryptography
-
-        return ProducerOptions(name=name, encryption_keys=public_of(self._keys))
-
-    async def _send(self, producer: AsyncProducer[Any], message: Message, failure: Failure | None) -> None:
-        added = origin_of(message, self.source, self._subscription)
-        if failure is not None:
-            added |= failure.properties()
-        value, key, event_time = message.encoded_value, message.key, message.event_time_ms
-        try:
-            properties = {**properties_of(message), **added}
-            await producer.send(value, key=key, properties=properties, event_time=event_time, sequence_id=0)
-        except (InvalidArgumentError, MessageTooLargeError):  # these did not fit beside the properties
-            await producer.send(value, key=key, properties=added, event_time=event_time, sequence_id=0)
+    def __init__(self, message: Message, failure: Failure | None, life: int, delays: RetryDelay) -> None:
+        super().__init__(message, failure)
+        self.life = life
+        self.delays = delays
 
 
 class DeadLetters:
-    """The dead letters of one queue consumer. Loop thread only. `moved`: how many were published and acknowledged.
+    """The dead letters of one queue consumer of `source`. Loop thread only.
 
-    `acknowledge` takes a segment and an offset.
+    `moved`: how many were published and acknowledged. `acknowledge` takes places, and the transaction; it raises
+    EngineError unless all of them are acknowledged in it. `hand_back`: has the broker deliver places again.
     """
 
     def __init__(
         self,
         pool: Pool,
         source: TopicName,
-        subscription: str,
         policy: DeadLetter,
-        *,
-        created_ms: Callable[[], int | None],
-        acknowledge: Acknowledge,
         options: ConsumerOptions,
+        *,
+        begin: OwnTransaction,
+        acknowledge: Callable[[Places, AsyncTransaction], Awaitable[None]],
+        hand_back: Callable[[Places], None],
     ) -> None:
         self.moved = 0
         self._pool = pool
+        self._source = str(source)
         self._max = policy.max_redeliveries
-        self._writer = LetterWriter(
-            pool, source, subscription, policy.topic_of(source), created_ms, options.decryption_keys
-        )
+        self._target = policy.topic_of(source)
+        self._producer = LetterProducer(pool, str(options.subscription), self._target, options.decryption_keys)
+        self._begin_transaction = begin
         self._acknowledge = acknowledge
-        self._queue = EntryQueue(self._writer.source, MessageId, None, None, opener(options))
-        self._failed: deque[tuple[Message, Failure]] = deque()  # received for the last time
-        self._failed_bytes = 0
+        self._hand_back = hand_back
+        self._queue = EntryQueue(self._source, MessageId, None, None, opener(options))
+        # On their way here: received for the last time; to be tried once more together; each alone; alone and later,
+        # a heap of (when due, number, letter).
+        self._failed: deque[_Moving] = deque()
+        self._again: list[_Moving] = []
+        self._alone: deque[_Moving] = deque()
+        self._late: list[tuple[float, int, _Moving]] = []
+        self._numbers = count()
+        self._late_is_next = False
+        self._bytes = 0  # of all these, and of those in the transaction
+        self._reasons: dict[tuple[int, int], Failure] = {}  # of those that the broker delivers again
         self._lives: dict[int, int] = {}  # by segment, how often its messages were taken back by the broker
-        self._workers: set[asyncio.Task[None]] = set()
+        self._pauses = self._delays()
+        self._worker: asyncio.Task[None] | None = None
+        self._wake = asyncio.Event()
         self._closed = False
+
+    def _delays(self) -> RetryDelay:
+        return RetryDelay(self._pool.options.rng, initial=RETRY_S_FIRST, maximum=RETRY_S_MAX)
+
+    # -- what is to be moved -----------------------------------------------------------------------------------
 
     def select(self, redelivered: Iterable[tuple[int, int, int]] | None) -> BitMap64:
         """Of [first, last, count], the offsets that were redelivered too often."""
         dead = BitMap64()
-        for first, last, count in redelivered or ():
-            if count > self._max:
+        for first, last, times in redelivered or ():
+            if times > self._max:
                 dead.add_range(first, last + 1)
         return dead
 
@@ -140,7 +132,7 @@ class DeadLetters:
         """Move these messages of the entries, in the background."""
         rest = range_set(entries[0].first_offset, entries[-1].first_offset + entries[-1].count - 1) - dead
         self._queue.push(entries, [(first, last) for first, last in runs(rest)], redelivered)
-        self._begin(self._queue.messages)
+        self._begin()
 
     def is_last(self, message: Message) -> bool:
         """Whether this is its last delivery: handed back, it becomes a dead letter."""
@@ -148,105 +140,213 @@ class DeadLetters:
 
     def push_failed(self, message: Message, failure: Failure) -> None:
         """Move a message that was handed back on its last delivery, in the background."""
-        self._failed.append((message, failure))
-        self._failed_bytes += message.size
-        self._begin(1)
+        self._failed.append(self._came(message, failure))
+        self._begin()
 
-    def _begin(self, count: int) -> None:
-        for _ in range(min(count, WORKERS_MAX - len(self._workers))):
-            task = self._pool.tasks.spawn(self._work(), name=f"dead letters of {self._writer.source}")
-            if task is not None:
-                self._workers.add(task)
-                task.add_done_callback(self._workers.discard)
+    def _came(self, message: Message, failure: Failure | None) -> _Moving:
+        self._bytes += message.size
+        return _Moving(message, failure, self._lives.get(message.segment_id, 0), self._delays())
+
+    def _begin(self) -> None:
+        self._wake.set()
+        if not self._closed and (self._worker is None or self._worker.done()):
+            self._worker = self._pool.tasks.spawn(self._work(), name=f"dead letters of {self._source}")
 
     def drop(self, segment_id: int) -> None:
         """Drop what is queued of a segment: another consumer may get it."""
         self._queue.drop(segment_id)
-        self._failed = deque(one for one in self._failed if one[0].segment_id != segment_id)
-        self._failed_bytes = sum(message.size for message, _ in self._failed)
         self._lives[segment_id] = self._lives.get(segment_id, 0) + 1
+        self._failed = deque(self._held(self._failed))
+        self._again = self._held(self._again)
+        self._alone = deque(self._held(self._alone))
+        held = set(map(id, self._held([letter for _, _, letter in self._late])))
+        self._late = [one for one in self._late if id(one[2]) in held]
+        heapify(self._late)
+        self._reasons = {place: reason for place, reason in self._reasons.items() if place[0] != segment_id}
+
+    def _held(self, letters: Iterable[_Moving]) -> list[_Moving]:
+        """Those whose segments were not lost meanwhile; the others are given up."""
+        held = []
+        for letter in letters:
+            if self._holds(letter):
+                held.append(letter)
+            else:
+                self._bytes -= letter.message.size
+        return held
+
+    def _holds(self, letter: _Moving) -> bool:
+        return self._lives.get(letter.message.segment_id, 0) == letter.life
 
     async def close(self) -> None:
-        """Begin no more; what is not moved soon is left to the next consumer of the message. Idempotent."""
+        """Move what was handed back here for the last time, and begin nothing else; what is not moved soon is left to
+        the next consumer of the message. Idempotent.
+        """
         self._closed = True
-        if self._workers:
-            _, late = await asyncio.wait(list(self._workers), timeout=GOODBYE_S_MAX)
-            for task in late:
-                task.cancel()
+        self._wake.set()
+        if self._worker is not None:
+            _, late = await asyncio.wait([self._worker], timeout=GOODBYE_S_MAX)
+            for worker in late:
+                worker.cancel()
+        closing = asyncio.ensure_future(self._producer.close())
+        _, late = await asyncio.wait([closing], timeout=GOODBYE_S_MAX)
+        for task in late:
+            task.cancel()
 
     @property
     def full(self) -> bool:
         """Whether so many are queued that no more should be added."""
-        return self._queue.bytes + self._failed_bytes >= BYTES_MAX
+        return self._queue.bytes + self._bytes >= BYTES_MAX
+
+    # -- which are next ----------------------------------------------------------------------------------------
 
     async def _work(self) -> None:
-        while not self._closed:
-            if self._failed:
-                message, failure = self._failed.popleft()
-                self._failed_bytes -= message.size
-                await self._move(message, failure)
-            elif (found := self._next()) is not None:
-                await self._move(found, None)
+        while not self._pool.closed:
+            self._wake.clear()
+            letters = self._batch() if self._closed else self._next()
+            if letters:
+                await self._move(letters)
+            elif self._late and not self._closed:
+                await self._wait(self._late[0][0] - asyncio.get_running_loop().time())
             else:
                 return
 
-    def _next(self) -> Message | None:
-        """The next dead letter. A bad entry stays unacknowledged: there is nothing to publish."""
+    async def _wait(self, delay_s: float) -> None:
+        """Until there is more, or it is closed, but not longer."""
+        try:
+            async with asyncio.timeout(delay_s):
+                await self._wake.wait()
+        except TimeoutError:
+            pass
+
+    async def _pause(self) -> None:
+        """After what is no letter's fault."""
+        until = asyncio.get_running_loop().time() + self._pauses.next()
+        while not self._closed and (left := until - asyncio.get_running_loop().time()) > 0:
+            self._wake.clear()
+            await self._wait(left)
+
+    def _next(self) -> list[_Moving]:
+        """What to move in the next transaction: by turns a late letter that is due, and others."""
+        if self._again:
+            letters, self._again = self._again, []
+            return letters
+        late = bool(self._late) and self._late[0][0] <= asyncio.get_running_loop().time()
+        if late and self._late_is_next:
+            self._late_is_next = False
+            return [heappop(self._late)[2]]
+        self._late_is_next = True
+        if len(self._late) < LATE_MAX:
+            if self._alone:
+                return [self._alone.popleft()]
+            if letters := self._batch():
+                return letters
+        return [heappop(self._late)[2]] if late else []
+
+    def _batch(self) -> list[_Moving]:
+        letters: dict[tuple[int, int], _Moving] = {}
+        size = 0
+        while len(letters) < BATCH_MESSAGES and size < BATCH_BYTES:
+            if self._failed:
+                letter = self._failed.popleft()
+            elif not self._closed and (found := self._pop()) is not None:
+                letter = self._came(found, self._reasons.pop((found.segment_id, found.offset), None))
+            else:
+                break
+            if letter.place in letters:  # delivered again before it was moved
+                self._bytes -= letter.message.size
+            else:
+                letters[letter.place] = letter
+                size += letter.message.size
+        return list(letters.values())
+
+    def _pop(self) -> Message | None:
+        """The next dead letter. One that is bad, or cannot be decrypted, stays unacknowledged: there is nothing to
+        publish.
+        """
         while True:
             try:
                 return self._queue.pop_message()
-            except CorruptionError as e:
-                self._queue.damaged(drop=True)
-                log.warning("%s: a message was redelivered too often, and cannot be moved: %s", self._writer.source, e)
+            except (CorruptionError, DecryptionError) as e:
+                self._queue.damaged(drop=True, closed=isinstance(e, DecryptionError))
+                log.warning("%s: a message was redelivered too often, and cannot be moved: %s", self._source, e)
 
-    async def _move(self, message: Message, failure: Failure | None) -> None:
-        """Publish and acknowledge it, as often as it takes, while this consumer holds the message."""
-        segment_id, life = message.segment_id, self._lives.get(message.segment_id, 0)
-        backoff = RetryDelay(self._pool.options.rng, initial=RETRY_S_FIRST, maximum=RETRY_S_MAX)
-        while not self._closed and self._lives.get(segment_id, 0) == life:
-            try:
-                await self._publish(message, failure)
-                await self._acknowledge(segment_id, message.offset)
-                self.moved += 1
-                return
-            except AlreadyClosedError:
-                if self._closed or self._pool.closed:
+    # -- moving them -------------------------------------------------------------------------------------------
+
+    async def _move(self, letters: list[_Moving]) -> None:
+        """Move them in one transaction, or arrange for what comes next."""
+        failed, transaction = self._not_begun, None
+        try:
+            await self._producer.prepare()
+            async with self._begin_transaction(self._timeout_s(letters[0])) as transaction:
+                failed = self._not_published
+                await self._producer.publish(letters, transaction)
+                failed = self._lost
+                self._check_held(letters)
+                failed = self._not_acknowledged
+                await self._acknowledge(_places_of(letters), transaction)
+                self._check_held(letters)
+                await transaction.commit()
+        except EngineError as e:
+            if transaction is None or transaction.state != "COMMITTED":  # the abort may have found it committed
+                if isinstance(e, AlreadyClosedError) and (self._closed or self._pool.closed):
                     return
-            except EngineError as e:
-                log.warning("%s:%d of %s cannot go to %s yet: %s", segment_id, message.offset, self._writer.source,
-                            self._writer.target, e)  # fmt: skip
-            await asyncio.sleep(backoff.next())
+                if not isinstance(e, AlreadyClosedError):
+                    self._warn(letters, e)
+                await failed(letters, e)
+                return
+        self.moved += len(letters)
+        self._bytes -= sum(letter.message.size for letter in letters)
+        self._pauses.reset()
 
-    async def _publish(self, message: Message, failure: Failure | None) -> None:
-        await self._writer.publish(message, failure)
+    def _timeout_s(self, letter: _Moving) -> float:
+        failures = self._pauses.attempts + letter.delays.attempts
+        return min(TIMEOUT_S_MAX, TIMEOUT_S_FIRST * 2.0 ** min(failures, 10))
+
+    def _check_held(self, letters: list[_Moving]) -> None:
+        if not all(map(self._holds, letters)):
+            raise AlreadyClosedError(f"{self._source}: a segment was lost while its dead letters were moved")
+
+    def _warn(self, letters: list[_Moving], error: EngineError) -> None:
+        first = letters[0].message
+        more = "" if len(letters) == 1 else f" and {len(letters) - 1} more"
+        log.warning("%d:%d%s of %s cannot go to %s yet: %s", first.segment_id, first.offset, more, self._source,
+                    self._target, error)  # fmt: skip
+
+    async def _not_begun(self, letters: list[_Moving], error: EngineError) -> None:
+        self._again = self._held(letters)
+        await self._pause()
+
+    async def _not_published(self, letters: list[_Moving], error: EngineError) -> None:
+        held = self._held(letters)
+        if len(letters) > 1:
+            self._alone.extend(held)
+            return
+        for letter in held:
+            if letter.make_smaller(error):
+                self._again = [letter]
+            else:
+                due = asyncio.get_running_loop().time() + letter.delays.next()
+                heappush(self._late, (due, next(self._numbers), letter))
+
+    async def _lost(self, letters: list[_Moving], error: EngineError) -> None:
+        self._again = self._held(letters)
+
+    async def _not_acknowledged(self, letters: list[_Moving], error: EngineError) -> None:
+        held = self._held(letters)
+        for letter in held:
+            self._bytes -= letter.message.size
+            if letter.failure is not None:
+                self._reasons[letter.place] = letter.failure
+        self._hand_back(_places_of(held))
+        await self._pause()
 
 
-def producer_name(source: str, created_ms: int | None, subscription: str, segment_id: int, offset: int) -> str:
-    """A short name that only the same message of the same subscription has."""
-    where = xxh64("\0".join((source, str(created_ms), subscription)).encode())
-    return f"dead-letter-{where:016x}-{segment_id}-{offset}"
-
-
-def properties_of(message: Message) -> dict[str, str]:
-    """Its properties; none where they cannot be read."""
-    try:
-        return message.properties
-    except CorruptionError:
-        return {}
-
-
-def origin_of(message: Message, source: str, subscription: str) -> dict[str, str]:
-    """The origin of a dead letter, as properties."""
-    return {
-        "origin-topic": source,
-        "origin-message": f"{message.segment_id}:{message.offset}",
-        "origin-message-id": MessageId(message.segment_id, message.offset, topic=source).to_bytes().hex(),
-        "origin-subscription": subscription,
-        "origin-redelivery-count": str(message.redelivery_count),
-        "origin-producer": message.producer_name,
-        "origin-sequence-id": str(message.sequence_id),
-        "origin-publish-time": message.publish_time.astimezone(UTC).isoformat(),
-    }
+def _places_of(letters: Iterable[Letter]) -> Places:
+    places: Places = {}
+    for letter in letters:
+        segment_id, offset = letter.place
+        places.setdefault(segment_id, BitMap64()).add(offset)
+    return places
 
 
 def unreadable(entries: list[Entry]) -> BitMap64:

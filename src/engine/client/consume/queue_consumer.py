@@ -91,15 +91,11 @@ class AsyncQueueConsumer(QueueRuns[V], SubscriptionConsumer[V]):
         self._unconfirmed = Unconfirmed[dict[int, BitMap64]](self._starting, self._begin_asked, _merged, self._hurry)
         self._dead_letters: DeadLetters | None = None
         if queue is not None and queue.dead_letter is not None:
+            assert queue.own_transaction is not None
             self._dead_letters = DeadLetters(
-                pool,
-                topic,
-                str(options.subscription),
-                queue.dead_letter,
-                created_ms=lambda: self.session.layout.created_ms,
-                acknowledge=self._acknowledge_one,
-                options=options,
-            )
+                pool, topic, queue.dead_letter, options, begin=queue.own_transaction,
+                acknowledge=self._acknowledge_letters, hand_back=self._hand_back_letters,
+            )  # fmt: skip
 
     async def start(self) -> None:
         """Attach to every segment, active and sealed (semantics 10)."""
@@ -465,9 +461,20 @@ class AsyncQueueConsumer(QueueRuns[V], SubscriptionConsumer[V]):
             waits.append(partial(attachment.acknowledged, sent, "individual", ranges=ranges, scope=scope))
         return waits
 
-    async def _acknowledge_one(self, segment_id: int, offset: int) -> None:
-        """Acknowledge a dead letter that was published."""
-        await self._acknowledge({segment_id: BitMap64((offset,))})
+    async def _acknowledge_letters(self, letters: dict[int, BitMap64], transaction: InTransaction) -> None:
+        """Acknowledge dead letters, of which nothing is held here, in the transaction that publishes them."""
+        scope = scope_of(transaction, self.pool)
+        if any(segment_id not in self.attachments for segment_id in letters):
+            raise TransactionConflictError(f"{self._topic}: a segment was given up, and its dead letters with it")
+        waits = [wait for i, offsets in letters.items() for wait in self._sent(i, offsets, scope, False)]
+        saved = await scope.run(all_acknowledged([wait() for wait in waits]))
+        if not all(saved):
+            raise TransactionConflictError(f"{self._topic}: dead letters are acknowledged already, or given up")
+
+    def _hand_back_letters(self, letters: dict[int, BitMap64]) -> None:
+        """Let the broker deliver those again that it believes to be here."""
+        for segment_id, offsets in letters.items():
+            self._hand_back(self.attachments.get(segment_id), offsets, Backoff())
 
     def negative_acknowledge(
         self, x: Acknowledgeable, *, delay: float | None = None, reason: str | BaseException | None = None

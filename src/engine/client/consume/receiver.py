@@ -33,7 +33,14 @@ from engine.client.net.pool import Pool, call_threadsafe
 from engine.client.topic.declaring import declare
 from engine.client.topic.layout import TopicLayout
 from engine.client.topic.session import TopicSession
-from engine.errors import AlreadyClosedError, CorruptionError, EngineError, NotFoundError, SubscriptionNotFoundError
+from engine.errors import (
+    AlreadyClosedError,
+    CorruptionError,
+    DecryptionError,
+    EngineError,
+    NotFoundError,
+    SubscriptionNotFoundError,
+)
 from engine.limits import RECEIVE_QUEUE_BYTES
 from engine.model.names import TopicName
 from engine.model.positions import MessageId, split_position
@@ -163,6 +170,8 @@ class Receiver(Receiving[V]):
             found = self._take_message() if max_messages is None else self._take_batch(max_messages, max_bytes)
         except CorruptionError:
             return None  # the loop pops it again
+        except DecryptionError as e:
+            raise self._damage.placed(e) from e.__cause__
         if found is not None and not self._returning and self._owes_credit():
             self._returning = True
             call_threadsafe(self._loop, self._return_credit)
@@ -182,14 +191,14 @@ class Receiver(Receiving[V]):
     def _pop_message(self) -> Message | None:
         try:
             return None if self.unread or self._paused else self._queue.pop_message()
-        except CorruptionError:
-            return self._damage.past(self._take_message)
+        except (CorruptionError, DecryptionError) as e:
+            return self._damage.past(e, self._take_message)
 
     def _pop_batch(self, max_messages: int, max_bytes: int) -> MessageBatch | None:
         try:
             return self._take_batch(max_messages, max_bytes)
-        except CorruptionError:
-            return self._damage.past(partial(self._take_batch, max_messages, max_bytes))
+        except (CorruptionError, DecryptionError) as e:
+            return self._damage.past(e, partial(self._take_batch, max_messages, max_bytes))
 
     # -- bad entries -----------------------------------------------------------------------------------------
 

@@ -21,8 +21,8 @@ from engine._native.consume.batch import MessageBatch
 from engine._native.consume.message import Message
 from engine.aio.shielded import shielded
 from engine.aio.signals import on_sigterm
-from engine.client.consume.dead_letter import WORKERS_MAX, LetterWriter
 from engine.client.consume.failure import Failure
+from engine.client.consume.letter import LetterWriter
 from engine.client.consume.run_schedule import Job, Prefix, Schedule
 from engine.client.consume.run_terms import Handler, RunTerms
 from engine.errors import AlreadyClosedError, EngineError, FencedError
@@ -34,6 +34,7 @@ log = logging.getLogger(__name__)
 # A stream consumer receives ahead of a key that is held: at most so many messages (or batches) and bytes.
 AHEAD_MESSAGES = 1_000
 AHEAD_BYTES = 64 * MIB
+LETTERS_MAX = 16  # being published at once
 RETRY_S = 1.0  # before an acknowledgement is tried again
 GOODBYE_S_MAX = 2.0  # a cancelled run has this long to acknowledge what is finished
 _ALL = "all"  # the key of every batch where only one call runs at once
@@ -279,8 +280,8 @@ class StreamRun(Run):
         """Publish its messages as dead letters; False: they could not be, and the handler gets them once more."""
         messages = job.item if isinstance(job.item, MessageBatch) else (job.item,)
         try:
-            for start in range(0, len(messages), WORKERS_MAX):
-                part = messages[start : start + WORKERS_MAX]
+            for start in range(0, len(messages), LETTERS_MAX):
+                part = messages[start : start + LETTERS_MAX]
                 await asyncio.gather(*(self._writer(m.topic, target).publish(m, failure) for m in part))
         except EngineError as e:
             log.warning("%s: %s cannot go to %s yet: %s", self._consumer.topic, _name_of(job.item), target, e)

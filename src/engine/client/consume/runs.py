@@ -6,7 +6,7 @@ from abc import abstractmethod
 from typing import Any
 
 from engine.aio.shielded import shielded
-from engine.client.consume.dead_letter import LetterWriter
+from engine.client.consume.letter import LetterWriter
 from engine.client.consume.receiving import BATCH_MESSAGES, Receiving, V
 from engine.client.consume.run import QueueRun, Run, StreamRun, inside
 from engine.client.consume.run_terms import ATTEMPTS_MAX, DRAIN_TIMEOUT_S, Handler, RunTerms

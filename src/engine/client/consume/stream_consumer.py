@@ -17,7 +17,7 @@ from engine._native.format.entry import Entry
 from engine.client.base.options import ConsumerOptions
 from engine.client.base.positions import Ack, Asked, by_segment, place_of, position_vector, without
 from engine.client.consume.attachment import Attachment, AttachmentState, all_acknowledged
-from engine.client.consume.dead_letter import LetterWriter
+from engine.client.consume.letter import LetterWriter
 from engine.client.consume.receiving import V
 from engine.client.consume.registration import Assigned, Registration
 from engine.client.consume.runs import StreamRuns

@@ -15,12 +15,12 @@ from typing import Any, Protocol
 
 from msgspec.structs import replace
 
+from engine._native.wire.sessions import Sessions
 from engine.client.net.deadlines import Deadlines
 from engine.errors import (
     AlreadyClosedError,
     ConnectError,
     EngineError,
-    InvalidArgumentError,
     ProtocolError,
     TimeoutError,
     UnsupportedError,
@@ -35,14 +35,17 @@ log = logging.getLogger(__name__)
 
 _NOTHING = memoryview(b"")
 
-# The field that names the addressee of what the broker says on its own account.
-_ADDRESSEE: dict[type[Header], Callable[[Any], int]] = {
-    commands.SendReceipt: attrgetter("producer_id"),
-    commands.SendError: attrgetter("producer_id"),
+# What the broker says on its own account, each to one session: the field with its id, and that with further headers.
+_ADDRESSED: dict[type, tuple[str, str | None]] = {
+    commands.SendReceipt: ("producer_id", "more"),
+    commands.SendError: ("producer_id", None),
+    commands.PublishCredit: ("producer_id", None),
+    commands.Message: ("consumer_id", None),
+    commands.ReachedEnd: ("consumer_id", None),
+}
+# Likewise; these may also answer a request.
+_ANSWERING: dict[type[Header], Callable[[Any], int]] = {
     commands.CloseProducer: attrgetter("producer_id"),
-    commands.PublishCredit: attrgetter("producer_id"),
-    commands.Message: attrgetter("consumer_id"),
-    commands.ReachedEnd: attrgetter("consumer_id"),
     commands.CloseConsumer: attrgetter("consumer_id"),
     commands.ScalableTopicAssignment: attrgetter("consumer_id"),
     commands.ScalableTopicUpdate: attrgetter("session_id"),
@@ -82,10 +85,11 @@ class Attached(Protocol):
         """The connection is lost, and with it everything the broker kept for this id."""
 
 
-class Connection:
+class Connection(Sessions):
     """A FrameHandler: the client's end. Made by `Connection.open`. Loop thread only."""
 
     def __init__(self, url: str, stream: FrameStream) -> None:
+        super().__init__(_ADDRESSED)
         self.url = url
         self.stream = stream
         self.lost: EngineError | None = None
@@ -100,11 +104,8 @@ class Connection:
         self.ended: asyncio.Future[None] = self._loop.create_future()  # done when it is lost
         self._handshake: asyncio.Future[commands.Connected] = self._loop.create_future()
         self._requests: dict[int, tuple[Answerable[Any], Waiter]] = {}
-        self._fault: ProtocolError | None = None  # why this end has dropped the connection
         self._deadlines = Deadlines[int](self._missed)  # of requests that have one
-        self._attached: dict[int, Attached] = {}
         self._last_id = 0
-        self._heard = True
         self._silent = 0
         self._keep_alive_s = KEEP_ALIVE_S
         self._due = 0.0  # when the keep-alive timer is due, by the loop's clock
@@ -192,7 +193,7 @@ class Connection:
 
     def fail(self, error: ProtocolError) -> None:
         """The peer broke the protocol: drop the connection; every session on it opens again."""
-        self._fault = self._fault or error
+        self.fault = self.fault or error
         self.stream.abort()
 
     def close(self) -> None:
@@ -210,11 +211,11 @@ class Connection:
 
     def attach(self, ident: int, attached: Attached) -> None:
         """From now on `attached` gets the frames for `ident`."""
-        self._attached[ident] = attached
+        self.attached[ident] = attached
 
     def detach(self, ident: int) -> None:
         """Frames for `ident` are dropped from now on."""
-        self._attached.pop(ident, None)
+        self.attached.pop(ident, None)
 
     def start_request(
         self, request: Answerable[Answer], payload: Payload = b"", *, timeout_s: float | None = None
@@ -271,37 +272,19 @@ class Connection:
 
     # -- FrameHandler ----------------------------------------------------------------------------------------
 
-    def frame_received(self, header: Header, payload: memoryview) -> None:
-        """Pass the frame to its session, or its answer to the request. A malformed frame is the last one."""
-        self._heard = True
-        if self._fault is not None:
-            return  # dropped; these frames were under way
-        try:
-            self._received(header, payload)
-        except ProtocolError as e:
-            self.fail(e)
-        except InvalidArgumentError as e:  # raised by a parser of one of its parts
-            self.fail(ProtocolError(f"{header.command.name} is malformed: {e}"))
-
-    def _received(self, header: Header, payload: memoryview) -> None:
+    def other_received(self, header: Header, payload: memoryview) -> None:
+        """See Sessions: pass an answer to its request, and do what is said of the connection."""
         kind = type(header)
         request_id: int | None = header.request_id if kind in _ANSWERS else None  # type: ignore[attr-defined]
         request, future = self._requests.get(request_id or 0, (None, None))
         answer = None if request is None or kind is commands.Error else answer_to(request, header)
-        addressee = _ADDRESSEE.get(kind)
-        if addressee is not None:
-            self._hand_on(addressee(header), header, payload)
-            if isinstance(header, commands.SendReceipt):
-                for receipt in header.more or ():  # of other producers
-                    self._hand_on(receipt.producer_id, receipt, _NOTHING)
+        addressee = _ANSWERING.get(kind)
+        if addressee is not None and (attached := self.attached.get(addressee(header))) is not None:
+            attached.frame_received(header, payload)
         if request_id:
             self._answered(header, answer, request_id, future)
         elif addressee is None:
             self._special(header)
-
-    def _hand_on(self, ident: int, header: Header, payload: memoryview) -> None:
-        if (attached := self._attached.get(ident)) is not None:
-            attached.frame_received(header, payload)
 
     def _answered(self, header: Header, answer: Any, request_id: int, future: Waiter | None) -> None:
         self._requests.pop(request_id, None)
@@ -325,7 +308,7 @@ class Connection:
     def _error_received(self, header: commands.Error) -> None:
         """An error that answers no request: a refused handshake, or the end of a layout session."""
         error = EngineError.from_code(header.code, header.message)
-        attached = self._attached.get(header.session_id)
+        attached = self.attached.get(header.session_id)
         if attached is not None:
             attached.frame_received(header, _NOTHING)
         elif not self._handshake.done():
@@ -340,7 +323,7 @@ class Connection:
     def resume_writing(self) -> None:
         """Write to the stream again."""
         self.writable = True
-        for attached in list(self._attached.values()):
+        for attached in list(self.attached.values()):
             attached.resume_writing()
 
     def connection_lost(self, error: Exception | None) -> None:
@@ -357,14 +340,14 @@ class Connection:
             if not future.done():
                 future.set_exception(self.lost)
                 future.exception()  # retrieved: an abandoned request is not logged
-        attached, self._attached = self._attached, {}
+        attached, self.attached = self.attached, {}
         for one in attached.values():
             one.connection_lost(self.lost)
 
     def _loss(self, error: Exception | None) -> EngineError:
         if self._closing:
             return AlreadyClosedError("the client was closed")
-        error = self._fault or error
+        error = self.fault or error
         if isinstance(error, ProtocolError):
             if not self._handshake.done():  # raised to the caller of handshake()
                 return WrongPeerError(f"cannot talk to {self.url}: {error}")
@@ -380,11 +363,11 @@ class Connection:
 
         A period in which this process did not run for long does not count: the peer's frames wait to be read.
         """
-        if self._heard:
+        if self.heard:
             self._silent = 0
         elif self._loop.time() - self._due < self._keep_alive_s / 2:
             self._silent += 1
-        self._heard = False
+        self.heard = False
         if self._silent >= 2:
             log.warning("%s: silent for %g s, dropped", self.url, 2 * self._keep_alive_s)
             self.stream.abort()

@@ -26,6 +26,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from engine._native.wire.sessions import SessionEnd
 from engine.client.net.connection import Connection, ignore_outcome
 from engine.client.net.pool import Pool
 from engine.errors import ConnectError, EngineError, NotOwnerError, TimeoutError
@@ -91,10 +92,10 @@ class LinkSession(Protocol):
         """
 
 
-class Link:
+class Link(SessionEnd):
     """Used for one attempt. Loop thread only. `connection` and `ident` are there once it is opening."""
 
-    __slots__ = ("_kind", "_pool", "_session", "connection", "ident", "state")
+    __slots__ = ("_kind", "_pool", "connection", "ident", "state")
 
     connection: Connection
     ident: int
@@ -103,7 +104,7 @@ class Link:
         self.state = LinkState.NEW
         self._pool = pool
         self._kind = kind
-        self._session = session
+        super().__init__(session, kind.ended_by)
 
     def _move_to(self, state: LinkState) -> None:
         assert state in _MOVES[self.state], f"a link cannot move from {self.state} to {state}"
@@ -188,20 +189,17 @@ class Link:
 
     # -- Attached --------------------------------------------------------------------------------------------
 
-    def frame_received(self, header: Header, payload: memoryview) -> None:
-        """See Attached."""
-        if type(header) is self._kind.ended_by and isinstance(header, Closing) and header.request_id is None:
-            self.connection.detach(self.ident)
-            self._move_to(LinkState.ENDED)
-            code, message = header.code or ConnectError.code, header.message or "closed"
-            self._session.link_ended(EngineError.from_code(code, message))
-        else:
-            self._session.frame_received(header, payload)
+    def end_received(self, header: Closing) -> None:
+        """See SessionEnd."""
+        self.connection.detach(self.ident)
+        self._move_to(LinkState.ENDED)
+        code, message = header.code or ConnectError.code, header.message or "closed"
+        self.session.link_ended(EngineError.from_code(code, message))
 
     def resume_writing(self) -> None:
         """See Attached."""
         if self.state is LinkState.OPEN:
-            self._session.resume_writing()
+            self.session.resume_writing()
 
     def connection_lost(self, error: EngineError) -> None:
         """See Attached."""
@@ -210,4 +208,4 @@ class Link:
             return  # by another session, as that was told of the same loss
         self._move_to(LinkState.ENDED)
         if before is LinkState.OPEN:
-            self._session.link_ended(error)
+            self.session.link_ended(error)

@@ -6,13 +6,12 @@ from collections import deque
 from collections.abc import Sequence
 from typing import Protocol
 
+from engine._native.produce.outgoing import Queued
 from engine._native.produce.sealed import SealedEntry
 from engine.checks import check
 from engine.client.produce.in_flight import InFlight
 from engine.errors import TimeoutError
-from engine.limits import MIB
 
-SEND_FRAME_BYTES = 1 * MIB
 ATTEMPTS_MAX = 10  # of one entry against a stale layout
 
 
@@ -55,45 +54,23 @@ class Credit:
         return self.left
 
 
-class Backlog:
+class Backlog(Queued):
     """Loop thread only. In order: `sent` (not answered), `ahead` (left by the senders of sealed segments), `queue`.
 
     Invariant: nothing is in `sent` while something is in `ahead`, since a held sender sends nothing. Checked by
     join().
     """
 
-    __slots__ = ("_holder", "ahead", "queue", "sent")
+    __slots__ = ("_holder", "ahead")
 
     def __init__(self, holder: InFlightHolder) -> None:
-        self.queue: deque[SealedEntry] = deque()
-        self.sent: deque[SealedEntry] = deque()
+        super().__init__()
         self.ahead: list[SealedEntry] = []
         self._holder = holder
 
     def __bool__(self) -> bool:
         """Whether something has to be sent."""
         return bool(self.queue or self.ahead)
-
-    def next_frame(self, credit: Credit | None = None, *, joint: bool = False) -> list[SealedEntry]:
-        """The head of the queue, at most a frame full and of one transaction, without what has run out of time.
-
-        `joint`: of several transactions, or of none. `credit`: taken from; the frame ends with the entry that exceeds
-        it.
-        """
-        queue, in_flight = self.queue, self._holder.in_flight
-        entries: list[SealedEntry] = []
-        size = 0
-        while queue and (not entries or size + len(queue[0].data) <= SEND_FRAME_BYTES):
-            scope = queue[0].scope
-            if entries and scope is not entries[0].scope and not (joint and scope and entries[0].scope):
-                break
-            entry = queue.popleft()
-            if entry in in_flight:
-                entries.append(entry)
-                size += len(entry.data)
-                if credit is not None and not credit.take(entry.count, len(entry.data)):
-                    break
-        return entries
 
     def requeue(self) -> None:
         """Put what was sent back to the head of the queue."""

@@ -7,7 +7,8 @@ the messages of a key stay in order.
 
 When a batch is sent. A full batch at the end of this turn of the loop. With fewer than two flights outstanding, an open
 batch too, so that a single message does not wait and a burst is sent together; otherwise when a flight is answered, or
-after `Batching.max_delay`.
+after `Batching.max_delay`. With one, a message sent meanwhile would wait for a whole commit before its own begins; with
+two, the next commit includes it.
 
 When the layout changes. What is sealed was routed by the old layout, and is queued at the old senders first. Then the
 batcher routes by the new layout; senders of sealed segments retire, and hand on to their successors what was not stored
@@ -25,11 +26,12 @@ from typing import TYPE_CHECKING
 from engine._native.format import entry as native_entry
 from engine._native.produce.batcher import Batcher
 from engine._native.produce.hashing import KEY_HASHES
+from engine._native.produce.outgoing import Turns
 from engine._native.produce.sealed import SealedEntry
 from engine.client.base.options import ProducerOptions
 from engine.client.net.pool import Pool, call_threadsafe, persist
 from engine.client.produce.in_flight import InFlight
-from engine.client.produce.sender import FATAL, Sender
+from engine.client.produce.sender import FATAL
 from engine.client.produce.succession import Succession
 from engine.client.topic.declaring import declare
 from engine.client.topic.layout import TopicLayout
@@ -47,23 +49,21 @@ if TYPE_CHECKING:
     from engine.client.base.encryption import Encryptor
     from engine.clock import Clock
 
-# Flights that are not answered; at this number, batches are left open. With one, a message sent meanwhile would wait
-# for a whole commit before its own begins; with two, the next commit includes it.
-FLIGHTS_MAX = 2
 NEWCOMER_S = 0.2  # the pause that lets a topic's present producer claim the segments of a new layout first
 
 
-class Outbox:
+class Outbox(Turns):
     """Loop thread only, but for the batcher's own methods. start() makes `batcher` and `in_flight`."""
 
-    batcher: Batcher
     in_flight: InFlight
 
-    def __init__(self, pool: Pool, topic: TopicName, name: str | None, options: ProducerOptions) -> None:
-        """`name`: None for one that is generated."""
+    def __init__(
+        self, pool: Pool, topic: TopicName, name: str | None, options: ProducerOptions, secret: bytes | None = None
+    ) -> None:
+        """`name`: None for one that is generated. `secret`: of which the given name was generated, if it was."""
         # Fixed.
         self.pool = pool
-        self.name_proof = None if name else drawn(pool.options.rng)  # the secret of a generated name
+        self.name_proof = secret if name else drawn(pool.options.rng)  # the secret of a generated name
         self.name = name or generated(self.name_proof or b"")
         self.access_mode = options.access_mode
         self.properties: Mapping[str, str] = dict(options.properties)
@@ -72,22 +72,17 @@ class Outbox:
         self._options = options
         self._codec, self._compressor = compressor(options.compression)
         self._encryptor = encryptor(options, pool.options.clock)
-        self._seals = self._compressor is not None or self._encryptor is not None
-        self._loop = asyncio.get_running_loop()
+        loop = asyncio.get_running_loop()
 
         self.started = False
         self.claim: list[int] | None = None
-        self._begun = self._loop.time()
+        self._begun = loop.time()
         self.acknowledged_below = 0  # before start() has made the batcher
-        self.failure: EngineError | None = None  # the reason for which it takes nothing more
         opened = decompressor() if self._encryptor is None else self._encryptor.open
-        self._succession = Succession(self, self._pack, opened)
-        self._senders = self._succession.senders
+        self._succession = Succession(self, self.pack, opened)
+        seals = self._compressor is not None or self._encryptor is not None
+        super().__init__(loop, options.batching.max_delay, seals, self._succession.senders)
         self._shape: object = None  # active segments of the layout that messages are routed by
-        # What is scheduled already.
-        self.pumping = False
-        self._turning = False
-        self._delay: asyncio.TimerHandle | None = None
 
     # -- life ------------------------------------------------------------------------------------------------
 
@@ -105,7 +100,7 @@ class Outbox:
                 waits = options.access_mode == AccessMode.WAIT_FOR_EXCLUSIVE
                 patience = math.inf if waits else self.pool.options.operation_timeout
                 await persist(self.pool, self._claim, patience, f"attaching to the segments of {self._topic}")
-            last = max((sender.last_sequence for sender in self._senders.values()), default=-1)
+            last = max((sender.last_sequence for sender in self.senders.values()), default=-1)
             least = self.acknowledged_below
             if options.initial_sequence_id is not None:
                 last = options.initial_sequence_id
@@ -128,7 +123,7 @@ class Outbox:
                 await asyncio.sleep(NEWCOMER_S)
                 continue
             self._succession.adopt(layout)
-            senders = [self._senders[segment.segment_id] for segment in layout.active]  # the first one decides
+            senders = [self.senders[segment.segment_id] for segment in layout.active]  # the first one decides
             for sender in senders:
                 if not sender.attached:
                     await sender.attach()
@@ -137,7 +132,7 @@ class Outbox:
 
     def waited_ms(self) -> int:
         """See SenderOwner."""
-        return 0 if self.started else int((self._loop.time() - self._begun) * 1000)
+        return 0 if self.started else int((self.loop.time() - self._begun) * 1000)
 
     def _make_batcher(
         self, layout: TopicLayout, first_sequence: int, least_sequence: int, on_full: Callable[[], None] | None
@@ -153,8 +148,8 @@ class Outbox:
             first_sequence=first_sequence,
             least_sequence=least_sequence,
             steady=options.name is not None,
-            on_open=self._on_loop(self._opened),
-            on_sealed=self._on_loop(self._sealed),
+            on_open=self._on_loop(self.opened),
+            on_sealed=self._on_loop(self.sealed),
             on_full=on_full,
             now_ms=self.pool.options.clock.time_ms,
             admit=self._admit,
@@ -173,7 +168,7 @@ class Outbox:
             on_failed=self._message_failed,
             on_expired=self.settle_retired,
             asked=self.pool.process,
-            slowed=lambda: (entry for sender in self._senders.values() for entry in sender.slowed()),
+            slowed=lambda: (entry for sender in self.senders.values() for entry in sender.slowed()),
         )
 
     def _admit(self, transaction: object) -> Scope:
@@ -186,7 +181,7 @@ class Outbox:
         """`function`, made callable from any thread where the client is threadsafe."""
         if not self.pool.options.threadsafe:
             return function
-        loop = self._loop
+        loop = self.loop
         return lambda: call_threadsafe(loop, function)
 
     async def release(self) -> None:
@@ -195,10 +190,10 @@ class Outbox:
             self.in_flight.stop()
             self.batcher.leave_account()
             self._leave_memory()
-        if self._delay is not None:
-            self._delay.cancel()
+        if self.delay is not None:
+            self.delay.cancel()
         self.session.close()
-        await asyncio.gather(*(sender.close() for sender in self._senders.values()))
+        await asyncio.gather(*(sender.close() for sender in self.senders.values()))
 
     async def wait_room(self, timeout: float | None) -> None:
         """Send what has to be sent for it, and wait for room. Raises TimeoutError after `timeout` seconds."""
@@ -213,68 +208,10 @@ class Outbox:
             except builtins.TimeoutError as e:
                 raise TimeoutError(f"the pending limit was reached, and no room was freed within {timeout:g} s") from e
 
-    # -- what is scheduled -----------------------------------------------------------------------------------
+    # -- what is sent ----------------------------------------------------------------------------------------
 
-    def _opened(self) -> None:
-        """The batcher has an open batch again."""
-        if self.in_flight.flights >= FLIGHTS_MAX or self.pumping:
-            if self._delay is None:
-                self._delay = self._loop.call_later(self._options.batching.max_delay, self._delay_over)
-        elif not self._turning:
-            self._turning = True
-            self._loop.call_soon(self._turn_over)
-
-    def _sealed(self) -> None:
-        """The batcher has sealed entries again."""
-        if not self.pumping:
-            self.pumping = True
-            self._loop.call_soon(self._pump_scheduled)
-
-    def _turn_over(self) -> None:
-        self._turning = False
-        self.send_open()
-
-    def _delay_over(self) -> None:
-        self._delay = None
-        self.send_open()
-
-    def send_open(self) -> None:
-        """Close every open batch and send it."""
-        if self._delay is not None:
-            self._delay.cancel()
-            self._delay = None
-        upto = self.batcher.next_sequence  # before the batches close: a message taken meanwhile stays open
-        self.batcher.seal_all()
-        self.pump()
-        self.in_flight.all_entered(upto)
-
-    def _pump_scheduled(self) -> None:
-        if self.pumping:
-            self.pump()
-
-    def pump(self) -> None:
-        """Queue sealed entries at their senders and send."""
-        self.pumping = False
-        entries = self.batcher.take()
-        if not entries:
-            return
-        if self._seals:
-            self._pack(entries)
-        self.in_flight.enter(entries)
-        if self.failure is not None:
-            self.in_flight.fail(entries, self.failure)
-            return
-        senders = self._senders
-        touched: dict[Sender, None] = {}  # in order, so that a simulation repeats
-        for entry in entries:
-            sender = senders[entry.segment_id]
-            sender.backlog.queue.append(entry)
-            touched[sender] = None
-        for sender in touched:
-            sender.transmit()
-
-    def _pack(self, entries: Sequence[SealedEntry]) -> None:
-        """Compress them, and then encrypt them."""
+    def pack(self, entries: Sequence[SealedEntry]) -> None:
+        """See Turns: compress them, and then encrypt them."""
         for entry in entries:
             if self._compressor is not None:
                 entry.data = native_entry.compress(entry.data, self._codec, self._compressor)
@@ -285,17 +222,9 @@ class Outbox:
         """See SenderOwner."""
         entry.data = self._succession.expanded(entry)
         pieces = self.batcher.take_apart(entry)
-        self._pack(pieces)
+        self.pack(pieces)
         self.in_flight.replace(entry, pieces)
         return pieces
-
-    def receipts_came(self) -> None:
-        """Receipts arrived: if a flight is free, open batches are sent, after the callers that were just woken have
-        added their messages.
-        """
-        if self.in_flight.flights < FLIGHTS_MAX and not self._turning:
-            self._turning = True
-            self._loop.call_soon(self._turn_over)
 
     # -- layout ----------------------------------------------------------------------------------------------
 
@@ -338,7 +267,7 @@ class Outbox:
             return  # start() raises it
         self.batcher.refuse(self.failure)
         self.send_open()
-        for sender in self._senders.values():
+        for sender in self.senders.values():
             sender.fail_queued(error)
 
 

@@ -54,12 +54,16 @@ class AsyncProducer(Owned, Generic[T_contra]):
     Every method raises AlreadyClosedError after close().
     """
 
-    def __init__(self, pool: Pool, topic: TopicName, name: str | None, options: ProducerOptions) -> None:
+    def __init__(
+        self, pool: Pool, topic: TopicName, name: str | None, options: ProducerOptions, secret: bytes | None = None
+    ) -> None:
+        """`secret`: of which the given name was generated, if it was."""
         self._topic = str(topic)
         self._send_timeout = options.send_timeout
+        self._encrypts = options.encryption_keys is not None
         self._schema = options.schema
         self._encode = None if options.schema.raw else options.schema.encode
-        self._outbox = Outbox(pool, topic, name, options)
+        self._outbox = Outbox(pool, topic, name, options, secret)
         formed, dissolved = _weakly(self._line_formed), _weakly(self._line_dissolved)
         self._line = Line(self._outbox, options.send_timeout, formed, dissolved)
         self._sending = Sending(self._outbox, self._line)
@@ -150,18 +154,26 @@ class AsyncProducer(Owned, Generic[T_contra]):
     ) -> Message[bytes]:
         """Send one message, and wait for the first reply to it, which a consumer of the topic sends with `reply()`.
 
-        `timeout`: seconds for all of it. The other arguments are those of send(); the properties `reply_to` and
-        `correlation_id` are set here, but for a `correlation_id` among `properties`, which has to differ from those of
-        requests that wait. The first request of a client into a namespace creates a topic of replies there.
+        `timeout`: seconds for all of it. The other arguments are those of send(); the properties `reply_to`,
+        `correlation_id` and, of a producer with `encryption_keys`, `reply_key` are set here, but for a `correlation_id`
+        among `properties`, which has to differ from those of requests that wait. The first request of a client into a
+        namespace creates a topic of replies there.
         A request is sent once; it may be handled twice, as any message, and the first reply counts.
 
         Raises TimeoutError when no reply came in time (NoResponderError: nor has a subscription a consumer; it is asked
         where the client may see statistics), QueueFullError when 10,000 requests of this client wait, NotFoundError
-        when the topic of replies was deleted meanwhile, AlreadyClosedError; what send() raises.
+        when the topic of replies was deleted meanwhile, EncryptionRequiredError when this producer encrypts and the
+        reply is not encrypted, AlreadyClosedError; what send() raises.
         """
         self.check_open()
         found: Message[bytes] = await self._client.exchange.requests.request(
-            self, value, timeout=timeout, properties=properties, key=key, event_time=event_time
+            self,
+            value,
+            timeout=timeout,
+            properties=properties,
+            encrypted=self._encrypts,
+            key=key,
+            event_time=event_time,
         )
         return found
 

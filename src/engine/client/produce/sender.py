@@ -34,6 +34,7 @@ from typing import Protocol
 
 from msgspec.structs import replace
 
+from engine._native.produce.outgoing import Outgoing
 from engine._native.produce.sealed import SealedEntry
 from engine.aio.backoff import RetryDelay
 from engine.client.net.connection import Connection
@@ -41,7 +42,6 @@ from engine.client.net.link import PRODUCER, Link
 from engine.client.net.pool import Pool
 from engine.client.produce.backlog import ATTEMPTS_MAX, Backlog, Credit
 from engine.client.produce.in_flight import InFlight
-from engine.client.produce.window import MEASURED_MIN
 from engine.client.topic.layout import SegmentView, TopicLayout
 from engine.client.topic.session import TopicSession
 from engine.client.transact.coordination import is_committed
@@ -127,36 +127,24 @@ class SenderOwner(Protocol):
         """Its messages as entries of their own, which are in flight in its place."""
 
 
-def _in_transactions(connection: Connection, header: commands.Send, entries: list[SealedEntry]) -> commands.Send:
-    """The header of entries in one or several transactions, which are told that it is sent."""
-    connection.stream.gather()  # the commits may follow at once
-    runs = [(scope, len(list(run))) for scope, run in groupby(entries, attrgetter("scope"))]
-    for scope, count in runs:
-        scope.frame_sent(connection, count)
-    if len(runs) > 1:
-        return replace(header, several=True)
-    return replace(header, transaction=runs[0][0].id, attempt=runs[0][0].attempt)
-
-
-class Sender:
+class Sender(Outgoing):
     """Loop thread only. `last_sequence`: durable in the segment, as its owner said at the last attachment."""
 
+    backlog: Backlog
+    owner: SenderOwner
+    link: Link | None  # while it is open
+    credit: Credit | None  # of the attachment; None: there is no limit
+
     def __init__(self, owner: SenderOwner, segment: SegmentView) -> None:
+        super().__init__(owner, Backlog(owner), commands.Send, commands.Receipt, commands.JOINT_SENDS)
         self.segment = segment
         self.state = SenderState.SENDING
         self.last_sequence = -1
-        self.backlog = Backlog(owner)
         self.waits_for: set[Sender] = set()  # predecessors that have not handed on what they have
         self.eager = False  # attach before there is something to send
         self.used = False  # was attached once
-        self._end = -1  # the segment's next offset at the first attachment
-        self._credit: Credit | None = None  # of the attachment; None: there is no limit
-        self._sent_bytes = 0  # since nothing was unanswered,
-        self._answered_bytes = 0  # and what was answered of that
         self._claims_left = 0  # attempts to repeat a claim that met another producer's
         self._over: set[Scope] = set()  # transactions that have ended; the attachment ends with them
-        self._owner = owner
-        self._link: Link | None = None  # while it is open
         self._opening: Link | None = None
         self._attaching = False  # in the background
         self._seen: TopicLayout | None = None  # the layout that the last attempt to attach went by
@@ -164,12 +152,12 @@ class Sender:
 
     def _move_to(self, state: SenderState) -> None:
         assert state in _MOVES[self.state], f"a sender cannot move from {self.state} to {state}"
-        self.state = state
+        self.state, self.sends = state, state is SenderState.SENDING
 
     @property
     def attached(self) -> bool:
         """Whether the owner of the segment knows this producer."""
-        return self._link is not None
+        return self.link is not None
 
     @property
     def retired(self) -> bool:
@@ -178,56 +166,43 @@ class Sender:
 
     # -- sending ---------------------------------------------------------------------------------------------
 
-    def transmit(self) -> None:
-        """Send what is queued, as far as the connection takes it; attach first where there is no attachment."""
-        link = self._link
-        if link is None:
-            if self._needed:
-                self._start_attaching()
-            return
-        backlog, connection, credit = self.backlog, link.connection, self._credit
-        if self.state is not SenderState.SENDING or not backlog.queue:
-            return
-        window = self._owner.in_flight.window
-        if not backlog.sent:
-            self._sent_bytes = self._answered_bytes = 0
-        while backlog.queue and connection.writable and (credit is None or credit.left):
-            if backlog.sent and self._sent_bytes - self._answered_bytes > window.size:
-                return  # receipts are under way, and the rest follows them
-            entries = backlog.next_frame(credit, joint=commands.JOINT_SENDS in connection.features)
-            if entries:
-                for entry in entries:
-                    self._sent_bytes += entry.pending
-                if window.measured is None and window.used >= MEASURED_MIN:
-                    window.send(entries[0], asyncio.get_running_loop().time())
-                header = commands.Send(producer_id=link.ident, entries=len(entries))
-                if entries[0].scope is not None:
-                    header = _in_transactions(connection, header, entries)
-                connection.stream.send(header, [e.data for e in entries])
-                if credit is not None:
-                    self._owner.in_flight.renew(entries)
-                backlog.sent.extend(entries)
+    def unattached(self) -> None:
+        """See Outgoing."""
+        if self._needed:
+            self._start_attaching()
+
+    def in_transactions(
+        self, connection: Connection, header: commands.Send, entries: list[SealedEntry]
+    ) -> commands.Send:
+        """See Outgoing. They are told that the frame is sent."""
+        connection.stream.gather()  # the commits may follow at once
+        runs = [(scope, len(list(run))) for scope, run in groupby(entries, attrgetter("scope"))]
+        for scope, count in runs:
+            scope.frame_sent(connection, count)
+        if len(runs) > 1:
+            return replace(header, several=True)
+        return replace(header, transaction=runs[0][0].id, attempt=runs[0][0].attempt)
 
     def slowed(self) -> Collection[SealedEntry]:
         """What waits until the broker gives credit."""
-        return self.backlog.queue if self._credit is not None and not self._credit.left else ()
+        return self.backlog.queue if self.credit is not None and not self.credit.left else ()
 
     def _drop_credit(self) -> None:
         """The attachment has ended, and its credit with it: what has waited for it waits for an attachment now."""
         if slowed := self.slowed():
-            self._owner.in_flight.renew(slowed)
-        self._credit = None
+            self.owner.in_flight.renew(slowed)
+        self.credit = None
 
     def fail_queued(self, error: Exception) -> None:
         """Fail everything in this sender."""
-        self._owner.in_flight.fail(self.backlog.take(), error)
+        self.owner.in_flight.fail(self.backlog.take(), error)
 
     @property
     def _needed(self) -> bool:
         """Whether there must be an attachment: to send something, or to hold a claim to exclusive access."""
-        if self.state in (SenderState.RETIRED, SenderState.CLOSED) or not self._owner.started:
+        if self.state in (SenderState.RETIRED, SenderState.CLOSED) or not self.owner.started:
             return False
-        return bool(self.backlog) or self.eager or self._owner.access_mode != "shared"
+        return bool(self.backlog) or self.eager or self.owner.access_mode != "shared"
 
     # -- succession ------------------------------------------------------------------------------------------
 
@@ -266,7 +241,7 @@ class Sender:
 
     def readdress(self, segment: SegmentView) -> None:
         """The segment's newest view. Where it has another owner now, what was sent is sent again there."""
-        moved = self._link is not None and segment.url not in (None, self.segment.url)
+        moved = self.link is not None and segment.url not in (None, self.segment.url)
         self.segment = segment
         if moved:
             self._close_link()
@@ -275,21 +250,24 @@ class Sender:
 
     # -- what the segment's owner answers --------------------------------------------------------------------
 
-    def frame_received(self, header: Header, payload: memoryview) -> None:
-        """Receipts and refusals."""
-        if isinstance(header, commands.Receipt):
-            self._receipt(header.sequences, header.offsets)
-        elif isinstance(header, commands.SendError):
+    def other_received(self, header: Header) -> None:
+        """Refusals and credit."""
+        if isinstance(header, commands.SendError):
             self._refused(header.sequence, EngineError.from_code(header.code, header.message))
         elif isinstance(header, commands.PublishCredit):
             self._credited(header.messages, header.bytes)
 
+    def answered(self) -> None:
+        """See Outgoing."""
+        if self.retired:
+            self.owner.settle_retired()
+
     def _credited(self, messages: int | None, size: int | None) -> None:
-        if self._credit is None:
-            self._credit = Credit()
-        self._credit.grant(messages, size)
-        if self._credit.unlimited:
-            self._credit = None
+        if self.credit is None:
+            self.credit = Credit()
+        self.credit.grant(messages, size)
+        if self.credit.unlimited:
+            self.credit = None
         self.transmit()
 
     def resume_writing(self) -> None:
@@ -298,7 +276,7 @@ class Sender:
 
     def link_ended(self, error: EngineError) -> None:
         """Everything sent is sent again over the next link, unless the error is one that lasts."""
-        self._link = None
+        self.link = None
         self._drop_credit()
         stale = error.layout_stale or isinstance(error, NotFoundError)
         self.backlog.requeue()
@@ -310,38 +288,19 @@ class Sender:
         if not stale and not isinstance(error, ConnectError | AlreadyClosedError):
             self.fail_queued(error)
             if isinstance(error, FATAL):
-                self._owner.fail(error)
+                self.owner.fail(error)
             if self.retired:
-                self._owner.settle_retired()
+                self.owner.settle_retired()
             return
         self._go_on(error if stale else None)
 
-    def _receipt(self, sequences: list[int], offsets: list[int]) -> None:
-        if self._owner.failure is not None:
-            return
-        sent = self.backlog.sent
-        entries: list[SealedEntry] = []
-        for sequence in sequences:
-            if not sent or sent[0].first_sequence != sequence:
-                self._out_of_step(sequence)
-                offsets = offsets[: len(entries)]
-                break
-            entries.append(entry := sent.popleft())
-            self._answered_bytes += entry.pending
-        self._owner.in_flight.acknowledge(entries, offsets, self._end)
-        self._owner.receipts_came()
-        if self.retired:
-            self._owner.settle_retired()
-        elif self.backlog.queue:
-            self.transmit()
-
-    def _out_of_step(self, sequence: int) -> None:
+    def out_of_step(self, sequence: int) -> None:
         """A receipt for an entry that is not the oldest one sent: the connection cannot be trusted any more."""
         sent = self.backlog.sent
         waiting = sent[0].first_sequence if sent else None
         log.error("%s: receipt for sequence %s, expected %s", self.segment.name, sequence, waiting)
-        if self._link is not None:
-            self._link.connection.fail(ProtocolError(f"receipt for sequence {sequence}, expected {waiting}"))
+        if self.link is not None:
+            self.link.connection.fail(ProtocolError(f"receipt for sequence {sequence}, expected {waiting}"))
 
     def _refused(self, sequence: int, error: EngineError) -> None:
         """One entry was refused; unless the error is about it alone, so was everything after it."""
@@ -356,8 +315,8 @@ class Sender:
             refused = [e for e in backlog.sent if e.first_sequence == sequence]
             for entry in refused:
                 backlog.sent.remove(entry)
-                self._answered_bytes += entry.pending
-            self._owner.in_flight.fail(refused, error)
+                self.answered_bytes += entry.pending
+            self.owner.in_flight.fail(refused, error)
             self._transmit_or_settle()
             return
         if not backlog.sent:
@@ -370,13 +329,13 @@ class Sender:
         backlog.sent.clear()
         at = next((i for i, e in enumerate(entries) if e.first_sequence == sequence), 0)
         backlog.put_back(entries[:at])  # not answered, not refused
-        self._owner.in_flight.fail(entries[at:], error)
+        self.owner.in_flight.fail(entries[at:], error)
         if isinstance(error, FATAL):
-            self._owner.fail(error)
+            self.owner.fail(error)
         elif not self.retired:
             self.transmit()
         if self.retired:
-            self._owner.settle_retired()
+            self.owner.settle_retired()
 
     def _refuse_transaction(self, sequence: int, error: EngineError) -> None:
         """This entry fails. Those behind it may have been in time: they are answered before the link ends."""
@@ -388,7 +347,7 @@ class Sender:
         self._over.add(refused.scope)
         self._fail_in(refused.scope, [refused], error)
         if self.retired:
-            self._owner.settle_retired()
+            self.owner.settle_retired()
 
     def _transactions_over(self, error: EngineError) -> None:
         """The rest of what is in the transactions that have ended fails; everything else is sent again."""
@@ -401,26 +360,26 @@ class Sender:
 
     def _fail_in(self, scope: Scope, entries: list[SealedEntry], error: EngineError) -> None:
         if entries and (scope.mark is None or not self._begin_judging(scope, entries, error)):
-            self._owner.in_flight.fail(entries, error)
+            self.owner.in_flight.fail(entries, error)
 
     def _begin_judging(self, scope: Scope, entries: list[SealedEntry], error: EngineError) -> bool:
         judging = self._judge(scope.id, scope.mark, entries, error)
-        return self._owner.pool.tasks.spawn(judging, name=f"judge what was sent in {scope.id}") is not None
+        return self.owner.pool.tasks.spawn(judging, name=f"judge what was sent in {scope.id}") is not None
 
     async def _judge(self, ident: str, mark: int | None, entries: list[SealedEntry], error: EngineError) -> None:
         """The commit followed these entries, and its answer was lost: the coordinator knows whether it counts."""
         try:
-            counts = await is_committed(self._owner.pool, ident, mark)
+            counts = await is_committed(self.owner.pool, ident, mark)
         except EngineError as e:
             counts, error = False, UnknownOutcomeError(f"whether the transaction {ident} is committed is unknown: {e}")
         if counts:
-            self._owner.in_flight.acknowledge(entries, [-1] * len(entries))
+            self.owner.in_flight.acknowledge(entries, [-1] * len(entries))
         else:
-            self._owner.in_flight.fail(entries, error)
+            self.owner.in_flight.fail(entries, error)
 
     def _take_apart(self, sequence: int, error: EngineError) -> None:
         """Some messages of one entry are stored: send them one by one, before what was sent behind the entry."""
-        backlog, owner = self.backlog, self._owner
+        backlog, owner = self.backlog, self.owner
         self._close_link()
         backlog.requeue()
         entries = backlog.take_unsent()
@@ -438,14 +397,14 @@ class Sender:
 
     def _transmit_or_settle(self) -> None:
         if self.retired:
-            self._owner.settle_retired()
+            self.owner.settle_retired()
         else:
             self.transmit()
 
     def _go_on(self, stale: EngineError | None = None) -> None:
         """The attachment is gone: make another one where it is needed."""
         if self.retired:
-            self._owner.settle_retired()
+            self.owner.settle_retired()
         elif self._needed:
             self._start_attaching(stale)
 
@@ -455,19 +414,19 @@ class Sender:
         self._stale = stale or self._stale
         if not self._attaching and self.state is not SenderState.CLOSED:
             self._attaching = True
-            self._owner.pool.tasks.spawn(self._attach_in_background(), name=f"attach {self.segment.name}")
+            self.owner.pool.tasks.spawn(self._attach_in_background(), name=f"attach {self.segment.name}")
 
     async def _attach_in_background(self) -> None:
         """Attach, as often as it takes, while there is something to send; errors that do not pass fail the queue."""
-        backoff = self._owner.pool.retry_delays()
-        sealed = RetryDelay(self._owner.pool.options.rng, initial=SEALED_S_FIRST, maximum=SEALED_S_MAX)
+        backoff = self.owner.pool.retry_delays()
+        sealed = RetryDelay(self.owner.pool.options.rng, initial=SEALED_S_FIRST, maximum=SEALED_S_MAX)
         refusals = losses = 0
         try:
             while self._needed and not self.attached:
                 stale, self._stale = self._stale, None
                 if stale is not None:
                     refusals += 1
-                    self._owner.session.refused(refusals)
+                    self.owner.session.refused(refusals)
                     pauses = sealed if isinstance(stale, SegmentSealedError) else backoff
                     if not await self._wait_layout(pauses.next()):
                         return
@@ -497,14 +456,14 @@ class Sender:
             return True
         self.fail_queued(error)
         if isinstance(error, FATAL):
-            self._owner.fail(error)
+            self.owner.fail(error)
         return False
 
     async def _wait_layout(self, delay: float) -> bool:
         """Wait for another layout than the one last gone by, or `delay` seconds; False when the segment has retired or
         the topic is gone.
         """
-        session = self._owner.session
+        session = self.owner.session
         try:
             await session.wait_changed(self._seen or session.layout, delay)
         except EngineError as e:
@@ -514,16 +473,16 @@ class Sender:
 
     async def attach(self) -> None:
         """One attempt: PRODUCER at the segment's owner, then send what is queued. Raises what the broker answers."""
-        session = self._owner.session
+        session = self.owner.session
         self._seen = session.layout
         await session.at(lambda layout: layout.url_of(self.segment.segment_id), self._attach)
 
     async def _attach(self, url: str | None) -> None:
         if self.state in (SenderState.RETIRED, SenderState.CLOSED):  # before this attempt had a link to be closed
             return
-        owner, options = self._owner, self._owner.pool.options
+        owner, options = self.owner, self.owner.pool.options
         timeout = None if self._access == AccessMode.WAIT_FOR_EXCLUSIVE else options.operation_timeout
-        self._credit = None
+        self.credit = None
         link = self._opening = Link(owner.pool, PRODUCER, self)
         claim: list[int] | None = None  # that the request carried
 
@@ -548,9 +507,9 @@ class Sender:
             self._opening = None
         if answer is None:
             return
-        self._link = link
+        self.link = link
         if not self.used and answer.end is not None:
-            self._end = answer.end
+            self.end = answer.end
         self.used, self.eager, self._claims_left = True, False, 0
         self.last_sequence = answer.last_sequence
         if claim is None:
@@ -561,8 +520,8 @@ class Sender:
     @property
     def _access(self) -> str:
         """Once granted, access is renewed, not asked for: that neither waits nor fences other producers."""
-        mode = self._owner.access_mode
-        return "exclusive" if self._owner.started and mode != "shared" else mode
+        mode = self.owner.access_mode
+        return "exclusive" if self.owner.started and mode != "shared" else mode
 
     @property
     def _is_first(self) -> bool:
@@ -571,15 +530,15 @@ class Sender:
 
     def _close_link(self) -> None:
         """End the attachment, or the attempt at one, without waiting for the broker."""
-        for link in (self._link, self._opening):
+        for link in (self.link, self._opening):
             if link is not None:
                 link.close()
-        self._link = None
+        self.link = None
         self._drop_credit()
 
     async def close(self) -> None:
         """End the attachment and wait for the broker to confirm it. Idempotent."""
         self._move_to(SenderState.CLOSED)
-        link, self._link = self._link or self._opening, None
+        link, self.link = self.link or self._opening, None
         if link is not None:
             await link.close_and_wait()

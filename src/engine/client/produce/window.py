@@ -19,11 +19,10 @@ from __future__ import annotations
 
 from collections import deque
 
-from engine.limits import MIB
+from engine._native.produce.outgoing import WINDOW_MIN
 
 TARGET_S = 0.05
-FLOOR = 4 * MIB
-MEASURED_MIN = FLOOR // 16  # with less in flight nothing is measured: the window is far from full, and each call costs
+FLOOR = WINDOW_MIN
 RATES = IDLES = 10
 WOKEN_SHARE = 0.75  # of the window: what waits for room is woken below it, so that full batches are made
 

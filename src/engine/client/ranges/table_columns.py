@@ -16,6 +16,7 @@ from engine.errors import InvalidArgumentError, SchemaError, UnsupportedError
 from engine.model.schema import SchemaType
 
 VALUE = "value"
+ORIGIN = ("producer_name", "sequence_id")  # columns of which a table has those that are named
 ROWS_MIN = 1024  # in a record batch; entries with fewer messages are copied into one
 
 
@@ -33,7 +34,8 @@ class TableColumns:
 
     Without a schema, the columns are those of `MessageBatch.to_arrow()`. With one, `value` has the type of the values;
     where these are records, columns of their fields are in its place, and a field with the name of another column is
-    called "value.NAME". `columns`: names of those that are wanted, in order; None: all.
+    called "value.NAME". `columns`: names of those that are wanted, in order; None: all of these. Those of ORIGIN can be
+    named besides, where the values have no field that is called so.
 
     Raises InvalidArgumentError for a name that is no column, UnsupportedError without pyarrow.
     """
@@ -42,14 +44,18 @@ class TableColumns:
         self._arrow = import_arrow("a table")
         self._schema = schema
         self._form = _form_of_values(self._arrow, schema)
-        base = MessageBatch("", [], {}, lambda *_: None).to_arrow().schema
-        known = {field.name: field for field in base}
+        base = MessageBatch("", [], {}, lambda *_: None).to_arrow(include_sequence_ids=True).schema
+        known = {field.name: field for field in base if field.name not in ORIGIN}
         self._fields: dict[str, str] = {}  # column: field of the values' record
         if self._form is not None and self._arrow.types.is_struct(self._form.type):
             known = self._with_fields(known, self._form.type)
         elif self._form is not None:
             known[VALUE] = self._arrow.field(VALUE, self._form.type)
-        names = list(known) if columns is None else _checked(columns, known)
+        origin = {name: base.field(name) for name in ORIGIN if name not in known}
+        every = list(known)
+        known |= origin
+        names = every if columns is None else _checked(columns, known)
+        self._origin = not origin.keys().isdisjoint(names)
         self.schema = self._arrow.schema([known[name] for name in names])
         self._plain = [name for name in names if name not in self._fields and (name != VALUE or self._form is None)]
         self._typed = len(self._plain) < len(names)
@@ -73,7 +79,7 @@ class TableColumns:
 
     def record_batches(self, batch: MessageBatch) -> list[Any]:
         """The messages of `batch` as record batches of `schema`. Raises SchemaError, CorruptionError."""
-        table = batch.to_arrow()
+        table = batch.to_arrow(include_sequence_ids=self._origin)
         if self._typed:
             return self._decoded(batch, table)
         table = table.select(self.schema.names)

@@ -10,8 +10,7 @@ import asyncio
 from collections.abc import Sequence
 from typing import NamedTuple, TypeVar
 
-from msgspec.structs import replace
-
+from engine.aio.shielded import shielded
 from engine.client.net.connection import Connection
 from engine.client.net.pool import Pool, persist
 from engine.errors import (
@@ -97,19 +96,23 @@ def send_commit(
     The future ends within `timeout_s`, also when it is not awaited any more.
     """
     connection, frames = sends
-    request = replace(_request(ident, TransactionState.COMMITTED, accepted), sent=frames, mark=mark)
+    request = commands.EndTxn(id=ident, action="commit", accepted=_listed(accepted), sent=frames, mark=mark)
     return connection.start_request(request, timeout_s=timeout_s)
 
 
 def _request(ident: str, state: TransactionState, accepted: Sequence[str] | None) -> commands.EndTxn:
-    return commands.EndTxn(id=ident, action=_ACTIONS[state], accepted=None if accepted is None else list(accepted))
+    return commands.EndTxn(id=ident, action=_ACTIONS[state], accepted=_listed(accepted))
+
+
+def _listed(accepted: Sequence[str] | None) -> list[str] | None:
+    return None if accepted is None else list(accepted)
 
 
 def is_committed_by(answer: Answer) -> bool:
     """Whether the answer to send_commit() is that it is committed."""
     if not answer.done() or answer.cancelled() or answer.exception() is not None:
         return False
-    return answer.result().state == TransactionState.COMMITTED
+    return answer.result().state == "COMMITTED"
 
 
 async def committed_behind(answer: Answer) -> TransactionState | None:
@@ -119,7 +122,7 @@ async def committed_behind(answer: Answer) -> TransactionState | None:
     TransactionNotFoundError.
     """
     try:
-        return TransactionState((await answer).state)
+        return TransactionState((await shielded(answer)).state)
     except (ConnectError, TimeoutError, UnknownOutcomeError):
         return None
     except EngineError as e:

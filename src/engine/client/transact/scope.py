@@ -51,12 +51,7 @@ class Scope(TransactionScope):
     # The commit token: from the request of a commit behind the sends on, unless that was refused.
     mark: int | None = None
     answer: Answer | None = None  # to the commit behind everything that was sent
-    _under_way = _acknowledging = 0
-    # What was sent: unless `_spread`, each entry once and over one connection; entries under way, and those written.
-    _wire: Connection | None = None
-    _spread = False
-    _frames = _entries = _on_wire = 0
-    _awaited = 0  # entries under way with futures
+    _acknowledging = 0
 
     def __init__(self, pool: Pool, ident: str, attempt: str | None) -> None:
         super().__init__(parse_id(ident), attempt_number(attempt))
@@ -78,37 +73,15 @@ class Scope(TransactionScope):
 
     # -- what is under way -----------------------------------------------------------------------------------
 
-    def entry_entered(self, awaited: bool) -> None:
-        """An entry is under way. `awaited`: the id of a message in it is awaited."""
-        self._under_way += 1
-        self._entries += 1
-        self._awaited += awaited
-
-    def entry_left(self, awaited: bool) -> None:
-        """An entry is answered or has failed. See left()."""
-        self._awaited -= awaited
-        self.left()
-
     @property
     def awaited(self) -> bool:
         """Whether the id of a message under way is awaited."""
-        return self._awaited > 0
+        return self.waited_for > 0
 
     @property
     def stored(self) -> bool:
         """Whether it is known to be committed behind everything that was sent, whatever becomes of the receipts."""
         return self.answer is not None and is_committed_by(self.answer)
-
-    def frame_sent(self, connection: Connection, entries: int) -> None:
-        """Entries of it were written in one frame."""
-        self._wire = self._wire or connection
-        self._spread = self._spread or self._wire is not connection
-        self._frames += 1
-        self._on_wire += entries
-
-    def scattered(self) -> None:
-        """Something is sent again, or in pieces: the frames counted do not stand for all of it any more."""
-        self._spread = True
 
     def sends_behind_which_to_commit(self) -> tuple[Connection, int] | None:
         """Send everything that was taken. Returns (connection, number of frames) where it may be committed without
@@ -116,7 +89,7 @@ class Scope(TransactionScope):
         """
         for publisher in list(self._publishers):
             publisher.send_open()
-        wire = self._wire
+        wire: Connection | None = self.wire
         if (
             wire is None
             or wire.lost is not None
@@ -124,17 +97,15 @@ class Scope(TransactionScope):
             or self.error is not None
         ):
             return None
-        once = not self._spread and self._entries == self._on_wire
-        return (wire, self._frames) if once and self._under_way and not self._acknowledging else None
+        once = not self.spread and self.entries == self.on_wire
+        return (wire, self.frames) if once and self.under_way and not self._acknowledging else None
 
-    def left(self) -> None:
-        """Something was answered or has failed; in the latter case fail() is called in the same turn of the loop."""
-        self._under_way -= 1
-        if not self._under_way:
-            waiting, self._waiting = self._waiting, []
-            for future in waiting:
-                if not future.done():
-                    future.set_result(None)
+    def all_left(self) -> None:
+        """Nothing is under way any more; fail() is called in this turn of the loop if the last of it has failed."""
+        waiting, self._waiting = self._waiting, []
+        for future in waiting:
+            if not future.done():
+                future.set_result(None)
 
     def fail(self, error: Exception) -> None:
         """Note the first failure."""
@@ -146,7 +117,7 @@ class Scope(TransactionScope):
 
     def run(self, acknowledging: Coroutine[Any, Any, T]) -> asyncio.Future[T]:
         """Start an acknowledgement. It continues when its awaiter is cancelled, and is under way until its end."""
-        self._under_way += 1
+        self.under_way += 1
         self._acknowledging += 1
         task = asyncio.ensure_future(self._run(acknowledging))
         task.add_done_callback(ignore_outcome)
@@ -166,7 +137,7 @@ class Scope(TransactionScope):
         """Wait until nothing is under way. Raises the first failure."""
         for publisher in list(self._publishers):
             publisher.send_open()
-        while self._under_way:
+        while self.under_way:
             future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
             self._waiting.append(future)
             await future

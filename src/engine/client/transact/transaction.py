@@ -23,13 +23,13 @@ import asyncio
 import contextlib
 import logging
 import warnings
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from functools import partial
-from typing import Any, Literal, Self
+from itertools import count
+from typing import Any, Literal, Self, cast
 
 from engine.aio.backoff import RetryDelay
 from engine.aio.bag import Bag
-from engine.aio.shielded import shielded
 from engine.aio.turns import Turns
 from engine.client.base.entering import Entering
 from engine.client.net.children import Children
@@ -71,6 +71,7 @@ log = logging.getLogger(__name__)
 
 GOODBYE_S_MAX = 2.0  # a closing client waits this long for its open transactions to be aborted
 LOST = "it is aborted; use `with`, or commit() or abort()"
+OWN_MAX = 4  # open at once for what the client does by itself: a role may have few
 POLL_S_FIRST = 0.05  # between two requests for the state of a transaction that is ended elsewhere
 POLL_S_MAX = 2.0
 
@@ -102,9 +103,12 @@ class AsyncTransaction(InTransaction):
         attempt: str | None,
         joined: bool,
         ended: Callable[[Any], object],
+        marks: Callable[[], int],
     ) -> None:
+        """`ended`: called once it has. `marks`: another commit token each time."""
         self.scope = Scope(pool, standing.id, attempt)
         self._pool = pool
+        self._marks = marks
         self._name = name
         self._ended = ended
         self.joined = joined  # it is ended elsewhere: leaving the block does not end it
@@ -163,7 +167,7 @@ class AsyncTransaction(InTransaction):
     @property
     def state(self) -> TransactionStateName:
         """ "OPEN", "COMMITTED" or "ABORTED", as far as this client knows, without a request."""
-        return self._state.value
+        return cast(TransactionStateName, self._state.value)
 
     # -- ending it -------------------------------------------------------------------------------------------
 
@@ -211,7 +215,7 @@ class AsyncTransaction(InTransaction):
         sends = None if asked else self.scope.sends_behind_which_to_commit()
         if sends is None:
             return False
-        mark = self.scope.mark = self._pool.options.rng.getrandbits(MARK_BITS)
+        mark = self.scope.mark = self._marks()
         timeout_s = self._pool.options.operation_timeout
         answer = send_commit(sends, self.id, names, mark, timeout_s)  # at once, so that it arrives together with them
         self.scope.answer = answer
@@ -223,8 +227,7 @@ class AsyncTransaction(InTransaction):
             raise
 
     async def _hear_behind(self, answer: Answer, numbers: tuple[int, ...] | None) -> bool:
-        said = committed_behind(shielded(answer))
-        found = await self._hear(TransactionState.COMMITTED, numbers, said)
+        found = await self._hear(TransactionState.COMMITTED, numbers, committed_behind(answer))
         if found is TransactionState.OPEN:
             self.scope.mark = None  # it was refused
         return found is TransactionState.COMMITTED
@@ -417,6 +420,9 @@ class Transactions:
         self._open: Bag[AsyncTransaction] = Bag()
         self._deadlines = Deadlines[AsyncTransaction](AsyncTransaction.follow)  # of the open ones
         self._prefetched = Prefetched(pool)
+        self._own = asyncio.Semaphore(OWN_MAX)
+        # Commit tokens: each client counts on from a random number of its own.
+        self._marks = count(pool.options.rng.getrandbits(MARK_BITS - 1)).__next__
 
     def begin(self, timeout: float, name: str | None) -> Entering[AsyncTransaction]:
         """A new transaction, or the one of that name."""
@@ -426,10 +432,23 @@ class Transactions:
         check_number("timeout", timeout, TRANSACTION_TIMEOUT_S_MIN, TRANSACTION_TIMEOUT_S_MAX)
         self._check_open()
         if name is None:
-            standing = self._prefetched.take(timeout) or await begin(self._pool, timeout, None)
-            return await self._make(standing, None, None, False)
+            standing = self._prefetched.take(timeout)
+            if standing is not None:
+                return self._opened(self._of(standing, None, None, False), standing)
+            return await self._make(await begin(self._pool, timeout, None), None, None, False)
         check_name(name, "transaction name")
         return await self._make(await begin(self._pool, timeout, name), name, None, False)
+
+    @contextlib.asynccontextmanager
+    async def own(self, timeout: float) -> AsyncIterator[AsyncTransaction]:
+        """One for what the client does by itself, of few at a time, and none is prefetched. Raises as begin() and
+        commit().
+        """
+        async with self._own:
+            self._check_open()
+            transaction = await self._make(await begin(self._pool, timeout, None), None, None, False)
+            async with transaction:
+                yield transaction
 
     def join(self, ident: str, attempt: str | None) -> Entering[AsyncTransaction]:
         """A transaction that was begun elsewhere."""
@@ -443,7 +462,7 @@ class Transactions:
 
     async def _make(self, standing: Standing, name: str | None, attempt: str | None, joined: bool) -> AsyncTransaction:
         """Raises AlreadyClosedError when the client closes meanwhile; one that was begun is aborted then."""
-        made = AsyncTransaction(self._pool, standing, name=name, attempt=attempt, joined=joined, ended=self._has_ended)
+        made = self._of(standing, name, attempt, joined)
         try:
             self._check_open()
         except AlreadyClosedError:
@@ -451,12 +470,21 @@ class Transactions:
                 await made.abort_quietly()
             made.forget()
             raise
-        if not standing.state.final:
-            self._open.add(made)
-            self._deadlines.add(made, asyncio.get_running_loop().time() + self._left_s(standing) + POLL_S_FIRST)
-            if not joined:
-                return made.handle(partial(self._lost, asyncio.get_running_loop()))
-        return made
+        return self._opened(made, standing)
+
+    def _of(self, standing: Standing, name: str | None, attempt: str | None, joined: bool) -> AsyncTransaction:
+        return AsyncTransaction(
+            self._pool, standing, name=name, attempt=attempt, joined=joined, ended=self._has_ended, marks=self._marks
+        )
+
+    def _opened(self, made: AsyncTransaction, standing: Standing) -> AsyncTransaction:
+        """The program's, of one that was just made."""
+        if standing.state.final:
+            return made
+        loop = asyncio.get_running_loop()
+        self._open.add(made)
+        self._deadlines.add(made, loop.time() + self._left_s(standing) + POLL_S_FIRST)
+        return made if made.joined else made.handle(partial(self._lost, loop))
 
     def _lost(self, loop: asyncio.AbstractEventLoop, working: AsyncTransaction) -> None:
         """The program has lost it unended: abort it soon. From any thread."""

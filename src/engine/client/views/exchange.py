@@ -28,7 +28,9 @@ class Exchange:
         return Requests(
             self._pool,
             self._rng.getrandbits,
-            lambda: consumer_options(self._make_name, None, receive_queue_size="auto", create_topic=False),
+            lambda keys: consumer_options(
+                self._make_name, None, receive_queue_size="auto", create_topic=False, decryption_keys=keys
+            ),
             lambda topic: self._admin().delete_topic(topic),
             lambda topic: self._admin().get_stats(topic),
         )

@@ -4,6 +4,10 @@ A request is a message with two properties, the topic for its reply and an id th
 into a namespace makes a topic of replies there, which one consumer reads for all requests of the client. A reply is
 known by its id: the first one ends the request, and what comes later, or twice, is counted and dropped.
 
+Replies to requests that are encrypted are encrypted, too. A client makes a pair of keys for them, which lives as long
+as their topic; the request names the public key, among what is encrypted. Plain and encrypted replies have topics of
+their own.
+
 The topic is deleted when the client closes, as far as the client may do that. What a client leaves behind that died, or
 may not delete topics, a broker deletes (engine/broker/upkeep/reply_topics.py).
 """
@@ -20,12 +24,13 @@ from typing import TYPE_CHECKING, Any
 
 from engine._native.consume.message import Message
 from engine.aio.shielded import shielded
-from engine.client.base.options import ConsumerOptions, ProducerOptions, check_timeout
+from engine.client.base.options import ConsumerOptions, Keys, ProducerOptions, check_timeout
 from engine.client.consume.checkpoint_consumer import AsyncCheckpointConsumer
 from engine.client.produce.producer import AsyncProducer
 from engine.client.topic.session import TopicSession
 from engine.errors import (
     AlreadyClosedError,
+    EncryptionRequiredError,
     EngineError,
     InvalidArgumentError,
     NoResponderError,
@@ -36,7 +41,7 @@ from engine.errors import (
 from engine.limits import REQUESTS_MAX, RESPONDERS_MAX
 from engine.model.names import TopicName
 from engine.model.positions import Checkpoint
-from engine.model.reply_topics import CORRELATION_ID, REPLY_TO, is_reply_topic, reply_topic
+from engine.model.reply_topics import CORRELATION_ID, REPLY_KEY, REPLY_TO, is_reply_topic, reply_topic
 
 if TYPE_CHECKING:
     from engine.client.net.pool import Pool
@@ -47,16 +52,21 @@ log = logging.getLogger(__name__)
 GOODBYE_S_MAX = 2.0  # for deleting a topic of replies
 STATISTICS_S_MAX = 1.0  # for asking whether a topic has a consumer
 
-MakeOptions = Callable[[], ConsumerOptions]
+MakeOptions = Callable[[Keys | None], ConsumerOptions]
 Delete = Callable[[str], Awaitable[None]]
 Statistics = Callable[[str], Awaitable[Any]]
+_Target = tuple[str, str | None]  # a topic of replies, and the public key that they are encrypted for
 
 
 class _Inbox:
-    """The topic of replies in one namespace, and its consumer. `dropped`: replies that nothing waited for."""
+    """A topic of replies in one namespace, and its consumer. `dropped`: replies that nothing waited for.
 
-    def __init__(self, pool: Pool, topic: TopicName, options: ConsumerOptions) -> None:
+    `key`: the public key that replies are encrypted for; None: they are not.
+    """
+
+    def __init__(self, pool: Pool, topic: TopicName, options: ConsumerOptions, key: str | None) -> None:
         self.topic = topic
+        self.key = key
         self.dropped = 0
         self._pool = pool
         self._consumer = AsyncCheckpointConsumer[bytes](pool, topic, options)
@@ -81,6 +91,10 @@ class _Inbox:
                     future = self._waiting.pop(message.properties.get(CORRELATION_ID, ""), None)
                     if future is None or future.done():
                         self.dropped += 1
+                    elif self.key is not None and message.properties.get(REPLY_KEY) != self.key:
+                        future.set_exception(
+                            EncryptionRequiredError("the reply must be encrypted, got one that is not")
+                        )
                     else:
                         future.set_result(message)
         except EngineError as e:
@@ -124,7 +138,7 @@ class Requests:
     ) -> None:
         self._pool, self._token, self._options = pool, token, options
         self._delete, self._statistics = delete, statistics
-        self._inboxes: dict[str, asyncio.Task[_Inbox]] = {}
+        self._inboxes: dict[tuple[str, bool], asyncio.Task[_Inbox]] = {}  # by namespace, and whether encrypted
         self.outstanding = 0
         self._closed = False
 
@@ -135,6 +149,7 @@ class Requests:
         *,
         timeout: float,
         properties: Mapping[str, str] | None,
+        encrypted: bool,
         **options: Any,
     ) -> Message[bytes]:
         """See AsyncProducer.request."""
@@ -147,7 +162,8 @@ class Requests:
         self.outstanding += 1
         try:
             async with asyncio.timeout(timeout):
-                return await self._asked(producer, value, properties or {}, options)
+                inbox = await self._inbox(TopicName.parse(producer.topic), encrypted=encrypted)
+                return await self._asked(inbox, producer, value, properties or {}, options)
         except builtins.TimeoutError as e:
             if isinstance(e, TimeoutError):  # the send's own
                 raise
@@ -156,13 +172,20 @@ class Requests:
             self.outstanding -= 1
 
     async def _asked(
-        self, producer: AsyncProducer[Any], value: Any, properties: Mapping[str, str], options: dict[str, Any]
+        self,
+        inbox: _Inbox,
+        producer: AsyncProducer[Any],
+        value: Any,
+        properties: Mapping[str, str],
+        options: dict[str, Any],
     ) -> Message[bytes]:
-        inbox = await self._inbox(TopicName.parse(producer.topic))
         correlation_id = properties.get(CORRELATION_ID) or f"{self._token(128):032x}"
         future = inbox.expect(correlation_id)
         try:
             named = {**properties, REPLY_TO: str(inbox.topic), CORRELATION_ID: correlation_id}
+            named.pop(REPLY_KEY, None)
+            if inbox.key is not None:
+                named[REPLY_KEY] = inbox.key
             await producer.send(value, properties=named, **options)
             return await future
         finally:
@@ -181,18 +204,23 @@ class Requests:
                 )
         return TimeoutError(f"no reply to a request to {topic} came within {timeout:g} s; a later one is dropped")
 
-    async def _inbox(self, topic: TopicName) -> _Inbox:
+    async def _inbox(self, topic: TopicName, *, encrypted: bool) -> _Inbox:
         """That of the topic's namespace; a new one where that has failed, or there is none."""
-        namespace = f"{topic.tenant}/{topic.namespace}"
-        task = self._inboxes.get(namespace)
+        of = f"{topic.tenant}/{topic.namespace}", encrypted
+        task = self._inboxes.get(of)
         if task is None or (task.done() and (task.cancelled() or task.exception() or task.result().failure)):
-            opening = self._open(reply_topic(topic, self._token(128)))
-            task = self._inboxes[namespace] = asyncio.get_running_loop().create_task(opening)
+            opening = self._open(reply_topic(topic, self._token(128)), encrypted=encrypted)
+            task = self._inboxes[of] = asyncio.get_running_loop().create_task(opening)
             task.add_done_callback(lambda done: done.cancelled() or done.exception())
         return await shielded(task)
 
-    async def _open(self, topic: TopicName) -> _Inbox:
-        inbox = _Inbox(self._pool, topic, self._options())
+    async def _open(self, topic: TopicName, *, encrypted: bool) -> _Inbox:
+        key, private = None, None
+        if encrypted:
+            from engine.client.base.encryption import reply_pair  # loads cryptography, as the producer has
+
+            key, private = reply_pair()
+        inbox = _Inbox(self._pool, topic, self._options(private), key)
         try:
             await inbox.start()
             self._check_open()
@@ -227,11 +255,13 @@ class Requests:
 
 
 class Responses:
-    """Sends replies, by a producer for each topic of replies; the ones used last are kept. Loop thread only."""
+    """Sends replies, by a producer for each topic of replies (and key, of those that are encrypted); the ones used last
+    are kept. Loop thread only.
+    """
 
     def __init__(self, pool: Pool, make_name: Callable[[str], str]) -> None:
         self._pool, self._make_name = pool, make_name
-        self._producers: OrderedDict[str, asyncio.Task[AsyncProducer[Any]]] = OrderedDict()
+        self._producers: OrderedDict[_Target, asyncio.Task[AsyncProducer[Any]]] = OrderedDict()
         self._closing: set[asyncio.Task[None]] = set()
         self._closed = False
 
@@ -250,37 +280,47 @@ class Responses:
         name = TopicName.parse(target)
         if not is_reply_topic(name):
             raise InvalidArgumentError(f"replies go to topics of replies alone, and {target:.100} is none")
-        task = self._producer(str(name))
+        key = asked.get(REPLY_KEY)
+        to = str(name), key
+        task = self._producer(to)
+        named = {**(properties or {}), CORRELATION_ID: correlation_id}
+        if key is not None:
+            named[REPLY_KEY] = key
         try:
             producer = await shielded(task)
-            return await producer.send(value, properties={**(properties or {}), CORRELATION_ID: correlation_id})
+            return await producer.send(value, properties=named)
         except NotFoundError as e:
-            self._drop(str(name), task)
+            self._drop(to, task)
             raise NotFoundError(f"the requester is gone, and its topic of replies with it: {e}") from e
         except EngineError:
             if task.done() and (task.cancelled() or task.exception() or task.result().closed):
-                self._drop(str(name), task)
+                self._drop(to, task)
             raise
 
-    def _producer(self, topic: str) -> asyncio.Task[AsyncProducer[Any]]:
-        task = self._producers.get(topic)
+    def _producer(self, to: _Target) -> asyncio.Task[AsyncProducer[Any]]:
+        task = self._producers.get(to)
         if task is None:
-            task = self._producers[topic] = asyncio.get_running_loop().create_task(self._open(topic))
+            task = self._producers[to] = asyncio.get_running_loop().create_task(self._open(*to))
             task.add_done_callback(lambda done: done.cancelled() or done.exception())
             while len(self._producers) > RESPONDERS_MAX:
                 self._drop(*next(iter(self._producers.items())))
-        self._producers.move_to_end(topic)
+        self._producers.move_to_end(to)
         return task
 
-    async def _open(self, topic: str) -> AsyncProducer[Any]:
+    async def _open(self, topic: str, key: str | None) -> AsyncProducer[Any]:
         name = TopicName.parse(topic)
+        keys = None
+        if key is not None:
+            from engine.client.base.encryption import reply_recipient  # loads cryptography
+
+            keys = reply_recipient(key)
         session = TopicSession(self._pool, name)
         try:
             await session.open(create=False)  # a producer would create it anew
         finally:
             session.close()
         own = self._make_name("replies")
-        producer = AsyncProducer[Any](self._pool, name, own, ProducerOptions())
+        producer = AsyncProducer[Any](self._pool, name, own, ProducerOptions(encryption_keys=keys))
         try:
             await producer.start()
         except BaseException:
@@ -288,9 +328,9 @@ class Responses:
             raise
         return producer
 
-    def _drop(self, topic: str, task: asyncio.Task[AsyncProducer[Any]]) -> None:
-        if self._producers.get(topic) is task:
-            del self._producers[topic]
+    def _drop(self, to: _Target, task: asyncio.Task[AsyncProducer[Any]]) -> None:
+        if self._producers.get(to) is task:
+            del self._producers[to]
         closing = asyncio.get_running_loop().create_task(_close_opened(task))
         self._closing.add(closing)
         closing.add_done_callback(self._closing.discard)

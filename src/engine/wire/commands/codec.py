@@ -23,6 +23,8 @@ _STEP = re.compile(r"[^.\[\]]+")
 
 DECODERS = {command: msgspec.msgpack.Decoder(kind).decode for command, kind in HEADERS.items()}
 CHECKED = frozenset(command for command, kind in HEADERS.items() if kind.fault is not Part.fault)
+# How a header of these is known to be sound without a call, see Part. (): fault() is always asked.
+SOUND_IF = {command: HEADERS[command].sound_if or () for command in CHECKED}
 
 encode = msgspec.msgpack.Encoder().encode
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated, Any, ClassVar
 
 from msgspec import Meta
 
 from engine.wire.commands.command import Command
-from engine.wire.commands.header import Closing, Count, Header, Range, Ranges, Request, Salt, disorder
+from engine.wire.commands.header import Closing, Count, Header, Range, Ranges, Request, Salt, SoundIf, disorder
 
 Times = Annotated[int, Meta(ge=0, le=2**32 - 1)]
 
@@ -87,6 +87,8 @@ class Message(Header, frozen=True, kw_only=True):
     messages: Count
     skip: list[Range] | None = None
     redelivered: list[tuple[Count, Count, Times]] | None = None
+
+    sound_if: ClassVar[SoundIf | None] = (), ("skip", "redelivered")
 
     def fault(self) -> str | None:
         return disorder("skip", self.skip) or disorder("redelivered", self.redelivered)

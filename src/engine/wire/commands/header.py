@@ -17,6 +17,8 @@ from msgspec import Meta
 from engine.limits import HASH_RING_SIZE
 from engine.wire.commands.command import Command
 
+SoundIf = tuple[tuple[str, ...], tuple[str, ...]]
+
 # Everything that counts or is an offset fits a signed 64-bit number of native code.
 Count = Annotated[int, Meta(ge=0, le=2**63 - 1)]
 CountOrNone = Annotated[int, Meta(ge=-1, le=2**63 - 1)]  # -1: none
@@ -37,6 +39,10 @@ Answer = TypeVar("Answer")
 
 class Part(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """A map inside of a header. Named as on the wire."""
+
+    # (fields, others), where it has no fault while `fields` are lists of one length and `others` are None: most are
+    # known to be sound without a call. None: fault() is always asked.
+    sound_if: ClassVar[SoundIf | None] = None
 
     def fault(self) -> str | None:
         """What is wrong with fields that are valid one by one."""

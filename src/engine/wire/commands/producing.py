@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, ClassVar
 
 from engine.wire.commands.command import Command
-from engine.wire.commands.header import Closing, Count, CountOrNone, ErrorCode, Header, Map, Part, Request
+from engine.wire.commands.header import Closing, Count, CountOrNone, ErrorCode, Header, Map, Part, Request, SoundIf
 
 
 class ProducerSuccess(Header, frozen=True, kw_only=True):
@@ -81,6 +81,8 @@ class Receipt(Header, frozen=True, kw_only=True):
     offsets: list[CountOrNone]
     durability: str
 
+    sound_if: ClassVar[SoundIf | None] = ("sequences", "offsets"), ()
+
     def fault(self) -> str | None:
         given, needed = len(self.offsets), len(self.sequences)
         return None if given == needed else f"offsets must have {needed} items, as sequences, got {given}"
@@ -90,6 +92,8 @@ class SendReceipt(Receipt, frozen=True, kw_only=True):
     """`more`: such receipts of other producers; only where an END_TXN with `sent` has come."""
 
     more: list[Receipt] | None = None
+
+    sound_if: ClassVar[SoundIf | None] = ("sequences", "offsets"), ("more",)
 
     def fault(self) -> str | None:
         if self.more is None:
