@@ -15,7 +15,6 @@ from engine.errors import InvalidConfigurationError
 from engine.proxy.config import ProxyConfig
 from engine.proxy.server import Proxy
 from tests.kit.certificates import Authority
-from tests.kit.peer import listening
 
 END_S = 30.0
 
@@ -98,26 +97,28 @@ async def until_another_is_shown(address: tuple[str, int], before: bytes) -> Non
             pass
 
 
-async def test_a_broker_shows_the_new_certificate(start_broker, tmp_path: Path, monkeypatch) -> None:
+@pytest.mark.parametrize("port", ["clients", "admin"])
+async def test_a_broker_shows_the_new_certificate(start_broker, tmp_path: Path, monkeypatch, port: str) -> None:
     monkeypatch.setattr(certificate_files, "LOOK_S", 0.01)
     authority = Authority(tmp_path)
     cert, key = authority.certify("127.0.0.1")
     async with start_broker(tls_cert=cert, tls_key=key) as broker:
-        host, _, port = (await listening(broker)).removeprefix("engine://").partition(":")
-        before = await shown(host, int(port))
+        ports = {"clients": await broker.serve("127.0.0.1", 0), "admin": await broker.serve_admin("127.0.0.1", 0)}
+        before = await shown(*ports[port])
         authority.certify("127.0.0.1")
-        await until_another_is_shown((host, int(port)), before)
+        await until_another_is_shown(ports[port], before)
 
 
-async def test_a_proxy_shows_the_new_certificate(tmp_path: Path, monkeypatch) -> None:
+@pytest.mark.parametrize("port", ["clients", "admin"])
+async def test_a_proxy_shows_the_new_certificate(tmp_path: Path, monkeypatch, port: str) -> None:
     monkeypatch.setattr(certificate_files, "LOOK_S", 0.01)
     authority = Authority(tmp_path)
     cert, key = authority.certify("127.0.0.1")
     proxy = Proxy(ProxyConfig(brokers=("engine://127.0.0.1:1",), tls_cert=cert, tls_key=key))
     try:
-        address = await proxy.serve("127.0.0.1", 0)
-        before = await shown(*address)
+        ports = {"clients": await proxy.serve("127.0.0.1", 0), "admin": await proxy.serve_admin("127.0.0.1", 0)}
+        before = await shown(*ports[port])
         authority.certify("127.0.0.1")
-        await until_another_is_shown(address, before)
+        await until_another_is_shown(ports[port], before)
     finally:
         await proxy.close()

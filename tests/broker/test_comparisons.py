@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import hmac
 import random
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,12 @@ from engine.clock import SystemClock
 from engine.metadata.memory import MemoryMetadataStore
 from engine.model.names import TopicName
 
+SOURCES = Path(engine.__file__).parent
+SECRET_ANYWHERE = ("token", "secret", "seal", "password")
+NO_PROOFS = {  # a client looks at what is its own
+    "client/base/encryption.py: secret[32:] == ident",
+    "client/base/options.py: token != token.strip()",
+}
 SECRET = ("token", "secret", "given", "expected", "digest", "seal", "password", "signature")
 
 
@@ -68,19 +75,37 @@ async def test_seals_are_compared_whole(compared: list[Any]) -> None:
 
 def test_no_secret_is_compared_otherwise() -> None:
     """In the rooms that prove what a peer is: no == of something that is called a token, a digest, a seal, …"""
-    found = []
     for room in ("rights", "settings"):
-        for path in sorted((Path(engine.__file__).parent / "broker" / room).glob("*.py")):
-            for node in ast.walk(ast.parse(path.read_text())):
-                if isinstance(node, ast.Compare) and any(isinstance(op, ast.Eq | ast.NotEq) for op in node.ops):
-                    sides = [ast.unparse(side) for side in (node.left, *node.comparators)]
-                    if any(_is_secret(side) for side in sides) and not any(_is_plain(side) for side in sides):
-                        found.append(f"{room}/{path.name}: {ast.unparse(node)}")
-    assert not found
+        for path in sorted((SOURCES / "broker" / room).glob("*.py")):
+            assert not list(_compared(path.read_text(), SECRET, ast.Eq | ast.NotEq)), path
 
 
-def _is_secret(side: str) -> bool:
-    return any(side.split(".")[-1].strip("_").startswith(name) for name in SECRET)
+def test_no_secret_is_compared_otherwise_anywhere() -> None:
+    """In all of the source, under the names that nothing but secrets has. Nor is one looked up in a collection."""
+    found = {
+        f"{path.relative_to(SOURCES)}: {text}"
+        for path in sorted(SOURCES.rglob("*.py"))
+        for text in _compared(path.read_text(), SECRET_ANYWHERE)
+    }
+    assert found == NO_PROOFS
+
+
+@pytest.mark.parametrize("text", ["given.token == token", "'x' != self._secret[3:]", "password in known", "a == seal"])
+def test_comparisons_are_found(text: str) -> None:
+    assert list(_compared(f"if {text}: pass", SECRET_ANYWHERE)) == ([] if text[0] == "'" else [text])
+
+
+def _compared(source: str, names: tuple[str, ...], kinds: Any = ast.Eq | ast.NotEq | ast.In) -> Iterator[str]:
+    """Comparisons in time that depends on what is compared, of something with such a name and no constant."""
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Compare) and any(isinstance(op, kinds) for op in node.ops):
+            sides = [ast.unparse(side) for side in (node.left, *node.comparators)]
+            if any(_is_secret(side, names) for side in sides) and not any(_is_plain(side) for side in sides):
+                yield ast.unparse(node)
+
+
+def _is_secret(side: str, names: tuple[str, ...]) -> bool:
+    return any(side.split(".")[-1].strip("_").startswith(name) for name in names)
 
 
 def _is_plain(side: str) -> bool:

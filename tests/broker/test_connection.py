@@ -161,7 +161,7 @@ async def test_a_client_that_stops_reading_costs_bounded_memory_and_hurts_nobody
     assert len(await good.messages(consumer, 40)) == 40
     unsent = max(c.stream.unsent_bytes for c in broker.connections)
     assert unsent <= CONNECTION_WRITE_HIGH + 2 * MIB
-    stuck.stream.resume_reading()
+    stuck.resume_reading()
     await stuck.messages(ident, 40)
     await stuck.close()
     await good.close()

@@ -11,11 +11,13 @@ from hypothesis import strategies as st
 
 import engine
 from engine.broker.rights.grants import Grants
+from engine.broker.rights.records import RightsRecords
 from engine.errors import AlreadyExistsError, InvalidArgumentError, NotFoundError
 from engine.metadata import keys
 from engine.metadata.memory import MemoryMetadataStore
 from engine.model.rights import CLUSTER, Grant, Right, parents
 from engine.testing.clock import FakeClock
+from tests.broker.over_http import call
 from tests.kit.peer import listening
 
 
@@ -115,6 +117,80 @@ async def test_tenants_and_namespaces_are_made_and_deleted(broker):
         await admin.delete_tenant("a")
         with pytest.raises(NotFoundError):
             await admin.get_tenant("a")
+
+
+async def test_the_roles_of_a_tenant_are_changed_and_none_with_a_grant_is_left_out(broker):
+    admin = broker.admin
+    with pytest.raises(NotFoundError, match="the tenant a was not created"):
+        await admin.set_tenant_roles("a", ["ann"])
+    await admin.create_tenant("a", roles=["ann"])
+    await admin.grant("a/b", "ann", ["produce"])
+    await admin.set_tenant_roles("a", ["bob", "ann", "bob"])
+    assert await admin.get_tenant("a") == {"tenant": "a", "roles": ["ann", "bob"]}
+    await admin.grant("a", "bob", ["consume"])
+    for roles, left in ((["ann"], "bob"), (["bob", "cid"], "ann"), ([], "bob")):
+        with pytest.raises(InvalidArgumentError, match=f"roles must have '{left}', which has a grant on"):
+            await admin.set_tenant_roles("a", roles)
+    assert await admin.get_tenant("a") == {"tenant": "a", "roles": ["ann", "bob"]}
+    await admin.revoke("a/b", "ann")
+    await admin.set_tenant_roles("a", ["bob"])
+    with pytest.raises(InvalidArgumentError, match="one of those of the tenant a"):
+        await admin.grant("a/b", "ann", ["produce"])
+    await admin.set_tenant_roles("a", None)
+    await admin.grant("a/b", "ann", ["produce"])
+    for wrong in ("ann", ["a/b"], [1]):
+        with pytest.raises(InvalidArgumentError):
+            await admin.set_tenant_roles("a", wrong)
+
+
+async def test_over_http_null_lifts_the_roles_of_a_tenant_and_a_field_that_is_missing_does_not(broker, http):
+    await broker.admin.create_tenant("a", roles=["ann"])
+    path = "/admin/v2/tenants/a/roles"
+    for body in ({}, {"role": None}):
+        assert "role" in str(await call(http, "PUT", path, 400, json=body))
+    await call(http, "PUT", path, json={"roles": ["bob"]})
+    assert await broker.admin.get_tenant("a") == {"tenant": "a", "roles": ["bob"]}
+    async with engine.AsyncClient(await listening(broker)) as client:
+        await client.admin.set_tenant_roles("a", None)
+        assert await client.admin.get_tenant("a") == {"tenant": "a", "roles": None}
+        await client.admin.set_tenant_roles("a", ["bob"])
+    await call(http, "PUT", path, json={"roles": None})
+    assert await broker.admin.get_tenant("a") == {"tenant": "a", "roles": None}
+
+
+async def test_of_two_that_set_the_roles_of_a_tenant_at_once_the_later_one_checks_again(broker, monkeypatch):
+    records, admin = (
+        RightsRecords(broker.metadata, _no_namespaces, lambda *_: None, lambda: broker.rights),
+        broker.admin,
+    )
+    await admin.create_tenant("a", roles=["ann"])
+    allowing, asked = records._allowing, []
+
+    async def late(tenant, roles):
+        value = await allowing(tenant, roles)
+        asked.append(roles)
+        if len(asked) == 1:
+            await admin.set_tenant_roles("a", ["ann", "bob"])
+            await admin.grant("a", "bob", ["lookup"])
+        return value
+
+    monkeypatch.setattr(records, "_allowing", late)
+    with pytest.raises(InvalidArgumentError, match="'bob', which has a grant on a"):
+        await records.set_tenant_roles("a", ["cid"])
+    assert await admin.get_tenant("a") == {"tenant": "a", "roles": ["ann", "bob"]}
+
+
+async def _no_namespaces():
+    return []
+
+
+async def test_a_tenant_with_roles_has_no_grants_of_others_from_before(broker):
+    await broker.admin.grant("a/b", "bob", ["produce"])
+    with pytest.raises(InvalidArgumentError, match="'bob', which has a grant on a/b"):
+        await broker.admin.create_tenant("a", roles=["ann"])
+    assert await broker.admin.list_tenants() == []
+    await broker.admin.create_tenant("a", roles=["ann", "bob"])
+    assert await broker.admin.get_tenant("a") == {"tenant": "a", "roles": ["ann", "bob"]}
 
 
 RESOURCES = ("a/b/c", "a/b/d", "a/b", "a", CLUSTER)

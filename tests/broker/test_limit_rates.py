@@ -12,9 +12,10 @@ import pytest
 from engine._native.format.entry import Entry
 from engine._native.produce.batcher import Batcher
 from engine.broker.limits.bucket import BURST_S, PORTION_S, Bucket
+from engine.broker.limits.debts import AHEAD_BYTES
 from engine.broker.limits.limits import BrokerLimits
 from engine.broker.limits.throttle import Throttle
-from engine.broker.segment.limited import _OVERHEAD, _OVERHEAD_EACH, LimitedProducer, _size_beyond
+from engine.broker.segment.limited import _OVERHEAD, _OVERHEAD_EACH, UNPAID_BYTES, LimitedProducer, _size_beyond
 from engine.broker.session.backpressure import Backpressure
 from engine.errors import LimitExceededError
 from engine.limits import ENTRY_SIZE_MAX
@@ -187,12 +188,16 @@ class Stream:
         self.reads = True
 
 
+BIG = 100_000  # bytes, more than is granted at once
+
+
 class Producing:
     """Producers of one topic, on one connection."""
 
     def __init__(self, *, takes_credit: bool) -> None:
         self.stream = Stream()
         self.credit: list[Any] = []
+        self.receipts: list[tuple[int, int]] = []
         pressure = Backpressure(self.stream, None, lambda: None)  # type: ignore[arg-type]
         self.peer = SimpleNamespace(role="", takes_credit=takes_credit, pressure=pressure, send=self.credit.append)
         self.limits = BrokerLimits(lambda: None)
@@ -207,7 +212,10 @@ class Producing:
     def producer(self) -> LimitedProducer:
         hosted = SimpleNamespace(name=SimpleNamespace(topic=TopicName.parse("orders")))
         ident = len(self.made)
-        made: Any = SimpleNamespace(connection=self.peer, hosted=hosted, name=f"p{ident}", ident=ident, closed=False)
+        made: Any = SimpleNamespace(
+            connection=self.peer, hosted=hosted, name=f"p{ident}", ident=ident, closed=False,
+            send_receipt=lambda sequences, offsets: self.receipts.extend(zip(sequences, offsets, strict=True)),
+        )  # fmt: skip
         self.made.append(LimitedProducer(made, self.limits))
         return self.made[-1]
 
@@ -218,11 +226,71 @@ def test_a_connection_is_not_read_from_until_enough_is_paid(takes_credit: bool) 
         on = Producing(takes_credit=takes_credit)
         await on.limit(publish_bytes_per_s=ENTRY_SIZE_MAX // 10)  # an entry in ten seconds
         on.producer().sent(memoryview(bytes(4 * ENTRY_SIZE_MAX)))
-        for _ in range(18 if takes_credit else 38):  # two entries may be on their way where there is credit
+        for _ in range(18 if takes_credit else 37):  # two entries may be on their way where there is credit
             assert not on.stream.reads
             await asyncio.sleep(1)
         await asyncio.sleep(5)
         assert on.stream.reads
+
+    virtual(main)
+
+
+@pytest.mark.parametrize(
+    "limit", [{"publish_bytes_per_s": BIG}, {"publish_messages_per_s": 1}, {"publish_bytes_per_s": 10_000 * BIG}]
+)
+@pytest.mark.parametrize(
+    "before", [[], [{}], [{}, {"publish_bytes_per_s": 10_000 * BIG}, {}], [{"publish_bytes_per_s": 1}, {}]]
+)
+def test_a_peer_without_credit_has_each_receipt_when_it_is_paid_for(
+    limit: dict[str, int], before: list[dict[str, int]]
+) -> None:
+    """`before`: the limits under which it has published already, one after the other."""
+
+    async def main() -> None:
+        on = Producing(takes_credit=False)
+        if not before:
+            await on.limit(**limit)
+        limited = on.producer()
+        for at, earlier in enumerate(before):
+            await on.limit(**earlier)
+            for entry in make_entries([b"x"] * 50, first=50 * at):
+                limited.sent(memoryview(entry.ljust(BIG, b"\0")))
+            limited.stored(50, 50 * BIG)
+            limited.withholds([50 * at], [50 * at])
+        if before:
+            await on.limit(**limit)
+            await asyncio.sleep(1_000)  # until nothing is owed
+        on.receipts.clear()
+        slow = limit.get("publish_bytes_per_s") in (None, BIG)
+        for first in (0, 10):  # of which each ten become durable together
+            for entry in make_entries([b"x"] * 10, first=first):
+                limited.sent(memoryview(entry.ljust(BIG, b"\0")))
+            limited.stored(10, 10 * BIG)
+            places = list(range(first, first + 10))
+            assert limited.withholds(places, places) is slow
+        for seconds in range(1, 20 if slow else 1):
+            await asyncio.sleep(1)
+            assert seconds - 1 <= len(on.receipts) <= seconds + 2
+        await asyncio.sleep(3)
+        assert on.receipts == ([(at, at) for at in range(20)] if slow else [])
+
+    virtual(main)
+
+
+def test_receipts_do_not_wait_where_a_limit_has_gone_or_credit_is_taken() -> None:
+    async def main() -> None:
+        for takes_credit in (False, True):
+            on = Producing(takes_credit=takes_credit)
+            await on.limit(publish_bytes_per_s=1)
+            limited = on.producer()
+            limited.sent(memoryview(bytes(1_000)))
+            limited.stored(1, 1_000)
+            assert limited.withholds([0], [0]) is not takes_credit
+            assert not on.receipts
+            await on.limit()
+            assert on.receipts == ([] if takes_credit else [(0, 0)])
+            limited.stored(1, 1_000)
+            assert not limited.withholds([1], [1])
 
     virtual(main)
 
@@ -234,7 +302,7 @@ def test_a_connection_is_not_read_from_while_one_of_its_producers_owes(closes: b
         await on.limit(publish_bytes_per_s=1_000)
         little, much = on.producer(), on.producer()
         little.sent(memoryview(bytes(1_000)))
-        much.sent(memoryview(bytes(100_000)))
+        much.sent(memoryview(bytes(UNPAID_BYTES + 100_000)))
         await asyncio.sleep(30)
         assert not little._holding
         assert not on.stream.reads
@@ -258,6 +326,55 @@ def test_a_limit_that_is_set_again_gives_credit_again() -> None:
         await asyncio.sleep(5)
         ends = max(at for at, credit in enumerate(on.credit) if credit.bytes is None)
         assert sum(credit.bytes for credit in on.credit[ends + 1 :]) > 0
+
+    virtual(main)
+
+
+@pytest.mark.parametrize("takes_credit", [False, True])
+def test_what_producers_that_are_gone_have_sent_is_paid_in_turns_with_the_others(takes_credit: bool) -> None:
+    async def main() -> None:
+        on = Producing(takes_credit=takes_credit)
+        await on.limit(publish_bytes_per_s=1_000)
+        stays, sent = on.producer(), 0
+        for _ in range(10):
+            gone = on.producer()
+            gone.sent(memoryview(bytes(5_000)))
+            sent += 5_000
+            gone.close()
+            gone.close()
+        assert len(on.limits.debts) == 1
+        (bucket,) = {id(b): b for b in stays._throttle._buckets}.values()  # type: ignore[union-attr]
+        while sent <= 80_000:  # it stays, and sends as fast as it may
+            stays.sent(memoryview(bytes(500)))
+            sent += 500
+            if stays._throttle.missing_bytes > 2_000:  # type: ignore[union-attr]
+                await asyncio.sleep(1)
+        assert 35 <= asyncio.get_running_loop().time() <= 65, "half of the rate is its own"
+        await asyncio.sleep(sent / 1_000 - BURST_S - 1 - asyncio.get_running_loop().time())
+        assert bucket.waiting, "all that was sent is paid for"
+        await asyncio.sleep(5)
+        assert not bucket.waiting
+        assert not len(on.limits.debts)
+        assert bucket.users == 1
+
+    virtual(main)
+
+
+def test_debts_end_with_the_limit() -> None:
+    async def main() -> None:
+        on = Producing(takes_credit=False)
+        await on.limit(publish_bytes_per_s=1_000)
+        gone = on.producer()
+        gone.sent(memoryview(bytes(AHEAD_BYTES + 10_000)))
+        gone.close()
+        topic = TopicName.parse("orders")
+        assert on.limits.debts.too_many(topic, "")
+        assert not on.limits.debts.too_many(topic, "ann"), "another role"
+        await asyncio.sleep(11)
+        assert not on.limits.debts.too_many(topic, "")
+        assert len(on.limits.debts) == 1
+        await on.limit()
+        assert not len(on.limits.debts)
 
     virtual(main)
 

@@ -44,6 +44,11 @@ async def limited(broker: Broker, resource: str, **limits: Any) -> None:
     await asyncio.sleep(0)
 
 
+def stored(broker: Broker) -> int:
+    """Messages that are durable."""
+    return sum(hosted.segment.durable_offset for hosted in broker.segments)
+
+
 def later_sent(producer: Any, value: bytes) -> asyncio.Future[Any]:
     return asyncio.ensure_future(producer.send(value))
 
@@ -135,13 +140,33 @@ async def test_a_peer_that_takes_no_credit_is_not_read_from_at_last(start_broker
         peer = await Peer.connect(broker, hello=False)
         await peer.hello(features=features)
         producer = await peer.producer(await peer.segment("orders"))
-        peer.publish(producer, make_entries([BLOB]))
-        await peer.receipts(producer, 1)
+        entries = make_entries([BLOB] * 12)
         (connection,) = broker.connections
-        assert connection.held
-        assert all(command is not Command.PUBLISH_CREDIT for command, _, _ in peer.frames)
+        peer.publish(producer, entries[:5])
+        await until(lambda: stored(broker) == 5)
+        assert not connection.held
+        await peer.segment("others")  # it is read from, and answered
+        peer.publish(producer, entries[5:])
+        await until(lambda: connection.held)
+        assert not {Command.PUBLISH_CREDIT, Command.SEND_RECEIPT} & {command for command, _, _ in peer.frames}
         await broker.admin.remove_limits(TOPIC)
-        await until(lambda: not connection.held)
+        await peer.receipts(producer, 12)
+        assert not connection.held
+
+
+async def test_what_is_not_paid_has_its_receipt_before_a_refusal_and_the_end(start_broker: Any) -> None:
+    features = [feature for feature in FEATURES if feature != PUBLISH_CREDIT]
+    async with start_broker() as broker:
+        await limited(broker, TOPIC, publish_bytes_per_s=LEAVES_SECONDS, message_bytes_max=2 * BIG)
+        peer = await Peer.connect(broker, hello=False)
+        await peer.hello(features=features)
+        producer = await peer.producer(await peer.segment("orders"))
+        peer.publish(producer, make_entries([BLOB, 3 * BLOB]))
+        await peer.take(Command.SEND_ERROR)
+        peer.publish(producer, make_entries([BLOB], first=2))
+        await until(lambda: stored(broker) == 2)
+        await peer.ask(Command.CLOSE_PRODUCER, producer_id=producer)
+        assert await peer.receipts(producer, 2) == ([0, 2], [0, 1])
 
 
 async def test_a_consumer_above_its_rate_gets_more_when_the_limit_is_gone(start_broker: Any) -> None:
@@ -149,12 +174,9 @@ async def test_a_consumer_above_its_rate_gets_more_when_the_limit_is_gone(start_
         producer = await client.producer("orders")
         for _ in range(3):
             await producer.send(BLOB)
-        await limited(broker, "public", total_dispatch_bytes_per_s=LEAVES_SECONDS)
-        for consumer in (
-            await client.stream_consumer("orders", "s", initial_position="earliest"),
-            await client.queue_consumer("orders", "q", initial_position="earliest"),
-        ):
+        for consume, name in ((client.stream_consumer, "s"), (client.queue_consumer, "q")):
             await limited(broker, "public", total_dispatch_bytes_per_s=LEAVES_SECONDS)
+            consumer = await consume("orders", name, initial_position="earliest")
             await consumer.receive()
             sent = sum(hosted.sent_bytes for hosted in broker.segments)
             await producer.send(b"x")
@@ -162,6 +184,7 @@ async def test_a_consumer_above_its_rate_gets_more_when_the_limit_is_gone(start_
             await broker.admin.remove_limits("public")
             for _ in range(3):
                 await consumer.receive()
+            await consumer.close()  # one that stays would have credit of its own
 
 
 # -- counts ------------------------------------------------------------------------------------------------------------
@@ -209,6 +232,29 @@ async def test_the_number_of_subscriptions(start_broker: Any) -> None:
         assert (error.limit, error.resource) == ("total_subscriptions", "public")
         await broker.admin.delete_subscription("orders", "s")
         await broker.admin.create_subscription("others", "t")
+
+
+async def test_the_number_of_checkpoint_groups(start_broker: Any) -> None:
+    async with start_broker() as broker, engine.AsyncClient(await listening(broker)) as client:
+        await broker.admin.create_topic("orders")
+        await limited(broker, "public/default", checkpoint_groups_max=2)
+
+        async def member(group: str) -> Any:
+            start = engine.Checkpoint.earliest()
+            return await client.checkpoint_consumer("orders", start=start, group=group)
+
+        kept = {group: await member(group) for group in ("a", "b")}
+        another = await member("a")
+        error = await refused(lambda: member("c"))
+        assert str(error) == "checkpoint_groups_max of public/default must be at most 2, got group 3"
+        counted = samples_of(metrics_text(broker), "engine_limit_refused_total")
+        assert counted == {("checkpoint_groups_max",): 1.0}
+        await kept["a"].close()
+        await refused(lambda: member("c"))  # another one is in it
+        await another.close()
+        await member("c")
+        await limited(broker, TOPIC, checkpoint_groups_max=-1)
+        await member("d")
 
 
 async def test_the_size_of_a_message(start_broker: Any) -> None:

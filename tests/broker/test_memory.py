@@ -73,7 +73,7 @@ async def test_a_slow_reader_goes_on_when_it_reads_again(start_broker):
         segment = await fill(broker, url, 24 * MIB)
         peer = await slow_reader(broker, url, segment)
         await until(lambda: broker.memory.outbound.full)
-        peer.stream.resume_reading()
+        peer.resume_reading()
         seen = 0
         while seen < 240:
             _, header, _ = await peer.take(Command.MESSAGE)

@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import json
 
 import aiohttp
 import pytest
 
 import engine
-from engine.broker.rights import producer_names
+from engine.broker.rights import changes, producer_names
 from engine.broker.rights.token_file import line_of, parse
+from engine.cli.reloading import reload_broker
+from engine.client.admin.admin_http import HttpAdmin
 from engine.errors import (
     AuthenticationError,
     AuthorizationError,
     EngineError,
+    InvalidArgumentError,
     InvalidConfigurationError,
     LimitExceededError,
     ProducerBusyError,
@@ -22,7 +26,7 @@ from engine.errors import (
 )
 from engine.metadata import keys
 from engine.model.names import TopicName
-from engine.model.rights import Grant
+from engine.model.rights import Grant, Right
 from engine.wire.commands import Command
 from tests.broker.transacting import entry, send
 from tests.kit.peer import Peer, listening, until
@@ -73,6 +77,23 @@ async def test_superusers_do_everything(start):
         await producer.send(b"x")
 
 
+async def test_what_is_no_superuser_any_more_has_its_grants_alone(start):
+    """A configuration that is read again reaches what is attached."""
+    async with start() as broker, engine.AsyncClient(await listening(broker), token=ROOT) as root:
+        producer = await root.producer("orders")
+        await producer.send(b"x")
+        consumer = await root.queue_consumer("orders", "s", initial_position="earliest")
+        assert (await consumer.receive()).value == b"x"
+        await granted(broker, "public", "root", "consume")
+        reload_broker(broker, dataclasses.replace(broker.config, superusers=("bob",)))
+        await until(lambda: not any(c.producers for c in broker.connections))
+        with pytest.raises(AuthorizationError, match="produce"):
+            await producer.send(b"y")
+        async with engine.AsyncClient(await listening(broker), token=BOB) as bob, bob.producer("orders") as another:
+            await another.send(b"z")
+        assert (await consumer.receive()).value == b"z"
+
+
 @pytest.mark.parametrize("token", [None, "wrong", "a.b.c"])
 async def test_other_tokens_are_refused_as_before(start, token):
     async with start() as broker:
@@ -94,6 +115,56 @@ async def test_a_revoked_right_ends_producers_and_consumers(start):
         await until(lambda: not any(c.producers for c in broker.connections))
         with pytest.raises(AuthorizationError):
             await producer.send(b"y")
+
+
+@pytest.mark.parametrize("lost", ["produce", "consume"])
+async def test_a_transaction_is_not_committed_without_the_rights_to_what_was_done_in_it(start, tmp_path, lost):
+    """It may be open for a day: what a role lost meanwhile, it cannot do with its commit."""
+    async with start() as broker, engine.AsyncClient(await listening(broker), token=ANN) as ann:
+        await granted(broker, "public", "ann", "produce", "consume")
+        producer = await ann.producer("orders")
+        await producer.send(b"before")
+        consumer = await ann.queue_consumer("orders", "s", initial_position="earliest")
+        message = await consumer.receive()
+        transaction = await ann.transaction()
+        if lost == "produce":
+            await producer.send(b"inside", transaction=transaction)
+        else:
+            await consumer.acknowledge(message, transaction=transaction)
+        (left,) = {"produce", "consume"} - {lost}
+        await granted(broker, "public", "ann", left)
+        await until(lambda: not broker.rights._grants.holds("ann", Right[lost.upper()], "public"))
+        with pytest.raises(AuthorizationError, match=f"the right {lost} is needed on 'public/default/orders'"):
+            await transaction.commit()
+        lines = [json.loads(line) for line in (tmp_path / "audit").read_text().splitlines()]
+        assert lines[-1]["request"] == f"END_TXN {transaction.id}"
+        assert lines[-1]["right"] == lost
+        assert str(transaction.state).lower() == "open"
+        await granted(broker, "public", "ann", "produce", "consume")
+        await transaction.commit()
+
+
+async def test_a_commit_reads_no_operations_where_no_right_has_changed(start, monkeypatch):
+    async with start() as broker, engine.AsyncClient(await listening(broker), token=ANN) as ann:
+        await granted(broker, "public", "ann", "produce")
+        monkeypatch.setattr(changes, "SKEW_MS", -100_000)  # as if the broker had run for long
+        read: list[int] = []
+        monkeypatch.setattr(broker.transactions.coordinator, "operations", read.append)
+        producer = await ann.producer("orders")
+        async with ann.transaction() as transaction:
+            await producer.send(b"inside", transaction=transaction)
+        assert str(transaction.state).lower() == "committed"
+        assert not read
+
+
+async def test_superusers_that_are_none_any_more_do_not_commit_either(start):
+    async with start() as broker, engine.AsyncClient(await listening(broker), token=ROOT) as root:
+        producer = await root.producer("orders")
+        transaction = await root.transaction()
+        await producer.send(b"inside", transaction=transaction)
+        reload_broker(broker, dataclasses.replace(broker.config, superusers=()))
+        with pytest.raises(AuthorizationError, match="the right produce is needed"):
+            await transaction.commit()
 
 
 async def test_a_subscription_prefix_is_of_consumers(start):
@@ -351,6 +422,50 @@ async def test_dead_letters_need_the_right_to_write_there(both):
     await until(lambda: consumer.statistics().dead_lettered == 1)
 
 
+async def test_dead_letters_take_no_names_and_one_transaction_at_a_time(both, monkeypatch):
+    """A record of each name would stay for ever, and their number is bounded."""
+    monkeypatch.setattr(producer_names, "NAMES_MAX", 2)
+    broker, ann, _ = both
+    await broker.admin.set_limits("role:ann", {"open_transactions_max": 1})
+    producer = await ann.producer("orders")
+    for n in range(8):
+        await producer.send(b"%d" % n)
+    consumer = await ann.queue_consumer(
+        "orders", "s", initial_position="earliest", nack_backoff=0, dead_letter=engine.DeadLetter(0)
+    )
+    for _ in range(8):
+        await consumer.negative_acknowledge(await consumer.receive(), reason="of no use")
+    await until(lambda: consumer.statistics().dead_lettered == 8)
+    assert await names_of(broker, "orders-DLQ") == []
+
+
+async def test_dead_letters_of_a_run_take_no_names(both, monkeypatch):
+    monkeypatch.setattr(producer_names, "NAMES_MAX", 2)
+    broker, ann, _ = both
+    producer = await ann.producer("orders")
+    for n in range(8):
+        await producer.send(b"%d" % n)
+    consumer = await ann.stream_consumer("orders", "s", initial_position="earliest")
+    given_up = []
+
+    async def fail(message):
+        given_up.append(message.value)
+        if len(given_up) == 8:
+            consumer.stop_run()
+        raise ValueError
+
+    await asyncio.wait_for(consumer.run(fail, max_attempts=1, dead_letter="orders-DLQ"), 60)
+    letters = await ann.queue_consumer("orders-DLQ", "s", initial_position="earliest")
+    assert sorted([(await letters.receive(60)).value for _ in range(8)]) == sorted(given_up)
+    assert await names_of(broker, "orders-DLQ") == []
+
+
+async def names_of(broker, topic):
+    """Records of names of producers."""
+    begin = keys.producer(TopicName.parse(topic), "x").removesuffix("x")
+    return await broker.metadata.list_keys(begin, begin + "\x7f")
+
+
 async def test_a_transaction_is_its_roles(start):
     async with start() as broker:
         url = await listening(broker)
@@ -368,8 +483,15 @@ async def test_a_transaction_is_its_roles(start):
             for action in ("commit", "abort"):
                 with pytest.raises(TransactionNotFoundError):
                     await bob.ask(Command.END_TXN, id=ident, action=action)
-        with pytest.raises(AuthorizationError, match="another role"):
-            await bob.ask(Command.NEW_TXN, timeout=60.0, name="nightly")
+        of_bob = await bob.ask(Command.NEW_TXN, timeout=60.0, name="nightly")  # its own: no refusal tells of ann's
+        again = [await one.ask(Command.NEW_TXN, timeout=60.0, name="nightly") for one in (ann, bob, root)]
+        assert [one["result"]["id"] == named["result"]["id"] for one in again] == [True, False, False]
+        assert again[1]["result"]["id"] == of_bob["result"]["id"] != again[2]["result"]["id"]
+        await bob.ask(Command.END_TXN, id=of_bob["result"]["id"], action="commit")
+        states = [
+            (await one.ask(Command.NEW_TXN, timeout=60.0, name="nightly"))["result"]["state"] for one in (ann, bob)
+        ]
+        assert states == ["OPEN", "COMMITTED"], "and what becomes of one is not said of the other"
         assert (await root.ask(Command.TXN_STATE, id=begun["result"]["id"]))["result"]["state"] == "OPEN"
         ended = await ann.ask(Command.END_TXN, id=begun["result"]["id"], action="commit")
         assert ended["result"]["state"] == "COMMITTED"
@@ -390,3 +512,88 @@ async def test_administrative_acts_are_audited_and_open_pages_say_yes_or_no(star
             assert await answer.json() == {"status": "ok", "broker": ""}
     (line,) = (json.loads(line) for line in (tmp_path / "audit").read_text().splitlines())
     assert (line["role"], line["right"], line["resource"], line["allowed"]) == ("root", "admin", "public/default", True)
+
+
+async def test_which_roles_a_tenant_has_is_told_to_what_may_look_it_up(start, tmp_path):
+    """Others get one refusal for all, that is a denial, counted and audited; nothing is granted."""
+    async with start() as broker:
+        await broker.serve_admin("127.0.0.1", 0)
+        await broker.admin.create_tenant("t", roles=["ann", "bob", "cleo"])
+        await granted(broker, "t", "ann", "admin")
+        await granted(broker, "t/n", "bob", "admin")
+        ann, bob = (HttpAdmin(broker.admin_url, token=token, timeout=60.0) for token in (ANN, BOB))
+        try:
+            with pytest.raises(InvalidArgumentError, match="must be one of those of the tenant t, got 'dora'"):
+                await ann.grant("t/n", "dora", ["produce"])
+            with pytest.raises(AuthorizationError) as looked_up:
+                await bob.get_tenant("t")
+            denials = broker.rights.denials
+            for resource in ("t/n", "t/n/topic"):
+                with pytest.raises(AuthorizationError) as granting:
+                    await bob.grant(resource, "dora", ["produce"])
+                assert str(granting.value) == str(looked_up.value)
+            assert broker.rights.denials == denials + 2
+            await bob.grant("t/n", "cleo", ["produce"])
+            assert [one["role"] for one in await broker.admin.list_grants("t")] == ["ann", "bob", "cleo"]
+        finally:
+            await ann.close()
+            await bob.close()
+    lines = [json.loads(line) for line in (tmp_path / "audit").read_text().splitlines()]
+    refused = [line for line in lines if line["request"] == "grant to 'dora'"]
+    assert [(line["role"], line["resource"], line["allowed"]) for line in refused] == [("bob", "t", False)] * 2
+
+
+async def test_grants_are_enforced_after_a_restart(start):
+    """What was granted is allowed, what was not or was taken away is denied, from the first request on."""
+    async with start() as broker:
+        await broker.admin.create_topic("orders")
+        await broker.admin.grant("public/default/orders", "ann", ["produce"])
+        await broker.admin.grant("public/default", "bob", ["consume"], subscription_prefix="bob-")
+        await broker.admin.grant("public", "bob", ["produce"])
+        await broker.admin.revoke("public", "bob")
+        async with engine.AsyncClient(await listening(broker), token=ANN) as ann:
+            await (await ann.producer("orders", name="p")).send(b"before")
+    async with start() as broker, aiohttp.ClientSession() as session:
+        url = await listening(broker)
+        await broker.serve_admin("127.0.0.1", 0)
+        stats = broker.admin_url + "/admin/v2/scalable/public/default/orders/stats"
+        for token, status in ((ANN, 200), (BOB, 200), (ROOT, 200), ("guess", 401)):
+            async with session.get(stats, headers={"Authorization": f"Bearer {token}"}) as answer:
+                assert answer.status == status
+        async with session.delete(stats[:-6], headers={"Authorization": f"Bearer {ANN}"}) as answer:
+            assert answer.status == 403
+        async with engine.AsyncClient(url, token=ANN) as ann, engine.AsyncClient(url, token=BOB) as bob:
+            await (await ann.producer("orders", name="p")).send(b"after")
+            for client, subscription in ((ann, "bob-s"), (bob, "s")):
+                with pytest.raises(AuthorizationError):
+                    await client.queue_consumer("orders", subscription)
+            with pytest.raises(AuthorizationError, match="produce"):
+                await (await bob.producer("orders")).send(b"x")
+            consumer = await bob.queue_consumer("orders", "bob-s", initial_position="earliest")
+            assert [(await consumer.receive()).value for _ in range(2)] == [b"before", b"after"]
+            await granted(broker, "public", "bob", "produce")
+            with pytest.raises(AuthorizationError, match="'p' belongs to another role"):
+                await (await bob.producer("orders", name="p")).send(b"x")
+
+
+async def test_no_content_of_a_message_is_in_the_audit_log(start, tmp_path):
+    """Of some that are stored, read and skipped, and of one that is denied."""
+    value, key, name, more = "v4lue-of-it", "k3y-of-it", "n4me-of-it", "pr0perty-of-it"
+    said = {"key": key, "properties": {name: more}}
+    async with start() as broker:
+        url = await listening(broker)
+        await broker.serve_admin("127.0.0.1", 0)
+        async with engine.AsyncClient(url, token=ROOT) as root, engine.AsyncClient(url, token=ANN) as ann:
+            await granted(broker, "public/default/orders", "ann", "consume")
+            producer = await root.producer("orders")
+            for _ in range(2):
+                await producer.send(value.encode(), **said)
+            async with await root.queue_consumer("orders", "s", initial_position="earliest") as consumer:
+                await consumer.negative_acknowledge(await consumer.receive())
+            await root.admin.skip_messages("orders", "s", 0, 0)
+            with pytest.raises(AuthorizationError):
+                await (await ann.producer("orders")).send(value.encode(), **said)
+    text = (tmp_path / "audit").read_text()
+    assert '"allowed": false' in text
+    assert '"allowed": true' in text
+    assert not [word for word in (value, key, name, more) if word in text]

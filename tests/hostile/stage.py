@@ -27,11 +27,8 @@ from engine.errors import (
     UnsupportedError,
 )
 from engine.metadata.keys import CLAIMS, LAST
-from engine.proxy.config import ProxyConfig
-from engine.proxy.server import Proxy
-from engine.pulsar.recognising import recogniser
 from engine.wire.commands import Command
-from engine.wire.url import format_url
+from tests.hostile.ports import opened
 from tests.kit.peer import Frame, Peer, make_entries
 
 CANARY = "c4n4ry"
@@ -143,8 +140,6 @@ class Stage:
 
 
 def _of_eve(key: str, value: bytes) -> bool:
-    if key.startswith("/txn-name/"):  # they have no owner but the transaction's
-        return CANARY not in key
     return any(text in key or text.encode() in value for text in ("mine", "eve"))
 
 
@@ -160,12 +155,8 @@ async def staged(folder: Path, rights: tuple[str, ...] = WEAKEST, **settings: An
         audit_log=str(folder / "audit"),
         **settings,
     )
-    async with contextlib.AsyncExitStack() as stack:
-        broker = Broker(folder / "data", config=config, recognise=recogniser())
-        await broker.start()
-        stack.push_async_callback(broker.close)
-        stack.push_async_callback(Peer.end_all)
-        admin = broker.admin
+    async with opened(folder, config) as at:
+        admin = at.broker.admin
         await admin.create_topic(TOPIC, properties={CANARY: CANARY})
         await admin.create_topic(SECRET_TOPIC)
         await admin.create_topic(OWN_TOPIC)
@@ -173,16 +164,9 @@ async def staged(folder: Path, rights: tuple[str, ...] = WEAKEST, **settings: An
         await admin.grant("theirs", "victim", ["admin"])
         await admin.grant(TOPIC.removeprefix("topic://"), f"{CANARY}-role", ["consume"], subscription_prefix=CANARY)
         await admin.grant(MINE, "eve", list(rights))
-        direct = format_url(*await broker.serve("127.0.0.1", 0))
-        await broker.serve_admin("127.0.0.1", 0)
-        assert broker.admin_url is not None
-        proxy = Proxy(ProxyConfig(brokers=(direct,), broker_admin=broker.admin_url))
-        stack.push_async_callback(proxy.close)
-        over_admin = format_url(*await proxy.serve_admin("127.0.0.1", 0), "http")
-        over = format_url(*await proxy.serve("127.0.0.1", 0))
-        victim = await Victim.at_work(broker, direct)
-        urls = {"broker": direct, "proxy": over}
-        yield Stage(broker, urls, {"broker": broker.admin_url, "proxy": over_admin}, victim)
+        victim = await Victim.at_work(at.broker, at.url)
+        urls = {"broker": at.url, "proxy": at.over_url}
+        yield Stage(at.broker, urls, {"broker": at.admin_url, "proxy": at.over_admin_url}, victim)
 
 
 @contextlib.asynccontextmanager

@@ -13,7 +13,6 @@ import aiohttp
 import pytest
 
 from engine.broker.metrics.catalogue import metrics_text
-from engine.broker.server import Broker
 from engine.broker.settings import attempts
 from engine.broker.settings.config import BrokerConfig
 from engine.cli.main import main
@@ -21,12 +20,10 @@ from engine.client.admin.admin_http import HttpAdmin
 from engine.client.client import AsyncClient
 from engine.console.server import Console
 from engine.errors import AuthenticationError, EngineError
-from engine.proxy.config import ProxyConfig
-from engine.proxy.server import Proxy
 from engine.pulsar.messages import FIELDS, Command, framed
-from engine.pulsar.recognising import recogniser
 from engine.wire.url import format_url, parse_url
 from tests.hostile.false_tokens import AUDIENCE, MARK, false_tokens, key_set, refused_claims, right
+from tests.hostile.ports import Ports, opened
 from tests.kit.peer import Peer
 
 ROLE, ABSENT = "operator", "nobody-yet"  # the first has all rights, the second is known nowhere
@@ -35,12 +32,7 @@ PASSED = ""
 
 
 @dataclass
-class House:
-    broker: Broker
-    url: str
-    admin_url: str
-    over_url: str
-    over_admin_url: str
+class House(Ports):
     console_url: str
     folder: Path
     capfd: pytest.CaptureFixture[str]
@@ -50,26 +42,17 @@ class House:
 async def house(folder: Path, capfd: pytest.CaptureFixture[str]) -> AsyncIterator[House]:
     (folder / "keys").write_text(key_set())
     config = BrokerConfig(jwt_keys=str(folder / "keys"), jwt_audience=AUDIENCE, superusers=[ROLE])
-    async with contextlib.AsyncExitStack() as stack:
-        broker = Broker(folder / "data", config=config, recognise=recogniser())
-        await broker.start()
-        stack.push_async_callback(broker.close)
-        stack.push_async_callback(Peer.end_all)
-        url = format_url(*await broker.serve("127.0.0.1", 0))
-        await broker.serve_admin("127.0.0.1", 0)
-        assert broker.admin_url is not None
-        proxy = Proxy(ProxyConfig(brokers=(url,), broker_admin=broker.admin_url))
-        stack.push_async_callback(proxy.close)
-        over_admin = format_url(*await proxy.serve_admin("127.0.0.1", 0), "http")
-        over = format_url(*await proxy.serve("127.0.0.1", 0))
+    async with opened(folder, config) as at:
 
         async def client(token: str | None) -> AsyncClient:
-            return AsyncClient(url, token=token)
+            return AsyncClient(at.url, token=token)
 
-        console = Console(client, lambda: "session", url)
-        stack.push_async_callback(console.close)
-        console_url = format_url(*await console.listen("127.0.0.1", 0), "http")
-        yield House(broker, url, broker.admin_url, over, over_admin, console_url, folder, capfd)
+        console = Console(client, lambda: "session", at.url)
+        try:
+            console_url = format_url(*await console.listen("127.0.0.1", 0), "http")
+            yield House(**vars(at), console_url=console_url, folder=folder, capfd=capfd)
+        finally:
+            await console.close()
 
 
 # A door: what a token is answered there, PASSED where it is let in.

@@ -56,6 +56,7 @@ async def attack_requests(stage: Stage, seed: int, rounds: int) -> None:
         for door in DOORS:
             requests = Requests(stage, door, session)
             await requests.every_operation()
+            await requests.every_classic_route()
             await requests.at_random(f"{seed} {door}", rounds)
 
 
@@ -92,7 +93,7 @@ async def test_a_hole_is_found_by_frames_of_apache_pulsar(tmp_path):
 def test_every_command_of_apache_pulsar_is_among_the_frames():
     """But for those of the handshake, of keep-alive and of a newer token, a wrong one of which slows eve down."""
     assert set(FIELDS.values()) == {*COMMANDS, *QUIET}
-    handled = Session(*(MagicMock() for _ in range(3)))._handlers
+    handled = Session(*(MagicMock() for _ in range(4)))._handlers
     assert set(handled) - set(QUIET) <= set(ASKING)
 
 
@@ -102,8 +103,9 @@ async def test_frames_do_nothing_to_a_neighbour(tmp_path, rights):
         await attack_frames(stage, 1, 300)
 
 
-async def test_requests_do_nothing_to_a_neighbour(tmp_path):
-    async with staged(tmp_path) as stage, nothing_changes(stage):
+@pytest.mark.parametrize("rights", [WEAKEST, ("admin",)], ids=" ".join)
+async def test_requests_do_nothing_to_a_neighbour(tmp_path, rights):
+    async with with_classic_topics(tmp_path, rights) as stage:
         await attack_requests(stage, 1, 150)
 
 
@@ -145,7 +147,7 @@ async def test_a_hole_is_found(tmp_path):
 
 
 async def test_a_refusal_does_not_tell_whether_something_is_there(tmp_path):
-    """Each request for the neighbour's topic is answered as the same one for a topic that nobody has made."""
+    """Each request for the neighbour's topic is answered as the same one for a topic that was never made."""
     async with staged(tmp_path) as stage, aiohttp.ClientSession() as session:
         for door in DOORS:
             peer = await eve(stage, door)

@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 from engine.broker.settings.config import BrokerConfig
-from engine.errors import DiskFullError, StorageError
+from engine.errors import DiskFullError, InvalidConfigurationError, StorageError
 from engine.metadata import keys
-from engine.processes.parent import Parent, Plan
+from engine.processes.parent import Directory, Parent, Plan
 from engine.processes.spawn import launcher
 from engine.processes.supervision import State
 from tests.kit.peer import until
@@ -37,6 +37,24 @@ async def test_a_metadata_store_that_has_stopped_ends_the_server(tmp_path: Path)
     await parent._watch_store()
     with pytest.raises(StorageError, match="no space"):
         await parent.over
+
+
+@pytest.mark.parametrize("one_port", [False, True])
+@pytest.mark.parametrize(("listen", "admin"), [("0.0.0.0", "127.0.0.1"), ("127.0.0.1", "0.0.0.0"), ("10.0.0.7", None)])
+async def test_a_server_of_processes_is_not_exposed_without_a_token(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, listen: str, admin: str | None, one_port: bool
+):
+    """It is refused before a directory, a port or a process is made."""
+
+    async def opened(*_: Any) -> None:
+        raise AssertionError("the directory was opened")
+
+    monkeypatch.setattr(Directory, "open", opened)
+    launch: Any = None
+    where = (listen, 0), None if admin is None else (admin, 0)
+    parent = Parent(Plan(tmp_path / "data", 2, *where, None, one_port), BrokerConfig(), launch)
+    with pytest.raises(InvalidConfigurationError, match=r"auth_token must be set .* insecure"):
+        await parent.start()
 
 
 @pytest.mark.parametrize(

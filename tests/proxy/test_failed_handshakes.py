@@ -3,6 +3,7 @@ and slowed by the address that they come from; those of other addresses are not.
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Callable
 from pathlib import Path
@@ -13,6 +14,7 @@ from engine.broker.admin import http as http_door
 from engine.broker.metrics.catalogue import metrics_text
 from engine.broker.metrics.exposition import PageWriter, flat
 from engine.broker.settings.attempts import DELAY_S_MIN, Attempts
+from engine.broker.settings.handshakes import HandshakesInFlight
 from engine.proxy.metrics import proxy_families
 from engine.wire.url import parse_url
 from tests.kit.handshakes import ELSEWHERE, HERE, LOOPS, SECRET, Stranger, run_on, until
@@ -53,16 +55,18 @@ def stranger(tmp_path_factory: pytest.TempPathFactory) -> Stranger:
     return Stranger(tmp_path_factory.mktemp("certificates"))
 
 
-def _counted(front: Served, port: str) -> tuple[float, float]:
+def _counted(front: Served, port: str) -> tuple[float, ...]:
     """Handshakes that failed, and what was refused unchecked, as the metrics say it."""
+    return _values(front, port, ("tls_handshake_failures_total", "authentication_unchecked_total"))
+
+
+def _values(front: Served, port: str, names: tuple[str, ...]) -> tuple[float, ...]:
     if port.startswith("a proxy"):
         page, prefix = PageWriter("").page(flat(proxy_families(front.proxy))).decode(), "engine_proxy_"
     else:
         page, prefix = metrics_text(front.broker), "engine_"
     values = dict(line.rsplit(" ", 1) for line in page.splitlines() if not line.startswith("#"))
-    names = ("tls_handshake_failures_total", "authentication_unchecked_total")
-    failed, unchecked = (float(values[prefix + name]) for name in names)
-    return failed, unchecked
+    return tuple(float(values[prefix + name]) for name in names)
 
 
 @pytest.mark.parametrize("loop", LOOPS)
@@ -102,6 +106,28 @@ def test_they_are_counted_logged_and_slowed(
     counts = [line.partition(": ")[0] for line in lines]
     assert counts == [f"a TLS handshake with {HERE} failed, {n} in a row" for n in (1, 2)]
     assert SECRET[:8] not in caplog.text
+
+
+@pytest.mark.parametrize("port", PORTS)
+def test_those_under_way_are_bounded_and_shown(tmp_path: Path, stranger: Stranger, port: str) -> None:
+    async def main() -> None:
+        files = {"tls_cert": stranger.chain, "tls_key": stranger.chain, "tls_client_ca": stranger.client_ca}
+        async with Served.started(tmp_path, files, {**files, **PROXIED}) as front:
+            number = PORTS[port](front)
+            attempts = (front.proxy if port.startswith("a proxy") else front.broker).doors.attempts
+            attempts.in_flight = HandshakesInFlight(source_max=MOST)
+            names = ("tls_handshakes_in_flight", "tls_handshakes_refused_total")
+            held = [await asyncio.open_connection(HERE, number) for _ in range(MOST)]
+            await until(lambda: _values(front, port, names) == (MOST, 0))
+            assert await stranger.is_refused(number)
+            assert not await stranger.is_refused(number, ELSEWHERE)
+            await until(lambda: _values(front, port, names) == (MOST, 1))
+            for _, writer in held:
+                writer.close()
+            await until(lambda: _values(front, port, names) == (0, 1))
+            assert not await stranger.is_refused(number)
+
+    run_on("asyncio", main())
 
 
 def test_delays_and_forgetting_are_those_of_tokens() -> None:

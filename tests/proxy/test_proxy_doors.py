@@ -268,7 +268,7 @@ async def test_who_does_not_read_holds_little_memory(front: Served) -> None:
     for _ in range(50):
         await asyncio.sleep(0)
         assert front.proxy.statistics().unsent_bytes < 2**20
-    peer.stream.resume_reading()
+    peer.resume_reading()
     got = 0
     while got < 32 * 2**20:
         _, _, payload = await peer.take(Command.MESSAGE)
@@ -289,6 +289,18 @@ async def test_health_and_readiness(serve) -> None:
             assert "connection refused" in (await answer.json())["reasons"][0]
         async with session.get(front.admin_url + "/health") as answer:
             assert answer.status == 200
+
+
+async def test_a_stranger_learns_of_readiness_yes_or_no(serve, caplog: pytest.LogCaptureFixture) -> None:
+    """Where clients need a token, addresses of brokers are for the log, once."""
+    async with serve(auth_token=OURS) as front, aiohttp.ClientSession() as session:
+        await front.broker.close()
+        for _ in range(2):
+            async with session.get(front.admin_url + "/ready") as answer:
+                assert (answer.status, await answer.json()) == (503, {"status": "not ready"})
+    said = [r.getMessage() for r in caplog.records if r.getMessage().startswith("not ready")]
+    assert len(said) == 1
+    assert front.direct_url.removeprefix("engine://") in said[0]
 
 
 async def test_the_admin_api_is_relayed(front: Served) -> None:

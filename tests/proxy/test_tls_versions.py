@@ -68,7 +68,7 @@ def of_a_proxy() -> ssl.SSLContext | None:
 
 
 def of_a_client() -> ssl.SSLContext | None:
-    return Endpoint.of(f"engines://127.0.0.1:1?ca={CERTIFICATE['tls_cert']}", None, None).tls
+    return Endpoint.of(f"engines://127.0.0.1:1?ca={CERTIFICATE['tls_cert']}", None, None).context
 
 
 @pytest.mark.parametrize("made", [to_brokers, of_a_proxy, of_a_client])

@@ -43,6 +43,7 @@ if TYPE_CHECKING:
     from engine.broker.hosting.object_logs import ObjectLogs
     from engine.broker.metrics.ports import Observed
     from engine.broker.rights.audit import Audit
+    from engine.broker.rights.rights import Rights
     from engine.broker.upkeep.objects import ObjectUpkeep
     from engine.control.transactions.coordinator import TransactionCoordinator
 
@@ -64,6 +65,7 @@ class Foundation:
     environment: Environment
     objects: ObjectLogs | None
     grant_noted: Callable[[str, bytes | None], object]  # a grant was changed here
+    rights: Callable[[], Rights]
     limit_noted: Callable[[str, bytes | None], object]  # a limit was changed here
     audit: Callable[[], Audit | None]  # the audit log, if there is one
 
@@ -176,7 +178,7 @@ def _admin(
         transactions=TransactionAdmin(transactions.coordinator, segments.operations),
         cluster=cluster,
         metrics=partial(_metrics_page, observed),
-        rights=RightsRecords(base.metadata, service.list_namespaces, base.grant_noted),
+        rights=RightsRecords(base.metadata, service.list_namespaces, base.grant_noted, base.rights),
         limits=LimitRecords(base.metadata, base.limit_noted),
         backups=backups,
     )

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING
 
+from engine.broker.rights.changes import Changes
 from engine.broker.rights.grants import Grants
 from engine.errors import AuthenticationError
 
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
 
     from engine.broker.rights.identities import Identities
     from engine.broker.session.connection import Connection
+    from engine.clock import Clock
     from engine.metadata.store import MetadataStore
 
 _IDENTITIES_S = 0.5  # between two looks at the files of tokens and keys
@@ -25,8 +27,11 @@ _IDENTITIES_S = 0.5  # between two looks at the files of tokens and keys
 class Revocation:
     """Loop thread only. `connections`: those that are open, at any time."""
 
-    def __init__(self, metadata: MetadataStore, identities: Identities, connections: Collection[Connection]) -> None:
+    def __init__(
+        self, metadata: MetadataStore, identities: Identities, connections: Collection[Connection], clock: Clock
+    ) -> None:
         self.grants = Grants(metadata, self._changed)
+        self.changes = Changes(clock)
         self._identities = identities
         self._connections = connections
         self._followed = identities.generation  # the last one that connections were checked against
@@ -37,8 +42,16 @@ class Revocation:
             self._changed(role)
 
     def _changed(self, role: str) -> None:
+        self.changes.note(role)
         for connection in list(self._connections):
             if connection.needs is not None and connection.principal.is_about(role):
+                connection.needs.check()
+
+    def configured(self) -> None:
+        """The configuration has changed: superusers may be others."""
+        self.changes.note()
+        for connection in list(self._connections):
+            if connection.needs is not None:
                 connection.needs.check()
 
     async def follow_identities(self) -> None:

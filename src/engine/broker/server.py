@@ -294,6 +294,7 @@ class Broker:
             connector=self._connector or self._connector_to_brokers(),
             environment=environment,
             grant_noted=self._grant_noted,
+            rights=lambda: self.rights,
             limit_noted=limits.note,
             audit=lambda: None if self.config.audit_log is None else self.rights.audit,
         )
@@ -304,15 +305,15 @@ class Broker:
         if self.config.has_roles:
             from engine.broker.revocation import Revocation
 
-            following = self._following = Revocation(metadata, self.identities, self.connections)
+            following = self._following = Revocation(metadata, self.identities, self.connections, self.clock)
             await following.grants.start()
-            self.rights.use(following.grants, self.store.rng)
+            self.rights.use(following.grants, following.changes, self.store.rng)
             self.tasks.spawn(following.follow_identities(), "identities")
         self.tasks.spawn(await limits.start(), "watch of the limits")
         if self.config.tls_cert is not None:
             from engine.broker.settings.certificate_files import CertificateFiles
 
-            files = CertificateFiles(lambda: self.dynamic.base, self.doors.renew_all)
+            files = self.doors.files = CertificateFiles(lambda: self.dynamic.base, self.doors.renew_all)
             self.tasks.spawn(files.follow(), "files of certificates")
         for name, run in parts.loops:
             self.tasks.spawn(run(), name)
@@ -584,9 +585,8 @@ class Broker:
         self.memory.configure(config)
         self.members.peers.token = config.token_to_brokers
         self.store.resize_cache(config.read_cache_max)
-        for connection in list(self.connections):  # superusers may be others
-            if connection.needs is not None:
-                connection.needs.check()
+        if self._following is not None:
+            self._following.configured()
 
     def _swept(self) -> None:
         """After every keep-alive sweep: update rates, release unused memory."""

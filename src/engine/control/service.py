@@ -185,9 +185,7 @@ class ScalableTopicService:
         """
         name = TopicName.parse(topic)
         if not self.config.new_topics:
-            raise UnsupportedError(
-                f"{name} is not created: topics are disabled on this broker (scalable_topic_enabled)"
-            )
+            raise UnsupportedError(f"{name} is not created: this broker creates no topics (scalable_topic_enabled)")
         await self._resources.check_new_topic(name, properties or {})
         if self._resources.limits is not None:
             from engine.control.base.quotas import check_topics
@@ -239,8 +237,7 @@ class ScalableTopicService:
         return TopicView(name, record.layout, self._broker_url if leader is None else leader.url)
 
     async def _auto_creates(self, topic: TopicName) -> bool:
-        policies = await self.get_namespace_policies(f"{topic.tenant}/{topic.namespace}")
-        said = policies.auto_create_topics
+        said = (await self.get_namespace_policies(f"{topic.tenant}/{topic.namespace}")).auto_create_topics
         return self.config.auto_create_topics if said is None else said
 
     async def delete_topic(self, topic: str | TopicName) -> None:
@@ -295,7 +292,7 @@ class ScalableTopicService:
         else:
             groups = controller.groups()
         stats = await topic_stats(name, layout, subscriptions, consumers, groups, self._host)
-        stats["limits"] = {} if (known := self._resources.limits) is None else shown_limits(known, name)
+        stats["limits"] = await shown_limits(self._resources, name, layout.policies)
         return with_scaling(stats, await self.scaling.status(name), self._clock.time_ms())
 
     async def get_segment_stats(self, name: SegmentName) -> dict[str, Any]:
@@ -369,8 +366,7 @@ class ScalableTopicService:
         False: not now; it is unknown, has parents left, or a subscription has a backlog in it. Raises
         InvalidArgumentError when it is active.
         """
-        controller = await self._controllers.lead(TopicName.parse(topic))
-        return await controller.prune(segment_id)
+        return await (await self._controllers.lead(TopicName.parse(topic))).prune(segment_id)
 
     # Subscriptions.
 
@@ -556,6 +552,10 @@ class ScalableTopicService:
         if found is None:
             raise NotFoundError(f"{topic} does not exist")
         return found
+
+    def policies_above(self, tenant: str) -> TopicPolicies:
+        """What the tenant, or else the cluster, says where no policy does."""
+        return NOTHING_SAID if (known := self._resources.limits) is None else known.of_messages(tenant)
 
     async def policies_said(self, topic: TopicName) -> dict[str, Any]:
         """What the topic, or else its namespace, says of its messages, field by field."""

@@ -320,6 +320,14 @@ class AdminMethods(ABC):
         """
         return await self._ask(access.GET_TENANT, tenant)
 
+    async def set_tenant_roles(self, tenant: str, roles: Sequence[str] | None) -> None:
+        """Set the roles that may be granted rights in a tenant that was created.
+
+        `roles`: in place of those of before; None: any. Each role that has a grant in the tenant must be among them:
+        revoke it first. Raises NotFoundError, InvalidArgumentError.
+        """
+        await self._ask(access.SET_TENANT_ROLES, tenant, roles)
+
     async def delete_tenant(self, tenant: str) -> None:
         """Delete a tenant that has no namespaces, with the grants on it.
 

@@ -40,6 +40,7 @@ class Kind:
     json: Any = str  # its type in a body
     form = "text"  # the same, for people
     parts: tuple[str, ...] = ()  # of a path, where it takes several
+    nullable = False  # whether null is one of its values, and no field that is missing
     empty: type = dict  # of what a body that is not there stands for, where the parameter is the body
 
     @property
@@ -323,6 +324,18 @@ class Names(Kind):
 
     def to_json(self, value: Sequence[str]) -> list[str]:
         return list(value)
+
+
+class NamesOrAny(Names):
+    """Likewise; None: any."""
+
+    annotation = "Sequence[str] | None"
+    json = list[str] | None
+    form = "a JSON array of names, or null for any"
+    nullable = True
+
+    def to_json(self, value: Sequence[str] | None) -> Any:
+        return None if value is None else list(value)
 
 
 class TenantName(Kind):

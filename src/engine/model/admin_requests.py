@@ -163,7 +163,7 @@ class Operation(Generic[R]):
                     path = path.replace(f"{{{part}}}", quote(text, safe=""), 1)
             elif p.where is Where.BODY:
                 body = p.kind.to_json(value)
-            elif value is not None and p.where is Where.FIELD:
+            elif p.where is Where.FIELD and (value is not None or p.kind.nullable):
                 fields[p.key] = p.kind.to_json(value)
             elif value is not None:
                 query += [(p.key, text) for text in p.kind.texts(value)]
@@ -216,7 +216,7 @@ class Operation(Generic[R]):
         return body
 
     def _field(self, p: Parameter, fields: dict[str, Any]) -> Any:
-        if p.key not in fields or (p.required and fields[p.key] is None):
+        if p.key not in fields or (p.required and fields[p.key] is None and not p.kind.nullable):
             return _default(p, f"field {p.key!r}")
         return fields[p.key]
 

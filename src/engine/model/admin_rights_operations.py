@@ -6,7 +6,17 @@ from typing import Any
 
 from engine.errors import AlreadyExistsError, InvalidArgumentError, NotFoundError
 from engine.model import admin_answers as answers
-from engine.model.admin_parameters import Kind, Names, Namespace, Parameter, Resource, Role, TenantName, Where
+from engine.model.admin_parameters import (
+    Kind,
+    Names,
+    NamesOrAny,
+    Namespace,
+    Parameter,
+    Resource,
+    Role,
+    TenantName,
+    Where,
+)
 from engine.model.admin_requests import Operation, Result
 
 _TENANT_PATH = "/admin/v2/tenants/{tenant}"
@@ -50,6 +60,22 @@ GET_TENANT = Operation(
     result=Result[dict[str, Any]]("dict[str, Any]", dict, answers.Tenant),
     summary="A tenant that was created: the roles that may be granted rights in it, null for any.",
     errors=(NotFoundError,),
+)
+
+SET_TENANT_ROLES = Operation(
+    name="set_tenant_roles",
+    http=f"PUT {_TENANT_PATH}/roles",
+    parameters=(
+        _TENANT,
+        Parameter("roles", NamesOrAny(), Where.FIELD, says="only these are granted rights in it; null: any"),
+    ),
+    result=_NOTHING,
+    summary="Set the roles that may be granted rights in a tenant that was created.",
+    details="""
+    `roles`: in place of those of before; None: any. Each role that has a grant in the tenant must be among them: revoke
+    it first. Raises NotFoundError, InvalidArgumentError.
+    """,
+    errors=(NotFoundError, InvalidArgumentError),
 )
 
 DELETE_TENANT = Operation(

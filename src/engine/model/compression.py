@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from engine.errors import CorruptionError, DecryptionError, InvalidArgumentError, MissingKeyError
+from engine.errors import CorruptionError, InvalidArgumentError, MissingKeyError
 from engine.limits import ENTRY_SIZE_MAX
 
 # In every entry's header: do not change.
@@ -18,7 +18,6 @@ NONE = 0
 LZ4 = 1
 ZSTD = 2
 ENCRYPTED = 4  # a bit beside the codec
-_CIPHER = 133  # in an encrypted entry; see docs/formats/entry.md
 
 CODECS = {"none": NONE, "lz4": LZ4, "zstd": ZSTD}
 ZSTD_LEVEL = 3
@@ -53,8 +52,7 @@ def _lz4_compressor() -> Compressor:
 def decompressor() -> Callable[[int, Any, int], bytes]:
     """A function (codec, body, raw size) -> body, for one thread at a time. It costs nothing before it is used.
 
-    It raises CorruptionError for a damaged body, DecryptionError for an encrypted one: a MissingKeyError, unless only
-    clients of Apache Pulsar can read it.
+    It raises CorruptionError for a damaged body, MissingKeyError for an encrypted one.
     """
     used: dict[int, Decompressor] = {}
 
@@ -62,7 +60,7 @@ def decompressor() -> Callable[[int, Any, int], bytes]:
         if not 0 <= raw_size <= ENTRY_SIZE_MAX:
             raise CorruptionError(f"an entry's header says {raw_size:,} bytes when decompressed; the limit is lower")
         if codec & ENCRYPTED:
-            raise why_closed(body)
+            raise MissingKeyError("the message is encrypted: there must be a private key of it in decryption_keys")
         if codec not in used:
             if codec not in _DECOMPRESSORS:
                 raise CorruptionError(f"an entry names the unknown compression {codec}")
@@ -73,22 +71,6 @@ def decompressor() -> Callable[[int, Any, int], bytes]:
         return raw
 
     return decompress
-
-
-def why_closed(entry: Any) -> DecryptionError:
-    """The error of a reader without a key of an encrypted entry: it says what can read it."""
-    cipher = bytes(entry[_CIPHER : _CIPHER + 1])
-    if not b"\x02" <= cipher <= b"\x05":
-        return MissingKeyError("the message is encrypted: there must be a private key of it in decryption_keys")
-    count, first, segment = (int.from_bytes(entry[at : at + n], "little") for at, n in ((20, 4), (88, 8), (112, 8)))
-    where = f"segment {segment}, offsets {first}..{first + count - 1}"
-    if cipher in b"\x02\x04":
-        return DecryptionError(
-            f"{where}: encrypted by a client of Apache Pulsar: only such a client that has its key can read it"
-        )
-    return DecryptionError(
-        f"{where}: sent in chunks by a client of Apache Pulsar: only such a client can put the message together"
-    )
 
 
 def _lz4_decompressor() -> Decompressor:

@@ -6,6 +6,9 @@ and "role:*" for each role that says nothing itself. Three kinds of fields:
     of each topic   resolved field by field: the topic's, else the namespace's, else the tenant's, else the cluster's
     total_*         the sum over all that lies below the resource that says it; those of several levels hold together
     of a role       the role's, else that of "role:*"; rates and counts are of all that the role does
+
+And one of what is said elsewhere as well: how long messages live and are kept, of a tenant or the cluster, for topics
+whose policies (policies.py), and those of their namespaces, do not say it.
 """
 
 from __future__ import annotations
@@ -17,6 +20,7 @@ from typing import Any, Literal, NamedTuple, get_args
 from engine.errors import InvalidArgumentError
 from engine.model.fields import Fields, dump
 from engine.model.names import TopicName
+from engine.model.policies import TopicPolicies, check_most
 from engine.model.rights import CLUSTER, check_resource, check_role
 
 NO_LIMIT = -1
@@ -30,13 +34,15 @@ OF_TOPIC = (
     "publish_messages_per_s", "publish_bytes_per_s", "dispatch_messages_per_s", "dispatch_bytes_per_s",
     "producers_max", "consumers_max", "subscriptions_max", "storage_bytes_max", "backlog_bytes_max", "backlog_age_s",
     "backlog_action", "message_bytes_max", "producer_names_max", "schemas_max",
+    "checkpoint_groups_max",
 )  # fmt: skip
 _BOTH = (
     "total_publish_messages_per_s", "total_publish_bytes_per_s", "total_dispatch_messages_per_s",
     "total_dispatch_bytes_per_s", "total_producers", "total_consumers",
 )  # fmt: skip
 TOTALS = (*_BOTH, "total_topics", "total_subscriptions", "total_storage_bytes")
-OF_ROLE = (*_BOTH, "connections_max", "open_transactions_max")
+OF_ROLE = (*_BOTH, "connections_max", "open_transactions_max", "producer_names_max")
+OF_MESSAGES = ("message_ttl_s", "retention_time_s", "retention_size_bytes")  # of TopicPolicies
 RATES = (*OF_TOPIC[:4], *_BOTH[:4])
 ATTENDED = ("producers_max", "consumers_max", *_BOTH[4:], "connections_max", "open_transactions_max")
 
@@ -59,6 +65,7 @@ class Limits:
     message_bytes_max: int | None = None
     producer_names_max: int | None = None  # that a segment remembers, to recognise what is sent again
     schemas_max: int | None = None
+    checkpoint_groups_max: int | None = None  # that have members
     total_publish_messages_per_s: int | None = None
     total_publish_bytes_per_s: int | None = None
     total_dispatch_messages_per_s: int | None = None
@@ -70,6 +77,9 @@ class Limits:
     total_storage_bytes: int | None = None
     connections_max: int | None = None
     open_transactions_max: int | None = None
+    message_ttl_s: int | None = None  # of a tenant or the cluster, as the next two; as of TopicPolicies
+    retention_time_s: int | None = None
+    retention_size_bytes: int | None = None
 
     def __post_init__(self) -> None:
         for name in NAMES:
@@ -82,6 +92,8 @@ class Limits:
             elif type(value) is not int or not (value == NO_LIMIT or _least(name) <= value <= MOST):
                 number = f"an integer from {_least(name)} to {MOST}, or -1 for no limit"
                 raise InvalidArgumentError(f"{name} must be {number}, got {value!r:.80}")
+            if name in OF_MESSAGES:
+                check_most(name, value)
 
     def __bool__(self) -> bool:
         return self != NOTHING_LIMITED
@@ -116,6 +128,8 @@ NOTHING_LIMITED = Limits()
 
 def _least(name: str) -> int:
     """Nothing can be done at a rate of 0, or with messages of 0 bytes; what is counted may be forbidden."""
+    if name == "retention_time_s":
+        return 0
     return 1 if name.endswith(("_per_s", "_s")) or name == "message_bytes_max" else 0
 
 
@@ -132,6 +146,8 @@ def names_on(resource: str) -> tuple[str, ...]:
     """The fields that a resource may have."""
     if resource.startswith(ROLE):
         return OF_ROLE
+    if "/" not in resource:
+        return (*OF_TOPIC, *TOTALS, *OF_MESSAGES)
     return OF_TOPIC if resource.count("/") == 2 else (*OF_TOPIC, *TOTALS)
 
 
@@ -139,6 +155,10 @@ def check_fields(resource: str, limits: Limits) -> Limits:
     """`limits` themselves, if the resource may have each of them. Raises InvalidArgumentError."""
     allowed = names_on(resource)
     for name in limits.said():
+        if name in OF_MESSAGES and "/" in resource and not resource.startswith(ROLE):
+            raise InvalidArgumentError(
+                f"{name} of {resource} must be set as its policy: limits have it of tenants and *"
+            )
         if name not in allowed:
             raise InvalidArgumentError(f"a limit of {resource} must be one of {', '.join(allowed)}, got {name!r}")
     return limits
@@ -172,6 +192,25 @@ def of_role(role: str, known: Known) -> dict[str, Limit]:
     return _resolved((ROLE + role, EACH_ROLE), OF_ROLE, known)
 
 
+def of_messages(tenant: str, known: Known) -> dict[str, Limit]:
+    """How long messages live and are kept, as a tenant says, or else the cluster; NO_LIMIT: without end."""
+    return _resolved((tenant, CLUSTER), OF_MESSAGES, known, endless=True)
+
+
+def names_of_role(role: str, known: Known) -> Limit | None:
+    """How many names of producers a role may have in a topic; NO_LIMIT: any number. None: that is not said."""
+    return _resolved((ROLE + role, EACH_ROLE), ("producer_names_max",), known, endless=True).get("producer_names_max")
+
+
+def with_policies(topic: TopicName, own: TopicPolicies, namespace: TopicPolicies, known: Known) -> dict[str, Limit]:
+    """of_messages() of a topic, with what its policies and those of its namespace say, which go before."""
+    levels = levels_of(topic)
+    found = of_messages(topic.tenant, known)
+    for origin, policies in ((levels[1], namespace), (levels[0], own)):
+        found |= {name: Limit(value, origin) for name, value in policies.said().items() if name in OF_MESSAGES}
+    return found
+
+
 def totals_of(topic: TopicName, name: str, known: Known) -> list[Limit]:
     """The limits of one of TOTALS that this topic counts for."""
     found = []
@@ -183,13 +222,16 @@ def totals_of(topic: TopicName, name: str, known: Known) -> list[Limit]:
     return found
 
 
-def _resolved(levels: tuple[str, ...], names: tuple[str, ...], known: Known) -> dict[str, Limit]:
+def _resolved(
+    levels: tuple[str, ...], names: tuple[str, ...], known: Known, *, endless: bool = False
+) -> dict[str, Limit]:
+    """Each of these as the first level says it. `endless`: also where that is NO_LIMIT."""
     said = [(level, limits) for level in levels if (limits := known(level)) is not None]
     found: dict[str, Limit] = {}
     for name in names:
         for level, limits in said:
             if (value := getattr(limits, name)) is not None:
-                if value != NO_LIMIT:
+                if endless or value != NO_LIMIT:
                     found[name] = Limit(value, level)
                 break
     return found

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, fields
+from functools import lru_cache
 from typing import Any
 
 from engine.limits import LOAD_WINDOW_S
 from engine.model.fields import Fields, dump
 
 WINDOW_MS = int(LOAD_WINDOW_S * 1000)  # a younger segment reports less than its load: its rates still rise
+
+PARSED_MAX = 4096  # records kept with what they say: controllers read all of a topic again and again, few have changed
 
 _DIGITS = 3  # of a rate in the record; the smallest above zero is one message in the window
 
@@ -53,8 +56,13 @@ class SegmentLoadStats:
     @classmethod
     def from_json(cls, value: bytes) -> SegmentLoadStats:
         """Undo to_json(). Raises CorruptionError naming the field."""
-        record = Fields.parse("load record", value)
-        return cls(**{name: _rate(record, key) for name, key in _JSON.items()})
+        return _parsed(value)
+
+
+@lru_cache(maxsize=PARSED_MAX)
+def _parsed(value: bytes) -> SegmentLoadStats:
+    record = Fields.parse("load record", value)
+    return SegmentLoadStats(**{name: _rate(record, key) for name, key in _JSON.items()})
 
 
 @dataclass(frozen=True, slots=True)

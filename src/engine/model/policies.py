@@ -1,7 +1,8 @@
 """`NamespacePolicies` and `TopicPolicies`: what a namespace says about its topics, and a topic about itself.
 
 Fields resolve one by one: the topic's, else the namespace's, else the broker's configuration. So to set one field
-changes no other.
+changes no other. Between namespace and broker, a tenant and the cluster may say how long messages live and are kept,
+among their limits (limits.py).
 """
 
 from __future__ import annotations
@@ -48,6 +49,12 @@ def _check_flush_interval(value: object) -> None:
         raise InvalidArgumentError(f"flush_interval_ms must be an integer from {least} to {most}, got {value!r:.80}")
 
 
+def check_most(name: str, value: object) -> None:
+    """Raise InvalidArgumentError for a number that is too large to count with."""
+    if type(value) is int and value > _MOST[name]:
+        raise InvalidArgumentError(f"{name} must be at most {_MOST[name]}, or -1 for no limit, got {value!s:.40}")
+
+
 @dataclass(frozen=True, slots=True)
 class TopicPolicies:
     """None: not said here. Raises InvalidArgumentError naming the field."""
@@ -80,9 +87,8 @@ class TopicPolicies:
         if unknown := sorted(str(name) for name in values if name not in names):
             what = "a topic's policy" if type(self) is TopicPolicies else "a namespace policy"
             raise InvalidArgumentError(f"{what} must be of {', '.join(names)}, got {unknown[0]!r}: unknown")
-        for name, most in _MOST.items():  # only new policies are checked: stored ones are always readable
-            if type(value := values.get(name)) is int and value > most:
-                raise InvalidArgumentError(f"{name} must be at most {most}, or -1 for no limit, got {value!s:.40}")
+        for name in _MOST:  # only new policies are checked: stored ones are always readable
+            check_most(name, values.get(name))
         return replace(self, **values)
 
     @classmethod

@@ -12,6 +12,7 @@ from engine.model.names import TopicName
 
 REPLY_TO = "reply_to"  # property of a request: the topic that its reply is sent to
 CORRELATION_ID = "correlation_id"  # property of a request and its reply: the same
+REPLY_KEY = "reply_key"  # property of an encrypted request and its reply: the public key that replies are for
 
 _LOCAL = re.compile(r"replies-[0-9a-f]{32}")
 

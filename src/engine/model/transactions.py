@@ -35,20 +35,20 @@ BEGUN_MAX = 16  # by one request; a power of two
 # What adding to a transaction, or ending it, raises when it has ended: a retry does not help.
 TRANSACTION_OVER = (TransactionConflictError, TransactionNotFoundError)
 HEADER_CACHED_SIZE_MAX = 1024
-HEADERS_CACHED = 1024  # each is read several times soon after it was written: by every owner of its segments
+HEADERS_CACHED = 1024  # each is read several times soon after it was written: by every owner of its segments; ids too
 
 
 class TransactionState(enum.StrEnum):
     """The state of a transaction. The values are the specification's: do not change."""
 
+    final: bool  # whether the state never changes again
+
     OPEN = "OPEN"
     COMMITTED = "COMMITTED"
     ABORTED = "ABORTED"
 
-    @property
-    def final(self) -> bool:
-        """Whether the state never changes again."""
-        return self is not TransactionState.OPEN
+    def __init__(self, word: str) -> None:
+        self.final = word != "OPEN"
 
 
 # From each state, the states that a request may ask for. Asking for the present one changes nothing (semantics 36).
@@ -59,6 +59,7 @@ MOVES: dict[TransactionState, frozenset[TransactionState]] = {
 }
 
 
+@lru_cache(HEADERS_CACHED)
 def id_text(number: int) -> str:
     """A transaction's id in text, as in the API and in keys."""
     return f"{number:016x}"

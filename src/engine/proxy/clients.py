@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from engine.broker.rights.authorities import Authorities, role_of
+from engine.broker.rights.principal import SHARED, UNKNOWN, Kind, Principal, Proof
 from engine.broker.settings.attempts import Attempts, Refusal
 from engine.clock import Clock
 from engine.errors import AuthenticationError
@@ -36,6 +38,16 @@ class Clients:
             return self._role(config, transport)
         except AuthenticationError as e:
             return Refusal(e, self._attempts.failed(peer, e, guess=False))
+
+    def principal(self, config: ProxyConfig, token: str | None, role: str | None) -> Principal:
+        """That of an identified client, as the audit of this proxy names it. `role`: what its certificate names. Which
+        role a token is of, the brokers know.
+        """
+        if role is not None:
+            return Principal(Kind.ROLE, Proof.CERTIFICATE, role)
+        if config.auth_token is not None:
+            return SHARED
+        return UNKNOWN if token is None else replace(UNKNOWN, proof=Proof.TOKEN)
 
     def seconds_left(self, transport: asyncio.BaseTransport | None) -> float:
         """Until the client's certificate expires; 0 where it has shown none."""

@@ -63,6 +63,7 @@ class ProxyConfig:
     tls_client_role: str = "subject"  # where: the common name of the subject, or "san", its one other name
     tls_client_required: bool = False  # whether a connection without a certificate is refused
     insecure: bool = False  # may listen on addresses reachable from other machines without a token
+    audit_log: str | None = None  # what is denied and changed here, as JSON lines: a file, or "-" for standard output
     admin_hosts: tuple[str, ...] = ()  # names allowed in Host headers of the HTTP port, besides addresses
     admin_url: str | None = None  # advertised to clients; None: the address that they dialled
     cluster_name: str = "standalone"  # in metrics: the brokers behind the proxy
@@ -114,6 +115,7 @@ class ProxyConfig:
             "tls_client_role": checks.choice(self.tls_client_role, ("subject", "san")),
             "tls_client_required": checks.only_beside(self.tls_client_required, self.tls_client_ca, "tls_client_ca"),
             "insecure": checks.boolean(self.insecure),
+            "audit_log": checks.path(self.audit_log),
             "admin_hosts": checks.hosts(self.admin_hosts),
             "admin_url": checks.printable(self.admin_url, "http"),
             "cluster_name": checks.printable(self.cluster_name),

@@ -7,11 +7,13 @@ which brokers or the configuration name, and the template of the route that matc
 from __future__ import annotations
 
 import asyncio
+import logging
 import ssl
 from collections.abc import AsyncIterator, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from typing import TYPE_CHECKING
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
 import aiohttp
@@ -21,14 +23,26 @@ from multidict import CIMultiDict
 from yarl import URL
 
 from engine.broker.admin.http import HttpDoor
-from engine.broker.admin.http_checks import PROXY_CLIENT, PROXY_HEADERS, PROXY_ROLE, PROXY_TOKEN, hosts_of
+from engine.broker.admin.http_checks import (
+    PROXY_CLIENT,
+    PROXY_HEADERS,
+    PROXY_ROLE,
+    PROXY_TOKEN,
+    audited,
+    hosts_of,
+    request_of,
+)
 from engine.broker.metrics.exposition import PageWriter, flat
+from engine.broker.rights.need import Need
+from engine.broker.rights.principal import Kind, Principal
 from engine.broker.settings.attempts import Refusal
 from engine.broker.settings.tokens import bearer_token
-from engine.errors import AuthenticationError, AuthorizationError, ConnectError, InvalidArgumentError
+from engine.errors import AuthenticationError, ConnectError, InvalidArgumentError
 from engine.limits import HTTP_BODY_S_MAX
 from engine.model.admin_broker_operations import LIST_DYNAMIC_CONFIGURATION
 from engine.model.admin_operations import OPERATIONS
+from engine.model.admin_rights_operations import GET_PERMISSIONS
+from engine.model.rights import CLUSTER, Right
 from engine.proxy.limits import LIMITS
 from engine.proxy.metrics import proxy_families
 from engine.wire.tls_listener import TlsListener
@@ -36,9 +50,13 @@ from engine.wire.tls_listener import TlsListener
 if TYPE_CHECKING:
     from engine.proxy.server import Proxy
 
+log = logging.getLogger(__name__)
+
 HEALTH, READY, METRICS = "/health", "/ready", "/metrics"
 LIMITS_PATH = "/admin/v2/proxy/configuration"
 _OPEN = (HEALTH, READY)  # answered without a token
+_OPERATION = Need(Right.OPERATE)
+_PERMISSIONS = GET_PERMISSIONS.request({"resource": CLUSTER}).path
 _OPERATORS = LIST_DYNAMIC_CONFIGURATION.path  # what it needs is needed for what the proxy answers itself
 _ROLE: ContextVar[str | None] = ContextVar("role", default=None)  # of the client's certificate, of this task's request
 _SPOKEN = frozenset(name.lower() for name in PROXY_HEADERS)  # a client's are not passed on
@@ -73,11 +91,13 @@ class ProxyHttp:
         )
         self._door = HttpDoor(
             application,
+            audit=proxy.audit,
             always=(HEALTH, READY, METRICS),
             open_paths=_OPEN,
             hosts=lambda: hosts_of(proxy.config.admin_hosts, proxy.config.admin_url),
         )
         self._session: aiohttp.ClientSession | None = None
+        self._reasons: list[str] = []  # why it was not ready, when that was asked last
 
     @web.middleware
     async def _admitted(self, request: web.Request, handler: Handler) -> web.StreamResponse:
@@ -90,8 +110,13 @@ class ProxyHttp:
                 await asyncio.sleep(found.delay)
                 raise found.error
             _ROLE.set(found)
+            who = proxy.clients.principal(proxy.config, token, found)
+            changes = request.path.startswith(LIMITS_PATH) and request.method != "GET"
             if self._for_operators(request):
-                await self._check_operator(request)
+                who = await self._check_operator(request, who)
+            if changes:
+                with audited(proxy.audit, who, request.remote, _OPERATION, request) as done:
+                    return done(await handler(request))
         return await handler(request)
 
     def _for_operators(self, request: web.Request) -> bool:
@@ -130,8 +155,14 @@ class ProxyHttp:
         return web.json_response({"status": "ok"})
 
     async def _ready(self, request: web.Request) -> web.Response:
+        """Yes or no, and the reasons, which have addresses of brokers, where clients need no proof. They are logged."""
         reasons = await self._proxy.unready()
-        body = {"status": "ready"} if not reasons else {"status": "not ready", "reasons": reasons}
+        if reasons and reasons != self._reasons:
+            log.warning("not ready: %s", "; ".join(reasons))
+        self._reasons = reasons
+        body: dict[str, Any] = {"status": "not ready" if reasons else "ready"}
+        if reasons and not self._proxy.config.authenticates:
+            body["reasons"] = reasons
         return web.json_response(body, status=503 if reasons else 200)
 
     async def _metrics(self, request: web.Request) -> web.Response:
@@ -228,8 +259,10 @@ class ProxyHttp:
                 f"broker_admin must be an https:// address with TLS towards the brokers, got {str(base)!r:.200}"
             )
 
-    async def _check_operator(self, request: web.Request) -> None:
-        """Raise a broker's refusal if the client may not operate it, ConnectError if none answers."""
+    async def _check_operator(self, request: web.Request, who: Principal) -> Principal:
+        """The client, with its role as a broker knows it where the audit is to name it. Raises a broker's refusal if
+        the client may not operate it, ConnectError if none answers.
+        """
         assert self._session is not None
         headers = self._headers(request)
         if not self._proxy.config.speaks_for_clients:  # the client's own proof, not the proxy's
@@ -238,21 +271,35 @@ class ProxyHttp:
         for url in await self._proxy.admin_urls():
             base = URL(url)
             self._check_secret(base, headers)
-            asked = URL.build(scheme=base.scheme, authority=base.raw_authority, path=_OPERATORS)
             try:
-                async with self._session.get(
-                    asked, headers=headers, allow_redirects=False, ssl=self._trusted()
-                ) as answer:
-                    status = answer.status
+                status, _ = await self._ask(base, _OPERATORS, headers)
+                if status in (200, 403) and self._proxy.audit.writes:
+                    who = await self._named(base, headers, who)
             except (TimeoutError, aiohttp.ClientError):
                 continue
             if status == 200:
-                return
+                return who
             if status == 403:
-                raise AuthorizationError("the right operate is needed on the cluster")
+                why = "the right operate is needed on the cluster"
+                raise self._proxy.audit.denial(who, request.remote, request_of(request), why, _OPERATION)
             if status == 401:
                 raise AuthenticationError("a broker refused the token")
         raise ConnectError("no broker has answered whether this client may operate it; try again later")
+
+    async def _ask(self, base: URL, path: str, headers: CIMultiDict[str]) -> tuple[int, Any]:
+        """A broker's status for a client's GET, and its answer where that is 200. Raises TimeoutError, ClientError."""
+        assert self._session is not None
+        asked = URL.build(scheme=base.scheme, authority=base.raw_authority, path=path)
+        async with self._session.get(asked, headers=headers, allow_redirects=False, ssl=self._trusted()) as answer:
+            return answer.status, await answer.json() if answer.status == 200 else None
+
+    async def _named(self, base: URL, headers: CIMultiDict[str], who: Principal) -> Principal:
+        """The client, with the role that a broker has found for its token."""
+        if who.kind is not Kind.UNKNOWN:
+            return who
+        status, permissions = await self._ask(base, _PERMISSIONS, headers)
+        role = permissions.get("role") if status == 200 and isinstance(permissions, dict) else None
+        return replace(who, kind=Kind.ROLE, role=role) if isinstance(role, str) and role else who
 
 
 class _Body:

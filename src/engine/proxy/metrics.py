@@ -24,7 +24,7 @@ def proxy_families(proxy: Proxy) -> Iterator[AnyFamily]:
     yield gauge("proxy_connections", "Clients connected now", now.sessions)
     yield counter("proxy_connections_accepted_total", "Connections accepted from clients", now.sessions_total)
     yield counter("proxy_connections_refused_total", "Connections refused above connections_max", now.refused_total)
-    yield from attempt_families("proxy_", proxy.doors.attempts)
+    yield from attempt_families("proxy_", proxy.doors, proxy.audit.denials)
     yield counter("proxy_in_bytes_total", "Bytes forwarded from clients to brokers", now.bytes_in)
     yield counter("proxy_out_bytes_total", "Bytes forwarded from brokers to clients", now.bytes_out)
     yield gauge("proxy_unsent_bytes", "Bytes queued in the proxy for clients", now.unsent_bytes)

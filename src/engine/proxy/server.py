@@ -14,6 +14,7 @@ from engine.aio.memory_limiter import AsyncDualMemoryLimiter, LimitType
 from engine.aio.semaphore import PoolStatistics
 from engine.aio.shielded import shielded
 from engine.aio.tasks import Supervisor
+from engine.broker.rights.audit import Audit
 from engine.broker.settings.certificate_files import CertificateFiles
 from engine.broker.settings.doors import Doors, check_exposed
 from engine.broker.settings.tls import tls_context
@@ -61,7 +62,7 @@ class Proxy:
     def __init__(self, config: ProxyConfig, admin: Callable[[str | None], str | None] | None = None) -> None:
         """`admin`: where this proxy serves no admin API, the URL of one for a client that dialled an address.
 
-        Raises InvalidConfigurationError for an unusable certificate.
+        Raises InvalidConfigurationError for an unusable certificate, or audit_log.
         """
         self.config = config
         self.routes = Routes(config)
@@ -72,6 +73,7 @@ class Proxy:
         clock = SystemClock()
         self.doors = Doors(clock, _FAILURES_PENDING_MAX)
         self.clients = Clients(config, self.doors.attempts, clock)
+        self.audit = Audit(config.audit_log, clock)
         tls_context(config)  # raises now
         self._sessions: Bag[Session] = Bag()
         self._servers: list[Listener] = []
@@ -105,7 +107,7 @@ class Proxy:
         )
         self._servers.append(server)
         if len(self._servers) == 1:
-            files = CertificateFiles(lambda: self.limits.base, self.renew)
+            files = self.doors.files = CertificateFiles(lambda: self.limits.base, self.renew)
             self.tasks.spawn(files.follow(), "files of certificates")
         address = server.sockets[0].getsockname()[:2]
         log.info("forwarding clients from %s to %s", format_url(*address), ", ".join(self.config.brokers))
@@ -157,6 +159,7 @@ class Proxy:
             for session in list(self._sessions):
                 session.abort()
         await self.tasks.close()
+        self.audit.close()
 
     # -- for sessions ----------------------------------------------------------------------------------------------
 

@@ -6,8 +6,9 @@ import asyncio
 import logging
 from typing import TYPE_CHECKING, Any
 
+from engine.broker.rights.principal import UNKNOWN
 from engine.broker.settings.attempts import Refusal
-from engine.errors import AuthenticationError, AuthorizationError, ConnectError, EngineError, TimeoutError
+from engine.errors import AuthenticationError, ConnectError, EngineError, TimeoutError
 from engine.limits import (
     FRAME_HEADER_SIZE_MAX,
     FRAME_PREFIX_SIZE,
@@ -48,6 +49,7 @@ class Session:
         self._greetings: dict[Side, Greeting] = {self.client: Greeting()}
         self._opening: asyncio.Task[None] | None = None
         self._role: str | None = None  # of the client's certificate
+        self._principal = UNKNOWN  # the client, once it is identified
         self._over = False
         self._goodbye: asyncio.TimerHandle | None = None
         self._expiry: asyncio.TimerHandle | None = None  # of the client's certificate
@@ -131,7 +133,7 @@ class Session:
             if isinstance(found, Refusal):
                 await asyncio.sleep(found.delay)
                 raise found.error
-            self._role = found
+            self._role, self._principal = found, clients.principal(config, connect.token, found)
             if found is not None:
                 left, expired = clients.seconds_left(client.transport), AuthenticationError(_EXPIRED)
                 self._expiry = asyncio.get_running_loop().call_later(left, self._fail, expired)
@@ -193,7 +195,8 @@ class Session:
     def _wants_of_client(self, kind: int, size: int) -> bool:
         assert self._lists is not None
         if kind == Command.BROKER_CALL:
-            raise AuthorizationError("BROKER_CALL is between brokers; a proxy does not forward it")
+            why = "BROKER_CALL is between brokers; a proxy does not forward it"
+            raise self._proxy.audit.denial(self._principal, self.client.peer, "BROKER_CALL", why)
         return self._lists.wants_of_client(kind, size)
 
     def _take_of_client(self, kind: int, frame: Piece) -> None:

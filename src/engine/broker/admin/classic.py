@@ -25,9 +25,9 @@ from engine.broker.admin.classic_bodies import (
 )
 from engine.broker.admin.classic_request import SCALABLE, Asked, whole
 from engine.broker.admin.classic_stats import partitioned_stats, topic_stats
-from engine.broker.admin.http_checks import PRINCIPAL
 from engine.broker.admin.ports import Served
 from engine.broker.admin.rest_lists import TopicListPages
+from engine.broker.rights.principal import PRINCIPAL
 from engine.errors import AlreadyExistsError, InvalidArgumentError, NotFoundError, UnsupportedError
 from engine.limits import HASH_RING_SIZE
 from engine.model import admin_operations as rows

@@ -7,8 +7,10 @@ from typing import Any
 
 from aiohttp import web
 
-from engine.broker.admin.http_checks import PRINCIPAL
+from engine.broker.admin.http_checks import request_of
 from engine.broker.admin.ports import Served
+from engine.broker.admin.shown import shown
+from engine.broker.rights.principal import PEER, PRINCIPAL
 from engine.broker.rights.table import OPERATIONS as RULES
 from engine.errors import InvalidArgumentError
 from engine.model import admin_operations as rows
@@ -48,9 +50,9 @@ class Asked:
         """Raises AuthorizationError, and what the operation raises."""
         principal = PRINCIPAL.get()
         if not principal.unlimited:
-            request = f"{self.request.method} {self.request.path}"
-            self.broker.rights.check(principal, RULES[operation.name](arguments), request, self.request.remote)
-        return await self.broker.admin.call(operation, arguments)
+            request = request_of(self.request)
+            self.broker.rights.check(principal, RULES[operation.name](arguments), request, PEER.get())
+        return shown(self.broker.rights, operation, arguments, await self.broker.admin.call(operation, arguments))
 
     async def record(self) -> tuple[dict[str, str], int]:
         """The topic's properties, and how many partitions it stands for. Raises NotFoundError, UnsupportedError."""

@@ -21,6 +21,7 @@ from engine.wire.tcp import Listener, serve
 from engine.wire.url import WILDCARDS, format_url
 
 if TYPE_CHECKING:
+    from engine.broker.rights.audit import Audit
     from engine.wire.tls_listener import TlsListener
 
 log = logging.getLogger(__name__)
@@ -43,13 +44,14 @@ class HttpDoor:
         self,
         application: web.Application,
         *,
+        audit: Audit,
         always: Collection[str] = (),
         open_paths: Collection[str] = (),
         hosts: Callable[[], Collection[str]] = tuple,
         head_timeout: float = HTTP_HEAD_S_MAX,
     ) -> None:
-        """`open_paths`, `hosts`: see from_here_only(). `head_timeout`: seconds for the head of a request."""
-        checks = from_here_only(hosts, open_paths)
+        """`open_paths`, `hosts`, `audit`: see from_here_only(). `head_timeout`: seconds for the head of a request."""
+        checks = from_here_only(hosts, open_paths, audit)
         application.middlewares[:0] = (self._only_so_many, _only_origin_form, answer_errors, checks)
         self.connections_max = HTTP_CONNECTIONS_MAX
         self.refused = 0  # connections, or requests over them

@@ -10,8 +10,8 @@ from __future__ import annotations
 
 import asyncio
 import ipaddress
-from collections.abc import Callable, Collection
-from contextvars import ContextVar
+from collections.abc import Callable, Collection, Iterator
+from contextlib import contextmanager
 from urllib.parse import urlsplit
 
 from aiohttp import web
@@ -20,14 +20,15 @@ from aiohttp.typedefs import Handler, Middleware
 from engine.broker.rights.audit import Audit
 from engine.broker.rights.identities import Credentials, Identities
 from engine.broker.rights.need import Need
-from engine.broker.rights.principal import ANONYMOUS, Principal
+from engine.broker.rights.principal import PEER, PRINCIPAL, UNKNOWN, Principal
 from engine.broker.rights.rights import Rights
 from engine.broker.settings.attempts import Refusal
 from engine.broker.settings.tokens import bearer_token
-from engine.errors import AuthorizationError, InvalidArgumentError
+from engine.errors import InvalidArgumentError
 from engine.wire.certificates import certificate_of
 
 ANY_HOST = "*"
+_ANY_ROLE = Need(0)
 _SAFE = ("GET", "HEAD", "OPTIONS")  # methods that change nothing (RFC 9110, 9.2.1)
 _OTHER_SITES = ("cross-site", "same-site")
 _JSON = "application/json"
@@ -39,8 +40,9 @@ PROXY_TOKEN, PROXY_ROLE, PROXY_CLIENT = PROXY_HEADERS = (
 )  # fmt: skip
 
 
-def from_here_only(hosts: Callable[[], Collection[str]], open_paths: Collection[str]) -> Middleware:
-    """The module's checks. `hosts`: names that Host may have besides `localhost` and literal addresses.
+def from_here_only(hosts: Callable[[], Collection[str]], open_paths: Collection[str], audit: Audit) -> Middleware:
+    """The module's checks. `hosts`: names that Host may have besides `localhost` and literal addresses. `audit`: where
+    what is denied by Host or Origin is a line, of nothing that is known yet.
 
     Requests for one of `open_paths` are only checked for their body: a health check may use any name.
     Raises AuthorizationError, InvalidArgumentError, HTTPUnsupportedMediaType.
@@ -48,9 +50,9 @@ def from_here_only(hosts: Callable[[], Collection[str]], open_paths: Collection[
 
     @web.middleware
     async def check(request: web.Request, handler: Handler) -> web.StreamResponse:
-        if request.path not in open_paths:
-            _check_host(request, hosts())
-            _check_site(request)
+        is_open = request.path in open_paths
+        if not is_open and (why := _false_host(request, hosts()) or _false_site(request)) is not None:
+            raise audit.denial(UNKNOWN, request.remote, request_of(request), why)
         if request.method not in _SAFE and request.body_exists and request.content_type not in _JSON_TYPES:
             raise web.HTTPUnsupportedMediaType(reason=f"the body must be {_JSON}, got {request.content_type:.80}")
         return await handler(request)
@@ -58,25 +60,33 @@ def from_here_only(hosts: Callable[[], Collection[str]], open_paths: Collection[
     return check
 
 
-def _check_host(request: web.Request, names: Collection[str]) -> None:
+def request_of(request: web.Request) -> str:
+    """As a line of the audit log names it."""
+    return f"{request.method} {request.path}"
+
+
+def _false_host(request: web.Request, names: Collection[str]) -> str | None:
+    """Why it is denied; None: it is not. Raises InvalidArgumentError."""
     said = request.headers.getall("Host", [])
     if len(said) != 1:
         if not said and request.version < (1, 1):
-            return  # every browser sends it
+            return None  # every browser sends it
         raise InvalidArgumentError(f"a request must have one Host header, got {len(said)}")
     host = _host(said[0])
     if host in names or ANY_HOST in names or host == "localhost" or _is_address(host):
-        return
-    raise AuthorizationError(f"the Host header must be an address, or a name in admin_hosts, got {said[0]!r:.80}")
+        return None
+    return f"the Host header must be an address, or a name in admin_hosts, got {said[0]!r:.80}"
 
 
-def _check_site(request: web.Request) -> None:
+def _false_site(request: web.Request) -> str | None:
+    """Why it is denied; None: it is not."""
     site = request.headers.get("Sec-Fetch-Site", "").lower()
     if site in _OTHER_SITES:
-        raise AuthorizationError(f"a request of a web page must come from the same origin, got Sec-Fetch-Site {site}")
+        return f"a request of a web page must come from the same origin, got Sec-Fetch-Site {site}"
     origin = request.headers.get("Origin")
     if origin is not None and _authority(origin) != request.headers.get("Host", "").lower():
-        raise AuthorizationError(f"the Origin header must be the origin of the Host header, got {origin!r:.80}")
+        return f"the Origin header must be the origin of the Host header, got {origin!r:.80}"
+    return None
 
 
 def _authority(url: str) -> str | None:
@@ -109,15 +119,13 @@ def _is_address(host: str) -> bool:
     return True
 
 
-PRINCIPAL: ContextVar[Principal] = ContextVar("principal", default=ANONYMOUS)  # of the request in this task
-
-
 def admitted(
-    identities: Identities, rights: Rights, needs: Callable[[web.Request], Need], open_paths: Collection[str]
+    identities: Identities, rights: Rights, needs: Callable[[web.Request], Need | None], open_paths: Collection[str]
 ) -> Middleware:
     """Refuse a request that proves no principal, or whose principal may not do what it needs; before its body is read.
 
-    Requests for one of `open_paths` are let through. `needs`: of a request, for a principal that not all is allowed to.
+    Requests for one of `open_paths` are let through. `needs`: of a request; None: the table of rights does not
+    have it, and nothing with limited rights may make it.
     """
 
     @web.middleware
@@ -127,30 +135,45 @@ def admitted(
             if isinstance(found, Refusal):
                 await asyncio.sleep(found.delay)
                 raise found.error
-            if not found.unlimited:
-                rights.check(found, needs(request), f"{request.method} {request.path}", peer)
+            need = None if found.unlimited else _checked(rights, found, needs(request), request, peer)
             PRINCIPAL.set(found)  # requests of one connection run in one task, one after the other
+            PEER.set(peer)
             if request.method not in _SAFE and rights.audit.writes:
-                return await _audited(rights.audit, found, peer, needs(request), request, handler)
+                with audited(rights.audit, found, peer, need or needs(request) or _ANY_ROLE, request) as done:
+                    return done(await handler(request))
         return await handler(request)
 
     return check
 
 
-async def _audited(
-    audit: Audit, principal: Principal, peer: str | None, need: Need, request: web.Request, handler: Handler
-) -> web.StreamResponse:
-    """Call the handler, and write down that it was done, or its error."""
+def _checked(rights: Rights, principal: Principal, need: Need | None, request: web.Request, peer: str | None) -> Need:
+    """The need, which is met. Raises AuthorizationError."""
+    said = request_of(request)
+    if need is None:
+        raise rights.audit.denial(principal, peer, said, f"{said:.200} is not in the table of rights")
+    rights.check(principal, need, said, peer)
+    return need
+
+
+@contextmanager
+def audited(
+    audit: Audit, principal: Principal, peer: str | None, need: Need, request: web.Request
+) -> Iterator[Callable[[web.StreamResponse], web.StreamResponse]]:
+    """Write down that what is within was done, or its error. Yields what takes the answer, and returns it."""
     error: str | None = None
-    try:
-        answer = await handler(request)
+
+    def done(answer: web.StreamResponse) -> web.StreamResponse:
+        nonlocal error
         error = None if answer.status < 400 else f"HTTP {answer.status}"
         return answer
+
+    try:
+        yield done
     except BaseException as e:
         error = type(e).__name__
         raise
     finally:
-        audit.note_need(principal, peer, f"{request.method} {request.path}", need, allowed=True, error=error)
+        audit.note_need(principal, peer, request_of(request), need, allowed=True, error=error)
 
 
 def _principal(identities: Identities, rights: Rights, request: web.Request) -> tuple[Principal | Refusal, str | None]:

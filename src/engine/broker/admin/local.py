@@ -87,7 +87,9 @@ class LocalAdmin:
     async def get_namespace_policies(self, namespace: str, own: bool) -> dict[str, Any]:
         """The policies by snake_case name: those in effect or, with `own`, only those that the namespace sets."""
         policies = await self._service.get_namespace_policies(namespace)
-        return policies.to_mapping() if own else resolved(policies, _policies_of(self._config))
+        if own:
+            return policies.to_mapping()
+        return resolved(policies, self._service.policies_above(namespace.split("/")[0]), _policies_of(self._config))
 
     async def set_namespace_policies(self, namespace: str, policies: Mapping[str, Any]) -> None:
         """Change the named policies; others stay."""
@@ -103,7 +105,8 @@ class LocalAdmin:
         if own:
             return policies.to_mapping()
         namespace = await self._service.get_namespace_policies(f"{name.tenant}/{name.namespace}")
-        found = resolved(policies, namespace, _policies_of(self._config))
+        above = self._service.policies_above(name.tenant)
+        found = resolved(policies, namespace, above, _policies_of(self._config))
         return {name: found[name] for name in policies.to_mapping()}
 
     async def remove_namespace_policies(self, namespace: str) -> None:
@@ -134,6 +137,9 @@ class LocalAdmin:
     async def get_tenant(self, tenant: str) -> dict[str, Any]:
         """One that was created."""
         return await _available(self._rights).get_tenant(tenant)
+
+    async def set_tenant_roles(self, tenant: str, roles: Sequence[str] | None) -> None:
+        await _available(self._rights).set_tenant_roles(tenant, roles)
 
     async def delete_tenant(self, tenant: str) -> None:
         await _available(self._rights).delete_tenant(tenant)

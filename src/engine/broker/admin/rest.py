@@ -19,15 +19,17 @@ from engine.broker.admin.classic import (
 )
 from engine.broker.admin.classic_request import arguments_of, path_of
 from engine.broker.admin.http import HttpDoor
-from engine.broker.admin.http_checks import PRINCIPAL, admitted, hosts_of
+from engine.broker.admin.http_checks import admitted, hosts_of
 from engine.broker.admin.ports import Served
 from engine.broker.admin.rest_lists import TopicListPages
 from engine.broker.admin.rest_pages import page_handlers
+from engine.broker.admin.shown import shown
 from engine.broker.rights.need import Need
+from engine.broker.rights.principal import PRINCIPAL
 from engine.broker.rights.table import ANY_ROLE
 from engine.broker.rights.table import OPERATIONS as RULES
 from engine.broker.settings.config import BrokerConfig
-from engine.errors import AlreadyClosedError, AuthorizationError, InvalidArgumentError
+from engine.errors import AlreadyClosedError, InvalidArgumentError
 from engine.limits import BODY_SIZE_MAX, HTTP_BODY_S_MAX
 from engine.model.admin_operations import AT_ANY_TIME, LIST_NAMESPACES, LIST_TOPICS, OPERATIONS, WITHOUT_TOKEN
 from engine.model.admin_parameters import Where
@@ -51,7 +53,13 @@ class AdminServer(HttpDoor):
         middlewares: list[Any] = [guard, self._only_while_running, self._whole]
         application = web.Application(middlewares=middlewares, client_max_size=BODY_SIZE_MAX)
         application.add_routes(_routes(broker))
-        super().__init__(application, always=AT_ANY_TIME, open_paths=WITHOUT_TOKEN, hosts=lambda: _hosts(broker.config))
+        super().__init__(
+            application,
+            audit=broker.rights.audit,
+            always=AT_ANY_TIME,
+            open_paths=WITHOUT_TOKEN,
+            hosts=lambda: _hosts(broker.config),
+        )
 
     @web.middleware
     async def _only_while_running(self, request: web.Request, handler: Handler) -> web.StreamResponse:
@@ -136,8 +144,8 @@ def _permissions(broker: Served) -> Handler:
 _ROWS = {(row.verb, row.path): row for row in OPERATIONS}
 
 
-def _need(request: web.Request) -> Need:
-    """By the table of rights. Raises InvalidArgumentError, AuthorizationError (it is not in the table)."""
+def _need(request: web.Request) -> Need | None:
+    """By the table of rights; None: it is not there, so that nothing may call it. Raises InvalidArgumentError."""
     resource = request.match_info.route.resource
     verb = "GET" if request.method == "HEAD" else request.method
     row = None if resource is None else _ROWS.get((verb, resource.canonical))
@@ -147,7 +155,7 @@ def _need(request: web.Request) -> Need:
         return ANY_ROLE if name is None else RULES[name](arguments_of(request.match_info, path_of(request)))
     rule = RULES.get(row.name)
     if rule is None:
-        raise AuthorizationError(f"{row.name} is not in the table of rights")
+        return None
     parts = request.match_info
     return rule({p.name: p.kind.of_texts(p.name, [parts[part] for part in p.parts]) for p in row.among(Where.PATH)})
 
@@ -166,6 +174,7 @@ def _handler(broker: Served, operation: Operation[Any]) -> Handler:
         if operation in (LIST_NAMESPACES, LIST_TENANTS):
             principal = PRINCIPAL.get()
             result = [name for name in result if broker.rights.sees(principal, name)]
+        result = shown(broker.rights, operation, arguments, result)
         if operation.result.nothing:
             return web.Response(status=204)
         return web.json_response(operation.result.to_json(result))

@@ -10,9 +10,9 @@ from collections.abc import Awaitable, Callable
 from aiohttp import web
 
 from engine.aio.memory_limiter import LimitType
-from engine.broker.admin.http_checks import PRINCIPAL
 from engine.broker.admin.ports import Served
 from engine.broker.pools.list_parts import size_of
+from engine.broker.rights.principal import PRINCIPAL
 from engine.errors import InvalidArgumentError
 from engine.limits import TOPIC_LIST_INITIAL_SIZE, TOPICS_PER_FRAME_MAX
 from engine.model.names import TopicName

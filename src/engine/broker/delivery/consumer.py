@@ -113,7 +113,8 @@ class Consumer(ABC):
         if self._attendance is None:
             subscription = self._subscription
             name = consumer_key(None if subscription is None else subscription.name, self.name)
-            self._attendance = limits.attend(limits.consumers, topic, role, name, None)
+            several = subscription is None or self.mode is DeliveryMode.QUEUE
+            self._attendance = limits.attend_consumer(self.hosted.name, role, name, self.connection, several=several)
         buckets, throttle = limits.buckets(topic, role, "dispatch"), self._attendance.throttle
         if throttle is not None:
             throttle.change(buckets)
@@ -130,6 +131,8 @@ class Consumer(ABC):
     def _absent(self) -> None:
         self.closed = True
         if self._attendance is not None:
+            if (throttle := self._attendance.throttle) is not None:  # else one that comes back gets it for nothing
+                throttle.charge(max(-self.messages_credit, 0), max(-self.bytes_credit, 0))
             self._attendance.close()
 
     def has_room_for(self, messages: int) -> bool:

@@ -34,14 +34,14 @@ class Bucket:
     """
 
     __slots__ = ("_bytes_due", "_held_s", "_held_since", "_messages_due", "_share", "_time", "_timer", "_waiting",
-                 "bytes_per_s", "granted_bytes", "granted_messages", "limit", "messages_per_s", "users")  # fmt: skip
+                 "bytes_per_s", "granted_bytes", "granted_messages", "limit", "members", "messages_per_s")  # fmt: skip
 
     def __init__(self, time: Callable[[], float]) -> None:
         """`time`: seconds, monotonic; that of the running loop's timers."""
         self.limit: tuple[int | None, int | None] = (None, None)
         self.messages_per_s: float | None = None
         self.bytes_per_s: float | None = None
-        self.users = 0
+        self.members: set[Throttle] = set()
         self._share = 1.0
         self.granted_messages = self.granted_bytes = 0
         self._held_s = 0.0  # until the queue was empty last
@@ -78,6 +78,16 @@ class Bucket:
         return max(self._messages_due, self._bytes_due) - self._time()
 
     @property
+    def users(self) -> int:
+        """How many it holds for."""
+        return len(self.members)
+
+    def owed_by(self, owner: str) -> tuple[int, int]:
+        """Messages and bytes that an owner's users have asked for, and were not granted."""
+        own = [throttle for throttle in self.members if throttle.owner == owner]
+        return sum(throttle.missing_messages for throttle in own), sum(throttle.missing_bytes for throttle in own)
+
+    @property
     def waiting(self) -> int:
         """How many wait for tokens."""
         return len(self._waiting)
@@ -89,7 +99,7 @@ class Bucket:
 
     def portion(self) -> tuple[int | None, int | None]:
         """The most messages and bytes to take at once; None: any number."""
-        shared = PORTION_S / max(self.users, 1)
+        shared = PORTION_S / max(len(self.members), 1)
         messages, size = self.messages_per_s, self.bytes_per_s
         return (
             None if messages is None else max(int(messages * shared), 1),

@@ -12,10 +12,11 @@ import logging
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from engine.broker.limits.attendance import Attendance, Crowd
 from engine.broker.limits.bucket import Bucket
+from engine.broker.limits.debts import Debts
 from engine.broker.limits.elsewhere import Elsewhere
 from engine.broker.limits.open_transactions import RoleTransactions
 from engine.broker.limits.present import NONE_ELSEWHERE, Attended, Others, Present, digest
@@ -23,7 +24,8 @@ from engine.errors import EngineError, LimitExceededError
 from engine.metadata import keys
 from engine.model import limits as model
 from engine.model.limits import ROLE, Limit, Limits
-from engine.model.names import TopicName
+from engine.model.names import SegmentName, TopicName
+from engine.model.policies import TopicPolicies
 
 if TYPE_CHECKING:
     from engine.broker.limits.throttle import Throttle
@@ -66,7 +68,9 @@ class BrokerLimits:
         self.producers = Crowd("producers")
         self.consumers = Crowd("consumers")
         self.connections: dict[str, int] = {}  # by role
+        self.debts = Debts(lambda topic, role: self.buckets(topic, role, PUBLISH))
         self.full: dict[TopicName, LimitExceededError] = {}  # topics that take no messages for now
+        self.full_sums: dict[str, LimitExceededError] = {}  # and namespaces, tenants, the cluster: of all their topics
         self.refused: Counter[str] = Counter()  # operations, by the name of the limit
 
     # -- records ---------------------------------------------------------------------------------------------------
@@ -104,6 +108,7 @@ class BrokerLimits:
         self._applied += 1
         self._topics.clear()
         self._roles.clear()
+        self.debts.change()
         self._changed()
 
     # -- what is in effect -----------------------------------------------------------------------------------------
@@ -127,6 +132,24 @@ class BrokerLimits:
     def totals(self, topic: TopicName, name: str) -> list[Limit]:
         """The limits of a sum that this topic counts for."""
         return model.totals_of(topic, name, self._records.get)
+
+    def sums(self, name: str) -> list[Limit]:
+        """All limits of a sum."""
+        said = ((getattr(limits, name), resource) for resource, limits in self._records.items())
+        return [Limit(value, resource) for value, resource in said if value is not None and value != model.NO_LIMIT]
+
+    def of_messages(self, tenant: str) -> TopicPolicies:
+        """What the tenant, or else the cluster, says of how long messages live and are kept."""
+        found = model.of_messages(tenant, self._records.get)
+        return TopicPolicies(**{name: limit.value for name, limit in found.items()})
+
+    def with_policies(self, topic: TopicName, own: TopicPolicies, namespace: TopicPolicies) -> dict[str, Limit]:
+        """Likewise of a topic, where the policies of the topic or its namespace say nothing; with the origin."""
+        return model.with_policies(topic, own, namespace, self._records.get)
+
+    def names_of_role(self, role: str) -> Limit | None:
+        """How many names of producers a role may have in a topic; NO_LIMIT: any number. None: that is not said."""
+        return model.names_of_role(role, self._records.get)
 
     # -- rates -----------------------------------------------------------------------------------------------------
 
@@ -175,6 +198,10 @@ class BrokerLimits:
         self.refused[limit] += 1
         return LimitExceededError.of(limit, resource, value, asked)
 
+    def note_refused(self, error: LimitExceededError) -> None:
+        """Count an operation that was refused with this error."""
+        self.refused[error.limit or "storage_bytes_max"] += 1
+
     def _prune(self) -> None:
         """Forget buckets that nothing uses and that owe nothing: a new one would be the same."""
         self._buckets = {key: b for key, b in self._buckets.items() if b.users or b.wait_s > 0}
@@ -184,6 +211,16 @@ class BrokerLimits:
         """Count one of the attached, until it is closed."""
         scopes = (*model.levels_of(topic), ROLE + role) if role else model.levels_of(topic)
         return Attendance(crowd, scopes, digest(f"{topic}\n{name}"), throttle)
+
+    def attend_consumer(self, segment: SegmentName, role: str, name: str, peer: Any, *, several: bool) -> Attendance:
+        """Likewise a consumer. `peer`: its connection. `several`: others may have its name at the same segment."""
+        where = f"{segment}\n{name}"
+        number = self.consumers.copy(where) if several else 0
+        counted = _copied(name, number)
+        attendance = self.attend(self.consumers, segment.topic, role, counted, None)
+        if several:
+            attendance.is_copy(where, number, peer)
+        return attendance
 
     # -- counts ----------------------------------------------------------------------------------------------------
 
@@ -201,10 +238,23 @@ class BrokerLimits:
             if count >= limit.value:
                 raise self.beyond(limit_name, limit.origin, limit.value, f"{count + 1} {crowd.what} of {scope}")
 
+    def check_consumer(self, segment: SegmentName, role: str, name: str, *, several: bool) -> None:
+        """Raise LimitExceededError unless one more consumer may attach. `several`: as of attend_consumer()."""
+        number = self.consumers.copy(f"{segment}\n{name}") if several else 0
+        self.check_attach(self.consumers, segment.topic, role, _copied(name, number))
+
+    def alike(self, segment: SegmentName, name: str) -> list[Any]:
+        """The connections of the consumers that have this name at the segment."""
+        return self.consumers.alike(f"{segment}\n{name}")
+
     def check_topic(self, topic: TopicName) -> None:
         """Raise LimitExceededError while the topic takes no messages: too much is stored, or not acknowledged."""
-        if (error := self.full.get(topic)) is not None:
-            self.refused[error.limit or "storage_bytes_max"] += 1
+        error = self.full.get(topic)
+        if error is None and self.full_sums:  # a topic that no broker has stored anything of as well
+            levels = model.levels_of(topic)[1:]
+            error = next((self.full_sums[level] for level in levels if level in self.full_sums), None)
+        if error is not None:
+            self.note_refused(error)
             raise LimitExceededError(str(error))
 
     def check_name(self, topic: TopicName, segment: Remembering, name: str) -> None:
@@ -336,6 +386,10 @@ class BrokerLimits:
         now, found = self._time(), self._open_transactions.items()
         limits = [(known.count(now), self.of_role(role).get("open_transactions_max"), role) for role, known in found]
         return [role for count, limit, role in limits if limit is not None and count >= limit.value]
+
+
+def _copied(name: str, number: int) -> str:
+    return name if number == 0 else f"{name}\n{number}"
 
 
 def _of(what: str, role: str) -> str:

@@ -5,17 +5,19 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from engine.errors import EngineError, UnknownOutcomeError
+from engine.errors import EngineError, InvalidArgumentError, UnknownOutcomeError
 from engine.metadata import keys
 from engine.metadata.store import ABSENT, ConflictError, MetadataStore, OutcomeUnknownError
 from engine.model.limits import (
     NOTHING_LIMITED,
+    ROLE,
     Limits,
     check_fields,
     check_limited,
     names_on,
 )
 
+RECORDS_MAX = 10_000  # below one tenant: each broker knows all of them, and its administrators may name any topic
 _ATTEMPTS_MAX = 10  # several may change the limits of a resource at the same time
 Noted = Callable[[str, bytes | None], object]
 
@@ -60,6 +62,17 @@ class LimitRecords:
         record = await self._metadata.newest.get(keys.limits(resource))
         return (NOTHING_LIMITED, None) if record is None else (Limits.of(resource, record.value), record.stat.version)
 
+    async def _check_room(self, resource: str) -> None:
+        """Raise InvalidArgumentError where as many topics and namespaces of the tenant have limits as may have some."""
+        tenant, below, _ = resource.partition("/")
+        if not below or resource.startswith(ROLE):
+            return
+        start = keys.limits(f"{tenant}/")
+        found = await self._metadata.newest.list_keys(start, keys.prefix_end(start), RECORDS_MAX)
+        if len(found) >= RECORDS_MAX:
+            most = f"at most {RECORDS_MAX} namespaces and topics of the tenant {tenant} must have limits of their own"
+            raise InvalidArgumentError(f"{most}, got one more: {resource:.300}")
+
     async def _put(self, resource: str, change: Callable[[Limits], Limits]) -> None:
         key = keys.limits(resource)
         for _ in range(_ATTEMPTS_MAX):
@@ -67,6 +80,8 @@ class LimitRecords:
             wanted = change(now)
             try:
                 if wanted:
+                    if version is None:
+                        await self._check_room(resource)
                     await self._metadata.put(key, wanted.to_json(), ABSENT if version is None else version)
                 elif version is not None:
                     await self._metadata.delete(key, version)

@@ -20,10 +20,11 @@ _ROUNDS_MAX = 64  # portions that are granted at once
 class Throttle:
     """Loop thread only. `missing_messages`, `missing_bytes`: asked for and not granted."""
 
-    __slots__ = ("_buckets", "_grant", "_serving", "_waits_at", "missing_bytes", "missing_messages")
+    __slots__ = ("_buckets", "_grant", "_serving", "_waits_at", "missing_bytes", "missing_messages", "owner")
 
-    def __init__(self, buckets: tuple[Bucket, ...], grant: Grant) -> None:
-        """`grant`: called with what is granted, from ask() and later."""
+    def __init__(self, buckets: tuple[Bucket, ...], grant: Grant, owner: str = "") -> None:
+        """`grant`: called with what is granted, from ask() and later. `owner`: the role that it is of."""
+        self.owner = owner
         self.missing_messages = 0
         self.missing_bytes = 0
         self._grant = grant
@@ -51,6 +52,11 @@ class Throttle:
             self._join(buckets)
             self._serve()
 
+    def charge(self, messages: int, size: int) -> None:
+        """So much was used beyond what was granted: it is owed to each bucket at once."""
+        for bucket in self._buckets:
+            bucket.take(messages, size)
+
     def close(self) -> None:
         """Ask for nothing more. Idempotent."""
         self._leave()
@@ -73,14 +79,14 @@ class Throttle:
     def _join(self, buckets: tuple[Bucket, ...]) -> None:
         self._buckets = buckets
         for bucket in buckets:
-            bucket.users += 1
+            bucket.members.add(self)
 
     def _leave(self) -> None:
         if self._waits_at is not None:
             self._waits_at.leave(self)
             self._waits_at = None
         for bucket in self._buckets:
-            bucket.users -= 1
+            bucket.members.discard(self)
         self._buckets = ()
 
     def _serve(self, *, once: bool = False) -> None:

@@ -11,6 +11,7 @@ from engine.broker.cluster.membership import Membership
 from engine.broker.hosting.open_segments import OpenSegments
 from engine.broker.pools.latency import BrokerMetrics
 from engine.broker.pools.pools import BrokerMemory
+from engine.broker.rights.rights import Rights
 from engine.broker.session.connection import Connection
 from engine.broker.settings.config import BrokerConfig
 from engine.broker.settings.doors import Doors
@@ -98,6 +99,10 @@ class Observed(Vital, Protocol):
     @property
     def doors(self) -> Doors:
         """Access control of its ports."""
+
+    @property
+    def rights(self) -> Rights:
+        """What principals may do, and the count of what was denied."""
 
     @property
     def segments(self) -> OpenSegments:

@@ -36,7 +36,7 @@ def _connected(broker: Observed) -> Iterator[AnyFamily]:
     yield gauge("connections", "Connections open now", len(broker.connections))
     yield counter("connections_accepted_total", "Connections accepted", metrics.accepted)
     yield counter("connections_refused_total", "Connections refused above connections_max", metrics.refused)
-    yield from attempt_families("", broker.doors.attempts)
+    yield from attempt_families("", broker.doors, broker.rights.denials)
     yield gauge("producers", "Producers attached to segments", sum(len(h.producers) for h in hosted))
     yield gauge("consumers", "Consumers attached to segments", sum(1 for h in hosted for _ in h.consumers))
     yield gauge("segments_open", "Segments open now", len(hosted))
@@ -113,6 +113,8 @@ def _etcd_families(now: EtcdStatistics | None) -> Iterator[AnyFamily]:
     yield counter("etcd_retries_total", "Writes that another client's came before", told(lambda s: s.refused))
     yield counter("etcd_unknown_total", "Transactions whose outcome was not known in time", told(lambda s: s.unknown))
     yield counter("etcd_full_total", "Calls refused for want of space (NOSPACE)", told(lambda s: s.full))
+    text = "Times that new certificates for it could not be used"
+    yield counter("etcd_certificates_unusable_total", text, told(lambda s: s.unusable))
     yield gauge("etcd_watches", "Watches that are open", told(lambda s: s.watches))
     yield counter("etcd_watch_streams_total", "Streams of watches that were opened", told(lambda s: s.watch_streams))
     yield counter("etcd_watch_restarts_total", "Watches that began anew", told(lambda s: s.watch_restarts))

@@ -87,6 +87,20 @@ class Grants:
             every = every or bool(mask & Right.ADMIN) or (prefix is None and bool(mask & Right.CONSUME))
         return held, None if every or not prefixes else sorted(prefixes)
 
+    def shown(self, role: str, resource: str) -> tuple[str, ...] | None:
+        """How the names of the subscriptions begin that the role may look up on a topic; None: all of them. Of a grant
+        with a prefix it is that one.
+        """
+        prefixes = []
+        for one in parents(resource):
+            found = self._known.get(one + _BETWEEN + role, 0)
+            mask, prefix = (found, None) if isinstance(found, int) else found
+            if mask & Right.LOOKUP and (prefix is None or mask & Right.ADMIN):
+                return None
+            if prefix is not None:
+                prefixes.append(prefix)
+        return tuple(prefixes)
+
     def note(self, key: str, value: bytes | None) -> str | None:
         """Take a record over, None where it was deleted; the role that it is about. A damaged one grants nothing."""
         try:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+from contextvars import ContextVar
 from dataclasses import dataclass
 
 
@@ -14,6 +15,7 @@ class Kind(enum.Enum):
     SHARED = "shared"  # with the token that all clients share: everything
     BROKER = "broker"  # another broker of the cluster: calls between brokers
     ROLE = "role"  # what its role is granted
+    UNKNOWN = "unknown"  # refused before it has proved anything, or known to another server: nothing
 
 
 class Proof(enum.Enum):
@@ -64,6 +66,9 @@ class Principal:
 OWNER = Principal(Kind.OWNER, Proof.LOCAL)
 ANONYMOUS = Principal(Kind.ANONYMOUS, Proof.NOTHING)
 SHARED = Principal(Kind.SHARED, Proof.TOKEN)
+UNKNOWN = Principal(Kind.UNKNOWN, Proof.NOTHING)
+PRINCIPAL: ContextVar[Principal] = ContextVar("principal", default=ANONYMOUS)  # of the HTTP request in this task
+PEER: ContextVar[str | None] = ContextVar("peer", default=None)  # the address of its client
 
 
 def earlier(one: float | None, other: float | None) -> float | None:

@@ -4,13 +4,18 @@ from __future__ import annotations
 
 import json
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from engine.broker.rights.need import Need
+from engine.broker.rights.principal import PEER, PRINCIPAL
 from engine.errors import AlreadyExistsError, CorruptionError, InvalidArgumentError, NotFoundError, UnknownOutcomeError
 from engine.metadata import keys
 from engine.metadata.store import ABSENT, ConflictError, MetadataStore, OutcomeUnknownError
 from engine.model.names import check_new_name
-from engine.model.rights import CLUSTER, Grant, check_resource, check_role
+from engine.model.rights import CLUSTER, Grant, Right, check_resource, check_role
+
+if TYPE_CHECKING:
+    from engine.broker.rights.rights import Rights
 
 Noted = Callable[[str, bytes | None], object]
 
@@ -18,11 +23,18 @@ Noted = Callable[[str, bytes | None], object]
 class RightsRecords:
     """`noted`: told of each grant that is written or deleted here, before the watch tells of it."""
 
-    def __init__(self, metadata: MetadataStore, namespaces: Callable[[], Awaitable[list[str]]], noted: Noted) -> None:
+    def __init__(
+        self,
+        metadata: MetadataStore,
+        namespaces: Callable[[], Awaitable[list[str]]],
+        noted: Noted,
+        rights: Callable[[], Rights],
+    ) -> None:
         """`namespaces`: the names of all."""
         self._metadata = metadata
         self._namespaces = namespaces
         self._noted = noted
+        self._rights = rights
 
     # -- tenants ---------------------------------------------------------------------------------------------------
 
@@ -36,9 +48,9 @@ class RightsRecords:
     async def create_tenant(self, tenant: str, roles: Sequence[str] | None) -> None:
         """Raises AlreadyExistsError, InvalidArgumentError."""
         check_new_name(tenant, "tenant")
-        facts = {"roles": None if roles is None else sorted({check_role(role) for role in roles})}
+        value = await self._allowing(tenant, roles)  # a tenant may have grants before it was created
         try:
-            await self._metadata.put(keys.tenant(tenant), json.dumps(facts).encode(), ABSENT)
+            await self._metadata.put(keys.tenant(tenant), value, ABSENT)
         except ConflictError:
             raise AlreadyExistsError(f"the tenant {tenant} exists") from None
         except OutcomeUnknownError as e:
@@ -50,6 +62,32 @@ class RightsRecords:
         if roles is ...:
             raise NotFoundError(f"the tenant {tenant} was not created")
         return {"tenant": tenant, "roles": roles}
+
+    async def set_tenant_roles(self, tenant: str, roles: Sequence[str] | None) -> None:
+        """Raises NotFoundError, InvalidArgumentError."""
+        while True:
+            record = await self._metadata.newest.get(keys.tenant(tenant))
+            if record is None:
+                raise NotFoundError(f"the tenant {tenant} was not created")
+            value = await self._allowing(tenant, roles)
+            try:
+                await self._metadata.put(keys.tenant(tenant), value, record.stat.version)
+            except ConflictError:
+                continue  # it was changed or deleted meanwhile
+            except OutcomeUnknownError as e:
+                raise UnknownOutcomeError(f"the roles of the tenant {tenant} may have been set: {e}") from e
+            return
+
+    async def _allowing(self, tenant: str, roles: Sequence[str] | None) -> bytes:
+        """The record of a tenant with these roles. Raises InvalidArgumentError: another role has a grant in it."""
+        if roles is None:
+            return json.dumps({"roles": None}).encode()
+        allowed = sorted({check_role(role) for role in roles})
+        for grant in await self._grants(tenant):
+            if grant.role not in allowed:
+                granted = f"{grant.role!r:.200}, which has a grant on {grant.resource:.200}"
+                raise InvalidArgumentError(f"roles must have {granted}, got {', '.join(roles):.200}")
+        return json.dumps({"roles": allowed}).encode()
 
     async def delete_tenant(self, tenant: str) -> None:
         """Raises NotFoundError, InvalidArgumentError (it has namespaces)."""
@@ -79,12 +117,13 @@ class RightsRecords:
     async def grant(
         self, resource: str, role: str, rights: Sequence[str], subscription_prefix: str | None = None
     ) -> None:
-        """Raises InvalidArgumentError."""
+        """Raises InvalidArgumentError; AuthorizationError: as GET_TENANT does, where the tenant's roles forbid it."""
         grant = Grant(resource, role, tuple(rights), subscription_prefix)
         if resource != CLUSTER:
             tenant = resource.partition("/")[0]
             roles = await self._roles(tenant)
-            if isinstance(roles, list) and role not in roles:
+            if isinstance(roles, list) and role not in roles:  # which these are is for what may look the tenant up
+                self._rights().check(PRINCIPAL.get(), Need(Right.ADMIN, tenant), f"grant to {role!r:.200}", PEER.get())
                 raise InvalidArgumentError(f"role must be one of those of the tenant {tenant}, got {role!r:.200}")
         key, value = keys.grant(resource, role), grant.to_json()
         await self._metadata.put(key, value)

@@ -15,6 +15,7 @@ from engine.model.rights import CLUSTER, GRANTABLE, Right, check_resource, names
 if TYPE_CHECKING:
     import random
 
+    from engine.broker.rights.changes import Changes
     from engine.broker.rights.claims import Claims
     from engine.broker.rights.grants import Grants
 
@@ -29,6 +30,7 @@ class Rights:
         self._config = config
         self._grants: Grants | None = None
         self._claims: Claims | None = None
+        self._changes: Changes | None = None
         self.audit = audit
 
     @property
@@ -47,11 +49,11 @@ class Rights:
         """So far."""
         return self.audit.denials
 
-    def use(self, grants: Grants, rng: random.Random) -> None:
+    def use(self, grants: Grants, changes: Changes, rng: random.Random) -> None:
         """The grants, once they are read; nothing is granted before. `rng`: of keys, not to be guessed."""
         from engine.broker.rights.claims import Claims
 
-        self._grants, self._claims = grants, Claims(rng)
+        self._grants, self._changes, self._claims = grants, changes, Claims(rng)
 
     def allows(self, principal: Principal, need: Need) -> bool:
         """Whether the principal may do what needs this."""
@@ -73,8 +75,19 @@ class Rights:
         """Raises AuthorizationError, which names right and resource; the denial is counted and audited."""
         if self.allows(principal, need):
             return
+        raise self.denial(principal, need, request, peer)
+
+    def denial(self, principal: Principal, need: Need, request: str, peer: str | None) -> AuthorizationError:
+        """The error of a need that is not met, once it is counted and audited."""
+        where = "the cluster" if need.resource == CLUSTER else repr(need.resource)
+        of = "" if need.subscription is None else f", subscription {need.subscription!r:.200}"
+        why = f"the right {names_of(need.rights)} is needed on {where}{of}"
         self.audit.note_need(principal, peer, request, need, allowed=False)
-        raise denied(names_of(need.rights), need)
+        return AuthorizationError(why)
+
+    def changed_since(self, role: str, time_ms: int) -> bool:
+        """Whether a role's rights may have changed since then."""
+        return self._changes is not None and self._changes.since(role, time_ms)
 
     def permissions(self, principal: Principal, resource: str) -> dict[str, Any]:
         """What the principal may do on a resource, as the admin API says it."""
@@ -87,6 +100,13 @@ class Rights:
     def sees(self, principal: Principal, resource: str) -> bool:
         """Whether a list may show the resource to the principal: a namespace also for a topic in it."""
         return self.allows(principal, Need(Right.LOOKUP, resource, in_part=True))
+
+    def subscriptions_shown(self, principal: Principal, resource: str) -> tuple[str, ...] | None:
+        """How the names of a topic's subscriptions begin that are shown to the principal; None: all are."""
+        role = principal.role
+        if self._grants is None or principal.kind is not _ROLE or role in self._config().superusers:
+            return None
+        return self._grants.shown(role, resource)
 
     def listed(self, principal: Principal, namespace: str) -> frozenset[str] | None:
         """The own names of the topics that a list of the namespace may show to the principal; None: all."""
@@ -103,10 +123,3 @@ def everything(resource: str) -> dict[str, Any]:
 def _permissions(resource: str, held: int = 0, prefixes: list[str] | None = None) -> dict[str, Any]:
     rights = [name for name in GRANTABLE if held & Right[name.upper()]]
     return {"role": "", "resource": check_resource(resource), "rights": rights, "subscriptionPrefixes": prefixes}
-
-
-def denied(right: str, need: Need) -> AuthorizationError:
-    """The error of a need that is not met."""
-    where = "the cluster" if need.resource == CLUSTER else repr(need.resource)
-    of = "" if need.subscription is None else f", subscription {need.subscription!r:.200}"
-    return AuthorizationError(f"the right {right} is needed on {where}{of}")

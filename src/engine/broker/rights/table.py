@@ -24,7 +24,8 @@ Rule = Callable[[Any], Need]  # of a header; raises InvalidArgumentError
 ATTACHED: Rule | None = None  # in the table: no check
 
 
-def _any_role(header: Header) -> Need:
+def any_role(header: Header) -> Need:
+    """The rule of what each role may do."""
     return ANY_ROLE
 
 
@@ -93,9 +94,9 @@ COMMANDS: dict[type[Header], Rule | None] = {
     commands.SegmentOffset: _consume,
     commands.SegmentFiles: _files,
     commands.BrokerCall: lambda header: Need(BROKER),
-    commands.NewTxn: _any_role,
-    commands.EndTxn: _any_role,
-    commands.TxnState: _any_role,
+    commands.NewTxn: any_role,
+    commands.EndTxn: any_role,
+    commands.TxnState: any_role,
 }
 
 
@@ -207,6 +208,7 @@ OPERATIONS: dict[str, AdminRule] = {
     "list_tenants": _cluster(0),  # likewise
     "create_tenant": _cluster(SUPERUSER),
     "get_tenant": _tenant,
+    "set_tenant_roles": _cluster(SUPERUSER),
     "delete_tenant": _cluster(SUPERUSER),
     "create_namespace": _tenant_of_namespace,
     "delete_namespace": _tenant_of_namespace,
@@ -251,7 +253,7 @@ VERBS: dict[str, tuple[Asked, ...]] = {
     "topics autoscale history": ("get_auto_scale_history",),
     "topics autoscale set": ("set_auto_scale_policy", "get_stats"),
     "topics autoscale unset": ("remove_auto_scale_policy",),
-    "topics policies get": ("get_topic_policies",),
+    "topics policies get": ("get_topic_policies", "get_namespace_policies", "get_limits"),
     "topics policies set": ("set_topic_policies",),
     "topics policies unset": ("remove_topic_policies",),
     "topics properties get": ("get_metadata",),
@@ -268,9 +270,10 @@ VERBS: dict[str, tuple[Asked, ...]] = {
     "tenants delete": ("delete_tenant",),
     "tenants get": ("get_tenant",),
     "tenants list": ("list_tenants",),
+    "tenants roles": ("set_tenant_roles",),
     "namespaces create": ("create_namespace",),
     "namespaces delete": ("delete_namespace",),
-    "namespaces get": ("get_namespace_policies",),
+    "namespaces get": ("get_namespace_policies", "get_limits"),
     "namespaces list": ("list_namespaces",),
     "namespaces set": ("set_namespace_policies",),
     "namespaces unset": ("remove_namespace_policies",),

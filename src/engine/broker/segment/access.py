@@ -117,7 +117,7 @@ class Access:
     """The producers of one open segment. Loop thread only."""
 
     __slots__ = ("_changed", "_count", "_hosted", "_loop", "_newest", "_ordinal", "_reserved", "_reserved_until",
-                 "_served_since", "_waiting", "bound", "producers")  # fmt: skip
+                 "_served_since", "_waiting", "bound", "ids", "producers")  # fmt: skip
 
     def __init__(self, hosted: HostedSegment, served_since: float | None) -> None:
         self._hosted = hosted
@@ -125,6 +125,7 @@ class Access:
         self._served_since = served_since  # None also once a producer has been admitted with a claim
         self.producers: dict[str, Producer] = {}
         self.bound: dict[str, str] = {}  # names and the roles that they belong to, as far as is known
+        self.ids: dict[int, str] = {}  # ids in entries and the names that have them, likewise
         # Claims.
         self._newest: Claim | None = None  # shown or issued here
         self._count = 0

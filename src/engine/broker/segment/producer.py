@@ -228,7 +228,8 @@ class Producer:
         environment = self.hosted.environment
         now, landed = environment.latency.now(), environment.landings.add
         flights = [Flight(self, payload[run.start : run.stop], now, landed) for run in runs]
-        sends = [connection.sends.of(run.number) for run in runs]
+        sends_of = connection.sends.of
+        sends = [sends_of(run.number) for run in runs]
         if not buffer.append_jointly(payload, runs, flights, sends, self.name):
             return False
         environment.publish.take(len(payload), connection.pressure)
@@ -366,7 +367,7 @@ class Producer:
             messages, size = answered(in_flight, self._sequences, self._offsets, since)
             if size:
                 publish.free(size)
-                self.hosted.incoming.count(messages, size)
+                self._count(messages, size)
             if not in_flight or not self._answer_head(in_flight[0], since):
                 break
         for begun in since:
@@ -397,25 +398,43 @@ class Producer:
             self._sequences.append(place.first_sequence)
             self._offsets.append(place.first_offset)
             messages += place.count
+        self._count(messages, size)
+
+    def _count(self, messages: int, size: int) -> None:
         self.hosted.incoming.count(messages, size)
+        if self._limited is not None:
+            self._limited.stored(messages, size)
 
     def _send_receipt(self) -> None:
         """One SEND_RECEIPT for all entries that became durable together."""
         if self._sequences and not self.closed:
             sequences, self._sequences = self._sequences, []
             offsets, self._offsets = self._offsets, []
-            receipt = commands.SendReceipt(
-                producer_id=self.ident,
-                sequences=sequences,
-                offsets=offsets,
-                durability=self.hosted.segment.durability,
-            )
-            self.connection.receipt(receipt)
+            if self._limited is None or not self._limited.withholds(sequences, offsets):
+                self.send_receipt(sequences, offsets)
+
+    def send_receipt(self, sequences: list[int], offsets: list[int]) -> None:
+        """Of entries that are durable, in their order."""
+        receipt = commands.SendReceipt(
+            producer_id=self.ident,
+            sequences=sequences,
+            offsets=offsets,
+            durability=self.hosted.segment.durability,
+        )
+        self.connection.receipt(receipt)
+
+    def _send_all_receipts(self) -> None:
+        """Also those that are not paid for: what is said next comes behind them."""
+        self._send_receipt()
+        if self._limited is not None:
+            sequences, offsets = self._limited.take_withheld()
+            if sequences:
+                self.send_receipt(sequences, offsets)
 
     def _refuse(self, payload: memoryview, error: BaseException) -> None:
         if self.closed:
             return
-        self._send_receipt()
+        self._send_all_receipts()
         if not isinstance(error, EngineError):
             log.error("append to %s failed", self.hosted.name, exc_info=error)
             error = EngineError(f"the broker failed: {type(error).__name__}: {error}")
@@ -440,7 +459,7 @@ class Producer:
         """End the attachment; an error is sent to the client. Appends in flight still reach the disk."""
         if self.closed:
             return
-        self._send_receipt()
+        self._send_all_receipts()
         self._leave()
         self.connection.forget(self, refused=error is not None)
         if error is not None:

@@ -39,6 +39,13 @@ class Registration:
         """Of its connection."""
         return self._connection.role
 
+    def denial(self, reason: str) -> EngineError:
+        """The error of a name that another role has; it is audited."""
+        from engine.broker.rights.need import Need, on_topic  # an engine without roles does without
+
+        need = Need(0, on_topic(self._topic), self._subscription)
+        return self._connection.denial("SCALABLE_TOPIC_SUBSCRIBE", reason, need)
+
     async def open(self, request_id: int, kind: str, initial_position: str) -> None:
         """Register and answer with the first assignment.
 

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 def broker_call(connection: Connection, header: commands.BrokerCall, payload: memoryview) -> None:
     """BROKER_CALL. Raises AuthorizationError, NotOwnerError: see check_broker()."""
-    check_broker(connection)
+    check_broker(connection, f"BROKER_CALL {header.target}.{header.method}")
     connection.start(header.request_id, _answer(connection, header, unpack_args(payload)))
 
 

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 
     from engine.broker.session.connection import Connection
     from engine.broker.transactions.operations import Held
+    from engine.control.transactions.coordinator import TransactionCoordinator
     from engine.control.transactions.headers import TransactionView
     from engine.control.transactions.operations import Recording
     from engine.metadata.store import Record
@@ -44,6 +45,7 @@ class CommitBehind:
     def __init__(self, connection: Connection, number: int, held: Held, frames: int) -> None:
         """`frames`: as many as the client has sent."""
         self._connection = connection
+        self._segments = connection.host.segments
         self._number = number
         self._held = held
         self._frames = frames
@@ -52,9 +54,10 @@ class CommitBehind:
         self._recording: Recording | None = None  # of these writes
         self._taken = False  # the writes are not held any more
 
-    async def commit(self, accepted: Sequence[str] | None, mark: int | None) -> TransactionView | None:
+    async def commit(
+        self, coordinator: TransactionCoordinator, accepted: Sequence[str] | None, mark: int | None
+    ) -> TransactionView | None:
         """Commit it; None: it stays open. Raises as TransactionCoordinator.commit_behind()."""
-        coordinator = self._connection.host.transactions.coordinator
         try:
             ended = await coordinator.commit_behind(self._number, accepted, mark, self)
         except BaseException:
@@ -64,13 +67,13 @@ class CommitBehind:
         if ended is None:
             return None
         if ended.record is not None:
-            self._connection.host.segments.operations.written += 1
+            self._segments.operations.written += 1
             asyncio.get_running_loop().call_soon(self._recorded, ended.record)  # after the answer
         return ended.view
 
     @property
     def known(self) -> TransactionView | None:
-        return self._connection.host.segments.transactions.headers.known(self._number)
+        return self._segments.transactions.headers.known(self._number)
 
     def prepare(self) -> None:
         writes = self._held.of(self._sends)

@@ -29,6 +29,7 @@ from engine.wire.stream import FrameStream, Payload, Sent
 
 if TYPE_CHECKING:
     from engine.broker.delivery.consumer import Consumer
+    from engine.broker.rights.need import Need
     from engine.broker.segment.ports import Attachment
     from engine.broker.segment.producer import Producer
     from engine.broker.session.assignments import Registration
@@ -38,6 +39,7 @@ if TYPE_CHECKING:
     from engine.broker.session.revocation import Needs
     from engine.broker.session.topic_lists import TopicListSession
     from engine.broker.transactions.sends import ConnectionSends
+    from engine.errors import AuthorizationError
 
 log = logging.getLogger(__name__)
 
@@ -190,6 +192,10 @@ class Connection:
         log.warning("connection from %s is closed: %s", self.stream.peer, error, extra={"peer": self.stream.peer})
         self.error(0, error)
         self.stream.close()
+
+    def denial(self, request: str, reason: str, need: Need | None = None) -> AuthorizationError:
+        """The error of a request that is refused for another reason than a right; it is audited: see Audit.denial()."""
+        return self.host.rights.audit.denial(self.principal, self.origin, request, reason, need)
 
     def receipt(self, receipt: commands.SendReceipt) -> None:
         """Queue a SEND_RECEIPT, perhaps in one frame with others."""

@@ -11,9 +11,10 @@ from engine.broker.delivery.bucket_acks import check_buckets, open_buckets
 from engine.broker.delivery.consumer import Consumer, LoneReader, consumer_key
 from engine.broker.delivery.subscription import HostedSubscription
 from engine.broker.delivery.transactional_acks import learn_buckets
+from engine.broker.rights.need import Need, on_topic
 from engine.broker.segment.hosted import HostedSegment
 from engine.broker.session.attaching import attach, check_wanted, evict_dead, open_segment
-from engine.errors import AuthorizationError, EngineError, InvalidArgumentError, NotOwnerError
+from engine.errors import EngineError, InvalidArgumentError, LimitExceededError, NotOwnerError
 from engine.model.names import check_name, check_new_name
 from engine.model.subscriptions import DeliveryMode, InitialPosition, SubscriptionKind
 from engine.model.transactions import parse_id
@@ -38,6 +39,7 @@ async def _subscribe(connection: Connection, header: commands.Subscribe, attach_
     check_new_name(header.consumer_name, "consumer", pattern=False)
     hosted = await open_segment(connection, header.topic)
     connection.check_attachments()
+    await _make_room(connection, hosted, header)
     _check_limits(connection, hosted, header)
     consumer, position, created_ms = await attach_in_mode(connection, hosted, header)
     try:
@@ -68,7 +70,19 @@ def _check_limits(connection: Connection, hosted: HostedSegment, header: command
     """Raise LimitExceededError unless the consumer may attach."""
     if (limits := connection.host.memory.limits) is not None:
         name = consumer_key(header.subscription, header.consumer_name)
-        limits.check_attach(limits.consumers, hosted.name.topic, connection.role, name)
+        several = header.mode in (DeliveryMode.READER, DeliveryMode.QUEUE)
+        limits.check_consumer(hosted.name, connection.role, name, several=several)
+
+
+async def _make_room(connection: Connection, hosted: HostedSegment, header: commands.Subscribe) -> None:
+    """One that comes back is not refused for its own earlier attachment, over a connection that is dead."""
+    limits = connection.host.memory.limits
+    name = consumer_key(header.subscription, header.consumer_name)
+    if limits is not None and (alike := limits.alike(hosted.name, name)):
+        try:
+            _check_limits(connection, hosted, header)
+        except LimitExceededError:
+            await evict_dead(connection, lambda: [peer for peer in alike if not peer.closed])
 
 
 async def _attach_reader(connection: Connection, hosted: HostedSegment, header: commands.Subscribe) -> Attached:
@@ -105,7 +119,8 @@ def _check_name(connection: Connection, subscription: HostedSubscription, name: 
     """A role does not end the session of another one's consumer by its name. Raises AuthorizationError."""
     taken = any(c.name == name and c.connection.role != connection.role for c in subscription.consumers)
     if connection.needs is not None and taken:
-        raise AuthorizationError(f"the consumer name {name!r:.200} is in use by another role")
+        need = Need(0, on_topic(subscription.hosted.name.topic), subscription.name)
+        raise connection.denial("SUBSCRIBE", f"the consumer name {name!r:.200} is in use by another role", need)
 
 
 async def _stream_subscription(

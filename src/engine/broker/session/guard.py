@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from engine.broker.rights.table import COMMANDS
-from engine.errors import AuthorizationError
+from engine.broker.rights.principal import Kind
+from engine.broker.rights.table import COMMANDS, any_role
 from engine.wire import commands
 from engine.wire.commands import Header
 
@@ -29,7 +29,9 @@ def _guarded(kind: type[Header], handlers: Handlers) -> Handler:
     if kind not in COMMANDS:
         return _refuse
     rule = COMMANDS[kind]
-    return handlers[kind] if rule is None else _checked(kind, handlers, rule)
+    if rule is None:
+        return handlers[kind]
+    return _of_any_role(kind, handlers) if rule is any_role else _checked(kind, handlers, rule)
 
 
 # Those that attach something, and the client's id of it.
@@ -55,5 +57,19 @@ def _checked(kind: type[Header], handlers: Handlers, rule: Rule) -> Handler:
     return check
 
 
+def _of_any_role(kind: type[Header], handlers: Handlers) -> Handler:
+    """What each role may do, as the transactions of a busy client: there is no right to look up."""
+    role = Kind.ROLE  # members of enumerations are looked up slowly by Python 3.11
+
+    def check(connection: Connection, header: Header, payload: memoryview) -> None:
+        if connection.principal.kind is not role:
+            need = any_role(header)
+            connection.host.rights.check(connection.principal, need, header.command.name, connection.origin)
+        handlers[kind](connection, header, payload)
+
+    return check
+
+
 def _refuse(connection: Connection, header: Header, payload: memoryview) -> None:
-    raise AuthorizationError(f"{header.command.name} is not in the table of rights")
+    request = header.command.name
+    raise connection.denial(request, f"{request} is not in the table of rights")

@@ -13,11 +13,12 @@ from typing import TYPE_CHECKING
 from engine.broker.rights.principal import Kind
 from engine.broker.settings.tls import is_named
 from engine.broker.settings.tokens import is_cluster_token
-from engine.errors import AuthorizationError, InvalidArgumentError, NotOwnerError
+from engine.errors import InvalidArgumentError, NotOwnerError
 from engine.wire.commands import Connect
 from engine.wire.url import parse_url
 
 if TYPE_CHECKING:
+    from engine.broker.rights.need import Need
     from engine.broker.session.connection import Connection
 
 
@@ -41,18 +42,27 @@ def broker_of(connection: Connection, hello: Connect) -> str | None:
     return url
 
 
-def check_broker(connection: Connection) -> None:
+def check_broker(connection: Connection, call: str) -> None:
     """Raise AuthorizationError unless the peer is a broker, where brokers have an identity; NotOwnerError, with which
-    the call is repeated, where it is not known here yet. A peer within this process or of its user needs none.
+    the call is repeated, where it is not known here yet. A peer within this process or of its user needs none. `call`:
+    what it asks, for the audit.
     """
     config, url = connection.host.config, connection.broker
     kind = connection.principal.kind
     if config.has_roles and (kind is Kind.ROLE or (kind is Kind.SHARED and url is None)):
-        raise AuthorizationError("the right broker is needed on the cluster")
+        raise connection.host.rights.denial(connection.principal, _need(), call, connection.origin)
     if connection.trusted or (config.cluster_token is None and config.cluster_tls_ca is None):
         return
     if url is None:
         proofs = [name for name in ("cluster_token", "cluster_tls_ca") if getattr(config, name) is not None]
-        raise AuthorizationError(f"the caller must be a broker, by {' and '.join(proofs)} of the configuration")
+        why = f"the caller must be a broker, by {' and '.join(proofs)} of the configuration"
+        raise connection.denial(call, why, _need())
     if url not in connection.host.members.brokers.live:
         raise NotOwnerError(f"{url:.200} is not among the live brokers that are known here; try again")
+
+
+def _need() -> Need:
+    from engine.broker.rights.need import Need  # an engine without roles does without
+    from engine.model.rights import Right
+
+    return Need(Right.BROKER)

@@ -146,9 +146,12 @@ class DagWatchSession:
     def _owners(self, view: TopicView) -> dict[str, str]:
         """The address of each segment's owner for this client, by the segment's id."""
         host, stream = self._connection.host, self._connection.stream
-        dial, url_of = host.addresses.dial, host.members.ownership.url_of
+        url_of = host.members.ownership.url_of
         names = [view.topic.segment(s.hash_range, s.segment_id) for s in view.layout.segments.values()]
-        return {str(name.segment_id): dial(url_of(name), stream) for name in names}
+        owners = {str(name.segment_id): url_of(name) for name in names}
+        # A wide topic has many segments and few owners: what the client dials is the same for all of one owner.
+        dialled = {owner: host.addresses.dial(owner, stream) for owner in set(owners.values())}
+        return {ident: dialled[owner] for ident, owner in owners.items()}
 
 
 def _nothing() -> None:

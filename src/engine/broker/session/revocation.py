@@ -11,13 +11,13 @@ import asyncio
 from typing import TYPE_CHECKING
 
 from engine.broker.rights.need import Need
-from engine.broker.rights.rights import denied
 from engine.errors import AuthenticationError, AuthorizationError
-from engine.model.rights import Right, names_of
+from engine.model.rights import Right
 
 if TYPE_CHECKING:
     from engine.broker.session.connection import Connection
 
+_REQUEST = "revocation"
 _STALE_MAX = 64  # needs of ids that are attached no more, beside as many as are
 
 
@@ -44,12 +44,11 @@ class Needs:
         connection, rights = self._connection, self._connection.host.rights
         speaker = connection.principal.speaker
         if speaker is not None and not rights.allows(speaker, Need(Right.PROXY)):
-            connection.fail(denied(names_of(Right.PROXY), Need(Right.PROXY)))
+            connection.fail(rights.denial(connection.principal, Need(Right.PROXY), _REQUEST, connection.origin))
             return
         for ident, need in list(self._needs.items()):
             if connection.is_used(ident) and not rights.allows(connection.principal, need):
-                rights.audit.note_need(connection.principal, connection.origin, "revocation", need, allowed=False)
-                _end(connection, ident, denied(names_of(need.rights), need))
+                _end(connection, ident, rights.denial(connection.principal, need, _REQUEST, connection.origin))
             elif need.in_part and (session := connection.topic_lists.get(ident)) is not None:
                 session.rights_changed()
 

@@ -37,6 +37,9 @@ def segment_files(connection: Connection, header: commands.SegmentFiles, payload
 async def _segment_files(connection: Connection, header: commands.SegmentFiles) -> commands.Files:
     hosted = await open_segment(connection, header.topic)
     hosted.check_open()
+    limits = connection.host.memory.limits
+    if limits is not None and limits.buckets(hosted.name.topic, connection.role, "dispatch"):
+        return _nothing(header)  # a rate holds for what goes through the broker
     return await (_objects if header.objects else _files)(hosted, header.start, header.stop)
 
 
@@ -67,6 +70,13 @@ async def _objects(hosted: HostedSegment, start: int, stop: int) -> commands.Fil
         return nothing
     hosted.object_messages += _count(start, upto, hidden)
     return commands.Files(objects=[_told(file) for file in found], upto=upto, hidden=hidden)
+
+
+def _nothing(header: commands.SegmentFiles) -> commands.Files:
+    """The client reads through the broker."""
+    if header.objects:
+        return commands.Files(objects=[], upto=header.start, hidden=[])
+    return commands.Files(files=[], upto=header.start, hidden=[])
 
 
 def _told(file: RolledFile) -> tuple[str, int, int, int]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING, TypedDict, cast
 
-from engine.broker.rights.need import Need
+from engine.broker.rights.need import Need, on_topic
 from engine.broker.session.commit_behind import CommitBehind
 from engine.broker.upkeep.attendance import forget_ended
 from engine.control.transactions.headers import TransactionView
@@ -14,6 +14,7 @@ from engine.model.rights import Right
 from engine.model.transactions import (
     MARK_BITS,
     TRANSACTION_OVER,
+    OperationKind,
     TransactionState,
     parse_id,
 )
@@ -71,32 +72,46 @@ def _begun(connection: Connection, owner: str | None, views: list[TransactionVie
 def end(connection: Connection, header: commands.EndTxn, payload: memoryview) -> None:
     """END_TXN."""
     number, request_id = parse_id(header.id), header.request_id
+    known, own, checked = None, True, False
+    if connection.needs is not None:  # an owner never changes, so that the header that is followed here says it
+        known = connection.host.segments.transactions.headers.known(number)
+        own = known is not None and known.header.owner == connection.principal.role
+        checked = known is not None and _is_to_check(connection, known, header)
     held = None
-    headers = connection.host.segments.transactions.headers
-    if header.sent is not None and headers.belongs_to(number, connection.role):
+    if header.sent is not None and (own or known is None):
         held = connection.host.segments.operations.hold(number)  # records are written at the end of this turn
+    ending = (_end if own and not checked else _end_if_allowed)(connection, number, header, held)
     if held is None:
-        connection.start(request_id, _end(connection, number, header, None))
+        connection.start(request_id, ending)
     else:
-        connection.start(request_id, _end(connection, number, header, held), held.release)
+        connection.start(request_id, ending, held.release)
+
+
+async def _end_if_allowed(
+    connection: Connection, number: int, header: commands.EndTxn, held: Held | None
+) -> commands.Ended:
+    """_end() one that is not known here to belong to the connection's role, or is to be checked."""
+    _wanted(header)
+    known = connection.host.segments.transactions.headers.known(number)
+    of = await connection.host.transactions.coordinator.get(number) if known is None else known
+    _check_owner(connection, of, header)
+    if of.header.owner != connection.principal.role:
+        _audit_end(connection, header)
+    elif _is_to_check(connection, of, header):
+        await _check_operations(connection, number, header)
+    return await _end(connection, number, header, held)
 
 
 async def _end(connection: Connection, number: int, header: commands.EndTxn, held: Held | None) -> commands.Ended:
     state, accepted = _wanted(header)
     coordinator = connection.host.transactions.coordinator
-    if connection.needs is not None:  # an owner never changes, so that the header that is followed here says it
-        known = connection.host.segments.transactions.headers.known(number)
-        of = await coordinator.get(number) if known is None else known
-        _check_owner(connection, of)
-        if of.header.owner != connection.principal.role:
-            _audit_end(connection, header)
     try:
         if (sent := header.sent) is None:
             view: TransactionView | None = await coordinator.end(number, state, accepted)
         elif held is None:  # by another request
             view = None
         else:
-            view = await CommitBehind(connection, number, held, sent).commit(accepted, header.mark)
+            view = await CommitBehind(connection, number, held, sent).commit(coordinator, accepted, header.mark)
     except TRANSACTION_OVER:
         connection.sends.forget(number)
         raise
@@ -120,12 +135,35 @@ def _wanted(header: commands.EndTxn) -> tuple[TransactionState, list[str] | None
     return state, accepted
 
 
-def _check_owner(connection: Connection, view: TransactionView) -> None:
-    """A role has its own transactions alone. Of another's, it learns what it would of one that never was."""
+def _check_owner(connection: Connection, view: TransactionView, header: commands.EndTxn | commands.TxnState) -> None:
+    """A role has its own transactions alone. Of another's, it learns what it would of one that never was; the audit
+    tells them apart.
+    """
     if connection.needs is None or view.header.owner == connection.principal.role:
         return
     if not connection.host.rights.allows(connection.principal, Need(Right.OPERATE)):
+        request, why = f"{header.command.name} {view.id}", "the transaction belongs to another role"
+        connection.denial(request, why, Need(Right.OPERATE))
         raise TransactionNotFoundError(f"there is no transaction {view.id} of this role")
+
+
+def _is_to_check(connection: Connection, view: TransactionView, header: commands.EndTxn) -> bool:
+    """Whether a role commits what it may have lost the right to, since it has begun the transaction."""
+    changed = connection.host.rights.changed_since
+    return header.action == "commit" and changed(connection.principal.role, view.header.created_ms)
+
+
+async def _check_operations(connection: Connection, number: int, header: commands.EndTxn) -> None:
+    """What was sent and acknowledged in the transaction counts with its commit: the role must still have the rights.
+
+    What comes in the same turn as the commit, and is not recorded yet, is of what is attached. Raises
+    AuthorizationError; the transaction stays open, and may be aborted.
+    """
+    rights, request = connection.host.rights, f"END_TXN {header.id}"
+    for operation in await connection.host.transactions.coordinator.operations(number):
+        right = Right.PRODUCE if operation.kind is OperationKind.WRITE else Right.CONSUME
+        need = Need(right, on_topic(operation.segment.topic), operation.subscription)
+        rights.check(connection.principal, need, request, connection.origin)
 
 
 def _audit_end(connection: Connection, header: commands.EndTxn) -> None:
@@ -142,7 +180,7 @@ def state(connection: Connection, header: commands.TxnState, payload: memoryview
 async def _state(connection: Connection, header: commands.TxnState) -> commands.Standing:
     coordinator = connection.host.transactions.coordinator
     view = await coordinator.get(parse_id(header.id))
-    _check_owner(connection, view)
+    _check_owner(connection, view, header)
     return commands.Standing(**_standing(view, coordinator.open.left_s(view)))
 
 

@@ -20,10 +20,14 @@ import logging
 from collections import OrderedDict, deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import NamedTuple, TypeVar
+from functools import cached_property
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from engine.broker.settings.tokens import Guarded, token_refusal
 from engine.errors import AuthenticationError, EngineError, TooManyRequestsError
+
+if TYPE_CHECKING:
+    from engine.broker.settings.handshakes import Handshake, HandshakesInFlight
 
 log = logging.getLogger(__name__)
 
@@ -94,6 +98,13 @@ class Attempts:
         self._sources = _Sources()
         self._strangers = _Sources()  # those of handshakes
 
+    @cached_property
+    def in_flight(self) -> HandshakesInFlight:
+        """Handshakes of TLS under way."""
+        from engine.broker.settings.handshakes import HandshakesInFlight  # where there is TLS
+
+        return HandshakesInFlight()
+
     def refusal(
         self,
         config: C,
@@ -130,6 +141,14 @@ class Attempts:
     def handshakes_crowded(self, peer: str | None) -> bool:
         """Whether handshakes of TLS with this peer are refused now."""
         return self._is_full(self._strangers, peer)
+
+    def handshake_begins(self, peer: str | None, give_up: Callable[[], None]) -> Handshake | None:
+        """One more with this peer is under way; None: there are too many (HandshakesInFlight.begin())."""
+        return self.in_flight.begin(source_of(peer), give_up)
+
+    def handshake_ended(self, begun: Handshake) -> None:
+        """It is not under way any more, whatever came of it. Idempotent."""
+        self.in_flight.end(begun)
 
     def handshake_failed(self, peer: str | None, why: str) -> None:
         """Record a handshake of TLS that failed: plain text, an old version, a certificate of another authority."""

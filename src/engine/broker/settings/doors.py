@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import ipaddress
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from engine.broker.settings.attempts import PENDING_MAX, Attempts
 from engine.broker.settings.tls import (
@@ -22,6 +22,7 @@ from engine.wire.connector import SocketConnector
 from engine.wire.url import is_loopback
 
 if TYPE_CHECKING:
+    from engine.broker.settings.certificate_files import CertificateFiles
     from engine.broker.settings.config import BrokerConfig
     from engine.wire.tls_listener import TlsListener
 
@@ -43,6 +44,7 @@ class Doors:
 
     def __init__(self, clock: Clock, pending_max: int = PENDING_MAX) -> None:
         self.attempts = Attempts(clock.monotonic, pending_max)
+        self.files: CertificateFiles[Any] | None = None  # None: none are followed
         self._listeners: list[TlsListener] = []
         self._of_brokers: list[TlsListener] = []  # those that other brokers use
         self._to_brokers: SocketConnector | None = None

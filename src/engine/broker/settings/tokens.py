@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import hmac
 from typing import Protocol
 
 from engine.errors import AuthenticationError
@@ -30,7 +29,7 @@ class Clustered(Guarded, Protocol):
 def is_cluster_token(config: Clustered, given: str | None) -> bool:
     """Whether it is the token of the brokers. Takes constant time over tokens and their lengths."""
     expected = config.cluster_token
-    return expected is not None and given is not None and hmac.compare_digest(_digest(given), _digest(expected))
+    return expected is not None and given is not None and _same(given, expected)
 
 
 def token_refusal(config: Guarded, given: str | None) -> AuthenticationError | None:
@@ -39,9 +38,15 @@ def token_refusal(config: Guarded, given: str | None) -> AuthenticationError | N
         return None
     if given is None:
         return AuthenticationError("a token is required, got none")
-    if not hmac.compare_digest(_digest(given), _digest(config.auth_token)):
+    if not _same(given, config.auth_token):
         return AuthenticationError("the token is invalid")
     return None
+
+
+def _same(given: str, expected: str) -> bool:
+    import hmac  # where there is a token
+
+    return hmac.compare_digest(_digest(given), _digest(expected))
 
 
 def _digest(token: str) -> bytes:

@@ -288,22 +288,29 @@ class TransactionBuffer(Undecided):
 
     # -- the end of a transaction ------------------------------------------------------------------------------------
 
-    def _heard(self, number: int, view: TransactionView | None) -> None:
-        """The transaction has ended; None: its header is gone."""
+    def _heard(self, number: int, view: TransactionView | None) -> bool:
+        """The transaction has ended; None: its header is gone. Whether nothing of it is undecided any more."""
         self.ended[number] = view
-        self._apply(number)
+        if not self._decided(number):
+            return False
+        del self.ended[number]
+        self._followed.discard(number)
+        return True
 
     def _apply(self, number: int) -> None:
         """Decide the writes, of a transaction that has ended, that can be decided."""
+        if self._decided(number):
+            self._leave(number)
+
+    def _decided(self, number: int) -> bool:
+        """Decide what can be decided; whether that is all."""
         visibility = self.visibility
-        undecided = visibility.undecided_writes()
-        parts = self.decide(number, undecided, visibility.decided, visibility.hidden)
+        parts = self.decide(number, visibility.undecided_writes(), visibility.decided, visibility.hidden)
         if parts is not None:
             self._settling.soon(parts)
             if not self._notifying:
                 visibility.changed()
-        if number not in self.writes:
-            self._leave(number)
+        return number not in self.writes
 
     def _forget(self, pending: PendingWrite) -> None:
         left = self.writes.get(pending.number, [])

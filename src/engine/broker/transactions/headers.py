@@ -27,8 +27,9 @@ RECENT_MAX = 1024  # most recent ones that are not followed
 
 _PREFIX = keys.transaction("")
 
-# Called with a transaction's number and its final header; None: the header is gone.
-Listener = Callable[[int, TransactionView | None], None]
+# Called with a transaction's number and its final header; None: the header is gone. True: the listener follows it no
+# more, as after release().
+Listener = Callable[[int, TransactionView | None], bool | None]
 
 
 class _Followed:
@@ -105,9 +106,11 @@ class TransactionHeaders:
             followed = followed_of(number)
             if followed is not None and followed.is_open:
                 followed.listeners[listener] = None
-            elif not self.follow_open(number, listener):
+            elif self.follow_open(number, listener):
+                followed = followed_of(number)
+            else:
                 return at, False
-            if role and not self.belongs_to(number, role):
+            if role and (followed is None or followed.view is None or followed.view.header.owner != role):
                 return at + 1, False
         return len(numbers), True
 
@@ -120,8 +123,8 @@ class TransactionHeaders:
         """Whether a role may add to a transaction that is followed: one that it has begun; "" may add to any."""
         if not role:
             return True
-        view = self.known(number)
-        return view is None or view.header.owner == role
+        followed = self._followed.get(number)
+        return followed is None or followed.view is None or followed.view.header.owner == role
 
     def _of(self, number: int) -> _Followed:
         followed = self._followed.get(number)
@@ -220,9 +223,11 @@ class TransactionHeaders:
         if event.kind is EventKind.SNAPSHOT_END:
             return
         number = parse_id(event.key[len(_PREFIX) :])
-        if number in self._followed:
-            view = None if event.record is None else view_of(number, event.record)
-            self._update(number, view, event.version)
+        followed = self._followed.get(number)
+        if followed is not None:
+            if event.version > followed.version:
+                view = None if event.record is None else view_of(number, event.record)
+                self._update(number, view, event.version)
         elif self._recent.pop(number, None) is None and event.record is not None:  # else this is its end
             self._recent[number] = event.record
             if len(self._recent) > RECENT_MAX:
@@ -237,7 +242,10 @@ class TransactionHeaders:
             return
         if before is None or not before.header.state.final:  # else they were called already
             for listener in list(followed.listeners):
-                listener(number, view)
+                if listener(number, view):
+                    followed.listeners.pop(listener, None)
+            if self._followed.get(number) is followed:  # no listener has released it
+                self._unless_followed(number, followed)
 
 
 def view_of(number: int, record: Record) -> TransactionView:

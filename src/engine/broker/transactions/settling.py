@@ -49,12 +49,13 @@ async def insist(what: object, ask: Callable[[], Awaitable[T]]) -> T:
 class Settling:
     """The decisions of one segment. Loop thread only. `records`: operations that are decided."""
 
-    __slots__ = ("_segment", "_visibility", "closed", "records", "rounds")
+    __slots__ = ("_segment", "_visibility", "closed", "records", "rounds", "waits")
 
     def __init__(self, segment: Segment, visibility: Visibility, rounds: SettlingRounds) -> None:
         self.records: list[Part] = []
         self.rounds = rounds
         self.closed = False
+        self.waits = False  # for the next round
         self._segment = segment
         self._visibility = visibility
 
@@ -64,7 +65,7 @@ class Settling:
     def soon(self, records: Iterable[Part] = ()) -> None:
         """Save decisions in the next round; the records are deleted then."""
         self.records += records
-        if not self.closed:
+        if not self.waits and not self.closed:
             self.rounds.join(self)
 
     async def save(self) -> list[Part]:
@@ -112,12 +113,15 @@ class SettlingRounds:
     def join(self, segment: Settling, after: float = SETTLE_S) -> None:
         """Settle a segment in the next round."""
         self._waiting[segment] = None
+        segment.waits = True
         if self._timer is None:
             self._timer = asyncio.get_running_loop().call_later(after, self._begin)
 
     def _begin(self) -> None:
         self._timer = None
         segments, self._waiting = self._waiting, {}
+        for segment in segments:
+            segment.waits = False
         self._tasks.spawn(self._round(list(segments)), "a round of settling")
 
     async def _round(self, segments: list[Settling]) -> None:

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from engine.control.base.brokers import Brokers
     from engine.control.service import ScalableTopicService
     from engine.metadata.store import MetadataStore
+    from engine.model.limits import Limit
     from engine.model.names import TopicName
     from engine.model.subscriptions import SubscriptionMetadata
 
@@ -108,6 +109,7 @@ class QuotaLoop(Rounds):
         for topic in by_topic:
             if (known := facts.get(levels_of(topic)[0])) is not None and self._evicts(topic):
                 await self._evict(topic, known, mine, whole)
+        self._limits.full_sums = self._full_sums(whole)
         self._apply(full)
         self.rounds += 1
 
@@ -177,7 +179,7 @@ class QuotaLoop(Rounds):
             return LimitExceededError.of("storage_bytes_max", own.origin, own.value, asked)
         for limit in self._limits.totals(topic, "total_storage_bytes"):
             if (stored := whole.stored.get(limit.origin, 0)) >= limit.value:
-                return LimitExceededError.of("total_storage_bytes", limit.origin, limit.value, f"{stored} bytes stored")
+                return _full_sum(limit, stored)
         if self._evicts(topic):
             return None
         if (size := limits.get("backlog_bytes_max")) is not None:
@@ -188,6 +190,14 @@ class QuotaLoop(Rounds):
         if (age := limits.get("backlog_age_s")) is not None and resource in whole.old:
             return LimitExceededError.of("backlog_age_s", age.origin, age.value, f"an older backlog of {resource}")
         return None
+
+    def _full_sums(self, whole: Usage) -> dict[str, LimitExceededError]:
+        """The namespaces, tenants and the cluster that take no messages, also to topics that have none yet."""
+        found = {}
+        for limit in self._limits.sums("total_storage_bytes"):
+            if (stored := whole.stored.get(limit.origin, 0)) >= limit.value:
+                found[limit.origin] = _full_sum(limit, stored)
+        return found
 
     def _evicts(self, topic: TopicName) -> bool:
         action = self._limits.of_topic(topic).get("backlog_action")
@@ -245,6 +255,10 @@ class QuotaLoop(Rounds):
                 end = min(start + messages, hosted.readable)
                 await self._subscriptions.expire(hosted, facts, end)
                 size -= int(messages * average)
+
+
+def _full_sum(limit: Limit, stored: int) -> LimitExceededError:
+    return LimitExceededError.of("total_storage_bytes", limit.origin, limit.value, f"{stored} bytes stored")
 
 
 def _average(hosted: HostedSegment) -> float:

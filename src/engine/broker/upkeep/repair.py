@@ -23,8 +23,8 @@ from engine.metadata.batch import Batch
 from engine.metadata.image import Image
 from engine.metadata.lockfile import LockFile, lock_file_of
 from engine.metadata.mark import read_version
-from engine.metadata.store import ANY, Record
-from engine.metadata.table import NO_INDEXES, Table
+from engine.metadata.store import Put, Record
+from engine.metadata.table import Table
 from engine.metadata.witness import MarkPolicy, log_of, mark_of
 from engine.model.identity import Identity
 from engine.model.layout import SegmentLayout
@@ -137,16 +137,17 @@ def apply(plan: Plan, now_ms: int, *, show_transactional: bool = False) -> Path 
     table.version = max(image.version, plan.version)
     batch = Batch(table, now_ms)
     if plan.identity is not None:
-        batch.put(keys.STORE, plan.identity.to_json(), ANY, None, NO_INDEXES)
+        batch.put(Put(keys.STORE, plan.identity.to_json()))
     for topic in plan.topics:
         if topic.layout is None:
             continue
-        batch.put(keys.topic(topic.topic), topic.layout.to_json(), ANY, None, {INDEX_TOPICS: index_key(topic.topic)})
+        indexes = {INDEX_TOPICS: index_key(topic.topic)}
+        batch.put(Put(keys.topic(topic.topic), topic.layout.to_json(), indexes=indexes))
         for store in topic.stores:
             if store.transactional and store.name not in plan.visible and not show_transactional:
                 # From there on, recovery hides messages without an operation record.
                 image_of = visibility.pack(0, BitMap64(), BitMap64())
-                batch.put(keys.visibility(store.name), image_of, ANY, None, NO_INDEXES)
+                batch.put(Put(keys.visibility(store.name), image_of))
     try:
         if batch.changes:
             step = image.step(batch.changes)

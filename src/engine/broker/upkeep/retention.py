@@ -195,7 +195,7 @@ class RetentionLoop:
             return None
 
     async def _limits(self, topic: TopicName) -> Limits:
-        """Field by field: the topic's, else the namespace's, else the broker's. Raises NotFoundError."""
+        """Field by field: the topic's, else the namespace's, the tenant's, the broker's. Raises NotFoundError."""
         from engine.model.reply_topics import is_reply_topic
 
         if is_reply_topic(topic):
@@ -205,7 +205,8 @@ class RetentionLoop:
         namespace = self._namespaces.get(name)
         if namespace is None:
             namespace = self._namespaces[name] = await self._service.get_namespace_policies(name)
-        said = resolved(await self._service.find_topic_policies(topic), namespace)
+        above = self._service.policies_above(topic.tenant)
+        said = resolved(await self._service.find_topic_policies(topic), namespace, above)
         time_s, size = said.get("retention_time_s", config.retention_time), said.get("retention_size_bytes")
         size = config.retention_size if size is None else size
         return Limits(

@@ -165,6 +165,9 @@ class ConsumerChannel(Protocol):
     def role(self) -> str:
         """The role that it is registered for; empty where there are none, and for what may do everything."""
 
+    def denial(self, reason: str) -> EngineError:
+        """The AuthorizationError with which its registration is refused for this reason, once it is written down."""
+
     def push_assignment(self, assignment: ConsumerAssignment) -> None:
         """Send the consumer's new share, complete. Never called before `register_consumer` has returned the first
         share.

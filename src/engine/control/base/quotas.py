@@ -1,4 +1,4 @@
-"""How many topics, subscriptions and schemas there may be, where a limit says so."""
+"""How many topics, subscriptions, groups and schemas there may be, where a limit says so."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from engine.model.limits import Limit
 from engine.model.names import TopicName
+from engine.model.policies import TopicPolicies
 
 if TYPE_CHECKING:
     from engine.control.base.topic_records import ScalableTopicResources
@@ -20,6 +21,12 @@ class KnownLimits(Protocol):
 
     def totals(self, topic: TopicName, name: str) -> list[Limit]:
         """The limits of a sum that this topic counts for."""
+
+    def of_messages(self, tenant: str) -> TopicPolicies:
+        """What the tenant, or else the cluster, says of how long messages live and are kept."""
+
+    def with_policies(self, topic: TopicName, own: TopicPolicies, namespace: TopicPolicies) -> dict[str, Limit]:
+        """Likewise of a topic, where the policies of the topic or its namespace say nothing; with the origin."""
 
     def beyond(self, limit: str, resource: str, value: object, asked: str) -> LimitExceededError:
         """The error of an operation that is refused, which is counted."""
@@ -53,11 +60,18 @@ async def check_subscriptions(resources: ScalableTopicResources, topic: TopicNam
             raise limits.beyond("total_subscriptions", limit.origin, limit.value, f"subscription {count + 1}")
 
 
+def check_groups(resources: ScalableTopicResources, topic: TopicName, count: int) -> None:
+    """Raise LimitExceededError unless the topic may have so many checkpoint groups with members."""
+    _check_count(resources, topic, "checkpoint_groups_max", count, f"group {count}")
+
+
 def check_schemas(resources: ScalableTopicResources, topic: TopicName, count: int) -> None:
     """Raise LimitExceededError unless the topic may have so many versions of its schema."""
+    _check_count(resources, topic, "schemas_max", count, f"version {count} of the schema")
+
+
+def _check_count(resources: ScalableTopicResources, topic: TopicName, name: str, count: int, asked: str) -> None:
     limits = resources.limits
-    if limits is None:
-        return
-    limit = limits.of_topic(topic).get("schemas_max")
-    if limit is not None and count > limit.value:
-        raise limits.beyond("schemas_max", limit.origin, limit.value, f"version {count} of the schema")
+    limit = None if limits is None else limits.of_topic(topic).get(name)
+    if limits is not None and limit is not None and count > limit.value:
+        raise limits.beyond(name, limit.origin, limit.value, asked)

@@ -14,7 +14,7 @@ import enum
 from collections.abc import Callable
 
 from engine.control.base.ports import ConsumerChannel
-from engine.errors import AuthorizationError, ConsumerBusyError, EngineError, NotOwnerError
+from engine.errors import ConsumerBusyError, EngineError, NotOwnerError
 from engine.model.subscriptions import ConsumerRegistration, Shares, SubscriptionKind
 
 
@@ -102,7 +102,7 @@ class ConsumerSession:
         request may be a delayed one from a dead connection.
         """
         if channel.role and channel.role != self.role and (self.role or self.channel is not None):
-            raise AuthorizationError(f"the consumer name {self.name!r:.200} is in use by another role")
+            raise channel.denial(f"the consumer name {self.name!r:.200} is in use by another role")
         self.role = channel.role
         if self.channel is not None and self.instance != instance:
             self.channel.close(ConsumerBusyError(f"another consumer took the name {self.name!r}"))

@@ -363,10 +363,28 @@ class ScalableTopicController:
         self._check_serving()
         if self._deleted != deleted:
             raise self.leadership.not_owner(None)
+        if kind is SubscriptionKind.CHECKPOINT:
+            self._check_group(subscription)
         coordinator = self._coordinator(subscription, kind)
         assignment = await coordinator.register(name, instance, channel)
         self.scaling.consumers_changed()
         return assignment if facts is None else replace(assignment, created_ms=facts.created_at_ms)
+
+    def _check_group(self, name: str) -> None:
+        """Raise LimitExceededError unless it has members, or the topic may have one more group of them.
+
+        A group is there as long as it has members. Those without are forgotten here: nothing else ends them.
+        """
+        groups = {n: c for n, c in self._coordinators.items() if c.kind is SubscriptionKind.CHECKPOINT}
+        if name in groups and not groups[name].idle:
+            return
+        empty = [n for n, coordinator in groups.items() if coordinator.idle]
+        for one in empty:
+            self._coordinators.pop(one).end(self.leadership.not_owner(None))
+        if self._resources.limits is not None:
+            from engine.control.base.quotas import check_groups
+
+            check_groups(self._resources, self.topic, len(groups) - len(empty) + 1)
 
     async def unregister_consumer(self, subscription: str, name: str, instance: str) -> bool:
         """The consumer leaves; False when another instance has the name, or none."""

@@ -16,14 +16,15 @@ from engine.control.base.ports import (
     SubscriptionStatistics,
     segment_spec,
 )
-from engine.control.base.quotas import KnownLimits
+from engine.control.base.topic_records import ScalableTopicResources
 from engine.control.shape.topic_scaling import AutoScaleCounts, AutoScaleStatus
 from engine.errors import EngineError
 from engine.model.autoscale import AutoScalePolicyOverride
 from engine.model.layout import SegmentLayout
-from engine.model.limits import TOTALS
+from engine.model.limits import TOTALS, with_policies
 from engine.model.load import ReportedLoad
 from engine.model.names import TopicName
+from engine.model.policies import NOTHING_SAID, TopicPolicies
 from engine.model.segment import SegmentInfo
 from engine.model.subscriptions import ConsumerRegistration, DeliveryMode, SubscriptionKind, SubscriptionMetadata
 
@@ -99,12 +100,20 @@ async def segment_stats(spec: SegmentSpec, info: SegmentInfo, host: SegmentHost)
     }
 
 
-def shown_limits(known: KnownLimits, topic: TopicName) -> dict[str, Any]:
-    """{name: {"value", "origin"}} of the limits in effect; of a sum that several levels limit, those of the lowest."""
-    found = dict(known.of_topic(topic))
-    for name in TOTALS:
-        for limit in known.totals(topic, name)[:1]:
-            found[name] = limit
+async def shown_limits(resources: ScalableTopicResources, topic: TopicName, own: TopicPolicies) -> dict[str, Any]:
+    """{name: {"value", "origin"}} of the limits in effect; of a sum that several levels limit, those of the lowest.
+
+    How long messages live and are kept is among them where anything but the brokers' configuration says it.
+    `own`: the policies of the topic.
+    """
+    namespace = await resources.load_policies(topic.tenant, topic.namespace) or NOTHING_SAID
+    if (known := resources.limits) is None:
+        found = with_policies(topic, own, namespace, lambda _: None)
+    else:
+        found = known.of_topic(topic) | known.with_policies(topic, own, namespace)
+        for name in TOTALS:
+            for limit in known.totals(topic, name)[:1]:
+                found[name] = limit
     return {name: {"value": limit.value, "origin": limit.origin} for name, limit in found.items()}
 
 

@@ -84,10 +84,11 @@ class TransactionCollector:
     async def _forget_name(self, known: TransactionView) -> None:
         """Delete the name, unless it belongs to a later transaction by now."""
         assert known.header.name is not None
-        alias = await self._metadata.newest.get(keys.transaction_name(known.header.name))
-        if alias is not None and alias.value.decode() == known.id:
-            with contextlib.suppress(ConflictError):
-                await unsure.delete(self._metadata, alias.key, alias.stat.version)
+        for owner in dict.fromkeys((known.header.owner, None)):  # None: also where releases to 0.1.0a6 wrote it
+            alias = await self._metadata.newest.get(keys.transaction_name(known.header.name, owner))
+            if alias is not None and alias.value.decode() == known.id:
+                with contextlib.suppress(ConflictError):
+                    await unsure.delete(self._metadata, alias.key, alias.stat.version)
 
 
 def _concerns(participant: tuple[SegmentName, str | None], operation: TransactionOperation) -> bool:

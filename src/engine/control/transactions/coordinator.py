@@ -18,7 +18,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
+from typing import Any
 
 from engine.clock import Clock, ForwardSteps
 from engine.control.transactions.collecting import TransactionCollector
@@ -26,11 +27,7 @@ from engine.control.transactions.ending import EndedTransaction, Ending, LastWri
 from engine.control.transactions.headers import HeaderRecords, HeaderWrite, TransactionView
 from engine.control.transactions.open_transactions import OpenTransactions
 from engine.control.transactions.operations import operations_in
-from engine.errors import (
-    AuthorizationError,
-    EngineError,
-    InvalidArgumentError,
-)
+from engine.errors import EngineError, InvalidArgumentError
 from engine.limits import (
     TRANSACTION_NAMED_RETENTION_S,
     TRANSACTION_RETENTION_S,
@@ -38,7 +35,7 @@ from engine.limits import (
     TRANSACTION_TIMEOUT_S_MIN,
 )
 from engine.metadata import keys
-from engine.metadata.store import ABSENT, ConflictError, Expected, MetadataStore, OutcomeUnknownError
+from engine.metadata.store import ABSENT, ConflictError, Expected, MetadataStore, OutcomeUnknownError, Record
 from engine.model.names import check_name
 from engine.model.transactions import (
     BEGUN_MAX,
@@ -54,7 +51,6 @@ from engine.model.transactions import (
 log = logging.getLogger(__name__)
 
 _ATTEMPTS_MAX = 16
-_KEEPS_NAME = (TransactionState.OPEN, TransactionState.COMMITTED)  # an aborted one loses it to the next
 
 
 class TransactionCoordinator:
@@ -89,8 +85,8 @@ class TransactionCoordinator:
         """A new transaction, which is aborted after `timeout_s` seconds.
 
         With a `name`: the open or committed transaction of that name, if there is one; an open one gets the new
-        deadline if that is later. An aborted one is replaced. `owner`: the role that begins it. Raises
-        InvalidArgumentError; AuthorizationError: the name is that of another role's.
+        deadline if that is later. An aborted one is replaced. `owner`: the role that begins it; a name is its own, so
+        that no role learns which names others use. Raises InvalidArgumentError.
         """
         _check_timeout(timeout_s)
         if name is None:
@@ -134,11 +130,12 @@ class TransactionCoordinator:
         return self._headers.write(self._rng.getrandbits(ID_BITS), write.header, ABSENT)
 
     async def _begin_named(self, timeout_s: float, name: str, owner: str | None) -> TransactionView:
+        key = keys.transaction_name(name, owner)
         for _ in range(_ATTEMPTS_MAX):
-            alias = await self._metadata.newest.get(keys.transaction_name(name))
-            if alias is not None and (known := await self.find(parse_id(alias.value.decode()))) is not None:
-                if owner is not None and known.header.owner != owner and known.header.state in _KEEPS_NAME:
-                    raise AuthorizationError(f"the transaction name {name!r:.200} is in use by another role")
+            alias, known = await self._named(key)
+            if known is None and owner is not None:
+                known = await self._named_before(name, owner)
+            if known is not None:
                 if known.header.state is TransactionState.COMMITTED:
                     return known
                 if known.header.state is TransactionState.OPEN:
@@ -146,11 +143,21 @@ class TransactionCoordinator:
                         return extended
                     continue  # it has just ended
             made = await self._write_begin(self._new(timeout_s, name, owner))
-            if await self._point(name, made, ABSENT if alias is None else alias.stat.version):
+            if await self._point(key, made, ABSENT if alias is None else alias.stat.version):
                 return made
             # Another request was faster: its transaction has the name.
             await self.end(made.number, TransactionState.ABORTED)
         raise EngineError(f"the transaction {name!r} is being begun by other requests; try again")
+
+    async def _named(self, key: str) -> tuple[Record | None, TransactionView | None]:
+        """The record of a name, and the transaction that it is bound to."""
+        alias = await self._metadata.newest.get(key)
+        return alias, None if alias is None else await self.find(parse_id(alias.value.decode()))
+
+    async def _named_before(self, name: str, owner: str) -> TransactionView | None:
+        """The role's transaction of a name which a release wrote in which all roles shared the names (to 0.1.0a6)."""
+        _, known = await self._named(keys.transaction_name(name, None))
+        return known if known is not None and known.header.owner == owner else None
 
     def _new(self, timeout_s: float, name: str | None, owner: str | None) -> HeaderWrite:
         now = self._clock.time_ms()
@@ -170,9 +177,9 @@ class TransactionCoordinator:
         except ConflictError:
             return None
 
-    async def _point(self, name: str, made: TransactionView, expected: Expected | int) -> bool:
-        """Bind the name to this transaction. False when it is bound to another by now."""
-        key, value = keys.transaction_name(name), made.id.encode()
+    async def _point(self, key: str, made: TransactionView, expected: Expected | int) -> bool:
+        """Bind the name with this key to the transaction. False when it is bound to another by now."""
+        value = made.id.encode()
         try:
             await self._metadata.put(key, value, expected)
         except ConflictError:
@@ -192,16 +199,16 @@ class TransactionCoordinator:
         """
         return await self._ending(number, state, accepted).end()
 
-    async def commit_behind(
+    def commit_behind(
         self, number: int, accepted: Sequence[str] | None, mark: int | None, last: LastWrites
-    ) -> EndedTransaction | None:
+    ) -> Coroutine[Any, Any, EndedTransaction | None]:
         """Commit it as soon as its last messages are stored, with one write for their record and the header.
 
         `mark`: by which a committer recognises its own commit. None: the messages are not stored as they were sent,
         and the transaction stays open. Raises as end() does; TransactionConflictError also when it was committed
         before, without these messages.
         """
-        return await self._ending(number, TransactionState.COMMITTED, accepted, mark).end_behind(last)
+        return self._ending(number, TransactionState.COMMITTED, accepted, mark).end_behind(last)
 
     def _ending(
         self, number: int, state: TransactionState, accepted: Sequence[str] | None, mark: int | None = None

@@ -102,7 +102,12 @@ class Ending:
         Raises TransactionConflictError or UnknownOutcomeError where it was committed, and not with these operations.
         """
         last.prepare()
-        await self._prepare(last.known)
+        known = last.known
+        if known is None:
+            known = await self._headers.find(self._number)
+        if known is not None and not known.header.state.final:
+            # Made before it may be written. A newer version in the store shows when it is.
+            self._prepared = self._write_for(known)
         recording = await last.stored()
         if recording is None:
             return None
@@ -112,13 +117,6 @@ class Ending:
         if recording and record is None:
             raise self._not_recorded(view)
         return EndedTransaction(view, record)
-
-    async def _prepare(self, known: TransactionView | None) -> None:
-        """Make the header before it may be written. A newer version in the store shows when it is."""
-        if known is None:
-            known = await self._headers.find(self._number)
-        if known is not None and not known.header.state.final:
-            self._prepared = self._write_for(known)
 
     def _is_old(self, prepared: HeaderWrite) -> bool:
         return abs(self._clock.time_ms() - (prepared.header.finalized_ms or 0)) > _PREPARED_MS_MAX

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Sequence
+from functools import cache
 
 import msgspec
 
@@ -26,6 +27,7 @@ from engine.model.transactions import TransactionHeader, TransactionState, id_te
 INDEX_DEADLINE = "txn-by-deadline"  # open ones: "{partition:x}/{deadline in ms}"
 INDEX_FINAL = "txn-by-final-state"  # ended ones: "{partition:x}/{end of their retention in ms}"
 _TIME_DIGITS = 15
+_PLACE = f"%x/%0{_TIME_DIGITS}d"
 _TIME_MAX = 10**_TIME_DIGITS - 2
 _BATCH = 256  # headers per page
 
@@ -96,7 +98,7 @@ class HeaderRecords:
 
     def open_pages(self, partition: int) -> AsyncIterator[list[Record]]:
         """The open headers of a partition, page by page; one may come twice."""
-        return self._pages(INDEX_DEADLINE, *_until(partition, _TIME_MAX))
+        return self._pages(INDEX_DEADLINE, *_whole(partition))
 
     async def over_retention(self, partition: int, steps: ForwardSteps) -> AsyncIterator[TransactionView]:
         """A partition's transactions whose retention has passed; one may come twice.
@@ -194,7 +196,13 @@ def _view_of(number: int, record: Record) -> TransactionView:
 
 
 def _at(partition: int, time_ms: int) -> str:
-    return f"{partition:x}/{time_ms:0{_TIME_DIGITS}d}"
+    return _PLACE % (partition, time_ms)
+
+
+@cache
+def _whole(partition: int) -> tuple[str, str]:
+    """The index range of a partition. Each is swept every second."""
+    return _until(partition, _TIME_MAX)
 
 
 def _until(partition: int, time_ms: int) -> tuple[str, str]:

@@ -38,8 +38,11 @@ class OpenTransactions:
 
     async def overdue(self, number: int) -> list[TransactionView]:
         """Sweep a partition: its transactions that have been open for their timeouts."""
-        partition = self._partitions.setdefault(number, _Partition(self._clock, self._steps))
-        began, before, views = self._clock.monotonic(), partition.views, dict[str, TransactionView]()
+        partition = self._partitions.get(number)
+        if partition is None:
+            partition = self._partitions[number] = _Partition(self._clock, self._steps)
+        began, before = self._clock.monotonic(), partition.views
+        views: dict[str, TransactionView] = {}
         async for page in self._headers.open_pages(number):
             for record in page:
                 seen = before.get(record.key)
