@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -61,11 +61,22 @@ def opened(request: pytest.FixtureRequest) -> Opened:
 REMOTE = ("unix over memory", "tcp over memory", "memory over sqlite")
 
 
-@pytest.fixture(params=["memory", "sqlite", "native", "etcd", *REMOTE])
+@pytest.fixture(scope="package")
+def etcd_of_three(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Etcd]:
+    """Three members of etcd; each test has a prefix of its own there."""
+    server = Etcd(tmp_path_factory.mktemp("etcd-of-three"), 3)
+    try:
+        server.start()
+        yield server
+    finally:
+        server.stop()
+
+
+@pytest.fixture(params=["memory", "sqlite", "native", "etcd", "etcd_of_three", *REMOTE])
 async def store(request: pytest.FixtureRequest, tmp_path: Path, clock: HandClock) -> AsyncIterator[MetadataStore]:
     transport, _, kind = request.param.rpartition(" over ")
-    if kind == "etcd":
-        server: Etcd = request.getfixturevalue("etcd")
+    if kind in ("etcd", "etcd_of_three"):
+        server: Etcd = request.getfixturevalue(kind)
         opened = await EtcdMetadataStore.open(server.url(new_prefix()), clock=DatedClock(clock), rng=random.Random(1))
         yield opened
         await opened.close()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Callable
+from contextlib import AsyncExitStack
 
 import hypothesis.strategies as st
 import pytest
@@ -25,9 +26,12 @@ ETCD_STEPS = STEPS | st.tuples(st.just("cut")) | st.tuples(st.just("compact"))
 class EtcdModel(Model):
     """`store` is one client; a reopened one has other sessions."""
 
-    def __init__(self, store, opened, line):
+    others_write = True  # sessions of examples before this one end when their leases do
+
+    def __init__(self, store, opened, lines):
         super().__init__(store, self.closed_and_opened)
-        self.opened, self.line = opened, line
+        self.opened, self.lines = opened, lines
+        self.again = False  # in another snapshot
 
     async def closed_and_opened(self, store):
         await store.close()
@@ -38,7 +42,8 @@ class EtcdModel(Model):
         await self.store.put(BARRIER, b"")
 
     async def cut(self):
-        self.line.cut()
+        for line in self.lines:
+            line.cut()
 
     async def compact(self):
         await self.store.compact(await self.store.revision())
@@ -49,7 +54,12 @@ class EtcdModel(Model):
         """
         if event.key.startswith(BARRIER):
             return
+        if not self.in_snapshot and event.version < self.last:  # only another snapshot shows what is older
+            assert event.kind is EventKind.PUT
+            self.copy[event.key], self.again = event.record.value, True
+            return
         if event.kind is EventKind.SNAPSHOT_END and not self.in_snapshot:
+            self.again = False
             self.copy = Lenient({key: value for key, value in self.copy.items() if key in self.records})
             return
         super().take(event)
@@ -58,6 +68,7 @@ class EtcdModel(Model):
         await self.read_until(f"{BARRIER}/end")
         await self.read_until(f"{BARRIER}/very end")  # the first may be part of another snapshot, whose end follows
         assert not self.in_snapshot
+        assert not self.again
         assert dict(self.copy) == {key: record[0] for key, record in self.records.items()}
 
     async def read_until(self, key):
@@ -69,13 +80,14 @@ class EtcdModel(Model):
 
 
 async def run(server: Etcd, steps: list) -> None:
-    async with Line(server.members[0].client) as line:
-        url = f"etcd://{line.endpoint}/{new_prefix()}"
+    async with AsyncExitStack() as stack:
+        lines = [await stack.enter_async_context(Line(member.client)) for member in server.members]
+        url = f"etcd://{','.join(line.endpoint for line in lines)}/{new_prefix()}"
 
         async def opened():
             return await EtcdMetadataStore.open(url, clock=SystemClock(), rng=random.Random(1))
 
-        model = EtcdModel(await opened(), opened, line)
+        model = EtcdModel(await opened(), opened, lines)
         for step in steps:
             if step[0] == "reopen":
                 await reopen(model)
@@ -91,12 +103,13 @@ async def reopen(model: EtcdModel) -> None:
     model.session = None
     model.records = {key: record for key, record in model.records.items() if not record[2]}
     model.watch = model.store.watch("")
-    model.fresh, model.in_snapshot, model.last = {}, True, 0
+    model.fresh, model.in_snapshot, model.last, model.again = {}, True, 0, False
 
 
-@pytest.fixture(scope="module")
-def runs(etcd: Etcd) -> Callable[[list], None]:
-    return lambda steps: asyncio.run(run(etcd, steps))
+@pytest.fixture(scope="module", params=["etcd", "etcd_of_three"])
+def runs(request: pytest.FixtureRequest) -> Callable[[list], None]:
+    server: Etcd = request.getfixturevalue(request.param)
+    return lambda steps: asyncio.run(run(server, steps))
 
 
 @given(steps=st.lists(ETCD_STEPS, max_size=20))

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import random
 import subprocess
 import sys
-from typing import Any
+from datetime import UTC, datetime
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any, ClassVar
 
 import pytest
 
@@ -27,6 +31,7 @@ from engine.storage.objects.remote import RemoteObjectStore
 from engine.storage.objects.requests import RequestLimits, Requests, TransientError
 from engine.testing.loop import run_virtual
 from engine.testing.objects import FaultyObjectStore
+from tests.kit.optional import lacking
 from tests.kit.programs import environment
 
 SECRET = "very-secret-indeed"
@@ -206,6 +211,73 @@ def test_a_profile_needs_boto3(monkeypatch: pytest.MonkeyPatch):
         RemoteObjectStore.open("s3://bucket", {"AWS_PROFILE": "work"}, rng=random.Random(1))
 
 
+class Amazon:
+    """The metadata service of an instance, which has a role, and a store in one. `asked`: headers of requests to it."""
+
+    ROLE: ClassVar = {
+        "Code": "Success", "Type": "AWS-HMAC", "AccessKeyId": "key-of-the-role", "SecretAccessKey": SECRET,
+        "Token": "token-of-the-role", "LastUpdated": "2020-01-01T00:00:00Z", "Expiration": "2099-01-01T00:00:00Z",
+    }  # fmt: skip
+    NAMES = "/latest/meta-data/iam/security-credentials/"
+
+    def __init__(self, **others: str) -> None:
+        """`others`: variables of the process, which libraries read themselves."""
+        self.asked: list[dict[str, str]] = []
+        self._others = others
+
+    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        first, *lines = (await reader.readuntil(b"\r\n\r\n")).decode().split("\r\n")
+        path = first.split()[1]
+        given = {"/latest/api/token": "a token", self.NAMES: "broker", f"{self.NAMES}broker": json.dumps(self.ROLE)}
+        if path not in given:
+            self.asked.append({name.lower(): text for name, _, text in (line.partition(": ") for line in lines)})
+        body = given.get(path, "stored")
+        date = "Last-Modified: Wed, 21 Oct 2015 07:28:00 GMT"
+        writer.write(f'HTTP/1.1 200 OK\r\nETag: "e"\r\n{date}\r\nContent-Length: {len(body)}\r\n'.encode())
+        writer.write(f"Connection: close\r\n\r\n{body}".encode())
+        await writer.drain()
+        writer.close()
+
+    async def asked_by(self, environment: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
+        """The headers of a GET by a store of these variables."""
+        for name in [name for name in os.environ if name.startswith("AWS_")]:
+            monkeypatch.delenv(name)
+        async with await asyncio.start_server(self.serve, "127.0.0.1", 0) as server:
+            here = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+            for name, text in {"AWS_METADATA_ENDPOINT": here, **self._others}.items():
+                monkeypatch.setenv(name, text)
+            variables = {"AWS_ENDPOINT_URL": here, "AWS_REGION": "eu-central-1", **environment}
+            store = RemoteObjectStore.open("s3://bucket/a", variables, rng=random.Random(1))
+            assert bytes(await store.get("x")) == b"stored"
+        (headers,) = self.asked
+        return headers
+
+
+async def test_without_keys_those_of_the_instances_role_are_used(monkeypatch: pytest.MonkeyPatch):
+    headers = await Amazon().asked_by({}, monkeypatch)
+    assert "Credential=key-of-the-role/" in headers["authorization"]
+    assert headers["x-amz-security-token"] == "token-of-the-role"
+
+
+async def test_keys_of_the_environment_come_before_the_instances_role(monkeypatch: pytest.MonkeyPatch):
+    headers = await Amazon().asked_by(
+        {"AWS_ACCESS_KEY_ID": "own", "AWS_SECRET_ACCESS_KEY": SECRET, "AWS_SESSION_TOKEN": "of a session"}, monkeypatch
+    )
+    assert "Credential=own/" in headers["authorization"]
+    assert headers["x-amz-security-token"] == "of a session"
+
+
+@pytest.mark.fuzz
+async def test_fuzz_keys_of_a_profile_are_used(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
+    if find_spec("boto3") is None:
+        lacking("boto3", "boto3")
+    file = tmp_path / "credentials"
+    file.write_text(f"[work]\naws_access_key_id = key-of-the-profile\naws_secret_access_key = {SECRET}\n")
+    amazon = Amazon(AWS_SHARED_CREDENTIALS_FILE=str(file))
+    headers = await amazon.asked_by({"AWS_PROFILE": "work"}, monkeypatch)
+    assert "Credential=key-of-the-profile/" in headers["authorization"]
+
+
 async def answered(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, status: str, body: str) -> None:
     head = await reader.readuntil(b"\r\n\r\n")
     length = next((int(x.split(b":")[1]) for x in head.split(b"\r\n") if x.lower().startswith(b"content-length")), 0)
@@ -254,6 +326,32 @@ async def test_a_bucket_that_is_not_there_is_named():
                 await put()
         with pytest.raises(ObjectMissingError):
             await store.get("x")
+
+
+class ListsFromTheFront:
+    """A library whose store lists all names, whatever they are to be behind."""
+
+    def __init__(self, names: list[str]) -> None:
+        self._names = names
+        self.lists = 0
+
+    async def list(self, store: Any, prefix: str, offset: str | None, chunk_size: int):
+        self.lists += 1
+        for first in range(0, len(self._names), chunk_size):
+            some = self._names[first : first + chunk_size]
+            yield [{"path": name, "size": 1, "last_modified": datetime.fromtimestamp(0, UTC)} for name in some]
+
+
+@pytest.mark.parametrize("count", [0, 999, 1_000, 1_001, 2_500])
+async def test_a_list_ends_where_a_store_begins_each_at_the_front(count: int):
+    names = [f"log/{n:04d}" for n in range(count)]
+    library = ListsFromTheFront(names)
+    requests = Requests(RequestLimits(), random.Random(1))
+    store = RemoteObjectStore(Location.parse("az://box"), None, library, requests)
+    assert [info.name async for info in store.list("log")] == names
+    assert library.lists == count // 1_000 + 1
+    assert [info.name async for info in store.list("log", after="log/0997")] == names[998:]
+    assert store.statistics().requests["list"] >= library.lists
 
 
 def test_a_program_that_ends_behind_a_request_gives_the_library_a_last_turn():

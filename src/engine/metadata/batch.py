@@ -48,26 +48,27 @@ class Batch:
         self._staged: dict[str, Row | None] = {}
         self._version = table.version
 
-    def put(
-        self,
-        key: str,
-        value: bytes,
-        expected: Expected | int,
-        session: int | None,
-        indexes: Indexes,
-        also: Demands | None = None,
-    ) -> Stat:
-        """Write one record. Raises ConflictError; AlreadyClosedError when the session has ended."""
-        old = self._row(key)
-        if expected is not ANY:
-            check_expected(key, old, expected)
-        if also:
-            self._check_also(also)
-        if session is not None:
-            self._check_session(session, key)
-        created_ms = self._now_ms if old is None else old.record.stat.created_ms
-        stat = Stat(self._version + 1, created_ms, self._now_ms, session)
-        self._change(key, old, Row(Record(key, value, stat), indexes))
+    def put(self, put: Put) -> Stat:
+        """Write one record, of checked_put(). Raises ConflictError; AlreadyClosedError when the session has ended."""
+        return self._put(put, self._check_put(put))
+
+    def _check_put(self, put: Put) -> Row | None:
+        """The present row, where the write may be done."""
+        key = put.key
+        old = self._staged[key] if key in self._staged else self._table.rows.get(key)
+        if put.expected is not ANY:
+            check_expected(key, old, put.expected)
+        if put.also:
+            self._check_also(put.also)
+        if put.session is not None:
+            self._check_session(put.session.id, key)
+        return old
+
+    def _put(self, put: Put, old: Row | None) -> Stat:
+        now_ms = self._now_ms
+        created_ms = now_ms if old is None else old.record.stat.created_ms
+        stat = Stat(self._version + 1, created_ms, now_ms, None if put.session is None else put.session.id)
+        self._change(put.key, old, Row(Record(put.key, put.value, stat), put.indexes or NO_INDEXES))
         return stat
 
     def put_sequence(self, prefix: str, value: bytes, indexes: Indexes) -> Record:
@@ -81,14 +82,9 @@ class Batch:
 
     def put_with_sequence(self, put: Put, appended: Append) -> tuple[Stat, Record]:
         """Write the appended record first, and then the other; neither when that one is refused, as put() does."""
-        session = None if put.session is None else put.session.id
-        check_expected(put.key, self._row(put.key), put.expected)
-        if put.also:
-            self._check_also(put.also)
-        if session is not None:
-            self._check_session(session, put.key)
+        old = self._check_put(put)
         record = self.put_sequence(appended.prefix, appended.value, appended.indexes or NO_INDEXES)
-        return self.put(put.key, put.value, ANY, session, put.indexes or NO_INDEXES), record
+        return self._put(put, old if put.key != record.key else self._row(put.key)), record
 
     def delete(self, key: str, expected: Expected | int) -> bool:
         """Delete one record; False when there was none. Raises ConflictError."""
@@ -152,11 +148,9 @@ class Batch:
 
 def check_expected(key: str, row: Row | None, expected: Expected | int) -> None:
     """Raise ConflictError unless the key's present state is the expected one."""
-    if expected is ANY:
-        return
     present = None if row is None else row.record.stat.version
     wanted = None if expected is ABSENT else expected
-    if present != wanted:
+    if present != wanted and expected is not ANY:
         state = "absent" if present is None else f"at version {present}"
         demand = "absent" if wanted is None else f"at version {wanted}"
         raise ConflictError(f"{key!r} is {state}; the write demands it {demand}")
@@ -195,10 +189,8 @@ def check_indexes(indexes: Indexes | None) -> Indexes:
         return NO_INDEXES
     checked = dict(indexes)
     for name, keys in checked.items():
-        if type(name) is not str or not (0 < len(name) <= _SURELY_FITS and name.isascii()):
-            check_key(name, "index name")
-        if type(keys) is not str or not (0 < len(keys) <= _SURELY_FITS and keys.isascii()):
-            checked[name] = _check_index_keys(keys)
+        check_key(name, "index name")
+        checked[name] = check_key(keys, "index key") if type(keys) is str else _check_index_keys(keys)
     return checked
 
 
@@ -217,8 +209,7 @@ def _checked_index_keys(keys: tuple[str, ...]) -> tuple[str, ...]:
     if not keys:
         raise InvalidArgumentError("metadata index keys must be at least one, got ()")
     for key in keys:
-        if type(key) is not str or not (0 < len(key) <= _SURELY_FITS and key.isascii()):
-            check_key(key, "index key")
+        check_key(key, "index key")
     return tuple(dict.fromkeys(keys))
 
 
@@ -240,8 +231,17 @@ def check_also(also: Demands | None) -> Demands | None:
 
 def checked_put(put: Put) -> Put:
     """A copy that the caller cannot change. Raises InvalidArgumentError."""
-    key, value, expected = check_key(put.key), check_value(put.key, put.value), check_version(put.expected)
-    indexes, also = check_indexes(put.indexes), check_also(put.also) if put.also else None
+    key, value, expected = put.key, put.value, put.expected
+    if type(key) is not str or not (0 < len(key) <= _SURELY_FITS and key.isascii()):
+        check_key(key)
+    if type(value) is not bytes or len(value) > METADATA_VALUE_SIZE_MAX:
+        value = check_value(key, value)
+    if type(expected) is not int and type(expected) is not Expected:
+        check_version(expected)
+    indexes, also = (
+        check_indexes(put.indexes) if put.indexes else NO_INDEXES,
+        check_also(put.also) if put.also else None,
+    )
     return Put(key, value, expected, put.session, put.partition_key, indexes, also)
 
 

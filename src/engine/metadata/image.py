@@ -8,11 +8,11 @@ from __future__ import annotations
 import errno
 import json
 import sqlite3
-import zlib
 from collections.abc import Iterable, Iterator
 from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import NamedTuple
+from zlib import crc32
 
 import msgspec
 
@@ -56,7 +56,7 @@ CREATE TABLE records (
     checksum INTEGER NOT NULL
 ) WITHOUT ROWID;
 CREATE TABLE meta (format INTEGER, version INTEGER, rows INTEGER, digest INTEGER, checksum INTEGER);
-INSERT INTO meta VALUES ({FORMAT}, 0, 0, 0, {zlib.crc32(f"{FORMAT} 0 0 0".encode())});
+INSERT INTO meta VALUES ({FORMAT}, 0, 0, 0, {crc32(f"{FORMAT} 0 0 0".encode())});
 COMMIT;
 """
 
@@ -335,7 +335,8 @@ def _check_log(log: Path) -> bytes:
 def _to_row(path: Path, fields: tuple[object, ...]) -> tuple[Row, int]:
     key, value, version, created_ms, modified_ms, session, indexes, checksum = fields
     stat = Stat(version, created_ms, modified_ms, session)  # type: ignore[arg-type]  # proven by the checksum
-    if not isinstance(key, str) or not isinstance(value, bytes) or _checksum(key, value, stat, indexes) != checksum:
+    facts = version, created_ms, modified_ms, session, indexes
+    if not isinstance(key, str) or not isinstance(value, bytes) or _checksum(key, value, *facts) != checksum:
         raise CorruptionError(f"{path} is damaged: the record of {key!r} does not match its checksum")
     return Row(Record(key, value, stat), _indexes_of(indexes), checksum), checksum
 
@@ -347,21 +348,25 @@ def _indexes_of(text: object) -> Indexes:
 
 
 def _to_fields(row: Row) -> Fields:
-    record, stat = row.record, row.record.stat
+    record = row.record
+    key, value, stat = record.key, record.value, record.stat
     indexes = _encode(dict(row.indexes)).decode() if row.indexes else None
-    row.checksum = checksum = _checksum(record.key, record.value, stat, indexes)
-    return record.key, record.value, stat.version, stat.created_ms, stat.modified_ms, stat.session, indexes, checksum
+    version, created_ms, modified_ms, session = stat.version, stat.created_ms, stat.modified_ms, stat.session
+    row.checksum = checksum = _checksum(key, value, version, created_ms, modified_ms, session, indexes)
+    return key, value, version, created_ms, modified_ms, session, indexes, checksum
 
 
-def _checksum(key: str, value: bytes, stat: Stat, indexes: object) -> int:
+def _checksum(
+    key: str, value: bytes, version: object, created_ms: object, modified_ms: object, session: object, indexes: object
+) -> int:
     """CRC-32 of all fields of a row. On disk: do not change."""
-    facts = f"{key}\n{stat.version}\n{stat.created_ms}\n{stat.modified_ms}\n{stat.session}\n{indexes}\n"
-    return zlib.crc32(value, zlib.crc32(facts.encode()))
+    facts = f"{key}\n{version}\n{created_ms}\n{modified_ms}\n{session}\n{indexes}\n"
+    return crc32(value, crc32(facts.encode()))
 
 
 def _meta_checksum(form: int, version: int, rows: int, digest: int) -> int:
     """CRC-32 of the summary. On disk: do not change."""
-    return zlib.crc32(f"{form} {version} {rows} {digest}".encode())
+    return crc32(f"{form} {version} {rows} {digest}".encode())
 
 
 def _code(error: sqlite3.Error) -> int:

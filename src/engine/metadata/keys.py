@@ -133,6 +133,11 @@ def producer(name: TopicName, producer: str) -> str:
     return f"{topic(name)}/producers/{encode(producer)}"
 
 
+def producer_id(name: TopicName, ident: int) -> str:
+    """Holds which name of a producer has this id in entries."""
+    return f"{topic(name)}/producer-ids/{ident:016x}"
+
+
 def controller(name: TopicName) -> str:
     """Holds the leader's broker URL and term; ephemeral."""
     return f"{topic(name)}/controller"
@@ -199,9 +204,9 @@ def transaction(txn_id: str) -> str:
     return f"/txn/{txn_id}"
 
 
-def transaction_name(name: str) -> str:
-    """Holds the id of the transaction of this name."""
-    return f"/txn-name/{encode(name)}"
+def transaction_name(name: str, owner: str | None) -> str:
+    """Holds the id of the transaction of this name. `owner`: the role whose name it is; None: where roles have none."""
+    return f"/txn-name/{encode(name)}" if owner is None else f"/txn-name/{encode(owner)}/{encode(name)}"
 
 
 def transaction_ops(txn_id: str) -> str:

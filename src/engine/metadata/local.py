@@ -261,10 +261,8 @@ class LocalStore(ABC):
 
 
 def _putting(put: Put) -> Callable[[Batch], Stat]:
-    checked, session = checked_put(put), None if put.session is None else put.session.id
-    key, value, expected, indexes = checked.key, checked.value, checked.expected, checked.indexes or NO_INDEXES
-    also = checked.also
-    return lambda batch: batch.put(key, value, expected, session, indexes, also)
+    checked = checked_put(put)
+    return lambda batch: batch.put(checked)
 
 
 def _deleting(key: str, expected: Expected | int) -> Callable[[Batch], bool]:

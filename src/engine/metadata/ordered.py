@@ -19,8 +19,8 @@ _SORTED_AT_ONCE = 64  # some tenths of a millisecond
 class OrderedSet(Generic[T]):
     """Distinct items in order: a list of short sorted chunks, and beside them the latest additions and removals.
 
-    An item is sorted into a chunk at the next read, or when many were added after it: most items are removed again
-    before that, and are never searched for.
+    An item is sorted into a chunk at the next read of its range, or when many were added after it: most items are
+    removed again before that, and are never searched for.
 
     Invariants: no chunk is empty, and `_lasts[i]` is the last item of `_chunks[i]`. No item of `_added` is in a chunk,
     every item of `_removed` is. Checked by _check(), with ENGINE_DEBUG=1.
@@ -79,12 +79,15 @@ class OrderedSet(Generic[T]):
         while len(removed) > _UNSORTED_MAX:
             self._sort(_SORTED_AT_ONCE)
 
-    def _sort(self, count: int | None = None) -> None:
-        """Sort pending changes into the chunks: all, or the `count` oldest."""
-        for item in sorted(islice(self._removed, count)):
+    def _sort(self, count: int) -> None:
+        """Sort the `count` oldest pending changes into the chunks."""
+        self._sort_these(list(islice(self._removed, count)), list(islice(self._added, count)))
+
+    def _sort_these(self, removed: list[T], added: list[T]) -> None:
+        for item in sorted(removed):
             del self._removed[item]
             self._take_out(item)
-        for item in sorted(islice(self._added, count)):
+        for item in sorted(added):
             del self._added[item]
             self._put_in(item)
         if checks.COSTLY:
@@ -130,7 +133,8 @@ class OrderedSet(Generic[T]):
     def between(self, start: T, end: T, limit: int | None = None) -> list[T]:
         """The items with start <= item < end, in order, at most `limit`."""
         if self._added or self._removed:
-            self._sort()
+            removed = [item for item in self._removed if start <= item < end]
+            self._sort_these(removed, [item for item in self._added if start <= item < end])
         found: list[T] = []
         for chunk in self._chunks[bisect_left(self._lasts, start) :]:
             low, high = bisect_left(chunk, start), bisect_left(chunk, end)

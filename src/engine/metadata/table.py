@@ -69,21 +69,23 @@ class Table:
 
     def apply(self, changes: Iterable[Change]) -> None:
         """Make evaluated changes visible, in their order."""
+        rows, changed = self.rows, self._changes
         for change in changes:
-            if change.old is not None:
-                self._unindex(change.old)
-            elif change.new is not None:
-                self._keys.add(change.key)
-            if change.new is not None:
-                self.rows[change.key] = change.new
-                self._index(change.new)
-            elif change.old is not None:
-                self._keys.remove(change.key)
-                del self.rows[change.key]
+            key, old, new = change.key, change.old, change.new
+            if old is not None:
+                self._unindex(old)
+            elif new is not None:
+                self._keys.add(key)
+            if new is not None:
+                rows[key] = new
+                self._index(new)
+            elif old is not None:
+                self._keys.remove(key)
+                del rows[key]
             self.version = change.version
-            self._changes.append((change.version, change.key))
-        while len(self._changes) > METADATA_CHANGES_MAX:
-            self._floor, _ = self._changes.popleft()
+            changed.append((change.version, key))
+        while len(changed) > METADATA_CHANGES_MAX:
+            self._floor, _ = changed.popleft()
 
     def _unindex(self, row: Row) -> None:
         key = row.record.key

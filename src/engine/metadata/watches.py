@@ -66,23 +66,19 @@ class TableWatch:
             self._hear(change, before, after)
 
     def _hear(self, change: Change, before: bool, after: bool) -> None:
-        self._owe(change, before, after)
-        if self._waiter is not None and not self._waiter.done():
-            self._waiter.set_result(None)
-
-    def _owe(self, change: Change, before: bool, after: bool) -> None:
-        key = change.key
         if self._snapshot is not None and self._snapshot.notice(change, before, after):
-            return  # inside the snapshot a key keeps its place and is delivered in its latest state
-        if key in self._unseen and not after:
+            pass  # inside the snapshot a key keeps its place and is delivered in its latest state
+        elif (key := change.key) in self._unseen and not after:
             self._unseen.discard(key)
             del self._owed[key]
-            return
-        if key in self._owed:
-            self._owed.move_to_end(key)
-        elif not before:
-            self._unseen.add(key)
-        self._owed[key] = change.version
+        else:
+            if key in self._owed:
+                self._owed.move_to_end(key)
+            elif not before:
+                self._unseen.add(key)
+            self._owed[key] = change.version
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)
 
     def __aiter__(self) -> AsyncIterator[Event]:
         return self
@@ -193,21 +189,28 @@ class WatchHub:
 
     def notify(self, changes: list[Change]) -> None:
         """Notify watches of changes that are visible in the table."""
-        short = self._lengths.get("", ())
+        lengths, by_prefix, by_index = self._lengths, self._by_prefix, self._by_index
+        short = lengths.get("", ())
         for change in changes:
             key = change.key
             for length in short:
-                for prefix_watch in self._by_prefix.get(key[:length], ()):
+                for prefix_watch in by_prefix.get(key[:length], ()):
                     prefix_watch.notice(change)
             head = key[: key.find("/", 1) + 1]  # _head_of() of it, for each change
-            for length in self._lengths.get(head, ()) if head else ():
-                for prefix_watch in self._by_prefix.get(key[:length], ()):
-                    prefix_watch.notice(change)
-            if self._by_index:
-                for index in _indexes_of(change):
-                    if index in self._by_index:
-                        for index_watch in self._watches_of(index, change):
-                            index_watch.notice(change)
+            if head in lengths and head:
+                for length in lengths[head]:
+                    for prefix_watch in by_prefix.get(key[:length], ()):
+                        prefix_watch.notice(change)
+            if by_index:
+                self._notify_of_indexes(change)
+
+    def _notify_of_indexes(self, change: Change) -> None:
+        row, old, by_index = change.new or change.old, change.old, self._by_index
+        assert row is not None
+        for index in row.indexes if row is old or old is None else {**old.indexes, **row.indexes}:
+            if index in by_index:
+                for index_watch in self._watches_of(index, change):
+                    index_watch.notice(change)
 
     def _watches_of(self, index: str, change: Change) -> Iterable[IndexWatch]:
         """Those that may be concerned, in the order in which they were opened, as far as they watch the same range."""
@@ -270,11 +273,3 @@ class WatchHub:
 def _head_of(key: str) -> str:
     """What is before the second slash, with it; "" where there is none."""
     return key[: key.find("/", 1) + 1]
-
-
-def _indexes_of(change: Change) -> Iterable[str]:
-    old, new = change.old, change.new
-    if old is None or new is None:
-        row = old or new
-        return () if row is None else row.indexes
-    return {**old.indexes, **new.indexes}

@@ -4,12 +4,15 @@ Every call that is made here may be repeated: reads by nature, transactions beca
 before it left (numbered.py), leases because one that is granted twice expires unused. So a call goes from member to
 member until one answers or its time is over. A member without a leader refuses calls at once (`hasleader`), so that one
 that was cut off is left.
+
+Where the PEM files of the URL have changed, later calls use new channels with them. The former channels are closed once
+the calls on them are answered; the stream of watches, which would never end, is opened anew at once.
 """
 
 from __future__ import annotations
 
 import asyncio
-from pathlib import Path
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import grpc
@@ -24,16 +27,17 @@ from engine.errors import (
     ConnectError,
     DiskFullError,
     InvalidArgumentError,
-    InvalidConfigurationError,
     StorageError,
     TimeoutError,
 )
 from engine.metadata.etcd import messages as m
+from engine.metadata.etcd.credentials import Credentials
 from engine.metadata.etcd.url import EtcdUrl
 
 if TYPE_CHECKING:
     import random
 
+LOOK_S = 0.5  # between two looks at the files of the URL
 _ATTEMPT_S_MAX = 3.0
 _CHANNEL = (
     ("grpc.max_receive_message_length", -1),
@@ -68,15 +72,18 @@ class Cluster:
     """Loop thread only."""
 
     def __init__(self, url: EtcdUrl, *, clock: Clock, rng: random.Random, timeout: float) -> None:
-        """`timeout`: seconds that a call waits. Raises InvalidConfigurationError: a file cannot be read."""
+        """`timeout`: seconds that a call waits. Raises InvalidConfigurationError: a file cannot be used."""
         self.url = url
         self.timeout = timeout
         self.full = 0  # calls that were refused for want of space
         self._rng = rng
         self._clock = clock
-        self._credentials = _credentials(url) if url.tls else None
+        self.renewed: Callable[[], object] = lambda: None  # called when calls go to other channels
+        self._credentials = Credentials(url) if url.tls else None
         self._at = rng.randrange(len(url.endpoints))
         self._channels: dict[str, grpc.aio.Channel] = {}
+        self._retired: set[asyncio.Task[None]] = set()  # which close former channels
+        self._following: asyncio.Task[None] | None = None
         self._token: str | None = None
         self._closed = False
 
@@ -100,16 +107,50 @@ class Cluster:
             if self._credentials is None:
                 channel = grpc.aio.insecure_channel(endpoint, options=_CHANNEL)
             else:
-                channel = grpc.aio.secure_channel(endpoint, self._credentials, options=_CHANNEL)
+                channel = grpc.aio.secure_channel(endpoint, self._credentials.present, options=_CHANNEL)
             self._channels[endpoint] = channel
         return channel
+
+    @property
+    def unusable(self) -> int:
+        """How often the files of the URL had changed and could not be used."""
+        return 0 if self._credentials is None else self._credentials.unusable
+
+    def follow_files(self) -> None:
+        """Look at the files of the URL again and again, until close()."""
+        if self._credentials is not None:
+            self._following = asyncio.get_running_loop().create_task(
+                self._follow(self._credentials), name="certificates for etcd"
+            )
+
+    async def _follow(self, credentials: Credentials) -> None:
+        while True:
+            await asyncio.sleep(LOOK_S)
+            if credentials.look():
+                channels, self._channels = self._channels, {}
+                for channel in channels.values():
+                    closing = asyncio.get_running_loop().create_task(self._retire(channel))
+                    self._retired.add(closing)
+                    closing.add_done_callback(self._retired.discard)
+                self.renewed()
+
+    @staticmethod
+    async def _retire(channel: grpc.aio.Channel) -> None:
+        """Close a channel when its calls are answered. None takes longer, but the stream of watches."""
+        await channel.close(_ATTEMPT_S_MAX + 1)
 
     async def close(self) -> None:
         """Disconnect; nothing may be under way. Idempotent."""
         self._closed = True
-        channels, self._channels = self._channels, {}
-        for channel in channels.values():
+        if self._following is not None:
+            self._following.cancel()
+            await asyncio.wait([self._following])
+        channels, self._channels = list(self._channels.values()), {}
+        retired = list(self._retired)
+        for channel in channels:
             await channel.close()
+        for task in retired:  # the calls have ended, and so it does
+            await asyncio.wait([task])
 
     # -- calls -----------------------------------------------------------------------------------------------------
 
@@ -247,15 +288,3 @@ class Cluster:
             if self._clock.monotonic() >= due:
                 raise TimeoutError(f"the metadata store at {self.url.text} did not prolong a session: {why}")
             await asyncio.sleep(delay.next())
-
-
-def _credentials(url: EtcdUrl) -> grpc.ChannelCredentials:
-    def read(path: str | None) -> bytes | None:
-        if path is None:
-            return None
-        try:
-            return Path(path).read_bytes()
-        except OSError as e:
-            raise InvalidConfigurationError(f"{path} must be a PEM file, got {e.strerror or e}") from e
-
-    return grpc.ssl_channel_credentials(read(url.ca), read(url.key), read(url.cert))

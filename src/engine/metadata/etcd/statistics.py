@@ -13,6 +13,7 @@ class EtcdStatistics:
 
     `refused`: writes that were tried again, as their keys were not as this process knew them. `unknown`: transactions
     whose outcome etcd did not tell in time. `full`: calls that were refused for want of space in etcd.
+    `unusable`: new certificates that could not be used.
     """
 
     writes: int
@@ -25,4 +26,5 @@ class EtcdStatistics:
     watch_streams: int
     watch_restarts: int
     version: int
+    unusable: int
     transaction_s: HistogramStatistics

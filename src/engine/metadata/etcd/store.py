@@ -107,6 +107,8 @@ class EtcdMetadataStore:
             store._cluster, store._layout, store._known, store._numbered, store._hub, clock,
             lambda: store._version, store._seen,
         )  # fmt: skip
+        store._cluster.renewed = store._hub.move
+        store._cluster.follow_files()
         return store
 
     async def _check_format(self) -> None:
@@ -341,7 +343,8 @@ class EtcdMetadataStore:
         done = self._writer.statistics
         return EtcdStatistics(
             done.writes, done.transactions, done.refused, done.conflicts, done.unknown, self._cluster.full,
-            len(self._hub), self._hub.streams, self._hub.restarts, self._version, self._writer.took.statistics(),
+            len(self._hub), self._hub.streams, self._hub.restarts, self._version, self._cluster.unusable,
+            self._writer.took.statistics(),
         )  # fmt: skip
 
     # -- the end ---------------------------------------------------------------------------------------------------

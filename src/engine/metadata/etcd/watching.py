@@ -65,6 +65,7 @@ class WatchHub:
         self._beginning: dict[Feed, asyncio.Event] = {}  # set when the snapshot's revision is certain
         self._last_ident = 0
         self._out: asyncio.Queue[Any] | None = None  # requests to the present stream
+        self._stream_now: Any = None
         self._running: asyncio.Task[None] | None = None
         self._held: list[Callable[[], None]] | None = None
         self._timer: asyncio.TimerHandle | None = None
@@ -187,6 +188,11 @@ class WatchHub:
 
     # -- the stream ------------------------------------------------------------------------------------------------
 
+    def move(self) -> None:
+        """Open the stream again, by the channel of now."""
+        if self._stream_now is not None:
+            self._stream_now.cancel()
+
     async def _run(self) -> None:
         delay = RetryDelay(self._rng, initial=0.02, maximum=1.0)
         while True:
@@ -194,6 +200,11 @@ class WatchHub:
             try:
                 await self._stream(delay)
                 why = "it ended"
+            except asyncio.CancelledError:
+                task = asyncio.current_task()
+                if task is None or task.cancelling():
+                    raise
+                continue  # move() has cancelled the stream, and not this task
             except grpc.aio.AioRpcError as e:
                 why = e.details() or str(e.code())
                 if "auth" in why or "user name is empty" in why:
@@ -215,7 +226,7 @@ class WatchHub:
         self.streams += 1
         for feed in list(self._feeds):
             self._create(feed)
-        stream = await self._cluster.open_watch()
+        stream = self._stream_now = await self._cluster.open_watch()
         sending = asyncio.get_running_loop().create_task(_send_all(out, stream), name="etcd watch requests")
         try:
             while (response := await stream.read()) is not grpc.aio.EOF:
@@ -223,6 +234,7 @@ class WatchHub:
                     delay.reset()
                 await self._received(response)
         finally:
+            self._stream_now = None
             stream.cancel()
             sending.cancel()
             await asyncio.gather(sending, return_exceptions=True)

@@ -98,7 +98,7 @@ async def upload_together(
 class _Image(NamedTuple):
     """A whole file."""
 
-    image: bytes
+    image: bytearray
     closing: Closing
 
 
@@ -111,7 +111,7 @@ async def _read(disk: Disk, workers: Workers, file: LogFile, following: LogFile 
                 raise CorruptionError(f"{file.path} ends before position {ready.size}")
         finally:
             ready.handle.close()
-        return _Image(bytes(image), ready.closing)
+        return _Image(image, ready.closing)
 
     try:
         return await run(workers, read)
@@ -131,7 +131,7 @@ async def _put(store: ObjectStore, name: str, pieces: _Pieces) -> None:
     await _put_new(store, name, list(pieces))
 
 
-async def _put_new(store: ObjectStore, name: str, buffers: Sequence[bytes]) -> None:
+async def _put_new(store: ObjectStore, name: str, buffers: Sequence[bytearray]) -> None:
     try:
         await store.put_if_absent(name, buffers)
     except ObjectExistsError:
@@ -189,7 +189,7 @@ class _Pieces:
         self.last = b""
         self.error: OSError | None = None
 
-    def __iter__(self) -> Iterator[bytes]:
+    def __iter__(self) -> Iterator[bytearray]:
         position = 0
         while position < self.size:
             piece = bytearray(min(PIECE_SIZE, self.size - position))
@@ -202,6 +202,6 @@ class _Pieces:
                 self.error = OSError(f"it ends at {position + count}")
                 return
             self.crc = crc32c(piece, self.crc)
-            self.last = (self.last + bytes(piece[-LOOK_SIZE:]))[-LOOK_SIZE:]
+            self.last = (self.last + piece[-LOOK_SIZE:])[-LOOK_SIZE:]
             position += len(piece)
-            yield bytes(piece)
+            yield piece

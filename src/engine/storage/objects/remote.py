@@ -189,23 +189,30 @@ class RemoteObjectStore:
 
     async def list(self, prefix: str, after: str = "") -> AsyncIterator[ObjectInfo]:
         while True:
-            found = await self._requests.repeated("list", f"LIST {prefix}", partial(self._page, prefix, after))
+            page = partial(self._page, prefix, after)
+            found, is_last = await self._requests.repeated("list", f"LIST {prefix}", page)
             for info in found:
                 yield info
-            if len(found) < LIST_CHUNK:
+            if is_last:
                 return
             after = found[-1].name
 
-    async def _page(self, prefix: str, after: str) -> _Infos:
+    async def _page(self, prefix: str, after: str) -> tuple[_Infos, bool]:
+        """The next objects behind a name, and whether there are no more. A store may know no lists that begin behind a
+        name (Azurite does not): what was there before is left out here.
+        """
         with _Translated():
             stream = self._library.list(self._store, prefix, offset=after or None, chunk_size=LIST_CHUNK)
             async for page in stream:
-                infos = (
+                infos = sorted(
                     ObjectInfo(each["path"], each["size"], int(each["last_modified"].timestamp() * 1000))
                     for each in page
+                    if each["path"] > after
                 )
-                return sorted(infos)
-        return []
+                if infos:
+                    return infos, len(page) < LIST_CHUNK
+                self._requests.count("list", 1)
+        return [], True
 
     async def delete(self, names: Sequence[str]) -> None:
         for first in range(0, len(names), DELETES_AT_ONCE):
